@@ -11,7 +11,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # cores; fewer of them for the tests that measure time.
 PYTEST := $(BIN)/pytest --dist loadfile
 PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
-BENCHES := ingest duplicates handle latency deliver fanout isolation both spool
+BENCHMARKS := ingest duplicates handle latency deliver fanout isolation both spool
 
 # uv installs for the Python that is here; it never fetches another one.
 export UV_PYTHON_DOWNLOADS := never
@@ -61,9 +61,9 @@ format: dev ## lay out the code and repair what the linter can repair
 
 bench: dev ## measure; each figure is set against a ceiling measured in the same run
 	@scripts/need-program wrk wrk
-	@for name in $(BENCHES); do $(BIN)/boathook bench $$name $(ARGS) || exit 1; done
+	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks $$name $(ARGS) || exit 1; done
 
-soak: dev ## run every fault scenario, all tests that take many minutes and a sample of mutants, and write docs/reliability.md
+soak: dev ## run every fault scenario, all tests that take many minutes and a sample of mutants, and write tests/faults/README.md
 	@scripts/need-program nginx nginx-light
 	@scripts/need-program haproxy haproxy
 	@scripts/need-program strace strace
@@ -92,7 +92,7 @@ lock: dev ## choose the newest allowed versions and write requirements/*.lock
 
 clean: ## remove .venv, caches and built files; data in .boathook stays
 	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
-	@find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests scripts benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/uv: requirements/uv.lock
 	@scripts/make-venv $(VENV) $(PYTHON)

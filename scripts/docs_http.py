@@ -1,4 +1,4 @@
-"""Writes docs/http-api.md from the OpenAPI document that the API serves."""
+"""Writes docs/reference/http-api.md from the OpenAPI document that the API serves."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from boathook.admin.api.app import ROUTERS
+from boathook.api.app import ROUTERS
 
 HEAD: Final = """\
 # HTTP API, route by route

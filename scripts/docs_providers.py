@@ -1,29 +1,28 @@
-"""Writes the how-to of each provider, docs/providers/NAME.md, from its recipe."""
+"""Writes the how-to of each provider, docs/reference/providers/NAME.md, from its recipe."""
 
 from collections.abc import Iterator
 from typing import Any, Final, assert_never
 
 from boathook import verify
 from boathook.domain.signing import Algorithm
-from boathook.inbound.places import Basic, Form, Header, Json, Place, Query
-from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.proofs import (
-    Addresses,
-    Asymmetric,
-    Configured,
-    FieldMac,
-    Hmac,
-    Jwt,
-    NoProof,
-    Proof,
-    Token,
+from boathook.providers import RECIPES
+from boathook.providers.recipe import (
+    CaptureSecret,
+    Confidence,
+    ConfirmByFetch,
+    Echo,
+    Handshake,
+    Recipe,
+    SignText,
+    StaticAnswer,
 )
-from boathook.inbound.providers.recipe import Capture, Echo, Handshake, Recipe, Say, SignText, Sure, Visit
+from boathook.providers.schemes import Addresses, Asymmetric, ConfiguredKey, FieldMac, Hmac, Jwt, NoProof, Proof, Token
+from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query, Selector
 from boathook.testing import make_keys, signed_request
 
 PUBLIC: Final = "https://hooks.example.com"
 
-COVERS: Final = {
+PROOF_COVERAGE: Final = {
     "body signed": "The proof covers the whole body: nobody without the secret can have changed a byte.",
     "metadata only": (
         "The proof covers some fields only, not the whole body: fetch what matters from the sender's API before you act"
@@ -41,23 +40,23 @@ def pages() -> dict[str, str]:
     return {recipe.name: "".join(_page(recipe)) for recipe in RECIPES}
 
 
-def variable(recipe: Recipe) -> str:
+def secret_variable(recipe: Recipe) -> str:
     """Return the environment variable that the page keeps the provider's secret in."""
     word = recipe.name.upper().replace("-", "_")
     return f"{word}_PUBLIC_KEY" if isinstance(recipe.proof, Asymmetric) else f"{word}_SECRET"
 
 
 def _page(recipe: Recipe) -> Iterator[str]:
-    yield f"# {recipe.title}\n\n<!-- Written by `make docs`; edit src/boathook/inbound/providers instead. -->\n\n"
+    yield f"# {recipe.title}\n\n<!-- Written by `make docs`; edit src/boathook/providers instead. -->\n\n"
     aliases = f" (also {', '.join(f'`{name}`' for name in recipe.aliases)})" if recipe.aliases else ""
     yield f"The provider `{recipe.name}`{aliases} knows how this sender signs, names its events and is answered.\n"
     if "/boathook/" not in recipe.docs:
         yield f"The sender's own documentation is at <{recipe.docs}>.\n"
     yield from _set_up(recipe)
     yield from _settings(recipe)
-    yield from _trial(recipe)
+    yield from _test_section(recipe)
     yield from _proof(recipe)
-    yield from _quirks(recipe)
+    yield from _special_notes(recipe)
     yield from _handler(recipe)
 
 
@@ -71,7 +70,8 @@ def _set_up(recipe: Recipe) -> Iterator[str]:
 def _settings(recipe: Recipe) -> Iterator[str]:
     yield f"\n## In boathook.toml\n\n```toml\n{settings_of(recipe)}```\n\n"
     if recipe.takes_secrets:
-        yield f'The secret itself is in the environment variable `{variable(recipe)}`, or in a file: `"file:PATH"`.\n'
+        yield f"The secret itself is in the environment variable `{secret_variable(recipe)}`, or in a file: "
+        yield '`"file:PATH"`.\n'
     if recipe.is_secret_chosen:
         yield "You choose it yourself; `openssl rand -hex 32` makes a good one.\n"
     yield (
@@ -92,7 +92,7 @@ def settings_of(recipe: Recipe) -> str:
     """Return the source's table as it is written into boathook.toml."""
     lines = [f"[sources.{recipe.name}]"]
     if recipe.takes_secrets:
-        lines.append(f'secrets = ["env:{variable(recipe)}"]')
+        lines.append(f'secrets = ["env:{secret_variable(recipe)}"]')
     if isinstance(recipe.proof, NoProof):
         lines.append("unsigned = true")
     if recipe.signs_url:
@@ -101,7 +101,7 @@ def settings_of(recipe: Recipe) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _trial(recipe: Recipe) -> Iterator[str]:
+def _test_section(recipe: Recipe) -> Iterator[str]:
     yield (
         "\n## Try it\n\nWhile `boathook serve` runs, send it a request such as this sender makes, and one that was\n"
         "tampered with:\n\n"
@@ -111,9 +111,9 @@ def _trial(recipe: Recipe) -> Iterator[str]:
 
 
 def _proof(recipe: Recipe) -> Iterator[str]:
-    yield f"\n## How it proves itself\n\n{_describe(recipe.proof)}\n\n{COVERS[recipe.grade.value]}\n"
-    unsure = recipe.sure.get("proof") or recipe.sure.get("template")
-    if unsure is not None and unsure is not Sure.PRIMARY:
+    yield f"\n## How it proves itself\n\n{_describe(recipe.proof)}\n\n{PROOF_COVERAGE[recipe.grade.value]}\n"
+    unsure = recipe.confidence.get("proof") or recipe.confidence.get("template")
+    if unsure is not None and unsure is not Confidence.PRIMARY:
         yield "\nThis was not read in its own documentation or code: try it before you rely on it.\n"
     if recipe.checked:
         yield f"\nOur recipe is checked against: {'; '.join(recipe.checked)}.\n"
@@ -136,7 +136,7 @@ def _describe(proof: Proof) -> str:
             scheme = "" if callable(proof.scheme) and not isinstance(proof.scheme, str) else f" ({proof.scheme.value})"
             whose = (
                 "your settings"
-                if isinstance(proof.key, Configured)
+                if isinstance(proof.key, ConfiguredKey)
                 else "an address of its own hosts, fetched and kept"
             )
             return f"A signature{scheme} made with its private key. The public key comes from {whose}."
@@ -145,7 +145,7 @@ def _describe(proof: Proof) -> str:
             algorithms = ", ".join(proof.algorithms)
             return f"A JSON Web Token ({algorithms}) in the header `{proof.header}`, checked with {whose}."
         case Token():
-            return f"A static secret in {_place(proof.place)}."
+            return f"A static secret in {_place(proof.selector)}."
         case Addresses():
             networks = ", ".join(f"`{network}`" for network in proof.networks)
             return f"It sends from these networks: {networks}. Behind a proxy, set `server.trusted_proxies`."
@@ -159,8 +159,8 @@ def _upper(algorithm: Algorithm) -> str:
     return algorithm.value.upper().replace("SHA", "SHA-")
 
 
-def _place(place: Place | Basic) -> str:
-    match place:
+def _place(selector: Selector | BasicPassword) -> str:
+    match selector:
         case Header(name):
             return f"the header `{name}`"
         case Query(name):
@@ -169,13 +169,13 @@ def _place(place: Place | Basic) -> str:
             return f"the form field `{name}`"
         case Json(path):
             return f"the body at `{path}`"
-        case Basic(username):
+        case BasicPassword(username):
             return f"HTTP Basic authentication, user name `{username}`"
         case _:
-            assert_never(place)
+            assert_never(selector)
 
 
-def _quirks(recipe: Recipe) -> Iterator[str]:
+def _special_notes(recipe: Recipe) -> Iterator[str]:
     lines = [*_of_requests(recipe), *(_of_handshake(one) for one in recipe.handshakes), *_of_answers(recipe)]
     if lines:
         yield "\n## What is special\n\n"
@@ -189,7 +189,7 @@ def _of_requests(recipe: Recipe) -> Iterator[str]:
         yield "One request may hold many items. Each is deduplicated, delivered and retried by itself, as `event.item`."
     if recipe.id.is_repeatable:
         yield "Its requests may say the same twice and mean two things, so one without an id is nobody's duplicate."
-    elif not (recipe.id.places or recipe.items):
+    elif not (recipe.id.selectors or recipe.items):
         yield "It gives its events no id, so that two requests with the same body are one event."
     elif not recipe.id.is_signed:
         yield "The proof does not cover its event id, so a body that comes under a second id is known by its content."
@@ -201,13 +201,13 @@ def _of_handshake(handshake: Handshake) -> str:
     match handshake.answer:
         case Echo():
             how = "the text it sends is echoed"
-        case Say():
+        case StaticAnswer():
             how = "it gets a fixed answer"
         case SignText():
             how = "a text of it is signed with your secret"
-        case Visit():
+        case ConfirmByFetch():
             how = "the address that it names on the sender's own host is visited"
-        case Capture():
+        case CaptureSecret():
             how = "the secret that it tells is kept, and shown by `boathook sources secret`"
         case _:
             assert_never(handshake.answer)
@@ -217,7 +217,7 @@ def _of_handshake(handshake: Handshake) -> str:
 def _of_answers(recipe: Recipe) -> Iterator[str]:
     if recipe.reply is not None:
         yield "It wants an answer of its own form, which boathook gives."
-    if recipe.wants_silence:
+    if recipe.has_empty_error_body:
         yield "It wants answers without a body."
     if recipe.answer_within_s is not None:
         yield f"It waits {recipe.answer_within_s:g} s for an answer."
@@ -236,7 +236,7 @@ def _handler(recipe: Recipe) -> Iterator[str]:
     if not isinstance(recipe.proof, NoProof):
         yield (
             "\nTo judge its requests in a web framework of your own, without a server of boathook's, call\n"
-            f'`boathook.verify("{recipe.name}", ...)`: [verify](../verify.md).\n'
+            f'`boathook.verify("{recipe.name}", ...)`: [verify](../../how-to/verify.md).\n'
         )
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/python-api.md from the docstrings of the public names."""
+"""Writes docs/reference/python-api.md from the docstrings of the public names."""
 
 import ast
 import dataclasses
@@ -19,7 +19,7 @@ HEAD: Final = """\
 {generated}
 
 The names that can be imported from `boathook`, what running apps are lent, and the helpers of `boathook.testing`. How
-they are used is told in [handlers](handlers.md), [apps](apps.md) and [verify](verify.md).
+they are used is told in [handlers](handlers.md), [apps](apps.md) and [verify](../how-to/verify.md).
 """
 
 MODULES: Final[dict[str, dict[str, Any]]] = {
@@ -34,7 +34,7 @@ MODULES: Final[dict[str, dict[str, Any]]] = {
 }
 """What the page tells of, by its headings."""
 
-PLUMBING: Final = {"bind", "platform", "published", "routes"}
+INTERNAL_MEMBERS: Final = {"bind", "platform", "published", "routes"}
 """What stands on an app's object for those who load, run and test it."""
 
 _SECTION: Final = re.compile(r"^(Args|Raises|Returns|Yields):$")
@@ -69,7 +69,7 @@ def _class(name: str, cls: type) -> Iterator[str]:
 def _members(cls: type) -> Iterator[tuple[str, Any]]:
     for name, value in vars(cls).items():
         plain = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-        is_told = not name.startswith("_") and not (cls is boathook.Boathook and name in PLUMBING)
+        is_told = not name.startswith("_") and not (cls is boathook.Boathook and name in INTERNAL_MEMBERS)
         if is_told and (inspect.isfunction(plain) or isinstance(plain, property)):
             yield name, plain
 

@@ -18,25 +18,25 @@ FOLDER: Final = "files"
 """Where files from outside of docs/ are on the site."""
 GALLERY: Final = "<!-- screenshots -->"
 """What stands on a page in the place of the console's screenshots."""
-SECTIONS: Final = {"Providers": "providers/*.md", "Decisions": "decisions/*.md"}
+SECTIONS: Final = {"Providers": "reference/providers/*.md", "Decisions": "explanation/decisions/*.md"}
 """Sections of the navigation that list whole folders."""
 
 SEARCH: Final = "scripts/offline-search.js"
 """What lets search work on pages opened from a disk, in place of a script that the theme would fetch from elsewhere."""
 
-_FETCHED: Final = "https://unpkg.com/iframe-worker/shim"
+_REMOTE_SCRIPT: Final = "https://unpkg.com/iframe-worker/shim"
 _FENCE: Final = re.compile(r"^```.*?^```\n?", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]+)?(\))")
-_MOVE: Final = re.compile(r"^ +(\S+) --> (\S+)(?: : (.+))?$", re.MULTILINE)
+_TRANSITION: Final = re.compile(r"^ +(\S+) --> (\S+)(?: : (.+))?$", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """List the pages of folders in their sections."""
-    config.nav = [_listed(entry, Path(config.docs_dir)) for entry in config.nav or []]
+    config.nav = [_expand_section(entry, Path(config.docs_dir)) for entry in config.nav or []]
     return config
 
 
-def _listed(entry: Any, docs: Path) -> Any:
+def _expand_section(entry: Any, docs: Path) -> Any:
     if not isinstance(entry, dict):
         return entry
     ((title, children),) = entry.items()
@@ -44,7 +44,7 @@ def _listed(entry: Any, docs: Path) -> Any:
         return entry
     found = sorted(docs.glob(SECTIONS[title])) if title in SECTIONS else []
     pages = [path.relative_to(docs).as_posix() for path in found]
-    return {title: [_listed(child, docs) for child in children] + pages}
+    return {title: [_expand_section(child, docs) for child in children] + pages}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -57,7 +57,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if target in seen or not target.exists() or target.is_relative_to(docs):
             continue
         seen.add(target)
-        files.append(_taken_in(target, config))
+        files.append(_site_file(target, config))
         left += targets(target)
     return files
 
@@ -73,8 +73,8 @@ def targets(path: Path) -> list[Path]:
     return [(path.parent / link).resolve() for link in links if not re.match(r"\w+:", link)]
 
 
-def _taken_in(path: Path, config: MkDocsConfig) -> File:
-    file = File.generated(config, place_of(path), content=_listing(path) if path.is_dir() else path.read_bytes())
+def _site_file(path: Path, config: MkDocsConfig) -> File:
+    file = File.generated(config, site_path(path), content=_listing(path) if path.is_dir() else path.read_bytes())
     file.inclusion = file.inclusion.NOT_IN_NAV
     return file
 
@@ -84,7 +84,7 @@ def _listing(folder: Path) -> str:
     return f"# {folder.relative_to(ROOT)}\n\n" + "".join(f"- [{name}]({name})\n" for name in names)
 
 
-def place_of(path: Path) -> str:
+def site_path(path: Path) -> str:
     """Return where a file of the repository is on the site: pages of docs/ at their own place."""
     inside = path.relative_to(ROOT).as_posix()
     if inside.startswith("docs/"):
@@ -98,55 +98,55 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Lead links out of docs/ to the files' places on the site."""
     del files
     markdown = markdown.replace(GALLERY, _gallery(Path(config.docs_dir)))
-    origin = origin_of(page.file.src_uri)
+    origin = source_path(page.file.src_uri)
     here = posixpath.dirname(page.file.src_uri)
     pieces, end = [], 0
     for fence in _FENCE.finditer(markdown):
-        pieces += [_relinked(markdown[end : fence.start()], origin, here), _drawn(fence[0])]
+        pieces += [_rewrite_links(markdown[end : fence.start()], origin, here), _diagram_to_table(fence[0])]
         end = fence.end()
-    return "".join([*pieces, _relinked(markdown[end:], origin, here)])
+    return "".join([*pieces, _rewrite_links(markdown[end:], origin, here)])
 
 
 def _gallery(docs: Path) -> str:
     """Return the screenshots of the console, each as bright as the page that it is on."""
     names = sorted({path.stem.removesuffix("-light") for path in docs.glob("screenshots/*-light.png")})
     return "\n".join(
-        f"![{name}](screenshots/{name}-{shade}.png#only-{shade})" for name in names for shade in ("light", "dark")
+        f"![{name}](../screenshots/{name}-{shade}.png#only-{shade})" for name in names for shade in ("light", "dark")
     )
 
 
-def origin_of(place: str) -> Path:
+def source_path(place: str) -> Path:
     """Return the file of the repository that is at a place of the site."""
     return ROOT / (place.removeprefix(f"{FOLDER}/") if place.startswith(f"{FOLDER}/") else f"docs/{place}")
 
 
-def _relinked(prose: str, origin: Path, here: str) -> str:
+def _rewrite_links(prose: str, origin: Path, here: str) -> str:
     def lead(link: re.Match[str]) -> str:
         start, target, anchor, end = link.groups()
         path = (origin.parent / target).resolve()
         if re.match(r"\w+:", target) or not path.exists():
             return link[0]
-        return f"{start}{posixpath.relpath(place_of(path), here or '.')}{anchor or ''}{end}"
+        return f"{start}{posixpath.relpath(site_path(path), here or '.')}{anchor or ''}{end}"
 
     return _LINK.sub(lead, prose)
 
 
-def _drawn(fence: str) -> str:
+def _diagram_to_table(fence: str) -> str:
     """Write a diagram of states as a table: what draws it on GitHub is a script of megabytes from elsewhere."""
     if not fence.startswith("```mermaid"):
         return fence
     ends = {"[*]": "(outside)"}
-    rows = [f"| {ends.get(a, a)} | {ends.get(b, b)} | {text or ''} |\n" for a, b, text in _MOVE.findall(fence)]
+    rows = [f"| {ends.get(a, a)} | {ends.get(b, b)} | {text or ''} |\n" for a, b, text in _TRANSITION.findall(fence)]
     return "".join(["| from | to | when |\n|---|---|---|\n", *rows])
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """Let a page fetch nothing from elsewhere."""
     del config
-    return output.replace(_FETCHED, posixpath.relpath(SEARCH, posixpath.dirname(page.file.dest_uri) or "."))
+    return output.replace(_REMOTE_SCRIPT, posixpath.relpath(SEARCH, posixpath.dirname(page.file.dest_uri) or "."))
 
 
 def on_post_template(output_content: str, *, template_name: str, config: MkDocsConfig) -> str:
     """Do the same for the page that says that there is no such page."""
     del template_name, config
-    return output_content.replace(_FETCHED, f"/{SEARCH}")
+    return output_content.replace(_REMOTE_SCRIPT, f"/{SEARCH}")

@@ -1,4 +1,4 @@
-"""Writes docs/svix-clients.md from the scenario that the official Svix clients are tested with."""
+"""Writes docs/reference/svix-clients.md from the scenario that the official Svix clients are tested with."""
 
 import json
 import re
@@ -18,7 +18,7 @@ HEAD: Final = """\
 {generated}
 
 The official clients of five languages call every method that they have on a running boathook, in
-[one scenario](../tests/acceptance/svix/scenario.py), and each answer is compared with what the client read:
+[one scenario](../../tests/acceptance/svix/scenario.py), and each answer is compared with what the client read:
 Python {python}, npm {npm}, Go {go}, Java {java} and Rust {rust}. They are used unchanged. Older Python clients are
 tested in a scenario of their own. Both run in `make test-all`; where a language is not installed, its client is
 skipped.

@@ -27,10 +27,10 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = "boathook"
 SANDBOX: Final = ROOT / "build/mutants"
-_LEAST_TIMEOUT_S: Final = 60.0
-_TIMES_SLOWER: Final = 10.0
+_MIN_TIMEOUT_S: Final = 60.0
+_TIMEOUT_FACTOR: Final = 10.0
 """A change after which the tests take so many times as long is noticed: they wait for what never comes."""
-_QUIET: Final = ("emit.", "_LOG.", "log.", "self._log.")
+_OBSERVABILITY_CALLS: Final = ("meters.", "_LOG.", "log.", "self._log.")
 """Calls that only tell of what is done."""
 _SWAPPED: Final[dict[type[ast.AST], type[ast.AST]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -54,17 +54,17 @@ class Target:
 TARGETS: Final = {
     "spool": Target(("spool/*.py",), ("tests/unit/test_spool.py", "tests/unit/test_spool_survey.py")),
     "database": Target(
-        ("journal/database.py",), ("tests/postgres/test_outages.py", "tests/postgres/test_connection_errors.py")
+        ("db/database.py",), ("tests/postgres/test_outages.py", "tests/postgres/test_connection_errors.py")
     ),
     "verification": Target(
-        ("verification.py", "inbound/proving/*.py"),
+        ("verification/*.py",),
         (
             "tests/unit/test_verification.py", "tests/unit/test_verify.py", "tests/unit/test_asymmetric.py",
             "tests/unit/test_jwt.py", "tests/unit/test_fields.py", "tests/unit/test_hints.py",
             "tests/unit/test_moments.py", "tests/unit/test_providers.py",
         ),
     ),
-    "permissions": Target(("admin/authorization.py",), ("tests/postgres/test_permissions.py",)),
+    "permissions": Target(("service/authorization.py",), ("tests/postgres/test_permissions.py",)),
 }  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def _deletions(statements: list[ast.stmt], scope: str) -> Iterator[_Site]:
 def _is_deletable(statement: ast.stmt) -> bool:
     match statement:
         case ast.Expr(value=ast.Call() | ast.Await()):
-            return not ast.unparse(statement).startswith(_QUIET)
+            return not ast.unparse(statement).startswith(_OBSERVABILITY_CALLS)
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             return True
         case _:
@@ -200,32 +200,32 @@ class Sandbox:
         return done.returncode == 0
 
 
-def survivors(boxes: Sequence[Sandbox], mutants: Sequence[Mutant]) -> list[Mutant]:
+def survivors(sandboxes: Sequence[Sandbox], mutants: Sequence[Mutant]) -> list[Mutant]:
     """Return the mutants with which the tests pass.
 
     Raises:
         RuntimeError: the tests fail without any change, or do not see one.
     """
     begun = time.monotonic()
-    if not boxes[0].passes():
+    if not sandboxes[0].passes():
         raise RuntimeError("the tests fail without any change")
-    timeout_s = max(_LEAST_TIMEOUT_S, _TIMES_SLOWER * (time.monotonic() - begun))
-    if mutants and boxes[0].passes(mutants[0].module, "raise SystemExit"):
+    timeout_s = max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * (time.monotonic() - begun))
+    if mutants and sandboxes[0].passes(mutants[0].module, "raise SystemExit"):
         raise RuntimeError(f"the tests do not import {mutants[0].module} from the copy")
     free: SimpleQueue[Sandbox] = SimpleQueue()
-    for box in boxes:
-        free.put(box)
+    for sandbox in sandboxes:
+        free.put(sandbox)
 
     def lives(mutant: Mutant) -> bool:
-        box = free.get()
+        sandbox = free.get()
         try:
-            is_alive = box.passes(mutant.module, mutant.source, timeout_s)
+            is_alive = sandbox.passes(mutant.module, mutant.source, timeout_s)
         finally:
-            free.put(box)
+            free.put(sandbox)
         print("S" if is_alive else ".", end="", flush=True)  # noqa: T201 - what somebody who waits sees
         return is_alive
 
-    with ThreadPoolExecutor(len(boxes)) as workers:
+    with ThreadPoolExecutor(len(sandboxes)) as workers:
         return [mutant for mutant, is_alive in zip(mutants, workers.map(lives, mutants), strict=True) if is_alive]
 
 
@@ -239,13 +239,13 @@ def _all_of(target: Target) -> list[Mutant]:
     ]
 
 
-def _report(name: str, wishes: argparse.Namespace) -> list[str]:
+def _report(name: str, arguments: argparse.Namespace) -> list[str]:
     """Run a target's sample and return the lines of its report."""
     target = TARGETS[name]
     every = _all_of(target)
-    chosen = sample(every, wishes.sample, wishes.seed)
+    chosen = sample(every, arguments.sample, arguments.seed)
     print(f"{name}: {len(chosen)} of {len(every)} changes ", end="", flush=True)  # noqa: T201 - the same
-    folders = [SANDBOX / f"{name}-{number}" for number in range(wishes.jobs)]
+    folders = [SANDBOX / f"{name}-{number}" for number in range(arguments.jobs)]
     found = survivors([Sandbox(ROOT / "src" / PACKAGE, folder, target.tests) for folder in folders], chosen)
     print()  # noqa: T201 - the same
     lines = [f"{name}: {len(chosen) - len(found)} of {len(chosen)} changes were noticed"]
@@ -262,8 +262,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=15, help="changes of each target")
     parser.add_argument("--seed", type=int, default=0, help="another seed takes other changes")
     parser.add_argument("--jobs", type=int, default=2, help="tests that run at once")
-    wishes = parser.parse_args()
-    text = "\n".join(line for name in wishes.targets or TARGETS for line in _report(name, wishes))
+    arguments = parser.parse_args()
+    text = "\n".join(line for name in arguments.targets or TARGETS for line in _report(name, arguments))
     (SANDBOX / "report.txt").write_text(text + "\n", encoding="utf-8")
     print(text)  # noqa: T201 - the result
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (ROOT / "src/boathook/telemetry/grafana", ROOT / "deploy/grafana/dashboards")
+FOLDERS = (ROOT / "src/boathook/observability/grafana", ROOT / "deploy/grafana/dashboards")
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 HERE = 'instance=~"$instance"'
 WIDTH, HEIGHT = 8, 8

@@ -1,7 +1,7 @@
 """Writes the generated pages of docs/.
 
 Each page comes from the one place where its facts are kept: `defaults.toml`, the command line's own definition, the
-table of metrics, the recipes, the rules of the books, the API's own description, and the docstrings of the public
+table of metrics, the recipes, the invariants of the store, the API's own description, and the docstrings of the public
 names. `make docs` runs this; a test compares the pages.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 
 import typer.main
 
-from boathook.admin.authorization import RULES, Permission
 from boathook.cli import app
 from boathook.config.sources import FIELDS
-from boathook.inbound.places import Json, Place
-from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.recipe import Capture, Echo, Recipe, Say, SignText, Sure, Visit
-from boathook.journal.rules import LINES, SEALS, WALKS, WHOLE, Rule
-from boathook.telemetry.metrics import TABLE, Kind, Metric
+from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant
+from boathook.observability.metrics import TABLE, Metric, MetricKind
+from boathook.providers import RECIPES
+from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
+from boathook.providers.selectors import Json, Selector
+from boathook.service.authorization import ACCESS_RULES, Permission
 from scripts import docs_http, docs_providers, docs_python, docs_svix
 
 ROOT = Path(__file__).parents[1]
@@ -210,7 +210,7 @@ def cli() -> str:
     parts = [
         "# Command line\n\n",
         GENERATED.format(origin="src/boathook/cli"),
-        "\n\nListings take `--json` and then print one object a line. Errors name what is wrong and how to mend it;\n",
+        "\n\nListings take `--json` and then print one object a line. Errors name what is wrong and how to fix it;\n",
         "the exit status is 0 when all is well, 1 when a check failed, and 2 when the command was not understood.\n",
     ]
     for name, command in commands():
@@ -266,7 +266,7 @@ def metrics() -> str:
     """Return the page on metrics."""
     parts = [
         "# Metrics\n\n",
-        GENERATED.format(origin="src/boathook/telemetry/metrics.py"),
+        GENERATED.format(origin="src/boathook/observability/metrics.py"),
         "\n\n`/metrics` gives them in Prometheus's text format, `/metrics.json` as JSON, each over all processes of\n",
         "one data folder; counters go on where they were after a restart. A histogram has the series `_bucket`,\n",
         "`_sum` and `_count`.\n\n",
@@ -282,7 +282,7 @@ def metrics() -> str:
 def _metric(metric: Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     kind = metric.kind.value
-    if metric.kind is Kind.HISTOGRAM:
+    if metric.kind is MetricKind.HISTOGRAM:
         kind += f", {metric.bounds[0]:g} to {metric.bounds[-1]:g}"
     return f"| `{metric.name}` | {kind} | {labels} | {_cell(metric.help)} |\n"
 
@@ -292,21 +292,22 @@ PROVIDERS = """\
 
 {generated}
 
-A provider is a recipe: how one sender signs, names its events, shakes hands and wants to be answered. Name it in
+A provider is a recipe: how one sender signs, names its events, makes handshakes and expects answers. Name it in
 `[sources.NAME]` (`provider = "..."`, or give the source the provider's name), call it in code with
-[`boathook.verify`](verify.md), and sign like it in tests with `boathook.testing`. `boathook sources providers --json`
-lists the same facts. Each provider has a page of its own: how to set it up there and here, and how to try it.
+[`boathook.verify`](../how-to/verify.md), and sign like it in tests with `boathook.testing`.
+`boathook sources providers --json` lists the same facts. Each provider has a page of its own: how to set it up
+there and here, and how to try it.
 
-## What a proof covers
+## What a signature covers
 
-"Verified" is not one thing, so every event keeps its grade, and every listing shows it:
+Every event has a grade, shown in every listing:
 
-| grade | what the sender's proof covers |
+| grade | what the signature covers |
 |---|---|
 | body signed | the whole body: nobody without the secret can have changed a byte |
 | metadata only | a time, an id or some fields: fetch the rest from the sender's API before acting on it |
-| token | nothing of the body: who knows the token can send anything |
-| address | nothing: whoever sends from the sender's networks is believed |
+| token | nothing of the body: anybody with the token can send anything |
+| address | nothing: everything from the sender's networks is accepted |
 | none | anybody may have sent it |
 
 ## What is checked against what
@@ -321,7 +322,7 @@ read in the sender's documentation or code is marked: <sup>S</sup> read elsewher
 BEHAVIOUR = """
 ## How they behave
 
-Handshakes are answered by themselves. A status in the last column makes that sender stop, so boathook never answers it
+Handshakes are answered automatically. A status in the last column makes that sender stop, so boathook never uses it
 by accident.
 
 | provider | handshake | wants | answer within | retries | stops at |
@@ -331,7 +332,7 @@ by accident.
 OWN_SETTINGS = """
 ## Settings of their own
 
-They stand in the source's table. `scheme` chooses another way in which the same sender may prove itself.
+They belong in the source's table. `scheme` selects another signature scheme of the same sender.
 
 | provider | setting | what it does |
 |---|---|---|
@@ -340,16 +341,16 @@ They stand in the source's table. `scheme` chooses another way in which the same
 
 HANDSHAKES: dict[type, str] = {
     Echo: "a text echoed",
-    Say: "a fixed answer",
+    StaticAnswer: "a fixed answer",
     SignText: "a text signed",
-    Visit: "an address visited",
-    Capture: "a told secret kept",
+    ConfirmByFetch: "an address visited",
+    CaptureSecret: "a told secret kept",
 }
 
 
 def providers() -> str:
     """Return the page on providers."""
-    parts = [PROVIDERS.format(generated=GENERATED.format(origin="src/boathook/inbound/providers"))]
+    parts = [PROVIDERS.format(generated=GENERATED.format(origin="src/boathook/providers"))]
     for recipe in RECIPES:
         marks = _mark(recipe, "proof", "grade", "template")
         checked = _cell("; ".join(recipe.checked)) or "-"
@@ -367,8 +368,12 @@ def _provider(recipe: Recipe) -> str:
 
 
 def _mark(recipe: Recipe, *facts: str) -> str:
-    weakest = [recipe.sure[fact] for fact in facts if recipe.sure.get(fact, Sure.PRIMARY) is not Sure.PRIMARY]
-    return f"<sup>{'R' if Sure.MEMORY in weakest else 'S'}</sup>" if weakest else ""
+    weakest = [
+        recipe.confidence[fact]
+        for fact in facts
+        if recipe.confidence.get(fact, Confidence.PRIMARY) is not Confidence.PRIMARY
+    ]
+    return f"<sup>{'R' if Confidence.MEMORY in weakest else 'S'}</sup>" if weakest else ""
 
 
 def _behaviour(recipe: Recipe) -> str:
@@ -381,7 +386,7 @@ def _behaviour(recipe: Recipe) -> str:
         )
         wanted = f"{reply.status} `{body}`" if body else f"{reply.status}, empty"
         if reply.only_with:
-            wanted = f"any 2xx; with {' or '.join(_hole(place) for place in reply.only_with)} {wanted}"
+            wanted = f"any 2xx; with {' or '.join(_placeholder(selector) for selector in reply.only_with)} {wanted}"
     within = "" if recipe.answer_within_s is None else f"{recipe.answer_within_s:g} s"
     return (
         f"| `{recipe.name}` | {handshakes}{_mark(recipe, 'handshakes')} | {_cell(wanted)}{_mark(recipe, 'reply')} "
@@ -391,8 +396,8 @@ def _behaviour(recipe: Recipe) -> str:
     )
 
 
-def _hole(place: Place) -> str:
-    return f"{{{place.path if isinstance(place, Json) else place.name}}}"
+def _placeholder(selector: Selector) -> str:
+    return f"{{{selector.path if isinstance(selector, Json) else selector.name}}}"
 
 
 def _own_settings(recipe: Recipe) -> Iterator[str]:
@@ -406,71 +411,60 @@ def _own_settings(recipe: Recipe) -> Iterator[str]:
         yield f"| `{recipe.name}` | `{one.name}`{required} | {_cell(one.help)}.{choices}{default} |\n"
 
 
-def books() -> str:
-    """Return the page on the books and their rules."""
-    parts = [BOOKS.format(generated=GENERATED.format(origin="src/boathook/journal/rules.py"))]
-    for walk in WALKS:
+def integrity_rules() -> str:
+    """Return the page on the consistency check and its invariants."""
+    parts = [INTEGRITY_PAGE.format(generated=GENERATED.format(origin="src/boathook/db/invariants.py"))]
+    for walk in SCANS:
         parts += [_rule(rule, "`--deep` only. " if walk.is_deep else "") for rule in walk.rules]
-    parts += [_rule(rule, "") for rule in (LINES, SEALS, *WHOLE)]
+    parts += [_rule(rule, "") for rule in (ORDER_KEYS, AUDIT_CHAIN, *GLOBAL_INVARIANTS)]
     return "".join(parts)
 
 
-def _rule(rule: Rule, when: str) -> str:
+def _rule(rule: Invariant, when: str) -> str:
     heading = rule.title[0].upper() + rule.title[1:]
-    return f"\n### {heading}\n\n{when}Broken, it means: {rule.meaning}\n\n{rule.remedy}\n"
+    return f"\n### {heading}\n\n{when}If violated: {rule.meaning}\n\n{rule.remedy}\n"
 
 
-BOOKS = """\
-# The books
+INTEGRITY_PAGE = """\
+# Consistency check
 
 {generated}
 
-`boathook verify` recounts the whole store and shows that every accepted event is still owed or has ended, once,
-and that nothing else is stored. It changes nothing. It exits with 0 where the books balance, with 1 where they
-do not, and with 2 where it could not look.
+`boathook check` checks the whole store: every accepted event has deliveries that are pending or ended exactly once,
+and nothing else is stored. It changes nothing. It exits with 0 if all invariants hold, with 1 if not, and with 2 if it
+could not check.
 
 ```sh
-boathook verify
-boathook verify --deep --gently
-boathook verify --since 7d --json
+boathook check
+boathook check --deep --gently
+boathook check --since 7d --json
 ```
 
-## On a live store
+## On a live system
 
-- **It looks at one range of events after the other**, some thousands at a time, each in one statement that is
-  meant to take a quarter of a second; a range that takes longer makes the next one smaller. All that hangs on
-  an event has the event's id, so each look sees its events whole and as of one moment. What is accepted, tried,
-  replayed, purged or dropped by retention meanwhile is no imbalance: there are no false alarms to explain away.
-- **It holds nobody up.** It takes no locks but those of a reader and keeps no snapshot open, so vacuum goes on
-  beside it. It uses one connection, one core of PostgreSQL at most, and memory that does not grow with the
-  history. `--gently` rests three times as long as it looks.
-- **The dedup memory** is kept by key, not by time, but its rows lie about in the order of their events, and a small
-  index (`dedup_order`) tells which of its pages may hold keys of a range, also after keys were forgotten and others put
-  in their place. Should that index be missing, all keys are read for each look; ranges then grow to a quarter of a
-  million events, so that there are few looks, which take as long as reading that one table does.
-- **The balance** holds each event as of the moment at which it was looked at. Events that are taken in behind
-  the place that the check has come to are in none of its sums; the next check has them.
-- **`--since` and `--until`** bound the events, with all that hangs on them, by when they were accepted. A check
-  that was stopped begins again, so a long history is better checked in parts, each of which stands for itself. The
-  last four rules below look at the whole store in any case.
-- **What waits in this host's spool** is counted beside the balance. It was accepted and is safe, but PostgreSQL
-  does not have it yet; of a segment that is being drained at this moment it may have some already. Spools of
-  other hosts are counted there.
-- The spool is read even where PostgreSQL is away, and its number is told with the reason why the check was not
-  made.
+- **Small steps.** It checks ranges of some thousands of events, each in one statement that should take a quarter of a
+  second. Everything about an event has the event's id, so each step sees whole events at one moment; concurrent changes
+  are no violations.
+- **Low impact.** It takes only read locks and holds no snapshot, so vacuum continues. It uses one connection, at most
+  one core of PostgreSQL, and constant memory. `--gently` rests three times as long as it works.
+- **Deduplication keys** are found through the index `dedup_order`. Without it, every step reads all keys; ranges then
+  grow to a quarter of a million events.
+- **The totals** hold each event as of the moment when it was checked. Events accepted behind the cursor while the check
+  runs are left for the next check.
+- **`--since` and `--until`** select events by acceptance time. A check that was stopped starts again, so check a long
+  history in parts. The last four invariants below cover the whole store in any case.
+- **This host's spool** is counted beside the totals, even if PostgreSQL is unavailable. Other hosts count their
+  own.
 
-Measured on 2026-11-21 with ten million events in PostgreSQL (11 GB: 12 million attempts, 11 million deliveries, ten
-million dedup keys), all bodies compared: 160 seconds of one core, 100 MB in PostgreSQL's process, 70 MB in this one.
-On 2026-11-22, on two busy processors, the walk along the memory of two million events took 8 to 10 seconds in looks of
-at most 0.4 seconds; with eight million other keys beside them, 15 to 22 seconds in looks of at most one.
+Ten million events (11 GB, 12 million attempts) took 160 seconds of one core on 2026-11-21, all bodies compared, with
+100 MB in PostgreSQL's process and 70 MB in this one.
 
-Each imbalance is told with how often it was found, and the first five examples: which event or delivery, what
-was expected, what is there, the command that shows it, and what to do. `--json` has the same.
+Each violation is reported with a count and up to five examples: the event or delivery, what was expected, what was
+found, the command that shows it, and what to do. `--json` has the same.
 
-There is no self-test to run on your own database, as it would have to break something: boathook's own tests
-break a store in more than sixty ways, each rule at least once, and each has to be found by its own rule.
+boathook's tests damage a store in more than sixty ways; each is found by its own invariant.
 
-## The rules
+## Invariants
 """
 
 
@@ -478,21 +472,21 @@ def permissions() -> str:
     """Return the page on permissions."""
     parts = [
         "# Permissions\n\n",
-        GENERATED.format(origin="src/boathook/admin/authorization.py"),
+        GENERATED.format(origin="src/boathook/service/authorization.py"),
         "\n\nEach route of the API, page of the console and portal, and mounted path of an app needs one permission.\n",
-        "This table alone decides who has it. A route that names no permission keeps boathook from starting.\n\n",
-        "- **operator**: the least role of an operator of the [console](console.md).\n",
+        "This table alone decides who has it. boathook does not start with a route without a permission.\n\n",
+        "- **operator**: the lowest sufficient role of an operator of the [console](console.md).\n",
         "- **application's token**: an API key of one application or a token of its portal; a portal token with a\n",
         "  list of capabilities needs the one that is named. Each has `ViewBase`.\n",
         "- **organization's token**: an API key of the whole organization.\n\n",
-        "The command line has the password of the database, and is not asked.\n\n",
+        "The command line uses the database's password and is not restricted.\n\n",
         "| permission | operator | application's token | organization's token |\n|---|---|---|---|\n",
     ]
-    return "".join([*parts, *map(_permission, RULES)])
+    return "".join([*parts, *map(_permission, ACCESS_RULES)])
 
 
 def _permission(permission: Permission) -> str:
-    rule = RULES[permission]
+    rule = ACCESS_RULES[permission]
     if rule.is_public:
         return f"| `{permission}` | anybody | anybody | anybody |\n"
     capability = f"`{rule.capability}`" if rule.capability else "no"
@@ -501,7 +495,7 @@ def _permission(permission: Permission) -> str:
 
 def pages() -> dict[Path, str]:
     """Return every generated page with its text."""
-    docs = ROOT / "docs"
+    docs = ROOT / "docs/reference"
     how_tos = {docs / f"providers/{name}.md": text for name, text in docs_providers.pages().items()}
     return how_tos | {
         docs / "configuration.md": configuration(),
@@ -509,14 +503,14 @@ def pages() -> dict[Path, str]:
         docs / "metrics.md": metrics(),
         docs / "permissions.md": permissions(),
         docs / "providers.md": providers(),
-        docs / "books.md": books(),
-        docs / "http-api.md": docs_http.page(GENERATED.format(origin="src/boathook/admin/api")),
+        docs / "integrity.md": integrity_rules(),
+        docs / "http-api.md": docs_http.page(GENERATED.format(origin="src/boathook/api")),
         docs / "svix-clients.md": docs_svix.page(GENERATED.format(origin="tests/acceptance/svix/scenario.py")),
         docs / "python-api.md": docs_python.page(GENERATED.format(origin="the docstrings")),
     }
 
 
 if __name__ == "__main__":
-    (ROOT / "docs/providers").mkdir(exist_ok=True)
+    (ROOT / "docs/reference/providers").mkdir(exist_ok=True)
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")

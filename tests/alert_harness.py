@@ -10,11 +10,11 @@ from typing import Any, Self
 from standardwebhooks.webhooks import Webhook
 
 from boathook import config
-from boathook.dispatch.alarms.rules import compile_rules
-from boathook.dispatch.alarms.telling import Teller
-from boathook.dispatch.alarms.watch import Watch
-from boathook.journal import alarms as kept
-from boathook.outbound.notifier import Notifier
+from boathook.alerts.dispatcher import AlertDispatcher
+from boathook.alerts.evaluator import AlertEvaluator
+from boathook.alerts.notifier import Notifier
+from boathook.alerts.rules import compile_rules
+from boathook.db import alerts as kept
 from tests.support import until
 
 SECRET = "whsec_" + "c2VjcmV0LW9mLWFsYXJtcy1vZi10ZXN0cw=="
@@ -39,7 +39,7 @@ def settings_of(*, url: str = "", channels: Any = None, rules: Any = None, own: 
     tables["server"]["public_url"] = "https://hooks.example.com"
     table = tables["notifications"]
     table.update({"group_s": 0, "gap_s": 0, **keys, "channels": channels or {}})
-    off = {} if own else {name: {"enabled": False} for name in config.notifications.own_rules()}
+    off = {} if own else {name: {"enabled": False} for name in config.notifications.default_rules()}
     table["rules"] = {**off, **(rules or {})}
     return config.Settings.model_validate(tables)
 
@@ -56,21 +56,21 @@ class AlarmHarness:
         self.db = db
         self.settings = settings
         self.notifier = Notifier(settings)
-        self.watch = Watch(db, settings.notifications, compile_rules(settings), "test")
-        self.teller = Teller(db, settings, self.notifier)
+        self.evaluator = AlertEvaluator(db, settings.notifications, compile_rules(settings), "test")
+        self.dispatcher = AlertDispatcher(db, settings, self.notifier)
 
     async def record_sample(self, metric: str, value: float, *labels: str, host: str = "a") -> None:
         """Store one metric sample of a host."""
-        await kept.put_sample(self.db, host, {metric: [[list(labels), value]]})
+        await kept.insert_sample(self.db, host, {metric: [[list(labels), value]]})
 
     async def evaluate(self, times: int = 1) -> None:
         for _ in range(times):
-            await self.watch.look()
+            await self.evaluator.run_once()
 
     async def deliver(self) -> None:
         """Send all due notifications and wait until each is sent or has failed."""
-        await self.teller.look()
-        for task in list(self.teller._busy.values()):
+        await self.dispatcher.run_once()
+        for task in list(self.dispatcher._busy.values()):
             await task
 
     async def advance_time(self, **length: float) -> None:
@@ -101,7 +101,7 @@ class AlarmHarness:
             return await kept.list_channels(connection)
 
     async def close(self) -> None:
-        await self.teller.close()
+        await self.dispatcher.close()
         self.notifier.close()
 
 

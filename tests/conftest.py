@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import functools
+import gc
 import logging
 import os
 import shutil
@@ -22,9 +23,9 @@ import pytest
 import structlog
 from httpx._config import DEFAULT_TIMEOUT_CONFIG
 
-from boathook.journal import migrations
-from boathook.journal.database import Database
-from boathook.journal.embedded import EmbeddedServer
+from boathook.db import migrations
+from boathook.db.database import Database
+from boathook.db.embedded import EmbeddedServer
 from tests.databases import Pool, created, with_database
 
 # A developer's own settings must not decide whether a test passes.
@@ -51,6 +52,8 @@ hypothesis.settings.load_profile("quick")
 transports.create_ssl_context = functools.cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
 pytest_plugins = ["pytester", "tests.own_process"]
+
+gc.disable()  # while twelve thousand tests are collected, none of which is garbage
 
 FreshServer = Callable[[], Awaitable[EmbeddedServer]]
 
@@ -87,6 +90,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So it is in the background of a shell, and all that the tests start would be deaf to Ctrl-C too.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Let the garbage collector run again, but never through what was collected: it would take half a second a time."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -152,6 +162,8 @@ def _allows_connections(url: str) -> bool:
     """Return whether the server allows as many as the boathooks of all processes need; otherwise set it for the next start."""
     with psycopg.connect(url, autocommit=True) as admin:
         admin.execute(f"alter system set max_connections = {_MAX_CONNECTIONS}")
+        # Otherwise it starts a process for one of the tests' databases nearly each second.
+        admin.execute("alter system set autovacuum_naptime = '5min'")
         shown = admin.execute("show max_connections").fetchone()
     return shown == (str(_MAX_CONNECTIONS),)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from boathook.telemetry.crashpoints import VARIABLE
+from boathook.observability.failpoints import VARIABLE
 from tests.support import until
 
 

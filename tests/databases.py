@@ -50,6 +50,11 @@ _SEQUENCES = f"""
     select nspname, relname, seqstart from pg_class
     join pg_namespace on pg_namespace.oid = relnamespace join pg_sequence on seqrelid = pg_class.oid where {_IS_OWN}
 """
+_CLEANER = "cleaner"
+_END_CLEANER = f"""
+    select pg_terminate_backend(pid, 10000) from pg_stat_activity
+    where datname = %s and application_name = '{_CLEANER}'
+"""
 _TERMINATE = """
     select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid()
@@ -70,6 +75,8 @@ def create(admin_url: str, template: str | None = None) -> str:
         copy = f"template {template}" if template else ""
         # Copying files beats writing each page to the log, which version 15 made the default.
         strategy = "strategy file_copy" if template and admin.info.server_version >= 150000 else ""
+        # A database that somebody is connected to cannot be copied.
+        admin.execute(_END_CLEANER, [template])
         admin.execute(f"create database {name} {copy} {strategy}")
     return with_database(admin_url, name)
 
@@ -163,6 +170,8 @@ class Pool:
     template: str
     _idle: list[str] = field(default_factory=list)
     _baselines: dict[str, Baseline] = field(default_factory=dict)
+    _cleaners: dict[str, Connection] = field(default_factory=dict)
+    """A connection to each database that stays: a new one would have to read PostgreSQL's catalogs each time."""
 
     @contextlib.contextmanager
     def database(self) -> Iterator[str]:
@@ -175,8 +184,9 @@ class Pool:
 
     def _create(self) -> str:
         url = create(self.admin_url, self.template)
-        with psycopg.connect(url, autocommit=True) as connection:
-            self._baselines[url] = Baseline.read(connection)
+        options = f"-c application_name={_CLEANER} -c lock_timeout=20s -c statement_timeout=60s"
+        self._cleaners[url] = connection = psycopg.connect(url, autocommit=True, options=options)
+        self._baselines[url] = Baseline.read(connection)
         return url
 
     def _release(self, url: str) -> None:
@@ -187,25 +197,26 @@ class Pool:
         if is_clean:
             self._idle.append(url)
         else:
-            drop(self.admin_url, url)
-            del self._baselines[url]
+            self._drop(url)
 
     def _clean(self, url: str) -> bool:
-        baseline = self._baselines[url]
-        with psycopg.connect(
-            url, autocommit=True, options="-c lock_timeout=20s -c statement_timeout=60s"
-        ) as connection:
-            connection.execute(_TERMINATE)
-            size = connection.execute("select pg_database_size(current_database())").fetchone()
-            if size is None or size[0] > MAX_BYTES:
-                return False
-            baseline.drop_additions(connection)
-            if not baseline.fits(connection):
-                return False
-            baseline.restore(connection)
+        baseline, connection = self._baselines[url], self._cleaners[url]
+        connection.execute(_TERMINATE)
+        size = connection.execute("select pg_database_size(current_database())").fetchone()
+        if size is None or size[0] > MAX_BYTES:
+            return False
+        baseline.drop_additions(connection)
+        if not baseline.fits(connection):
+            return False
+        baseline.restore(connection)
         return True
+
+    def _drop(self, url: str) -> None:
+        self._cleaners.pop(url).close()
+        del self._baselines[url]
+        drop(self.admin_url, url)
 
     def close(self) -> None:
         """Drop all idle databases."""
         while self._idle:
-            drop(self.admin_url, self._idle.pop())
+            self._drop(self._idle.pop())

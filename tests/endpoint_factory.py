@@ -6,11 +6,11 @@ from uuid import UUID
 
 import msgspec
 
-from boathook.admin.desk import new_id
+from boathook.db.database import Connection, Database
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.handlers.outbox import Message, Outbox
-from boathook.journal.database import Connection, Database
+from boathook.service.unit_of_work import new_id
 
 
 async def add_application(

@@ -24,12 +24,12 @@ import setproctitle
 
 _MODULES = (
     "boathook.cli.app_commands",
-    "boathook.admin.applications",
-    "boathook.admin.endpoint_secrets",
-    "boathook.admin.endpoints",
-    "boathook.admin.event_types",
-    "boathook.admin.messages",
-    "boathook.journal.embedded",
+    "boathook.service.applications",
+    "boathook.service.endpoint_secrets",
+    "boathook.service.endpoints",
+    "boathook.service.event_types",
+    "boathook.service.messages",
+    "boathook.db.embedded",
     "boathook.server.supervisor",
     "cryptography.fernet",
     "uvloop",
@@ -40,11 +40,11 @@ _MODULES = (
 def main() -> NoReturn:
     """Fork for each request on the socket at standard input, until the socket is closed."""
     sys.path.pop(0)  # the folder of this file
-    from boathook.cli.commands import ENTRIES
+    from boathook.cli.commands import COMMAND_ENTRIES
     from boathook.server.fork_server import import_modules
 
     import_modules(("gateway", "console", "worker", "keeper"))
-    commands = (f"boathook.cli.{entry.place.partition(':')[0]}" for entry in ENTRIES.values())
+    commands = (f"boathook.cli.{entry.place.partition(':')[0]}" for entry in COMMAND_ENTRIES.values())
     for name in (*commands, *_MODULES):
         import_module(name)
     setproctitle.getproctitle()  # finds the place of the title now, as it cannot once a fork has changed its environment
@@ -98,12 +98,12 @@ def _become(request: dict, files: list[int]) -> NoReturn:
     sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["boathook", *request["arguments"]]
     random.seed()
+    from boathook.cli import context
     from boathook.cli import main as run
-    from boathook.cli import session
 
     # A console takes its width and colours from the environment when it is made, which was in another process.
-    session.out.__init__(highlight=False)  # type: ignore[misc]
-    session.err.__init__(stderr=True, highlight=False)  # type: ignore[misc]
+    context.out.__init__(highlight=False)  # type: ignore[misc]
+    context.err.__init__(stderr=True, highlight=False)  # type: ignore[misc]
     _end(_code_of(run))
 
 

@@ -7,12 +7,12 @@ from typing import Any, Final
 import httpx
 from fastapi.routing import APIRoute
 
-from boathook.admin.api.app import ROUTERS
-from boathook.admin.authorization import RULES, Capability, Permission, Rule, permission_of
-from boathook.admin.console.app import AREAS
-from boathook.admin.console.frame import token_of
-from boathook.admin.console.portal import all_pages
+from boathook.api.app import ROUTERS
+from boathook.console.app import AREAS
+from boathook.console.portal import all_pages
+from boathook.console.rendering import csrf_token
 from boathook.domain.roles import Role
+from boathook.service.authorization import ACCESS_RULES, AccessRule, Capability, Permission, permission_of
 
 ALONE: Final = (
     Capability.MANAGE_ENDPOINT,
@@ -58,7 +58,7 @@ def portal_asks() -> list[Ask]:
     return [Ask(one.method, f"/portal{one.path}", one.permission) for one in all_pages()]
 
 
-def is_granted(rule: Rule, kind: str) -> bool:
+def is_granted(rule: AccessRule, kind: str) -> bool:
     """Return what the table says of a kind of holder, read without the code under test."""
     if rule.is_public or kind == "nobody":
         return rule.is_public
@@ -69,19 +69,19 @@ def is_granted(rule: Rule, kind: str) -> bool:
     return kind in {"application", "portal"} or rule.capability in {Capability.VIEW_BASE, kind}
 
 
-def is_covered(rule: Rule, role: str) -> bool:
+def is_covered(rule: AccessRule, role: str) -> bool:
     """Return what the table says of an operator, read without the code under test."""
     roles = [str(one) for one in Role]
     return rule.role is not None and roles.index(role) >= roles.index(str(rule.role))
 
 
-def wrong(found: dict[Ask, int], refusals: set[int], is_allowed: Callable[[Rule], bool]) -> list[str]:
+def wrong(found: dict[Ask, int], refusals: set[int], is_allowed: Callable[[AccessRule], bool]) -> list[str]:
     """Return the requests that were answered otherwise than the table says."""
     assert len(found) > 20, "there are too few routes"
     return [
         f"{one.method} {one.path}: {status}, {one.permission}"
         for one, status in found.items()
-        if (status in refusals) is is_allowed(RULES[one.permission]) or status >= 500
+        if (status in refusals) is is_allowed(ACCESS_RULES[one.permission]) or status >= 500
     ]
 
 
@@ -99,7 +99,7 @@ async def walk(client: httpx.AsyncClient, asks: Sequence[Ask], fill: Callable[[s
     for one in sorted(asks, key=lambda one: one.rank):
         body: dict[str, Any] = {}
         if one.method not in {"GET", "HEAD", "DELETE"}:
-            body = {"data": {"csrf": token_of(session)}} if session else {"json": {}}
+            body = {"data": {"csrf": csrf_token(session)}} if session else {"json": {}}
         async with client.stream(one.method, fill(one.path), **body) as answer:
             found[one] = answer.status_code
     await client.aclose()

@@ -12,15 +12,15 @@ from uuid import UUID
 
 import msgspec
 
-from boathook.admin.desk import new_id
 from boathook.config import Settings, load
-from boathook.dispatch.sender import Sender
+from boathook.db.database import Database
+from boathook.db.secret_box import SecretBox
+from boathook.delivery.sender import Sender
+from boathook.delivery.signer import make_secret
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
 from boathook.domain.policy import RetryPolicy
-from boathook.journal.database import Database
-from boathook.journal.vault import Vault
-from boathook.outbound.signer import make_secret
+from boathook.service.unit_of_work import new_id
 
 KEY: Final = "a key for tests, and for tests only"
 QUICK: Final = RetryPolicy(delays_s=(0.02,) * 8, jitter=0.0, max_age_s=60.0)
@@ -145,10 +145,10 @@ async def add_endpoint(
     application = application or await add_application(db)
     endpoint = StoredEndpoint(new_id(), application, make_secret())
     name = ids.show(ids.ENDPOINT, endpoint.id)
-    vault = Vault([KEY])
+    secret_box = SecretBox([KEY])
     for kind in ("headers", "auth"):
         if kind in columns:
-            sealed = vault.seal(msgspec.json.encode(columns.pop(kind)).decode(), f"endpoint_{kind}:{name}")
+            sealed = secret_box.encrypt(msgspec.json.encode(columns.pop(kind)).decode(), f"endpoint_{kind}:{name}")
             columns[f"sealed_{kind}"] = sealed
     encoded = None if retry is None else msgspec.json.encode(retry).decode()
     await _insert(db, "endpoint", id=endpoint.id, application_id=application, url=url, retry=encoded, **columns)
@@ -158,7 +158,7 @@ async def add_endpoint(
 
 async def add_secret(db: Database, endpoint: StoredEndpoint, secret: str, *, expires_in_s: float | None = None) -> None:
     """Store another secret of an endpoint; without an expiry it is the current one."""
-    sealed = Vault([KEY]).seal(secret, f"endpoint_secret:{ids.show(ids.ENDPOINT, endpoint.id)}")
+    sealed = SecretBox([KEY]).encrypt(secret, f"endpoint_secret:{ids.show(ids.ENDPOINT, endpoint.id)}")
     await db.execute(
         "insert into boathook.endpoint_secret (endpoint_id, sealed, expires_at)"
         " values ($1, $2, now() + make_interval(secs => $3))",
@@ -225,7 +225,7 @@ async def running_sender(
     chosen = sender_settings(db.url, **settings)
     own = await Database.open(db.url, purpose="sender", size=4, is_reset=False)
     stop = asyncio.Event()
-    sender = Sender(chosen, own=own, vault=Vault(list(keys)), sender_id=sender_id)
+    sender = Sender(chosen, own=own, secret_box=SecretBox(list(keys)), sender_id=sender_id)
     task = asyncio.create_task(sender.run(stop, lambda: None, predecessors=predecessors))
     try:
         yield sender

@@ -13,15 +13,15 @@ import msgspec
 import pytest
 
 from boathook.config import Settings, load
-from boathook.dispatch.worker import Worker
+from boathook.db.database import Database
+from boathook.db.events import EventStore
+from boathook.db.route_registry import read_routes, register
+from boathook.delivery.worker import Worker
 from boathook.domain import ids
 from boathook.domain.filters import Router
-from boathook.domain.model import Grade, NewEvent, Origin
-from boathook.domain.replies import ENDING_STATUSES
+from boathook.domain.model import NewEvent, Origin, ProofStrength
+from boathook.domain.replies import STOP_STATUSES
 from boathook.handlers.api import Boathook
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.registry import read_routes, register
 from tests.support import eventually
 
 QUICK_RETRY = "1, 2, 4, 8"
@@ -51,7 +51,7 @@ async def accept_events(db: Database, *bodies: Any, source: str = "shop", type: 
                 dedup_key=str(identifier),
                 key_hash=UUID(bytes=hashlib.sha256(identifier.bytes).digest()[:16]),
                 replay_hash=None,
-                grade=Grade.BODY,
+                grade=ProofStrength.BODY,
                 origin=Origin.RECEIVED,
                 headers='{"x-sent-by":"test"}',
                 content_type="application/json",
@@ -87,7 +87,7 @@ async def running_worker(
     stop = asyncio.Event()
     one = Worker(
         settings, hook, own=own, handlers=handlers, worker_id=worker_id, only_suspects=only_suspects,
-        inline=dict.fromkeys(inline, ENDING_STATUSES),
+        inline=dict.fromkeys(inline, STOP_STATUSES),
     )  # fmt: skip
     task = asyncio.create_task(one.run(stop, lambda: None, predecessors=predecessors))
     try:

@@ -25,7 +25,7 @@ if typing.TYPE_CHECKING:
     from boathook.handlers.api import Boathook
     from boathook.handlers.event import Event
     from boathook.handlers.transaction import Transaction
-    from boathook.verification import verify
+    from boathook.verification.library import verify
 
 __all__ = [
     "Boathook",
@@ -54,7 +54,7 @@ _HOMES: typing.Final = {
     "Retry": "domain.policy",
     "RetryPolicy": "domain.policy",
     "Transaction": "handlers.transaction",
-    "verify": "verification",
+    "verify": "verification.library",
 }
 
 # Every command and every child process passes through this module, and most need few of these names or none. So each

@@ -18,15 +18,15 @@ import uvloop
 from boathook.config import load
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent
-from boathook.inbound.app import IngestApp
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.gates import compile_gates
-from boathook.inbound.limits import Connections, Rate
-from boathook.inbound.listener import Listener
-from boathook.inbound.probes import Probes
-from boathook.inbound.protocol import House
-from boathook.telemetry import log
-from boathook.telemetry.exporters import History
+from boathook.http.connection import ConnectionRegistry
+from boathook.http.limits import ConnectionLimiter, RateLimiter
+from boathook.http.listener import Listener
+from boathook.ingest.app import IngestApp
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.health import HealthEndpoints
+from boathook.ingest.sources import compile_sources
+from boathook.observability import log
+from boathook.observability.exporters import MetricHistory
 
 
 class MemoryIntake:
@@ -63,19 +63,19 @@ async def main() -> None:
         return router
 
     limits = settings.limits
-    connections_registry = House(
+    connections_registry = ConnectionRegistry(
         lambda *_: None,
         limits,
-        Connections(limits.max_connections, limits.max_connections_per_client),
+        ConnectionLimiter(limits.max_connections, limits.max_connections_per_client),
         settings.server.trusted_proxies,
     )
     connections_registry.app = IngestApp(
-        compile_gates(settings),
+        compile_sources(settings),
         MemoryIntake(options.get("commit_s", 0)),
-        Arrivals(router, read_router),
+        EventBuilder(router, read_router),
         quarantine=None,
-        others=Probes(History(None, ""), is_draining=lambda: connections_registry.is_draining),
-        client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate else None,
+        others=HealthEndpoints(MetricHistory(None, ""), is_draining=lambda: connections_registry.is_draining),
+        client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate else None,
         trusted_proxies=settings.server.trusted_proxies,
     )
     listener = Listener(connections_registry)

@@ -1,4 +1,4 @@
-"""The app that docs/apps.md shows, in a real boathook: one line loads it, and it does what the page says."""
+"""The app that docs/reference/apps.md shows, in a real boathook: one line loads it, and it does what the page says."""
 
 import hashlib
 import hmac
@@ -18,7 +18,7 @@ from tests.guards.documents import ROOT, blocks
 from tests.support import until
 
 SECRET = "parcels-test-secret"
-PAGE = ROOT / "docs" / "apps.md"
+PAGE = ROOT / "docs/reference/apps.md"
 
 
 def shown(language: str) -> list[str]:
@@ -191,7 +191,7 @@ class TestTheCommandLine:
     def test_finds_nothing_amiss(self, parcels: Parcels):
         verdicts = {row["check"]: row["verdict"] for row in parcels.listing("doctor")}
         assert (verdicts["apps"], verdicts["schema"], verdicts["source carrier"]) == ("ok", "ok", "ok")
-        assert parcels.cli("verify").returncode == 0
+        assert parcels.cli("check").returncode == 0
         assert "current" in parcels.cli("migrate", "--check").stdout
 
 
@@ -225,7 +225,10 @@ class TestWithoutTheApp:
 
     def test_a_command_before_the_tables_are_made_says_how_to_make_them(self, mortal: Parcels):
         done = mortal.cli("parcels", "list", check=False)
-        assert (done.returncode, "lacks parcels/0001_first: run `boathook migrate` first" in done.stderr) == (2, True)
+        assert (
+            done.returncode,
+            "database migrations are missing: parcels/0001_first; run `boathook migrate`" in done.stderr,
+        ) == (2, True)
         assert "lacks parcels/0001_first" in mortal.cli("migrate", "--check", check=False).stdout
         assert mortal.cli("migrate").stdout == "applied parcels/0001_first\n"
         assert mortal.cli("parcels", "list").stdout == ""
@@ -248,7 +251,7 @@ def test_a_worker_that_is_killed_loses_nothing_and_does_nothing_twice(mortal: Pa
         if number == 10:
             mortal.kill("worker")
     until(lambda: len(mortal.query("select 1 from parcels.parcel where state = 'moving'")) == 20)
-    assert mortal.cli("verify").returncode == 0
+    assert mortal.cli("check").returncode == 0
 
 
 @pytest.mark.extended("starts several servers of its own")
@@ -275,7 +278,7 @@ def test_once_it_is_removed_its_requests_are_unknown_and_its_tables_stay(mortal:
     assert mortal.scan("removed") == 404
     [left] = mortal.listing("apps")
     assert (left["module"], left["loaded"]) == ("parcels", False)
-    assert "forgotten" in mortal.cli("apps", "forget", "parcels", "--yes").stdout
+    assert "handlers retired" in mortal.cli("apps", "forget", "parcels", "--yes").stdout
     assert mortal.listing("apps") == []
     assert mortal.query("select id from parcels.parcel") == [("kept",)]
     assert mortal.stop() == 0

@@ -80,7 +80,7 @@ def test_a_batch_sent_again_with_one_new_item_delivers_that_one(bank: Callable[.
     assert (more["duplicate"], odd["duplicate"], odd["conflict"]) == (False, False, True)
     until(lambda: effects(pg_url) == [(f"EV{n}", "payments.confirmed") for n in (1, 2, 3, 4)])
     until(lambda: settled(running))
-    assert running.cli("verify").returncode == 0
+    assert running.cli("check").returncode == 0
     assert running.stop() == 0
 
 
@@ -122,4 +122,4 @@ def test_killed_processes_neither_lose_nor_double_an_item(
     until(lambda: effects(pg_url) == [(f"EV{n}", "payments.confirmed") for n in (1, 2, 3)])
     until(lambda: settled(running))
     assert crashes.pending() == set()
-    assert running.cli("verify").returncode == 0
+    assert running.cli("check").returncode == 0

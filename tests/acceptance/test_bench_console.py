@@ -1,29 +1,31 @@
-"""`boathook bench console` visits every page there is, over HTTP, and judges them by their target."""
+"""`python -m benchmarks console` visits every page there is, over HTTP, and judges them by their target."""
 
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from boathook.bench import tour
-from boathook.bench.console import TARGET_MS
-from boathook.bench.visitor import Answer, Visitor
+from benchmarks import crawler
+from benchmarks.console import TARGET_MS
+from benchmarks.page_client import PageClient, PageResponse
 from boathook.domain.errors import ConfigError
 
 pytestmark = pytest.mark.extended("starts several servers of its own")
 
+ROOT = Path(__file__).parents[2]
 EVENTS = 2_000
 
 
 @pytest.fixture(scope="module")
-def figures(admin_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def figures(admin_url: str) -> dict[str, Any]:
     """What the command prints of a short history."""
     done = subprocess.run(
-        [sys.executable, "-m", "boathook", "bench", "console", "--events", str(EVENTS), "--seconds", "0.5", "--json"],
-        cwd=tmp_path_factory.mktemp("bench"),
+        [sys.executable, "-m", "benchmarks", "console", "--events", str(EVENTS), "--seconds", "0.5", "--json"],
+        cwd=ROOT,
         env={**os.environ, "BOATHOOK_DATABASE_URL": admin_url},
         capture_output=True,
         text=True,
@@ -36,9 +38,9 @@ def figures(admin_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 
 def test_every_page_is_visited_but_the_one_that_has_no_end(figures: dict[str, Any]):
     visited = {page["page"].partition("?")[0] for page in figures["pages"]}
-    assert visited == {*tour.console_pages(), *tour.portal_pages()} - tour.ENDLESS
+    assert visited == {*crawler.console_pages(), *crawler.portal_pages()} - crawler.STREAMING_PAGES
     assert {page["page"] for page in figures["pages"]} >= {
-        f"{path}?{question}" for path, questions in tour.QUESTIONS.items() for question in questions
+        f"{path}?{question}" for path, questions in crawler.QUERIES.items() for question in questions
     }
 
 
@@ -54,19 +56,19 @@ def test_the_slowest_page_decides_whether_the_target_is_met(figures: dict[str, A
 class Deserted:
     """A console of which a link leads nowhere."""
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> PageResponse:
         if path == "/console":
-            return Answer(200, 1.0, b'<a href="/console/events">Events</a>', "")
-        return Answer(404, 1.0, b"", "")
+            return PageResponse(200, 1.0, b'<a href="/console/events">Events</a>', "")
+        return PageResponse(404, 1.0, b"", "")
 
 
 def test_a_link_that_leads_nowhere_is_told():
-    walk = tour.Tour(tour.console_pages())
+    walk = crawler.Crawler(crawler.console_pages())
     with pytest.raises(ConfigError, match="/console/events, which is answered 404"):
-        walk.follow(cast("Visitor", Deserted()), "/console")
+        walk.follow(cast("PageClient", Deserted()), "/console")
 
 
 def test_a_page_that_no_link_leads_to_is_told():
-    walk = tour.Tour(("/console", "/console/events", "/console/attic"))
+    walk = crawler.Crawler(("/console", "/console/events", "/console/attic"))
     walk.found["/console"] = walk.found["/console/events"] = "-"
     assert walk.missing == ["/console/attic"]

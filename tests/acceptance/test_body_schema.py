@@ -118,7 +118,7 @@ def test_what_a_mended_schema_allows_is_accepted_from_the_quarantine(boathook: C
     assert sorted(outcomes.values()) == ["accepted", "refused"]
     assert any("amount: 'seven' is not of type 'number'" in detail for detail in outcomes)
     until(lambda: [one["state"] for one in running.listing("deliveries", "list")] == ["succeeded"])
-    running.cli("verify")
+    running.cli("check")
 
 
 def test_a_wrong_schema_stops_the_start_and_is_named(boathook: Callable[..., BoathookProcess]):

@@ -1,4 +1,4 @@
-"""`boathook verify` beside a boathook at work, with the database away, and with events that wait in the spool."""
+"""`boathook check` beside a boathook at work, with the database away, and with events that wait in the spool."""
 
 import itertools
 import json
@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from boathook.spool.segment import Framer
-from boathook.spool.shelf import REFUSED
+from boathook.spool.segment import SegmentEncoder
+from boathook.spool.segment_store import REJECTED_FOLDER
 from tests.acceptance.conftest import BoathookProcess, free_port, payload, signed
 from tests.acceptance.test_cli import Cli
 
@@ -48,7 +48,7 @@ def test_it_raises_no_false_alarm_beside_a_boathook_at_work(
     stream.start()
     counts = []
     for _ in range(CHECKS):
-        done = running.cli("verify", "--json", *options, check=False)
+        done = running.cli("check", "--json", *options, check=False)
         found = json.loads(done.stdout)
         assert (done.returncode, found["imbalances"]) == (0, [])
         assert found["balance"]["missing"] == 0
@@ -68,9 +68,9 @@ def cli(tmp_path: Path, pg_url: str) -> Cli:
 def spool(tmp_path: Path) -> Path:
     """A data folder in whose spool three events wait, one lies that PostgreSQL refused, and one segment is damaged."""
     root = tmp_path / "data" / "spool"
-    for folder, number in ((root / "0001", 3), (root / REFUSED, 1)):
+    for folder, number in ((root / "0001", 3), (root / REJECTED_FOLDER, 1)):
         folder.mkdir(parents=True)
-        framer = Framer(1)
+        framer = SegmentEncoder(1)
         frames = b"".join(framer.frame(sequence, b"an event", 0) for sequence in range(1, number + 1))
         # A segment that is written to is longer than what is in it.
         (folder / "00000000000000000001.seg").write_bytes(framer.header + frames + bytes(4_096))
@@ -80,10 +80,10 @@ def spool(tmp_path: Path) -> Path:
 
 
 def test_what_waits_in_this_hosts_spool_is_told_beside_the_balance(cli: Cli, spool: Path):
-    (found,) = cli.objects("verify", "--config", str(with_data(cli, spool)))
+    (found,) = cli.objects("check", "--config", str(with_data(cli, spool)))
     assert found["balanced"] is True
     assert found["spool"] == {"events": 3, "refused": 1, "damaged": 1}
-    text = cli.run("verify", "--config", str(with_data(cli, spool))).stdout
+    text = cli.run("check", "--config", str(with_data(cli, spool))).stdout
     assert (
         " ".join(next(line for line in text.splitlines() if "spool" in line).split())
         == "waiting in this host's spool 3"
@@ -95,9 +95,9 @@ def test_with_the_database_away_it_is_no_verdict_but_the_spool_is_told(cli: Cli,
     settings = file.read_text()
     url = next(line for line in settings.splitlines() if line.startswith("url"))
     file.write_text(settings.replace(url, f'url = "postgresql://boathook@127.0.0.1:{free_port()}/none"'))
-    done = cli.run("verify", code=2)
+    done = cli.run("check", code=2)
     assert done.stdout == ""
-    assert "the books could not be checked" in done.stderr
+    assert "the check could not run" in done.stderr
     assert "3 events wait in this host's spool" in done.stderr
 
 

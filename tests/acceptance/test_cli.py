@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from boathook.db.database import Database
 from boathook.domain import ids
-from boathook.journal.database import Database
 from tests.commands import boathook_command, boathook_process
 from tests.conftest import open_folder
 from tests.endpoint_factory import add_application, add_endpoint
@@ -90,23 +90,23 @@ async def test_a_fork_does_what_a_process_of_its_own_does(full_store: Store, cli
     assert told[0] == told[1]
 
 
-class TestVerify:
+class TestCheck:
     async def test_prints_the_balance_and_exits_with_0(self, full_store: Store, cli: Cli):
-        text = cli.run("verify").stdout
+        text = cli.run("check").stdout
         assert re.search(r"events +14\n", text)
-        assert "the books balance" in text
-        (found,) = cli.objects("verify", "--deep")
+        assert "the store is consistent" in text
+        (found,) = cli.objects("check", "--deep")
         assert found["balanced"] is True
         assert (found["balance"]["owed"], found["balance"]["missing"]) == (16, 0)
 
     async def test_exits_with_1_and_names_what_is_amiss(self, full_store: Store, cli: Cli):
         event = await full_store.one("select id from boathook.event where dedup_key = 'good'")
         await full_store.db.execute("delete from boathook.outcome where event_id = $1", event)
-        text = cli.run("verify", code=1).stdout
-        assert "every delivery owed is there: 1" in text
+        text = cli.run("check", code=1).stdout
+        assert "every delivery exists: 1" in text
         assert ids.show("evt", event) in text
-        (found,) = cli.objects("verify", code=1)
-        assert {"every delivery owed is there", "no attempt without its delivery"} <= {
+        (found,) = cli.objects("check", code=1)
+        assert {"every delivery exists", "no attempt without its delivery"} <= {
             one["check"] for one in found["imbalances"]
         }
 
@@ -207,11 +207,11 @@ class TestDeadLetters:
         assert states == {names[0]: ("pending", "it broke"), names[1]: ("ignored", "refunded by hand")}
         assert "is ignored, no dead letter" in cli.complaint("dead", "replay", names[1], code=1)
         assert "there is no delivery" in cli.complaint("dead", "purge", names[2], code=1)
-        cli.run("verify")
+        cli.run("check")
 
     async def test_move_in_bulk_only_when_asked_to(self, store: Store, cli: Cli):
         await mark_dead(store, "one", "two")
-        assert "say which" in cli.complaint("dead", "replay")
+        assert "nothing selected" in cli.complaint("dead", "replay")
         assert "both" in cli.complaint("dead", "replay", "--source", "stripe", "dlv_01h455vb4pex5vsknk084sn02q4_0")
         dry = cli.run("dead", "replay", "--source", "stripe", "--dry-run").stdout
         assert "2 dead letters" in dry
@@ -251,7 +251,7 @@ async def test_events_are_shown_and_replayed(store: Store, cli: Cli):
         r"replayed 1 events: 0 del", cli.run("events", "replay", "--source", "stripe", "--run", "x", "--yes").stdout
     )
     assert "replayed 0 events" in cli.run("events", "replay", "--source", "stripe", "--run", "x", "--yes").stdout
-    cli.run("verify")
+    cli.run("check")
 
 
 async def test_rejections_are_judged_again(store: Store, cli: Cli):
@@ -259,7 +259,7 @@ async def test_rejections_are_judged_again(store: Store, cli: Cli):
     forged = ids.show("rej", await quarantine(store, b'{"n": 2}', "forged"))
     assert cli.objects("rejections", "show", forged)[0]["body"] == '{"n": 2}'
     done = cli.run("rejections", "reverify", "--source", "shop", code=1).stdout
-    assert "2 judged again, 1 accepted, 1 still refused" in done
+    assert "2 verified again, 1 accepted, 1 still rejected" in done
     assert [row["id"] for row in cli.objects("rejections", "list", "--state", "open")] == [forged]
     assert cli.objects("events", "list")[0]["source"] == "shop"
 
@@ -375,7 +375,7 @@ class TestErrors:
     @pytest.mark.parametrize("arguments", [
         ["nonsense"], ["events", "nonsense"], ["events", "list", "--nonsense"], ["events", "show"], ["events", "show", "x"],
         ["events", "list", "--since", "yesterday"], ["events", "list", "--after", "x"], ["dead", "list", "--after", "evt_1"],
-        ["deliveries", "list", "--state", "odd"], ["events", "list", "--limit", "-1"], ["--config", "nope.toml", "verify"],
+        ["deliveries", "list", "--state", "odd"], ["events", "list", "--limit", "-1"], ["--config", "nope.toml", "check"],
         ["rejections", "list", "--state", "odd"], ["sources", "show", "odd"], ["send", "--application", "a"],
         ["dead", "ignore", "--all"], ["serve", "--port", "99999"], ["serve", "--role", "cook"],
     ], ids=" ".join)  # fmt: skip
@@ -440,12 +440,12 @@ def test_without_a_url_commands_share_an_embedded_server():
     folder = open_folder()
     try:
         bare = Cli(folder, "")
-        assert "there is no database yet" in bare.complaint("verify")
+        assert "no database: database.url is not set" in bare.complaint("check")
         bare.run("migrate")
         bare.run("applications", "create", "Acme", "--uid", "acme")
         (sent,) = bare.objects("send", "--application", "acme", "--type", "x", "--data", "1")
         assert [row["id"] for row in bare.objects("events", "list")] == [sent["event_id"]]
-        assert bare.objects("verify")[0]["balanced"] is True
+        assert bare.objects("check")[0]["balanced"] is True
         pid_file = folder / ".boathook" / "postgres" / "data" / "postmaster.pid"
         assert not pid_file.exists(), "the server ran only as long as a command needed it"
     finally:

@@ -17,9 +17,9 @@ CLIENTS = 5
 EACH = 1_024
 """As many as one client may have with the default settings; all of them are more than a gateway has places."""
 NO_EVICTION = """
-from boathook.inbound import limits
-limits.Connections._evict = staticmethod(lambda client: False)
-limits.LIGHT = 100_000
+from boathook.http import limits
+limits.ConnectionLimiter._evict = staticmethod(lambda client: False)
+limits.LIGHT_CLIENT_CONNECTIONS = 100_000
 """
 
 

@@ -50,11 +50,11 @@ def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[...
         again = "select count(*) from boathook.delivery where state = 'dead' and replays = 1"
         until(lambda: db.execute(again).fetchone() == (3,))
         (line,) = run(running, "dead", "groups", "--json").splitlines()
-        assert json.loads(line)["escalate"] == ["3 letters died again after a replay"]
-        assert "escalate: 3 letters died again" in run(running, "dead", "groups")
+        assert json.loads(line)["escalate"] == ["3 dead letters failed again after a replay"]
+        assert "escalate: 3 dead letters failed again" in run(running, "dead", "groups")
         assert "ignored 3" in run(running, "dead", "ignore", "--group", group["id"], "--note", "never mind", "--yes")
-        assert "no dead letter belongs to" in run(running, "dead", "purge", "--group", group["id"], "--yes")
-        run(running, "verify")
+        assert "no dead letters are left in" in run(running, "dead", "purge", "--group", group["id"], "--yes")
+        run(running, "check")
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")

@@ -125,8 +125,8 @@ def demo(folder: Path) -> Iterator[Callable[..., Demo]]:
 def test_it_plays_balances_and_leaves_nothing_running(demo: Callable[..., Demo]):
     running = demo("--seconds", "8")
     assert running.end() == 0, running.text
-    assert "The books balance" in running.text
-    assert "deliveries owed" in running.text
+    assert "The store is consistent" in running.text
+    assert "deliveries created" in running.text
     assert running.accepted > 20
     assert systems_agree(running.text) == ["billing", "fleet", "music", "cashdesk"]
     for figure in ("duplicate", "conflict", "rejected", "succeeded", "ignored", "dead"):
@@ -170,7 +170,7 @@ def test_a_subscription_changed_behind_billings_back_is_seen(demo: Callable[...,
         )
         until(lambda: connection.execute(tamper).rowcount == 1, every=0.01)
     assert running.end() == 1, running.text
-    assert "The books balance" in running.text
+    assert "The store is consistent" in running.text
     assert re.search(r"^  billing: \S+@example.com: .*until", running.text, re.MULTILINE), running.text
     assert systems_agree(running.text) == ["fleet", "music", "cashdesk"]
     assert running.leftovers() == []
@@ -183,7 +183,7 @@ def test_a_second_signal_ends_the_four_systems_too(demo: Callable[..., Demo]):
     running.process.send_signal(signal.SIGINT)
     running.process.send_signal(signal.SIGTERM)
     assert running.end() == 1, running.text
-    assert "the books were not checked" in running.text
+    assert "the consistency check did not run" in running.text
     assert running.leftovers() == []
 
 
@@ -194,7 +194,7 @@ def test_a_signal_stops_everything_after_the_books(demo: Callable[..., Demo], nu
     until(lambda: running.accepted > 20)
     running.process.send_signal(number)
     assert running.end() == 0, running.text
-    assert "The books balance" in running.text
+    assert "The store is consistent" in running.text
     assert running.leftovers() == []
 
 

@@ -24,7 +24,7 @@ import stripe
 from psycopg.rows import dict_row
 from slack_sdk.signature import SignatureVerifier
 
-from boathook.demo.ledger import SQL
+from boathook.demo.reconciliation import SQL
 from tests.acceptance.conftest import PATIENT, BoathookProcess
 from tests.databases import created
 from tests.support import until
@@ -338,7 +338,7 @@ def test_an_edit_is_no_message_to_answer(shop: Shop):
 
 
 def test_nothing_is_left_over_or_missing(shop: Shop):
-    assert shop.cli("verify").returncode == 0
+    assert shop.cli("check").returncode == 0
 
 
 @pytest.mark.extended("the mutant of a test that is left out")

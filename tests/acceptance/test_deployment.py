@@ -16,7 +16,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.server.notifying import Service
+from boathook.server.sd_notify import ServiceNotifier
 from boathook.testing import sign
 from tests.acceptance.conftest import free_port
 from tests.guards.documents import blocks
@@ -58,7 +58,7 @@ def manager() -> Iterator[Manager]:
 class TestService:
     def test_it_is_ready_once_and_lives_as_often_as_is_asked(self, manager):
         environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "100000", "WATCHDOG_PID": str(os.getpid())}
-        service = Service(environment)
+        service = ServiceNotifier(environment)
         assert environment == {}, "what is meant for this process is handed on to its children"
         service.beat(is_ready=False)
         service.beat(is_ready=True)
@@ -74,19 +74,19 @@ class TestService:
         assert manager.hear().count("READY=1") == 1
 
     def test_a_watchdog_of_another_process_is_none_of_ours(self, manager):
-        service = Service({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"})
+        service = ServiceNotifier({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1"})
         service.beat(is_ready=True)
         assert manager.hear() == ["READY=1"]
 
     def test_it_does_not_wait_for_a_manager_that_does_not_listen(self, manager):
-        service = Service({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2"})
+        service = ServiceNotifier({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "2"})
         for _ in range(2_000):  # more than any queue holds
             service.beat(is_ready=True)
         assert 1 < len(manager.hear()) < 2_000
 
     def test_nobody_is_told_where_nobody_asks_or_listens(self, tmp_path):
         for environment in ({}, {"NOTIFY_SOCKET": str(tmp_path / "gone")}, {"NOTIFY_SOCKET": "nonsense"}):
-            Service(environment).beat(is_ready=True)
+            ServiceNotifier(environment).beat(is_ready=True)
 
 
 def test_a_container_of_the_compose_file_takes_webhooks_in_and_tells_its_manager(pg_url, tmp_path, manager):

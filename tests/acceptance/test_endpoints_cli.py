@@ -49,9 +49,9 @@ class TestApplications:
         assert "NAME: " in cli.complaint("applications", "create", " ")
 
     def test_are_deleted_only_when_that_is_confirmed(self, cli: Cli):
-        assert "add --yes to do it" in cli.complaint("applications", "delete", "acme")
+        assert "add --yes to confirm" in cli.complaint("applications", "delete", "acme")
         cli.run("applications", "delete", "acme", "--yes")
-        assert "there is no application acme" in cli.complaint("applications", "show", "acme", code=1)
+        assert "unknown application acme" in cli.complaint("applications", "show", "acme", code=1)
 
     def test_a_portal_link_is_printed_with_what_its_holder_may(self, cli: Cli, pg_url: str):
         link = cli.run("applications", "portal", "acme", "--expires", "12h", "--read-only", "--theme", "dark").stdout
@@ -69,8 +69,8 @@ class TestApplications:
     @pytest.mark.parametrize(
         ("words", "complaint"),
         [
-            (("--expires", "8d"), "a link is good for 7d at most"),
-            (("--may", "Everything"), "write any of ViewBase"),
+            (("--expires", "8d"), "--expires: at most 7d"),
+            (("--may", "Everything"), "use ViewBase"),
             (("--may", "ViewBase", "--read-only"), "not both"),
             (("--theme", "pink"), "light, dark or nothing"),
             (("--colour", "red"), "six hexadecimal digits"),
@@ -117,7 +117,7 @@ class TestEndpoints:
         assert "filter: " in complaint("--filter", '{"body": {"a": {"bad": 1}}}')
         assert "retrySchedule: " in complaint("--retry", "often")
         assert "--auth: oauth2 is an object with clientId" in complaint("--auth", '{"oauth2": {}}')
-        assert "say what to change" in complaint()
+        assert "give a setting to change" in complaint()
 
     def test_are_disabled_enabled_and_deleted(self, cli: Cli, endpoint: str):
         act(cli, "disable", endpoint)
@@ -198,5 +198,5 @@ class TestEventTypes:
 
     def test_wrong_ones_are_refused(self, cli: Cli):
         assert "NAME: an event type is" in cli.complaint("event-types", "create", "a b")
-        assert "--schema: that is no JSON" in cli.complaint("event-types", "create", "a", "--schema", "{")
+        assert "--schema: invalid JSON" in cli.complaint("event-types", "create", "a", "--schema", "{")
         assert "schemas.1: " in cli.complaint("event-types", "create", "a", "--schema", '{"type": 5}')

@@ -53,7 +53,7 @@ def test_a_signed_webhook_has_one_effect_however_often_it_arrives(shared: Boatho
     until(lambda: effects_of(shared, "evt_1") == [("pay", 1)])
     until(lambda: settled(shared))
     assert effects_of(shared, "evt_1") == [("pay", 1)]
-    assert shared.cli("verify").returncode == 0
+    assert shared.cli("check").returncode == 0
 
 
 def test_many_senders_at_once(shared: BoathookProcess):
@@ -68,7 +68,7 @@ def test_many_senders_at_once(shared: BoathookProcess):
     until(lambda: rows(shared.database_url, effects) == [(400, 400)])
     events = shared.listing("events", "list", "--type", "payment.many", "--limit", "1000")
     assert {event["dedup_key"] for event in events} == set(keys)
-    assert shared.cli("verify").returncode == 0
+    assert shared.cli("check").returncode == 0
 
 
 def test_a_forged_request_leaves_no_trace_that_could_shadow_the_real_one(shared: BoathookProcess):
@@ -90,7 +90,7 @@ def test_another_body_under_a_known_key_is_a_conflict(shared: BoathookProcess):
     assert second["conflict"] is True
     conflicts = "select differs, seen from boathook.conflict c join boathook.event e on e.id = c.event_id"
     assert rows(shared.database_url, f"{conflicts} where e.dedup_key = 'evt_twice'") == [("body", 1)]
-    assert shared.cli("verify").returncode == 0
+    assert shared.cli("check").returncode == 0
 
 
 def test_bytes_come_back_as_they_came(shared: BoathookProcess):
@@ -124,7 +124,7 @@ def test_failures_are_retried_buried_and_replayed(shared: BoathookProcess, fixed
     until(lambda: settled(shared))
     ended = {one["event_id"]: one["state"] for one in shared.listing("deliveries", "list", "--limit", "0")}
     assert [ended[names[kind]] for kind in kinds] == ["succeeded", "succeeded", "ignored"]
-    assert shared.cli("verify").returncode == 0
+    assert shared.cli("check").returncode == 0
 
 
 def test_one_order_key_is_handled_in_accept_order(shared: BoathookProcess):
@@ -147,7 +147,7 @@ def test_poison_payloads_are_buried_and_their_neighbours_live(boathook: Callable
     until(lambda: rows(pg_url, "select count(distinct event_key) from shop.effect") == [(20,)])
     until(lambda: rows(pg_url, "select count(*) from boathook.delivery where state = 'dead'") == [(2,)])
     assert rows(pg_url, "select count(*) from shop.effect") == [(20,)]
-    assert running.cli("verify").returncode == 0
+    assert running.cli("check").returncode == 0
 
 
 def test_a_handler_that_takes_too_much_memory_fails_alone(shared: BoathookProcess):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from boathook.inbound.backlog import refuse_new_handshakes
+from boathook.http.backlog import refuse_new_handshakes
 
 GATEWAY_PROCESS = Path(__file__).parent / "gateway_process.py"
 SECRET = "whsec_gateway"

@@ -44,7 +44,7 @@ def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_
     assert len(running.children("gateway")) == 2
     early = running.cli("sources", "secret", "notion", check=False)
     assert early.returncode != 0
-    assert "has told no secret yet" in early.stderr
+    assert "has not sent a secret yet" in early.stderr
 
     assert send(running, 0) == 401
     assert send_secret(running) == 200
@@ -63,7 +63,7 @@ def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_
     assert SENT_SECRET not in running.log()
     running.wait_logged("secret_captured")
 
-    assert "forgotten" in running.cli("sources", "secret", "notion", "--forget").stdout
+    assert "deleted" in running.cli("sources", "secret", "notion", "--forget").stdout
     assert set(send_many(running, range(200, 216))) == {401}
     with psycopg.connect(pg_url) as connection:
         actions = [row[0] for row in connection.execute("select action from boathook.audit order by at")]
@@ -72,7 +72,7 @@ def test_a_told_secret_reaches_the_operator_and_then_every_gateway(boathook, pg_
 
 def test_a_secret_that_no_sender_tells_is_not_asked_for(boathook):
     running = boathook(roles="gateway", extra=EXTRA)
-    for name, words in (("stripe", "stands in sources.stripe.secrets"), ("nobody", "there is no source 'nobody'")):
+    for name, words in (("stripe", "is configured in sources.stripe.secrets"), ("nobody", "unknown source 'nobody'")):
         done = running.cli("sources", "secret", name, check=False)
         assert done.returncode != 0
         assert words in done.stderr.replace("\n", " ")

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from boathook.inbound.providers import RECIPES
+from boathook.providers import RECIPES
 from boathook.testing import make_keys, signed_request
 from tests.acceptance.conftest import BoathookProcess
 from tests.acceptance.raw_http import RawResponse, boathook_on_new_database, rows, send_request, write_config

@@ -148,7 +148,7 @@ def test_the_handlers_reply_is_the_answer(shared: BoathookProcess) -> None:
     voice = ask(shared, "evt_said_2", "voice.call")
     assert (voice.text, voice.headers["content-type"]) == ("<Response><Say>Hello</Say></Response>", "text/xml")
     assert (effects(shared, "evt_said_1"), effects(shared, "evt_said_2")) == ([1], [1])
-    assert shared.cli("verify").returncode == 0
+    assert shared.cli("check").returncode == 0
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")

@@ -247,7 +247,7 @@ def test_with_retry_an_event_waits_for_the_local_server(running, listen):
     listening = listen(
         "--type", "patient.*", "--since", "10m", "--forward-to", f"localhost:{port}", "--retry", "60", "--limit", "1"
     )
-    until(lambda: any("trying again" in line for line in listening.said))
+    until(lambda: any("retrying" in line for line in listening.said))
     with _answering(port):
         assert listening.process.wait(300) == 0
     until(lambda: any("200" in line for line in listening.lines))
@@ -335,7 +335,7 @@ def test_what_cannot_be_is_said_in_one_sentence(running):
     assert "BOATHOOK_KEY is not set" in complaint("--url", running.base)
     assert "keys create" in complaint("--url", running.base, "--key", "bhk_wrong")
     assert "role console" in complaint("--url", f"{running.base}/nowhere", "--key", "x")
-    assert "cannot be listened to" in complaint("--url", f"127.0.0.1:{free_port()}", "--key", "x")
+    assert "cannot listen to" in complaint("--url", f"127.0.0.1:{free_port()}", "--key", "x")
     assert "--forward-to" in complaint("--secret", "x")
     assert "--forward-to" in complaint("--forward-to", "ftp://x")
     assert "whsec_" in complaint("--application", "a", "--forward-to", "localhost:1", "--secret", "x")

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from boathook.db.database import Database
+from boathook.db.events import EventStore
+from boathook.db.route_registry import read_router
 from boathook.domain import ids
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.registry import read_router
 from tests.acceptance.conftest import BoathookProcess
 from tests.acceptance.test_listen import Listening, Local
 from tests.postgres.test_listening import made
@@ -193,4 +193,4 @@ def test_a_listener_whose_key_is_revoked_hears_no_more_within_half_a_minute(runn
     until(lambda: listening.lines)
     running.cli("keys", "revoke", own["id"])
     assert listening.process.wait(300) == 2
-    assert "cannot be listened to" in "".join(listening.said)
+    assert "cannot listen to" in "".join(listening.said)

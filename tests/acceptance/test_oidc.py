@@ -96,7 +96,7 @@ def test_a_name_that_is_not_proven_takes_nobodys_place(running: BoathookProcess,
     running.cli("operators", "create", "owner@example.com", "--role", "admin", "--no-password")
     answer = traveller.sign_in("4")
     assert answer.status_code == 403
-    assert "belongs to somebody else" in answer.text
+    assert "belongs to another operator" in answer.text
 
 
 def test_whoever_is_kept_out_stays_out(running: BoathookProcess, traveller: Traveller):

@@ -71,7 +71,7 @@ def test_it_is_the_installed_one_that_runs(installation: Installation):
 
 def test_the_command_tells_what_it_can_do(installation: Installation):
     text = installation.run(installation.bin / "boathook", "--help")
-    for command in ("serve", "verify", "demo", "events", "dead", "rejections"):
+    for command in ("serve", "check", "demo", "events", "dead", "rejections"):
         assert command in text
 
 
@@ -80,5 +80,5 @@ def test_the_demo_plays_and_balances(installation: Installation):
     text = installation.run(
         installation.bin / "boathook", "demo", "--seconds", "6", "--data-dir", data_dir, "--port", str(free_port())
     )  # fmt: skip
-    assert "The books balance" in text
+    assert "The store is consistent" in text
     assert data_dir.is_dir()

@@ -11,9 +11,9 @@ import httpx
 import pytest
 import yaml
 
-from boathook.dispatch.sender import _OUTCOMES as SENDS
-from boathook.telemetry import ALERT_RULES, dashboards
-from boathook.telemetry.metrics import METRICS, Kind
+from boathook.delivery.sender import _OUTCOMES as SENDS
+from boathook.observability import ALERT_RULES, dashboards
+from boathook.observability.metrics import METRICS, MetricKind
 from scripts import write_dashboards
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.support import until
@@ -151,7 +151,9 @@ def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not():
 
 
 def test_the_page_says_what_to_do_about_each_alert_and_about_no_other():
-    told = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/alerts.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs/how-to/alerts.md").read_text()
+    section = page.partition("\n## Prometheus rules\n")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert told == list(ALERTS)
 
 
@@ -188,7 +190,7 @@ def known(gateway: BoathookProcess) -> dict[str, str]:
 def family(name: str) -> str:
     """Return the metric that a series belongs to."""
     short = re.sub(r"_(bucket|count|sum)$", "", name)
-    return short if short in METRICS and METRICS[short].kind is Kind.HISTOGRAM else name
+    return short if short in METRICS and METRICS[short].kind is MetricKind.HISTOGRAM else name
 
 
 @pytest.mark.parametrize("expression", [RULES, *BOARDS], ids=lambda text: text[:60])
@@ -262,7 +264,7 @@ def test_the_panels_of_a_dashboard_have_names_and_places_of_their_own():
 
 
 def test_the_command_prints_the_rules(gateway: BoathookProcess):
-    assert gateway.cli("alerts").stdout == ALERT_RULES.read_text()
+    assert gateway.cli("alerts", "rules").stdout == ALERT_RULES.read_text()
 
 
 def test_the_command_prints_the_dashboards_or_writes_them(gateway: BoathookProcess):

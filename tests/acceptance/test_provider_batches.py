@@ -143,7 +143,7 @@ def test_what_came_before_has_no_second_effect_and_what_is_new_has_one(running: 
         found = effects(running, type)
         assert sorted(identity(source, one) for one in found) == sorted(identity(source, item(n)) for n in (1, 2, 3, 4))
         assert all(one.keys() == item(1).keys() for one in found)
-    assert running.cli("verify").returncode == 0
+    assert running.cli("check").returncode == 0
 
 
 def test_one_forged_item_refuses_the_whole_of_it(running: BoathookProcess, keys: Keys):

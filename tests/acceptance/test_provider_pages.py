@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from boathook import config
-from boathook.admin.trial import try_source
-from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.proofs import Asymmetric
+from boathook.providers import RECIPES
+from boathook.providers.schemes import Asymmetric
+from boathook.service.source_trial import run_source_test
 from boathook.testing import make_keys
 from scripts import docs_providers
 from tests.acceptance.conftest import BoathookProcess, free_port
@@ -18,7 +18,7 @@ from tests.guards.documents import ROOT, blocks
 
 def sources() -> str:
     """Return all that the pages say to write into boathook.toml."""
-    pages = sorted((ROOT / "docs/providers").glob("*.md"))
+    pages = sorted((ROOT / "docs/reference/providers").glob("*.md"))
     return "\n".join(block.text for page in pages for block in blocks(page) if block.language == "toml")
 
 
@@ -29,7 +29,7 @@ def secrets() -> dict[str, str]:
         secret = recipe.sample.secret
         if isinstance(recipe.proof, Asymmetric):
             secret = make_keys(recipe.name, **recipe.sample.settings).public
-        found[docs_providers.variable(recipe)] = secret
+        found[docs_providers.secret_variable(recipe)] = secret
     return found
 
 
@@ -55,6 +55,6 @@ async def test_its_source_takes_the_senders_request_and_refuses_a_forged_one(rec
         if name not in os.environ:
             monkeypatch.setenv(name, value)
     settings = config.load(Path(running.folder / "boathook.toml"))
-    steps = [step async for step in try_source(settings, recipe.name)]
+    steps = [step async for step in run_source_test(settings, recipe.name)]
     assert steps
     assert [step.found for step in steps if not step.ok] == []

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from boathook.domain.model import Grade
-from boathook.inbound.providers.proofs import Addresses, NoProof
+from boathook.domain.model import ProofStrength
+from boathook.providers.schemes import Addresses, NoProof
 from boathook.testing import Signed
 from tests.acceptance.conftest import BoathookProcess
 from tests.acceptance.raw_http import (
@@ -161,10 +161,10 @@ def sent(provider_source: ProviderSource, word: str = "told01") -> Signed:
 def forged(provider_source: ProviderSource) -> Signed:
     """The same request with one byte changed: of what is signed, or of the proof where no signature covers the body."""
     signed = sent(provider_source, "forged")
-    if provider_source.recipe.grade is Grade.BODY and signed.body:
+    if provider_source.recipe.grade is ProofStrength.BODY and signed.body:
         middle = signed.body.index(b"forged") if b"forged" in signed.body else len(signed.body) // 2
         return replace(signed, body=_flip(signed.body, middle))
-    if provider_source.recipe.grade is Grade.BODY:
+    if provider_source.recipe.grade is ProofStrength.BODY:
         return replace(signed, url=signed.url.replace("Amount=", "Amount=1"))
     other = provider_source.secret[:-1] + ("A" if provider_source.secret[-1] != "A" else "B")
     return replace(provider_source, secret=other).sign_sample("forged", at=time.time())
@@ -233,7 +233,7 @@ def test_one_changed_byte_is_refused_without_a_word_of_why(talks: dict[str, Talk
     answer = talks[provider_source.label].forged
     assert answer is not None
     assert answer.status == 401
-    if provider_source.recipe.wants_silence:
+    if provider_source.recipe.has_empty_error_body:
         assert answer.body == b""
     else:
         assert set(answer.json) == {"ok", "error", "request_id"}

@@ -40,9 +40,10 @@ async def main():
 asyncio.run(main())
 """
 UNPROTECTED = """
-from boathook.inbound import limits, probes
-limits.Turns._begin = lambda self: None
-probes._Shared.get = lambda self: self._find()
+from boathook.http import limits
+from boathook.ingest import health
+limits.FairScheduler._begin = lambda self: None
+health._SharedResult.get = lambda self: self._find()
 """
 """A sitecustomize.py that removes both safeguards."""
 
@@ -107,15 +108,15 @@ def test_mutant_without_turns_and_shared_answers_they_do(boathook: Callable[...,
 def test_a_caller_of_the_api_whose_token_was_valid_lately_waits_for_no_turn(boathook: Callable[..., BoathookProcess]):
     site = """
 from pathlib import Path
-from boathook.inbound import limits
-take = limits.Turns.take
+from boathook.http import limits
+take = limits.FairScheduler.take
 
 async def noted(self, client):
     with Path("turns").open("a") as file:
         file.write("turn\\n")
     await take(self, client)
 
-limits.Turns.take = noted
+limits.FairScheduler.take = noted
 """
     running = start(boathook, site)
     wait_for_api(running)

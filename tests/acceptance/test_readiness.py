@@ -61,7 +61,7 @@ def test_mutant_a_console_that_is_not_counted(boathook: Callable[..., BoathookPr
 
 
 HIDDEN = ("/%63onsole/sign-in", "/%61pi/v1/health", "/console%2fsign-in", "/%6Detrics", "/metrics%2Ejson")
-UNHIDDEN = "\nfrom boathook.inbound import app\napp.hides_letters = lambda raw_path: False\n"
+UNHIDDEN = "\nfrom boathook.ingest import app\napp.has_needless_escapes = lambda raw_path: False\n"
 
 
 @pytest.mark.parametrize(("site", "is_refused"), [("", True), (UNHIDDEN, False)], ids=["refused", "mutant"])

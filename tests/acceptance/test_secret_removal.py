@@ -11,7 +11,7 @@ from functools import partial
 import httpx
 import pytest
 
-from boathook.inbound.rotating import LOOK_S
+from boathook.ingest.secret_reloader import POLL_INTERVAL_S
 from tests.acceptance.conftest import SECRET, BoathookProcess
 from tests.acceptance.test_source_secrets import Load, add, ask, is_gone, is_known
 from tests.faults.rig.disks import still
@@ -19,12 +19,12 @@ from tests.support import until
 
 FILE = "data/source-secrets.json"
 LATE = """
-from boathook.inbound.rotating import Rotation
+from boathook.ingest.secret_reloader import SecretReloader
 
 async def opens_at_once(self):
     pass
 
-Rotation.make_sure = opens_at_once
+SecretReloader.ensure_fresh = opens_at_once
 """
 
 
@@ -43,7 +43,7 @@ def asked_while_frozen(running: BoathookProcess, removed: str) -> tuple[Counter[
             old = [senders.submit(ask, running.base, removed) for _ in range(6)]
             kept = [senders.submit(ask, running.base, SECRET) for _ in range(6)]
             removed_at = time.monotonic()
-            until(lambda: time.monotonic() - removed_at > LOOK_S)
+            until(lambda: time.monotonic() - removed_at > POLL_INTERVAL_S)
         return Counter(one.result() for one in old), Counter(one.result() for one in kept)
 
 
@@ -59,7 +59,9 @@ def test_a_gateway_that_was_frozen_for_the_removal_accepts_nothing_under_it(runn
 def test_mutant_so_that_nobody_waits_such_a_request_is_accepted(boathook: Callable[..., BoathookProcess]):
     """The mutant: what has waited is judged by what was known before the frost."""
     unsafe = boathook(roles="gateway,keeper", start=False)
-    (unsafe.folder / "sitecustomize.py").write_text("from boathook.inbound import rotating\nrotating.SURE_S = 9e9\n")
+    (unsafe.folder / "sitecustomize.py").write_text(
+        "from boathook.ingest import secret_reloader\nsecret_reloader.MAX_STALENESS_S = 9e9\n"
+    )
     old, _ = asked_while_frozen(unsafe.start(), "whsec_removed in the frost")
     assert old[200]
 

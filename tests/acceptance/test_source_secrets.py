@@ -168,7 +168,7 @@ def test_what_cannot_be_a_secret_is_refused_with_the_fix(running: BoathookProces
     done = running.cli("sources", "secrets", "add", "stripe", "--secret", "whsec_in the open", check=False)
     assert "env:NAME" in done.stderr
     done = running.cli("sources", "secrets", "add", "nowhere", check=False)
-    assert "there is no source 'nowhere'" in done.stderr
+    assert "unknown source 'nowhere'" in done.stderr
 
 
 @pytest.mark.extended("starts several servers of its own")

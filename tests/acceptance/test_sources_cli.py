@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from boathook.domain.model import Grade
-from boathook.inbound.providers import RECIPES
+from boathook.domain.model import ProofStrength
+from boathook.providers import RECIPES
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.acceptance.raw_http import send_request, write_config
 from tests.acceptance.test_cli import ENVIRONMENT, Cli
@@ -108,8 +108,8 @@ def test_a_wrong_source_is_listed_as_not_ready_and_shown_with_its_fault(cli: Cli
     assert "not ready" in cli.run("sources", "list").stdout
     (shown,) = cli.objects("sources", "show", "square")
     assert shown["ready"].startswith("no: sources.square.public_url")
-    assert "there is no source 'nobody'; the settings have shop, square" in cli.complaint("sources", "show", "nobody")
-    assert "there is no source 'nobody'" in cli.complaint("sources", "test", "nobody")
+    assert "unknown source 'nobody'; configured: shop, square" in cli.complaint("sources", "show", "nobody")
+    assert "unknown source 'nobody'" in cli.complaint("sources", "test", "nobody")
     assert "start `boathook serve` first" in cli.complaint("sources", "test", "shop")
 
 
@@ -118,7 +118,7 @@ def test_every_sender_is_listed_with_its_grade_and_where_it_is_documented(cli: C
     lines = cli.run("sources", "providers", COLUMNS="80").stdout.splitlines()
     assert len(told) == len(lines) == len(RECIPES)
     for one, line in zip(told, lines, strict=True):
-        assert one["grade"] in {grade.value for grade in Grade}
+        assert one["grade"] in {grade.value for grade in ProofStrength}
         assert one["docs"].startswith("https://")
         assert line.split("  ")[0] == one["name"]
         assert one["grade"] in line

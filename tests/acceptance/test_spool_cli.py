@@ -12,8 +12,8 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.journal import migrations
-from boathook.spool.shelf import REFUSED
+from boathook.db import migrations
+from boathook.spool.segment_store import REJECTED_FOLDER
 from tests.acceptance.conftest import TABLES, BoathookProcess, payload, signed
 from tests.commands import boathook_command
 from tests.faults.rig.postgres import OwnServer
@@ -183,13 +183,13 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
     restore_to_before(postgres, "back_2", "back_3")
     assert "the database lacks 2" in found(gateway, "drained")["found"]
     done = gateway.cli("spool", "drain", "--again")
-    assert "missing in this database, and back: 2 events" in done.stdout
+    assert "missing in this database, and imported: 2 events" in done.stdout
     assert stored(postgres, "back_") == ["back_1", "back_2", "back_3"]
     again = import_reports(gateway.cli("spool", "drain", "--again", "--json"))["again"]
     assert again["accepted"] == 0
     assert again["there"] >= 3
     assert waiting(gateway, "back_", "--state", "done") != [], "they are still kept"
-    gateway.cli("verify")
+    gateway.cli("check")
 
 
 def test_mutant_without_again_a_restored_database_goes_on_lacking_them(gateway: BoathookProcess, postgres: OwnServer):
@@ -239,7 +239,7 @@ def test_what_postgresql_refuses_is_kept_told_of_and_brought_once_the_cause_is_m
     assert stored(postgres, "bad_") == ["bad_1"]
     assert waiting(gateway, "bad_", "--state", "refused") == []
     folders = {one["life"]: one for one in gateway.listing("spool", "status")}
-    assert folders[REFUSED]["refused"] == 0
+    assert folders[REJECTED_FOLDER]["refused"] == 0
 
 
 def test_a_damaged_segment_says_what_is_lost_and_the_rest_is_brought(
@@ -256,7 +256,7 @@ def test_a_damaged_segment_says_what_is_lost_and_the_rest_is_brought(
     assert (import_reports(done)["waiting"]["accepted"], import_reports(done)["waiting"]["lost"]) == (2, 1)
     assert stored(postgres, "rot_") == ["rot_1", "rot_3"]
     told = gateway.cli("spool", "status", "--dir", str(old)).stdout
-    assert "as the disk does not give them back: 1 event;" in told
+    assert "(unreadable): 1 event;" in told
     assert [row["key"] for row in rows_of(gateway, old, "--state", "bad")] == ["rot_1", "rot_3"]
 
 
@@ -267,9 +267,9 @@ def rows_of(gateway: BoathookProcess, spool: Path, *more: str) -> list[dict[str,
 @pytest.mark.parametrize(
     ("arguments", "fix"),
     [
-        (["status", "--dir", "nowhere"], "name the spool itself"),
-        (["status", "--dir", "data"], "write --dir data/spool"),
-        (["inspect", "--body"], "name its id too"),
+        (["status", "--dir", "nowhere"], "give the spool folder"),
+        (["status", "--dir", "data"], "use --dir data/spool"),
+        (["inspect", "--body"], "--body needs an event id"),
         (["inspect", "evt_zzz"], "expected an id like evt_"),
         (["inspect", "evt_01h455vb4pex5vsknk084sn02q4"], "`boathook events show` looks in the database"),
     ],
@@ -286,6 +286,6 @@ def test_errors_name_the_fix(gateway: BoathookProcess, arguments: list[str], fix
 def test_an_empty_spool_is_no_error(gateway: BoathookProcess, tmp_path: Path):
     (tmp_path / "none").mkdir()
     done = boathook_command("spool", "status", "--dir", "none", cwd=tmp_path, env=gateway.environment)
-    assert (done.returncode, done.stdout) == (0, "the spool is empty: nothing lies in none\n")
+    assert (done.returncode, done.stdout) == (0, "the spool at none is empty\n")
     done = boathook_command("spool", "status", cwd=tmp_path, env=gateway.environment)
     assert done.returncode == 0

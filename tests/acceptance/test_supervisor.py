@@ -247,7 +247,7 @@ def test_log_lines_name_request_event_source_and_key(boathook: Callable[..., Boa
     answers = [post(running, "evt_logged").json(), post(running, "evt_logged").json()]
     post(running, "evt_forged", secret="whsec_wrong")
     assert running.stop() == 0
-    lines = [line for line in log_lines(running) if line.get("part") == "inbound" and "request_id" in line]
+    lines = [line for line in log_lines(running) if line.get("part") == "ingest" and "request_id" in line]
     assert [(line["event"], line["source"], line.get("dedup_key")) for line in lines] == [
         ("accepted", "stripe", "evt_logged"),
         ("duplicate", "stripe", "evt_logged"),

@@ -146,11 +146,11 @@ def test_at_a_terminal_keys_sort_pause_and_quit_and_leave_it_as_it_was(running: 
     post(running, "terminal-1")
     terminal = Terminal(running, "top", "--every", "0.3")
     until(lambda: "acknowledged" in terminal.text and "q quits" in terminal.text)
-    assert "what is owed" in terminal.text
+    assert "(by pending)" in terminal.text
     terminal.press("s")
-    until(lambda: "what is done" in terminal.text)
+    until(lambda: "(by done)" in terminal.text)
     terminal.press("p")
-    until(lambda: "this is paused" in terminal.text)
+    until(lambda: "(paused)" in terminal.text)
     terminal.press("q")
     assert terminal.process.wait(300) == 0
     assert termios.tcgetattr(terminal.slave)[3] == terminal.before[3]

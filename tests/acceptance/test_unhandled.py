@@ -42,7 +42,7 @@ def test_what_a_typo_lost_is_found_told_of_and_handled_once_it_is_mended(boathoo
     write_app(running, '@hook.on("strpe", "payment.*")')
     warned = running.cli("config", "check")
     assert "did you mean 'stripe'?" in warned.stderr
-    assert "understood; 1 sources" in warned.stdout
+    assert "valid; 1 sources" in warned.stdout
     running.start()
     running.wait_logged("did you mean 'stripe'?")
     events = [post(running, f"lost-{number}") for number in range(3)]
@@ -64,7 +64,7 @@ def test_what_a_typo_lost_is_found_told_of_and_handled_once_it_is_mended(boathoo
         in running.cli("events", "replay", "--route", "--unhandled", "--dry-run").stdout
     )
     assert (
-        "would route 3 events: add --yes"
+        "would route 3 events; add --yes"
         in running.cli("events", "replay", "--route", "--unhandled", check=False).stderr
     )
     routed = running.cli("events", "replay", "--route", "--unhandled", "--yes", "--note", "the typo").stdout
@@ -76,12 +76,12 @@ def test_what_a_typo_lost_is_found_told_of_and_handled_once_it_is_mended(boathoo
     assert effects(running) == ["handled", "lost-0", "lost-1", "lost-2"]
     for arguments, complaint in (
         (("--to", "handler:pay", "--all"), "--to needs --route"),
-        (("--route", "--run", "x", "--all"), "--route needs no --run"),
+        (("--route", "--run", "x", "--all"), "--run cannot be used with --route"),
         (("--run", "x", "--note", "y", "--all"), "--run or --note"),
         (("--route", "--to", "handler:pai", events[0]), "did you mean handler:pay?"),
     ):
         assert complaint in running.cli("events", "replay", *arguments, check=False).stderr
-    running.cli("verify")
+    running.cli("check")
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
@@ -107,7 +107,7 @@ def test_a_new_handler_gets_the_past_that_it_asks_for_though_its_keeper_is_kille
     post(running, "zz-later")
     until(lambda: "zz-later" in effects(running))
     assert effects(running) == [*keys, "zz-later"], "done once, and not at each start"
-    running.cli("verify")
+    running.cli("check")
 
 
 def test_a_handler_of_a_type_that_its_provider_never_names_keeps_boathook_from_starting(

@@ -38,7 +38,7 @@ def test_it_is_printed_whatever_the_configuration_there_says(tmp_path: Path):
 def test_what_is_no_ready_made_app_is_refused_with_those_that_are(tmp_path: Path, name: str):
     refused = run(tmp_path, "apps", "sample", name)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.strip().endswith(f"name one of {', '.join(NAMES)}")
+    assert refused.stderr.strip().endswith(f"use {', '.join(NAMES)}")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,10 +19,14 @@ from tests.acceptance.conftest import BoathookProcess, payload, shared_boathook,
 from tests.browser.receiver import Receiver, open_receiver
 from tests.support import until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-assert CHROMIUM, "there is no Chromium; run scripts/need-program chromium chromium"
-
 ADMIN, PASSWORD = "anna", "a long and quiet harbour"
+
+
+def chromium() -> str:
+    """Return where the distribution's Chromium is; `make test` installs it while pytest collects."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert found, "there is no Chromium; run scripts/need-program chromium chromium"
+    return found
 
 
 class ConsoleServer:
@@ -125,7 +129,7 @@ def console(shared_boathook: Callable[..., BoathookProcess]) -> Iterator[Console
 def browser() -> Iterator[Browser]:
     """The Chromium of the operating system."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         yield browser
         browser.close()
 

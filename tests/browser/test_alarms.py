@@ -61,8 +61,8 @@ def repeat(console: ConsoleServer, key: str) -> None:
 def test_what_fires_is_shown_silenced_and_goes_into_the_history(
     console: ConsoleServer, admin_page: CheckedPage, alert_receiver: AlertReceiver
 ) -> None:
-    page = admin_page.go("/alarms")
-    assert page.get_by_text("Nothing fires.").is_visible()
+    page = admin_page.go("/alerts")
+    assert page.get_by_text("No firing alerts.").is_visible()
     repeat(console, "alarm_1")
     until(lambda: alert_receiver.kinds("mine")[:1] == ["fires"])
     page.reload()
@@ -70,15 +70,15 @@ def test_what_fires_is_shown_silenced_and_goes_into_the_history(
     if row.count():  # it fires for some seconds only
         assert "<i>all of stripe</i> is sent again" in row.inner_text()  # text, not markup
     until(lambda: alert_receiver.kinds("mine") == ["fires", "recovered"])
-    page.goto(f"{console.base}/console/alarms/history")
+    page.goto(f"{console.base}/console/alerts/history")
     assert "mine" in page.locator("tbody").inner_text()
 
 
 def test_a_silence_is_made_with_a_note_and_ended(console: ConsoleServer, admin_page: CheckedPage) -> None:
-    page = admin_page.go("/alarms?rule=mine&subject=stripe")
+    page = admin_page.go("/alerts?rule=mine&subject=stripe")
     page.get_by_label("Why").fill("the sender is told")
     page.get_by_role("button", name="Silence", exact=True).click()
-    assert "Nobody is told of mine about stripe" in page.locator(".notice").first.inner_text()
+    assert "Alerts of mine for stripe are silenced" in page.locator(".notice").first.inner_text()
     row = page.locator("section[aria-labelledby=silences] tbody tr").first
     assert "the sender is told" in row.inner_text()
     assert "console:anna" in row.inner_text()
@@ -91,7 +91,7 @@ def test_a_silence_is_made_with_a_note_and_ended(console: ConsoleServer, admin_p
 
 def test_a_silence_without_a_reason_is_refused_at_its_field(admin_page: CheckedPage) -> None:
     admin_page.expected.add("status of 400")
-    page = admin_page.go("/alarms")
+    page = admin_page.go("/alerts")
     page.get_by_label("Why").fill("   ")
     page.get_by_role("button", name="Silence", exact=True).click()
     assert "say why" in page.locator(".field.wrong").inner_text()
@@ -100,17 +100,17 @@ def test_a_silence_without_a_reason_is_refused_at_its_field(admin_page: CheckedP
 def test_a_channel_that_listens_takes_a_test_and_one_that_does_not_says_why(
     admin_page: CheckedPage, alert_receiver: AlertReceiver
 ) -> None:
-    page = admin_page.go("/alarms")
+    page = admin_page.go("/alerts")
     channels = page.locator("section[aria-labelledby=channels]")
     channels.locator("tr", has_text="ops").get_by_role("button", name="Send a test").click()
-    assert "ops has taken a test message" in page.locator(".notice").first.inner_text()
+    assert "ops accepted the test message" in page.locator(".notice").first.inner_text()
     assert alert_receiver.kinds("test") == ["test"]
     channels.locator("tr", has_text="deaf").get_by_role("button", name="Send a test").click()
-    assert "deaf could not be told" in page.locator(".notice").first.inner_text()
+    assert "deaf rejected the test message" in page.locator(".notice").first.inner_text()
 
 
 def test_rules_are_shown_with_their_figures_and_thresholds(admin_page: CheckedPage) -> None:
-    page = admin_page.go("/alarms")
+    page = admin_page.go("/alerts")
     row = page.locator("section[aria-labelledby=rules] tbody tr", has_text="mine")
     assert "increase above 1, over 4 s" in row.inner_text()
     assert "stripe" in row.inner_text()
@@ -121,16 +121,16 @@ def test_a_viewer_sees_it_all_and_may_change_nothing(console: ConsoleServer, adm
     console.add_operator("vera", "viewer")
     admin_page.page.context.clear_cookies()
     console.sign_in(admin_page.page, "vera")
-    page = admin_page.go("/alarms")
+    page = admin_page.go("/alerts")
     assert page.get_by_role("heading", name="Rules").is_visible()
     assert page.get_by_role("button", name="Send a test").count() == 0
     assert page.get_by_role("button", name="Silence", exact=True).count() == 0
-    answer = page.evaluate("fetch('/console/alarms/channels/ops/test', {method: 'POST'}).then(answer => answer.status)")
+    answer = page.evaluate("fetch('/console/alerts/channels/ops/test', {method: 'POST'}).then(answer => answer.status)")
     assert answer == 403
 
 
 def test_without_signing_in_nothing_is_shown(console: ConsoleServer) -> None:
-    answer = httpx.get(f"{console.base}/console/alarms", follow_redirects=False)
+    answer = httpx.get(f"{console.base}/console/alerts", follow_redirects=False)
     assert answer.status_code in {303, 401}
 
 
@@ -138,5 +138,5 @@ def test_without_signing_in_nothing_is_shown(console: ConsoleServer) -> None:
 def test_it_fits_a_telephone(admin_page: CheckedPage, scheme: str) -> None:
     admin_page.page.set_viewport_size({"width": 360, "height": 800})
     admin_page.page.emulate_media(color_scheme=scheme)
-    page = admin_page.go("/alarms")
+    page = admin_page.go("/alerts")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -14,13 +13,11 @@ from playwright.async_api import ConsoleMessage, Dialog, Page, async_playwright
 from boathook.apps.cashdesk.receiver import Receiver
 from tests.apps.cashdesk.conftest import cabinet, receiver  # noqa: F401 - fixtures
 from tests.apps.cashdesk.server import ALL, NONE, Cabinet, Client, wait_until_delivered
+from tests.browser.conftest import chromium
 from tests.sender_harness import Reply, Sink
 from tests.support import eventually
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-assert CHROMIUM, "there is no Chromium; run scripts/need-program chromium chromium"
 
 XSS = (
     "<script>alert(1)</script>",
@@ -59,7 +56,7 @@ class CheckedPage:
 @pytest.fixture
 async def plain_page(cabinet: Cabinet) -> AsyncIterator[CheckedPage]:  # noqa: F811
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         # Without scripts, as the pages must work so; the test's own evaluations still run.
         page = await browser.new_page(java_script_enabled=False)
         yield CheckedPage(page, cabinet.running.base)
@@ -69,7 +66,7 @@ async def plain_page(cabinet: Cabinet) -> AsyncIterator[CheckedPage]:  # noqa: F
 @pytest.fixture
 async def scripted_page(cabinet: Cabinet) -> AsyncIterator[CheckedPage]:  # noqa: F811
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
         yield CheckedPage(await browser.new_page(), cabinet.running.base)
         await browser.close()
 
@@ -84,7 +81,7 @@ async def test_webhooks_are_made_changed_tried_switched_and_deleted_by_clicking(
     assert await page.get_by_text("There are none yet.").is_visible()
 
     await page.get_by_role("link", name="New webhook").click()
-    await page.get_by_label("Address").fill(f"{receiver.base}/browser")
+    await page.get_by_label("URL").fill(f"{receiver.base}/browser")
     await page.get_by_label("products").check()
     await page.get_by_label("shifts").check()
     await page.get_by_role("button", name="Create").click()
@@ -138,11 +135,11 @@ async def test_a_mistake_is_said_and_what_was_written_stays(cabinet: Cabinet, pl
     shop, page = await cabinet.client(), plain_page.page
     await plain_page.log_in(shop)
     await page.get_by_role("link", name="New webhook").click()
-    await page.get_by_label("Address").fill("http://10.0.0.1/hooks")
+    await page.get_by_label("URL").fill("http://10.0.0.1/hooks")
     await page.get_by_label("devices").check()
     await page.get_by_role("button", name="Create").click()
     assert "may not be reached" in await page.get_by_role("alert").inner_text()
-    assert await page.get_by_label("Address").input_value() == "http://10.0.0.1/hooks"
+    assert await page.get_by_label("URL").input_value() == "http://10.0.0.1/hooks"
     assert await page.get_by_label("devices").is_checked()
     assert (await shop.do("GET", "webhooks"))["data"] == []
 
@@ -161,7 +158,7 @@ async def test_what_customers_write_is_text(cabinet: Cabinet, scripted_page: Che
         await eventually(lambda: evil.requests)
         for webhook, payload in zip(made, XSS, strict=True):
             await page.goto(f"{scripted_page.base}/cabinet/webhooks/{webhook['id']}?done={payload}")
-            assert await page.get_by_label("Address").input_value() == webhook["url"]
+            assert await page.get_by_label("URL").input_value() == webhook["url"]
             assert await page.locator("main script, main img").count() == 0
         first = f"{scripted_page.base}/cabinet/webhooks/{made[0]['id']}"
         is_shown: Any = await eventually(partial(shows_answer, page, first))

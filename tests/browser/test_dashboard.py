@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from boathook.admin.console.live import MOST_EACH
+from boathook.console.live import MAX_READERS_PER_OPERATOR
 from tests.browser.conftest import ADMIN, PASSWORD, CheckedPage, ConsoleServer
 from tests.support import until
 
@@ -92,7 +92,7 @@ def test_without_scripts_the_page_shows_the_same_figures(console: ConsoleServer,
     until(lambda: "payment.plain" in client.get("/console").text)
     page = client.get("/console").text
     assert "Backlog by age" in page
-    assert "As of loading this page" in page
+    assert "As of page load" in page
 
 
 def test_what_senders_sent_is_text(console: ConsoleServer, admin_page: CheckedPage) -> None:
@@ -153,7 +153,7 @@ def test_an_operator_who_reads_too_often_is_told_to_come_later(console: ConsoleS
     assert client.head("/console/now/live").status_code == 200
     held = []
     with contextlib.ExitStack() as stack:
-        for _ in range(MOST_EACH):
+        for _ in range(MAX_READERS_PER_OPERATOR):
             reading = stack.enter_context(client.stream("GET", "/console/now/live")).iter_lines()
             read_until(reading, "event: state")
             held.append(reading)  # an unreferenced one closes its connection

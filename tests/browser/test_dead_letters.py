@@ -67,10 +67,10 @@ def test_what_failed_is_told_in_one_sentence_and_in_groups(admin_page: CheckedPa
     expect(row).to_contain_text("payment.paid")
     row.get_by_role("link").click()
     expect(page.get_by_role("table").get_by_role("link")).to_have_count(3)
-    page.get_by_role("link", name="See the newest letter").click()
+    page.get_by_role("link", name="See the newest dead letter").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("failed at its only attempt, with KeyError:")
     page.goto(f"{admin_page.server.base}/console/dead?recipient=nobody")
-    expect(page.get_by_text("No group fits.")).to_be_visible()
+    expect(page.get_by_text("No groups match.")).to_be_visible()
 
 
 def test_one_dead_letter_is_replayed(admin_page: CheckedPage, console: ConsoleServer, make_dead: MakeDead):
@@ -78,7 +78,7 @@ def test_one_dead_letter_is_replayed(admin_page: CheckedPage, console: ConsoleSe
     page = admin_page.go(f"/dead/{dead_letter}")
     expect(page.get_by_text("Read the traceback, correct the handler")).to_be_visible()
     page.get_by_role("button", name="Replay").click()
-    expect(page.get_by_role("status").first).to_contain_text("1 dead letter will run again.")
+    expect(page.get_by_role("status").first).to_contain_text("1 dead letter queued for replay.")
     until(lambda: state_of(console, dead_letter) == "succeeded")
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_contain_text("This delivery is succeeded")
@@ -92,12 +92,12 @@ def test_selected_dead_letters_are_ignored_with_a_note_that_is_required(
     page = open_group(admin_page, "charlie")
     for dead_letter in dead_letters[:2]:
         page.get_by_label(f"Tick {dead_letter}").check()
-    page.get_by_role("button", name="Ignore ticked").click()
-    expect(page.get_by_text("Nothing was done: write why nothing more is needed")).to_be_visible()
+    page.get_by_role("button", name="Ignore selected").click()
+    expect(page.get_by_text("Nothing changed: write why nothing more is needed")).to_be_visible()
     for dead_letter in dead_letters[:2]:
         page.get_by_label(f"Tick {dead_letter}").check()
-    page.locator("#ticked-note").fill("refunded by hand")
-    page.get_by_role("button", name="Ignore ticked").click()
+    page.locator("#selected-note").fill("refunded by hand")
+    page.get_by_role("button", name="Ignore selected").click()
     expect(page.get_by_text("2 dead letters ignored.")).to_be_visible()
     assert [state_of(console, dead_letter) for dead_letter in dead_letters] == ["ignored", "ignored", "dead"]
     notes = console.ask("select note from boathook.outcome where event_id = %s", event_of(dead_letters[0]))
@@ -109,9 +109,9 @@ def test_selected_dead_letters_are_ignored_with_a_note_that_is_required(
 def test_all_shown_are_ticked_at_once(admin_page: CheckedPage, make_dead: MakeDead):
     make_dead("delta", 3)
     page = open_group(admin_page, "delta")
-    page.get_by_role("button", name="Tick all shown").click()
+    page.get_by_role("button", name="Select all").click()
     expect(page.locator("input[name=id]:checked")).to_have_count(3)
-    page.get_by_role("button", name="Untick all").click()
+    page.get_by_role("button", name="Clear selection").click()
     expect(page.locator("input[name=id]:checked")).to_have_count(0)
 
 
@@ -121,14 +121,14 @@ def test_a_group_is_rehearsed_then_run_with_a_progress_bar(
     dead_letters = make_dead("echo", 4)
     page = open_group(admin_page, "echo")
     page.get_by_role("link", name="Replay all 4").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Replay 4 letters?")
-    expect(page.get_by_text("Nothing has been done yet.")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Replay 4 dead letters?")
+    expect(page.get_by_text("Nothing has been replayed yet.")).to_be_visible()
     assert {state_of(console, dead_letter) for dead_letter in dead_letters} == {"dead"}
-    page.get_by_label("At most so many a second").fill("fast")
+    page.get_by_label("Maximum per second").fill("fast")
     admin_page.expected.add("400")
     page.get_by_role("button", name="Replay 4").click()
     expect(page.get_by_text("'fast' is no number")).to_be_visible()
-    page.get_by_label("At most so many a second").fill("2")
+    page.get_by_label("Maximum per second").fill("2")
     page.get_by_label("Note").fill("deployed the cure")
     page.get_by_role("button", name="Replay 4").click()
     expect(page.get_by_role("progressbar")).to_be_visible()
@@ -142,7 +142,7 @@ def test_bulk_work_can_be_stopped(admin_page: CheckedPage, console: ConsoleServe
     dead_letters = make_dead("foxtrot", 3)
     page = open_group(admin_page, "foxtrot")
     page.get_by_role("link", name="Replay all 3").click()
-    page.get_by_label("At most so many a second").fill("0.01")
+    page.get_by_label("Maximum per second").fill("0.01")
     page.get_by_role("button", name="Replay 3").click()
     expect(page.locator("#job")).to_contain_text("1 of 3 replayed")
     page.get_by_role("button", name="Stop").click()
@@ -166,10 +166,10 @@ def test_what_dies_again_is_marked_for_escalation(admin_page: CheckedPage, conso
         )
     )
     page.reload()
-    expect(page.get_by_role("alert")).to_contain_text("Escalate: it died again after a replay.")
+    expect(page.get_by_role("alert")).to_contain_text("Escalate: it failed again after a replay.")
     expect(page.get_by_text("Traceback").first).to_be_visible()
-    page.get_by_role("link", name="Its group").click()
-    expect(page.get_by_role("alert")).to_contain_text("1 letter died again after a replay")
+    page.get_by_role("link", name="Group").click()
+    expect(page.get_by_role("alert")).to_contain_text("1 dead letter failed again after a replay")
     row = admin_page.go("/dead").get_by_role("row").filter(has_text="this never works")
     expect(row).to_contain_text("Escalate")
 
@@ -183,14 +183,14 @@ def test_a_bulk_replay_after_which_all_fail_again_does_not_end_green(admin_page:
         "select count(*) from boathook.delivery where recipient = 'handler:broken' and state = 'dead'"
     )
     page = admin_page.go(f"/dead/{dead_letters[0]}")
-    page.get_by_role("link", name="Its group").click()
+    page.get_by_role("link", name="Group").click()
     page.get_by_role("link", name="Replay all").click()
     page.get_by_role("button", name="Replay 1").click()
     expect(page.locator("#job .badge.bad").first).to_have_text("failed again")
     expect(page.locator("#results")).to_contain_text(f"{number} dead again")
     expect(page.get_by_text(f"{number} of the replayed deliveries failed again and are dead letters.")).to_be_visible()
     expect(page.locator("#job .state-finished")).to_have_count(0)
-    page.get_by_role("link", name="Bulk work").click()
+    page.get_by_role("link", name="Bulk jobs").click()
     expect(page.locator("main .state-finished")).to_have_count(0)
 
 

@@ -25,14 +25,14 @@ def make_application(admin_page: CheckedPage, name: str) -> Page:
 
 def make_endpoint(page: Page, url: str) -> None:
     page.get_by_role("link", name="New endpoint").click()
-    page.get_by_label("Address", exact=True).fill(url)
+    page.get_by_label("URL", exact=True).fill(url)
     page.get_by_role("button", name="Create").click()
-    expect(page.get_by_role("status").first).to_contain_text("The endpoint is made")
+    expect(page.get_by_role("status").first).to_contain_text("Endpoint created")
 
 
 def agree(page: Page) -> None:
     """Answer what is asked before something that cannot be taken back."""
-    page.get_by_role("dialog").get_by_role("button", name="Yes, do it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
 
 
 def test_an_endpoint_is_made_and_tested_and_the_answer_appears_by_itself(admin_page: CheckedPage, receiver: Receiver):
@@ -59,14 +59,14 @@ def test_a_secret_is_asked_for_shown_and_rotated_and_both_sign_along(admin_page:
         page.goto(home)
         page.get_by_role("button", name="Show the secret").click()
         agree(page)
-        page.get_by_role("heading", name="What its receiver verifies with").wait_for()
+        page.get_by_role("heading", name="Verification secret").wait_for()
         return page.locator("main pre code").inner_text()
 
     former = shown_secret()
     page.goto(home)
     page.get_by_role("button", name="Rotate").click()
     agree(page)
-    expect(page.get_by_text("A former one signs along until")).to_be_visible()
+    expect(page.get_by_text("Previous secret, also used until")).to_be_visible()
     current = shown_secret()
     assert former != current
     page.goto(home)
@@ -111,10 +111,10 @@ def test_an_endpoint_is_disabled_and_enabled_and_deleted_with_its_name_written_o
     make_endpoint(page, f"{receiver.base}/switch")
     page.get_by_role("button", name="Disable").click()
     agree(page)
-    expect(page.get_by_text("It was disabled by anna, in the console; what it is owed waits.")).to_be_visible()
+    expect(page.get_by_text("Disabled by anna, in the console. Pending deliveries are kept.")).to_be_visible()
     expect(page.get_by_role("button", name="Send a test")).to_have_count(0)
     page.get_by_role("button", name="Enable").click()
-    expect(page.get_by_text("has not failed since it last succeeded")).to_be_visible()
+    expect(page.get_by_text("Healthy.")).to_be_visible()
     page.get_by_text("Delete this endpoint").click()
     label = page.get_by_label(re.compile(r"^Write ep_"))
     label.fill("ep_other")
@@ -123,7 +123,7 @@ def test_an_endpoint_is_disabled_and_enabled_and_deleted_with_its_name_written_o
     page.get_by_text("Delete this endpoint").click()
     label.fill(page.url.rpartition("/")[2])
     page.get_by_role("button", name="Delete").click()
-    expect(page.get_by_text("It has no endpoint, so nothing is sent to it.")).to_be_visible()
+    expect(page.get_by_text("No endpoints yet, so nothing is sent.")).to_be_visible()
 
 
 HOSTILE = (
@@ -143,7 +143,7 @@ def test_hostile_names_payloads_and_answers_are_text(
     page = make_application(admin_page, HOSTILE[1])
     home = page.url
     page.get_by_role("link", name="New endpoint").click()
-    page.get_by_label("Address", exact=True).fill(f"{receiver.base}/hostile?{HOSTILE[2]}")
+    page.get_by_label("URL", exact=True).fill(f"{receiver.base}/hostile?{HOSTILE[2]}")
     page.get_by_label("Description", exact=True).fill(HOSTILE[0])
     page.get_by_label("Metadata").fill(f"{HOSTILE[4]} = {HOSTILE[3]}")
     page.get_by_role("button", name="Create").click()

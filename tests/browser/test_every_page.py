@@ -17,8 +17,8 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 from playwright.sync_api import TimeoutError as TooLate
 
-from boathook.admin.console.app import AREAS
-from boathook.config.notifications import own_rules
+from boathook.config.notifications import default_rules
+from boathook.console.app import AREAS
 from tests.browser.conftest import CheckedPage, ConsoleServer
 from tests.browser.receiver import open_receiver
 from tests.browser.sample_data import SampleData, paths_of
@@ -85,7 +85,7 @@ def test_every_page_that_there_is_was_found(pages: list[str]):
 _PARTS = ("/state", "/live", "/charts", "/story", "/body", "/curl", "/payload", "/download/*", "/jobs")
 """Parts of pages, and downloads."""
 _ELSEWHERE = {
-    "/console/alarms/history",  # once one has recovered: tests/browser/test_alarms.py
+    "/console/alerts/history",  # once one has recovered: tests/browser/test_alarms.py
     "/console/jobs/*",  # after bulk work has been asked for: tests/browser/test_dead_letters.py
     "/console/verify/*",  # after a check has been asked for: tests/browser/test_verify_runs.py
     "/console/applications/*/endpoints/*/tests/*",  # after a test message: tests/browser/test_endpoints.py
@@ -96,7 +96,9 @@ _ELSEWHERE = {
 @pytest.mark.parametrize(
     ("scheme", "rules"),
     [
-        ("light", None),
+        pytest.param(
+            "light", None, marks=pytest.mark.extended("judges every page that the tour of every page has seen")
+        ),
         pytest.param("dark", ["color-contrast"], marks=pytest.mark.extended("differs in its colours only")),
     ],
 )
@@ -228,7 +230,7 @@ def test_the_bare_address_leads_to_the_console(filled_console: ConsoleServer, re
 
 
 def test_every_rule_leads_to_a_page_that_there_is(filled_console: ConsoleServer, reader: Page):
-    rules = own_rules()
+    rules = default_rules()
     found = {name: reader.goto(f"{filled_console.base}{rule['page']}") for name, rule in rules.items()}
     assert {name: answer and answer.status for name, answer in found.items()} == dict.fromkeys(rules, 200)
 
@@ -237,15 +239,15 @@ def test_what_fires_is_told_on_the_first_page_and_everywhere_in_the_navigation(
     filled_console: ConsoleServer, reader: Page
 ):
     reader.goto(f"{filled_console.base}/console")
-    told = reader.get_by_role("region", name="Firing alarms")
-    told.get_by_role("link", name="has given up deliveries").first.click()
+    told = reader.get_by_role("region", name="Firing alerts")
+    told.get_by_role("link", name="has new dead letters").first.click()
     reader.get_by_role("heading", level=1, name="Dead letters").wait_for()
-    link = reader.get_by_role("navigation", name="Console").get_by_role("link", name="Alarms")
+    link = reader.get_by_role("navigation", name="Console").get_by_role("link", name="Alerts")
 
     def is_counted() -> bool:
         reader.reload()
         ((number,),) = filled_console.ask("select count(*) from boathook.alarm where state in ('firing', 'clearing')")
-        return link.inner_text().split() == ["Alarms", str(number), "firing"]
+        return link.inner_text().split() == ["Alerts", str(number), "firing"]
 
     until(is_counted)
     assert "bad" in (link.locator(".badge").get_attribute("class") or "")
@@ -262,7 +264,7 @@ def test_the_keys_lead_everywhere(admin_page: CheckedPage):
             with contextlib.suppress(TooLate):
                 found.wait_for(timeout=5_000)
     page.keyboard.press("?")
-    page.get_by_role("heading", name="Keys", exact=True).wait_for()
+    page.get_by_role("heading", name="Keyboard shortcuts", exact=True).wait_for()
     page.keyboard.press("Escape")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

@@ -27,8 +27,8 @@ def test_a_key_is_made_used_and_revoked(admin_page: CheckedPage, console: Consol
     assert ask() == 200
     page = admin_page.go("/keys")
     page.get_by_role("row").filter(has_text="backend").get_by_role("button", name="Revoke").click()
-    page.get_by_role("button", name="Yes, do it").click()
-    page.get_by_text("is revoked:").wait_for()
+    page.get_by_role("button", name="Confirm").click()
+    page.get_by_text("is revoked.").wait_for()
     assert ask() == 401
 
 
@@ -54,7 +54,7 @@ def test_a_key_for_one_application_needs_one_that_is_there(admin_page: CheckedPa
     page.get_by_label("For").select_option(label="one application")
     page.get_by_label("Application", exact=True).fill("nobody")
     page.get_by_role("button", name="Make it").click()
-    page.get_by_text("there is no application nobody").wait_for()
+    page.get_by_text("unknown application nobody").wait_for()
     assert page.get_by_label("Name").input_value() == "of acme"
 
 

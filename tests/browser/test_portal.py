@@ -58,7 +58,7 @@ def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoi
     console.running.cli("applications", "create", "Seagull Ltd", "--uid", "seagull")
     page = admin_page.go("/applications?q=seagull")
     page.get_by_role("link", name="Seagull Ltd").click()
-    page.get_by_role("button", name="Make a portal link").click()
+    page.get_by_role("button", name="Create portal link").click()
     link = page.locator("main pre code").inner_text()
     take_screenshots(page, "portal-link")
 
@@ -68,10 +68,10 @@ def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoi
     page.goto(link)
     page.wait_for_url(f"{console.base}/portal/endpoints")
     assert "bhk_" not in page.evaluate("[location.href, document.referrer, document.cookie].join()")
-    expect(page.get_by_text("There is no endpoint yet")).to_be_visible()
+    expect(page.get_by_text("No endpoints yet")).to_be_visible()
 
     page.get_by_role("link", name="New endpoint").click()
-    page.get_by_label("Address", exact=True).fill(f"{receiver.base}/customer")
+    page.get_by_label("URL", exact=True).fill(f"{receiver.base}/customer")
     page.get_by_role("button", name="Create").click()
     take_screenshots(page, "portal-endpoint")
     page.get_by_role("button", name="Send a test").click()
@@ -87,11 +87,11 @@ def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoi
     take_screenshots(page, "portal-types")
 
     page.get_by_role("button", name="Leave").click()
-    page.get_by_role("dialog").get_by_role("button", name="Yes, do it").click()
-    expect(page.get_by_text("This link is not valid any more")).to_be_visible()
+    page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
+    expect(page.get_by_text("This link is no longer valid")).to_be_visible()
     page.goto("about:blank")
     page.goto(link)
-    expect(page.get_by_text("This link is not valid any more")).to_be_visible()
+    expect(page.get_by_text("This link is no longer valid")).to_be_visible()
     customer.expected |= {"401"}
     customer.check()
     context.close()
@@ -136,11 +136,11 @@ def test_the_portal_works_within_a_page_of_the_same_site(
     page = anonymous_page.page
     page.goto(product.base)
     frame = page.frame_locator("iframe")
-    expect(frame.get_by_text("There is no endpoint yet")).to_be_visible()
+    expect(frame.get_by_text("No endpoints yet")).to_be_visible()
     frame.get_by_role("link", name="New endpoint").click()
-    frame.get_by_label("Address", exact=True).fill("http://127.0.0.1:8999/tern")
+    frame.get_by_label("URL", exact=True).fill("http://127.0.0.1:8999/tern")
     frame.get_by_role("button", name="Create").click()
-    expect(frame.get_by_text("The endpoint is made")).to_be_visible()
+    expect(frame.get_by_text("Endpoint created")).to_be_visible()
     anonymous_page.expected |= {"Blocked autofocusing"}
 
 
@@ -165,13 +165,13 @@ def test_svix_react_gives_the_portal_its_look_and_all_the_height_it_needs(
     )
     page.goto(product.base)
     frame = page.frame_locator("iframe")
-    expect(frame.get_by_text("There is no endpoint yet")).to_be_visible()
+    expect(frame.get_by_text("No endpoints yet")).to_be_visible()
     assert frame.locator("html").get_attribute("data-theme") == "dark"
     assert "Georgia" in frame.locator("html").evaluate("one => getComputedStyle(one).fontFamily")
     assert frame.locator(".brand img").evaluate("one => one.complete && one.naturalWidth") == 24
     short = until(lambda: fits(page))
     frame.get_by_role("link", name="New endpoint").click()
-    expect(frame.get_by_label("Address", exact=True)).to_be_visible()
+    expect(frame.get_by_label("URL", exact=True)).to_be_visible()
     until(lambda: fits(page) > short)
     frame.get_by_role("link", name="Endpoints", exact=True).first.click()
     until(lambda: fits(page) == short)
@@ -193,12 +193,12 @@ def test_where_no_cookie_is_kept_within_another_site_a_tab_of_its_own_is_offered
     embed(product, make_link(console, "Gannet"))
     page = anonymous_page.page
     page.goto(product.base.replace("127.0.0.1", "localhost"))
-    apart = page.frame_locator("iframe").get_by_role("link", name="Open it in a tab of its own")
+    apart = page.frame_locator("iframe").get_by_role("link", name="Open in a new tab")
     expect(apart).to_be_visible()
     with page.context.expect_page() as opened:
         apart.click()
     opened.value.wait_for_url(f"{console.base}/portal/endpoints")
-    expect(opened.value.get_by_text("There is no endpoint yet")).to_be_visible()
+    expect(opened.value.get_by_text("No endpoints yet")).to_be_visible()
     anonymous_page.expected |= {"401", "Blocked autofocusing"}
 
 

@@ -1,4 +1,4 @@
-"""Refused requests on the console: diagnosed, shown as bytes, judged again once cured; and what of it the audit tells."""
+"""Rejected requests on the console: diagnosed, shown as bytes, verified again once fixed; and the audit of it."""
 
 import json
 import time
@@ -33,7 +33,7 @@ def laid_out_anew(console: ConsoleServer) -> str:
 def test_a_changed_body_is_recognized_and_its_remedy_told(admin_page: CheckedPage, laid_out_anew: str):
     page = admin_page.go("/rejections?source=stripe&reason=signature_mismatch")
     page.locator(f"a[href$='{laid_out_anew}']").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Refused: signature mismatch")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Rejected: signature mismatch")
     expect(page.locator("main")).to_contain_text("something parsed it and wrote it anew on the way")
     expect(page.locator("main")).to_contain_text("Let the body pass as it was sent, byte for byte")
     expect(page.locator("pre")).to_contain_text('"laid-out-anew"')
@@ -69,7 +69,7 @@ def test_a_late_copy_a_missing_signature_and_a_wrong_secret_are_told_apart(
 
 def test_what_is_still_wrong_stays_refused(admin_page: CheckedPage, console: ConsoleServer, laid_out_anew: str):
     page = admin_page.go(f"/rejections/{laid_out_anew}")
-    page.get_by_role("button", name="Judge it again").click()
+    page.get_by_role("button", name="Verify again").click()
     expect(page.get_by_role("status").first).to_contain_text("Still refused: signature_mismatch")
 
 
@@ -90,10 +90,10 @@ def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(
     expect(page.locator("main")).to_contain_text(
         "With the secrets of this moment it holds: it is an event payment.paid."
     )
-    page.get_by_role("button", name="Judge it again").click()
+    page.get_by_role("button", name="Verify again").click()
     expect(page.get_by_role("status").first).to_contain_text("It is accepted as evt_")
     page.goto(f"{console.base}/console/rejections?source=stripe")
-    page.get_by_role("button", name="Judge all of stripe again").click()
+    page.get_by_role("button", name="Verify all of stripe again").click()
     expect(page.locator("main")).to_contain_text("2 accepted")
     accepted = console.ask(
         "select count(*) from boathook.rejection where event_id is not null and boathook.show_id('rej', id) = any (%s)",
@@ -111,7 +111,7 @@ def test_markup_of_senders_is_shown_as_text(admin_page: CheckedPage, console: Co
     )
     page = admin_page.go(f"/rejections/{found}")
     expect(page.locator("pre")).to_contain_text("<script>document.title = 'owned'</script>")
-    assert page.title().startswith("Refused:")
+    assert page.title().startswith("Rejected:")
     admin_page.go("/rejections")
 
 
@@ -127,7 +127,7 @@ class TestAudit:
         )
         page = admin_page.go(f"/dead/{dead_letter}")
         page.locator("summary", has_text="Ignore").click()
-        page.get_by_label("Why nothing more is needed").fill("=a formula")
+        page.get_by_label("Reason").fill("=a formula")
         page.get_by_role("button", name="Ignore", exact=True).click()
         page.goto(f"{console.base}/console/audit?actor=console:anna&action=dead.*")
         row = page.get_by_role("row").filter(has_text=dead_letter)
@@ -145,9 +145,9 @@ class TestAudit:
 
     def test_it_tells_how_far_it_is_sealed(self, admin_page: CheckedPage, console: ConsoleServer):
         until(lambda: console.ask("select count(*) > 0 from boathook.audit where sealed_as is not null") == [(True,)])
-        expect(admin_page.go("/audit").get_by_text("Sealed up to place")).to_be_visible()
+        expect(admin_page.go("/audit").get_by_text("Sealed up to entry")).to_be_visible()
 
     def test_a_moment_that_is_none_is_told_kindly(self, admin_page: CheckedPage):
-        expect(admin_page.go("/audit?since=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
-        expect(admin_page.go("/rejections?until=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
-        expect(admin_page.go("/dead/letters?since=soon").get_by_role("alert")).to_contain_text("'soon' is no moment")
+        expect(admin_page.go("/audit?since=soon").get_by_role("alert")).to_contain_text("invalid time 'soon'")
+        expect(admin_page.go("/rejections?until=soon").get_by_role("alert")).to_contain_text("invalid time 'soon'")
+        expect(admin_page.go("/dead/letters?since=soon").get_by_role("alert")).to_contain_text("invalid time 'soon'")

@@ -47,7 +47,7 @@ def test_a_viewer_may_look_and_nothing_else(anonymous_page: CheckedPage, console
     console.sign_in(anonymous_page.page, "vera")
     anonymous_page.expected.add("403")
     page = anonymous_page.go("/operators")
-    page.get_by_role("heading", name="This is not allowed").wait_for()
+    page.get_by_role("heading", name="Not allowed").wait_for()
     assert page.get_by_role("link", name="Operators").count() == 0
 
 

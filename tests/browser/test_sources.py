@@ -6,7 +6,7 @@ import time
 import httpx
 import pytest
 
-from boathook.inbound.providers import RECIPES
+from boathook.providers import RECIPES
 from boathook.testing import sign
 from tests.acceptance.conftest import payload
 from tests.browser.conftest import CheckedPage, ConsoleServer
@@ -75,18 +75,18 @@ def test_a_secret_is_rotated_without_a_restart(admin_page: CheckedPage, console:
     page.get_by_label("Secret", exact=True).fill(ADDED)
     page.get_by_label("Note").fill("of the winter")
     page.get_by_role("button", name="Add the secret").click()
-    page.get_by_text("The secret is added").wait_for()
+    page.get_by_text("Secret added").wait_for()
     assert ADDED not in page.content()
     until(lambda: post_signed(console, "rotated-1", ADDED) == 200)
     row = page.get_by_role("row").filter(has_text="of the winter")
-    row.get_by_label("When ssec").select_option(label="end at once")
+    row.get_by_label("When ssec").select_option(label="expire now")
     row.get_by_role("button", name="Set").click()
     page.get_by_role("status").filter(has_text="ends at").wait_for()
     until(lambda: post_signed(console, f"rotated-{time.monotonic()}", ADDED) == 401)
     assert console.post_event("rotated-3")
     page.get_by_role("row").filter(has_text="of the winter").get_by_role("button", name="Remove").click()
-    page.get_by_role("button", name="Yes, do it").click()
-    page.get_by_text("is removed").wait_for()
+    page.get_by_role("button", name="Confirm").click()
+    page.get_by_text("removed. Every gateway").wait_for()
     actions = [one for (one,) in console.ask("select action from boathook.audit where subject = 'stripe' order by id")]
     assert actions[-3:] == ["source.secret.add", "source.secret.end", "source.secret.remove"]
 
@@ -104,7 +104,7 @@ def test_who_is_no_admin_changes_no_secret(anonymous_page: CheckedPage, console:
     console.add_operator("otto", "operator")
     console.sign_in(anonymous_page.page, "otto")
     page = anonymous_page.go("/sources/stripe")
-    page.get_by_text("Adding and ending secrets needs the role admin.").wait_for()
+    page.get_by_text("Managing secrets requires the role admin.").wait_for()
     token = page.locator("meta[name=csrf-token]").get_attribute("content")
     answer = page.request.post(
         f"{console.base}/console/sources/stripe/secrets",
@@ -120,7 +120,7 @@ SCHEMA = '{"type": "object", "required": ["id"], "properties": {"id": {"type": "
 
 def test_an_event_type_is_made_checked_changed_and_archived(admin_page: CheckedPage):
     page = admin_page.go("/event-types")
-    page.get_by_role("link", name="Make one").click()
+    page.get_by_role("link", name="Create event type").click()
     page.get_by_label("Name").fill("boat.launched")
     page.get_by_label("Description").fill("A boat is in the water <script>alert(1)</script>")
     page.get_by_label("Schema").fill(SCHEMA)
@@ -138,10 +138,10 @@ def test_an_event_type_is_made_checked_changed_and_archived(admin_page: CheckedP
     page.get_by_label("Group").fill("boats")
     page.get_by_label("Deprecated").check()
     page.get_by_role("button", name="Save").click()
-    page.get_by_text("It is deprecated.").wait_for()
+    page.get_by_text("This event type is deprecated.").wait_for()
     page.get_by_role("button", name="Archive").click()
-    page.get_by_role("button", name="Yes, do it").click()
-    page.get_by_text("It is archived:").first.wait_for()
+    page.get_by_role("button", name="Confirm").click()
+    page.get_by_text("Event type archived:").first.wait_for()
     assert page.goto(f"{admin_page.server.base}/console/event-types")
     assert page.get_by_role("link", name="boat.launched").count() == 0
 
@@ -150,11 +150,11 @@ def test_an_openapi_document_shows_what_it_would_change_and_does_it(admin_page: 
     document = "openapi: 3.1.0\nwebhooks:\n  boat.sold:\n    post:\n      description: A boat has a new owner\n"
     page = admin_page.go("/event-types-import")
     page.get_by_label("Document").fill(document)
-    page.get_by_role("button", name="Show what would change").click()
+    page.get_by_role("button", name="Preview changes").click()
     page.get_by_role("listitem").filter(has_text="boat.sold").wait_for()
     assert console.ask("select count(*) from boathook.event_type where name = 'boat.sold'") == [(0,)]
     page.get_by_role("button", name="Import", exact=True).click()
-    page.get_by_text("1 event types were made or changed.").wait_for()
+    page.get_by_text("1 event types created or updated.").wait_for()
     assert console.ask("select description from boathook.event_type where name = 'boat.sold'") == [
         ("A boat has a new owner",)
     ]

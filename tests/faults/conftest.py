@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.journal import migrations
+from boathook.db import migrations
 from tests.acceptance.conftest import BoathookProcess, boathook, payload, shared_boathook, signed  # noqa: F401 - two are fixtures
 from tests.conftest import _shared_folder
 from tests.faults.rig import environment
@@ -138,6 +138,6 @@ def settle_and_judge():
             until(lambda: sender.accepted <= set(stored_keys(running.database_url)))  # what is in the spool comes later
         until(lambda: open_deliveries(running.database_url) == 0)
         judge(running.database_url, sender.answered, sender.accepted)
-        assert running.cli("verify").returncode == 0
+        assert running.cli("check").returncode == 0
 
     return run

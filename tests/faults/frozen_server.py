@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 import asyncpg
 import pytest
 
-from boathook.domain.errors import JournalUnavailable
-from boathook.journal.database import Connection, Database
+from boathook.db.database import Connection, Database
+from boathook.domain.errors import DatabaseUnavailable
 from tests.faults.rig.postgres import OwnServer
 from tests.support import eventually
 
@@ -75,9 +75,9 @@ async def time_to_fail(database: Database, within_s: float = LATE_S) -> float:
     assert not late, f"{len(late)} still wait"
     for one in done:
         assert isinstance(
-            one.exception(), JournalUnavailable | asyncpg.InterfaceError | asyncpg.PostgresConnectionError
+            one.exception(), DatabaseUnavailable | asyncpg.InterfaceError | asyncpg.PostgresConnectionError
         )
-    with pytest.raises(JournalUnavailable):  # clients of a server known to be away fail at once
+    with pytest.raises(DatabaseUnavailable):  # clients of a server known to be away fail at once
         async with asyncio.timeout(LATE_S):
             await database.fetchval("select 1")
     return took_s
@@ -85,7 +85,7 @@ async def time_to_fail(database: Database, within_s: float = LATE_S) -> float:
 
 async def wait_until_available(database: Database) -> None:
     async def answer() -> bool:
-        with contextlib.suppress(JournalUnavailable):
+        with contextlib.suppress(DatabaseUnavailable):
             return await database.fetchval("select 1") == 1
         return False
 

@@ -24,7 +24,7 @@ class World:
     store: Store
     spool: tuple[Spooled, ...] = ()
     limits: Limits = field(default_factory=lambda: Limits(attempts=MOST, quiet_s=10.0))
-    told: tuple[tuple[str, int], ...] = (("dead", 1), ("verify", 0))
+    told: tuple[tuple[str, int], ...] = (("dead", 1), ("check", 0))
 
     def change(self, **store: Any) -> "World":
         return replace(self, store=replace(self.store, **store))
@@ -268,7 +268,7 @@ BROKEN: dict[str, tuple[str, Damage]] = {
     "there is too little to judge bystanders by": ("C14", lambda w: replace(w, limits=replace(w.limits, bystander_ratio=1.2))),
     # C15
     "a dead letter is not listed": ("C15", lambda w: replace(w, told=(("dead", 0),))),
-    "verify finds fault": ("C15", lambda w: replace(w, told=(("verify", 1),))),
+    "check finds fault": ("C15", lambda w: replace(w, told=(("check", 1),))),
     "the spool is said to hold what it does not": ("C15", lambda w: replace(w, told=(("spooled", 3),))),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import psutil
 import psycopg
 import pytest
 
-from boathook.telemetry.crashpoints import POINTS
+from boathook.observability.failpoints import FAILPOINTS
 from tests.acceptance.conftest import BoathookProcess, payload, signed
 from tests.crash_schedule import CrashSchedule
 from tests.databases import created
@@ -22,12 +22,12 @@ from tests.faults.test_database import SPOOL_POINTS
 from tests.faults.test_sending import SEND_POINTS
 from tests.support import until
 
-GATEWAY_POINTS = [point for point in POINTS if point.startswith("accept.")]
+GATEWAY_POINTS = [point for point in FAILPOINTS if point.startswith("accept.")]
 WORKER_POINTS = {
-    steps[0]: [point for point in POINTS if point.startswith(tuple(f"{step}." for step in steps))]
+    steps[0]: [point for point in FAILPOINTS if point.startswith(tuple(f"{step}." for step in steps))]
     for steps in (("claim", "handler"), ("retry",), ("dead",))
 }
-KEEPER_POINTS = [point for point in POINTS if point.startswith("keeper.")]
+KEEPER_POINTS = [point for point in FAILPOINTS if point.startswith("keeper.")]
 
 ENDED_BEFORE = {"handler.after_commit", "retry.after_schedule", "dead.after_move"}
 """Points behind the record of the attempt, at which nothing is lost but what else the worker had under way."""
@@ -117,7 +117,7 @@ def test_no_point_is_forgotten():
         *SPOOL_POINTS,
         *SEND_POINTS,
     ]
-    assert sorted(walked) == sorted(POINTS)
+    assert sorted(walked) == sorted(FAILPOINTS)
 
 
 def _lost(running: BoathookProcess) -> int:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from boathook.domain.errors import JournalUnavailable
-from boathook.journal import pulse
+from boathook.db import connection as connection_module
+from boathook.db import server_monitor
+from boathook.domain.errors import DatabaseUnavailable
 from tests.faults.frozen_server import (
     DETECTED_S,
     open_database,
@@ -35,8 +36,8 @@ def server() -> Iterator[OwnServer]:
 @pytest.fixture
 def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signs of life come five times as often, and are waited for a third of the time."""
-    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
-    monkeypatch.setattr(pulse, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(server_monitor, "HEARTBEAT_INTERVAL_S", 0.2)
+    monkeypatch.setattr(server_monitor, "MIN_TIMEOUT_S", 0.5)
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ async def test_connections_that_are_reset_are_made_anew(server: OwnServer, wire:
         await wait_until_available(database)
         wire.set(is_refusing=True)
         wire.reset()
-        await eventually(lambda: database.pulse.is_away)
+        await eventually(lambda: database.monitor.is_unavailable)
         wire.heal()
         await wait_until_available(database)
 
@@ -83,7 +84,7 @@ async def test_a_listener_hears_again_after_its_connection_was_cut(server: OwnSe
         await wait_for_heartbeat(database)
         if cut:
             wire.set(**cut)
-            await eventually(lambda: database.pulse.is_away)
+            await eventually(lambda: database.monitor.is_unavailable)
             wire.heal()
         else:
             wire.reset()
@@ -100,7 +101,7 @@ async def test_a_slow_network_is_not_taken_for_a_cut_one(server: OwnServer, wire
     async with open_database(server.wired(wire.port)) as database:
         await wait_for_heartbeat(database)
         missed: list[bool] = []
-        database.pulse.share(lambda: missed.append(True))
+        database.monitor.add_outage_callback(lambda: missed.append(True))
         wire.set(latency_s=0.2, jitter_s=0.05)
         for _ in range(6):
             assert await database.fetchval("select 1") == 1
@@ -200,13 +201,13 @@ async def test_the_system_gives_up_a_connection_that_nobody_acknowledges(
     island: Island, monkeypatch: pytest.MonkeyPatch
 ):
     """A single connection may be cut while others are not, as by a router that forgets it; no pulse tells of that."""
-    monkeypatch.setattr(pulse.Pulse, "_miss", lambda _pulse, _error: None)
+    monkeypatch.setattr(server_monitor.ServerMonitor, "_mark_unavailable", lambda _pulse, _error: None)
     async with open_database(island.url) as database:
         await database.fetchval("select 1")
         island.pull()
         began = time.monotonic()
         async with asyncio.timeout(4 * DETECTED_S):
-            with pytest.raises(JournalUnavailable):
+            with pytest.raises(DatabaseUnavailable):
                 await database.fetchval("select 1")
         assert time.monotonic() - began < 1.4 * DETECTED_S
         island.plug()
@@ -218,8 +219,8 @@ async def test_without_the_systems_watch_such_a_connection_would_be_waited_for(
     island: Island, monkeypatch: pytest.MonkeyPatch
 ):
     """Mutant of the test above, which shows that it can fail."""
-    monkeypatch.setattr(pulse.Pulse, "_miss", lambda _pulse, _error: None)
-    monkeypatch.setattr(pulse, "_SOCKET", ())
+    monkeypatch.setattr(server_monitor.ServerMonitor, "_mark_unavailable", lambda _pulse, _error: None)
+    monkeypatch.setattr(connection_module, "_SOCKET_OPTIONS", ())
     async with open_database(island.url) as database:
         await database.fetchval("select 1")
         island.pull()

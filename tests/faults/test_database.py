@@ -12,7 +12,7 @@ import psutil
 import psycopg
 import pytest
 
-from boathook.telemetry.crashpoints import POINTS
+from boathook.observability.failpoints import FAILPOINTS
 from tests.acceptance.conftest import BoathookProcess
 from tests.crash_schedule import CrashSchedule
 from tests.databases import with_database
@@ -122,7 +122,7 @@ def test_newer_events_go_behind_the_spool(env: Environment) -> None:
     report_outage(env, waiting)
 
 
-SPOOL_POINTS = [point for point in POINTS if point.startswith(("spool.", "drain."))]
+SPOOL_POINTS = [point for point in FAILPOINTS if point.startswith(("spool.", "drain."))]
 
 
 @scenario(

@@ -14,7 +14,7 @@ import httpx
 import psycopg
 
 from boathook.spool.segment import read_segment
-from boathook.spool.shelf import BAD, DONE, WAITING
+from boathook.spool.segment_store import DAMAGED_SUFFIX, DONE_SUFFIX, PENDING_SUFFIX
 from tests.faults.rig import bank
 from tests.faults.rig.disks import (
     SmallDisk,
@@ -175,7 +175,11 @@ def _unproven(calls: list[Call]) -> tuple[int, list[str]]:
 
 def _is_synced(calls: list[Call], key: str, before: int) -> bool:
     written = next(
-        (call for call in calls if call.file.endswith(WAITING) and call.name == "write" and f'{key}\\"' in call.text),
+        (
+            call
+            for call in calls
+            if call.file.endswith(PENDING_SUFFIX) and call.name == "write" and f'{key}\\"' in call.text
+        ),
         None,
     )
     return written is not None and any(
@@ -478,7 +482,7 @@ def test_backup_restored(env: Environment) -> None:
 
 def rot(host: Host) -> tuple[Path, str]:
     """Change one letter of an event in the middle of the oldest segment that waits, and return both."""
-    path = min(host.data.glob(f"spool/*/*{WAITING}"))
+    path = min(host.data.glob(f"spool/*/*{PENDING_SUFFIX}"))
     data = path.read_bytes()
     records = read_segment(data).records
     victim = records[len(records) // 2].payload
@@ -521,8 +525,8 @@ def test_rotten_record(env: Environment) -> None:
 def _expect_told(env: Environment, host: Host, path: Path, gone: set[str], key: str) -> None:
     """Expect that one event is missing, and that this is said everywhere."""
     env.expect("C1", gone == {key}, f"one record is rotten, missing are {sorted(gone)[:9]}")
-    env.expect("C15", path.with_suffix(BAD).exists(), "the damaged segment is not kept")
-    env.expect("C15", not path.with_suffix(DONE).exists(), "the damaged segment is kept as if it were whole")
+    env.expect("C15", path.with_suffix(DAMAGED_SUFFIX).exists(), "the damaged segment is not kept")
+    env.expect("C15", not path.with_suffix(DONE_SUFFIX).exists(), "the damaged segment is kept as if it were whole")
     env.expect("C15", metric(host, "boathook_spool_damaged_total") == 1, "no metric tells of the damage")
     (shown,) = [one for one in host.listing("spool", "status") if one["lost"]]
     env.expect("C15", shown["lost"] == 1 and shown["segments"]["bad"] == 1, f"spool status says {shown}")

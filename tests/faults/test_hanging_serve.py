@@ -8,7 +8,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.journal import migrations
+from boathook.db import migrations
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.faults.conftest import effect_counts, open_deliveries, stored_keys
 from tests.faults.frozen_server import frozen

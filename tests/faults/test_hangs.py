@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from boathook.config import load
-from boathook.dispatch import keeper
-from boathook.domain.errors import JournalUnavailable
+from boathook.db import server_monitor
+from boathook.db.database import Connection, Database
+from boathook.db.deliveries import elect_keeper
+from boathook.db.migrations import migrate
+from boathook.delivery import keeper
+from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.policy import RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
-from boathook.journal import pulse
-from boathook.journal.database import Connection, Database
-from boathook.journal.deliveries import keeper_seat
-from boathook.journal.migrations import migrate
 from tests.faults.frozen_server import (
     DETECTED_S,
     ask,
@@ -59,7 +59,7 @@ async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
             await database.fetchval("select 1")
         before = asyncio.all_tasks()
         with frozen(server):
-            with pytest.raises(JournalUnavailable, match=r"did not answer within 0\.5 s"):
+            with pytest.raises(DatabaseUnavailable, match=r"did not answer within 0\.5 s"):
                 async with database.acquire(within_s=WITHIN_S) as connection:
                     await with_connection(connection)
             await asyncio.sleep(0)
@@ -73,8 +73,8 @@ async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
 @pytest.fixture
 def is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signs of life come five times as often, and are waited for a third of the time."""
-    monkeypatch.setattr(pulse, "BEAT_S", 0.2)
-    monkeypatch.setattr(pulse, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(server_monitor, "HEARTBEAT_INTERVAL_S", 0.2)
+    monkeypatch.setattr(server_monitor, "MIN_TIMEOUT_S", 0.5)
 
 
 async def test_a_hang_is_found_out_and_its_end_as_well(server: OwnServer):
@@ -97,7 +97,7 @@ async def test_without_a_pulse_those_who_wait_for_a_hung_server_would_go_on_wait
     server: OwnServer, is_quick: None, monkeypatch: pytest.MonkeyPatch
 ):
     """Mutant of the test above, which shows that it can fail."""
-    monkeypatch.setattr(pulse.Pulse, "_miss", lambda _pulse, _error: None)
+    monkeypatch.setattr(server_monitor.ServerMonitor, "_mark_unavailable", lambda _pulse, _error: None)
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)
         with frozen(server), pytest.raises(AssertionError, match="3 still wait"):
@@ -134,10 +134,10 @@ async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_
 ):
     async with open_database(server.url) as database:
         async with taken(server, all_but=0):
-            with pytest.raises(JournalUnavailable, match=FULL):
+            with pytest.raises(DatabaseUnavailable, match=FULL):
                 await database.fetchval("select 1")
-            await asyncio.sleep(2 * pulse.BEAT_S)
-            assert not database.pulse.is_away
+            await asyncio.sleep(2 * server_monitor.HEARTBEAT_INTERVAL_S)
+            assert not database.monitor.is_unavailable
         await wait_until_available(database)
 
 
@@ -168,7 +168,7 @@ async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_onc
 
     async def thaw() -> None:
         try:
-            await eventually(lambda: shop.pulse.is_away)
+            await eventually(lambda: shop.monitor.is_unavailable)
             await asyncio.sleep(1.0)  # the lease is over
         finally:
             server.thaw()
@@ -185,7 +185,7 @@ async def test_a_handler_caught_in_a_hang_longer_than_its_lease_takes_effect_onc
     async with running_worker(shop, hook, lease_s=1.0), running_worker(shop, hook, worker_id="w2", lease_s=1.0):
         await accept_events(shop, {})
         await eventually(lambda: hanging and hanging[0].done())
-        await eventually(lambda: not shop.pulse.is_away)
+        await eventually(lambda: not shop.monitor.is_unavailable)
         await wait_for_states(shop, succeeded=1)
     assert await shop.fetchval("select count(*) from deed") == 1
 
@@ -241,14 +241,14 @@ async def test_a_keeper_whose_server_hung_is_the_keeper_no_more_until_it_is_elec
 
     @asynccontextmanager
     async def noted_seat(database: Database) -> AsyncIterator[Connection | None]:
-        async with keeper_seat(database) as seat:
+        async with elect_keeper(database) as seat:
             seats.append("none" if seat is None else "ours")
             try:
                 yield seat
             finally:
                 seats.append("left")
 
-    monkeypatch.setattr(keeper, "keeper_seat", noted_seat)
+    monkeypatch.setattr(keeper, "elect_keeper", noted_seat)
     stop = asyncio.Event()
     settings = load(None, {"database.url": server.url})
     keeping = asyncio.create_task(keeper.run_keeper(settings, stop=stop, beat=lambda: None))

@@ -7,9 +7,9 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from boathook.inbound.records import decode
+from boathook.ingest.spool_records import decode
 from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, read_segment
-from boathook.spool.shelf import WAITING, Bounds, Shelf
+from boathook.spool.segment_store import PENDING_SUFFIX, SegmentStore, SpoolLimits
 from tests.faults.rig.disks import (
     Image,
     cannot_mount,
@@ -67,7 +67,7 @@ def _read(root: Path) -> tuple[dict[str, bytes], int, int]:
     """Return the events that a gateway starting on this disk would bring, its torn bytes and its damaged segments."""
     found: dict[str, bytes] = {}
     torn = damaged = 0
-    shelf = Shelf(root, Bounds())
+    shelf = SegmentStore(root, SpoolLimits())
     shelf.adopt()
     while (segment := shelf.oldest()) is not None:
         for record in segment.contents.records:
@@ -82,7 +82,7 @@ def _read(root: Path) -> tuple[dict[str, bytes], int, int]:
 
 def _has_rubbish(root: Path) -> bool:
     """Return whether something lies behind a segment's records, told from the raw bytes and not by the reader."""
-    for path in root.glob(f"*/*{WAITING}"):
+    for path in root.glob(f"*/*{PENDING_SUFFIX}"):
         data = path.read_bytes()
         contents = read_segment(data)
         end = max((data.rfind(one.payload) + len(one.payload) for one in contents.records), default=HEADER_BYTES)
@@ -95,7 +95,7 @@ def _cut(env: Environment, host: Host, disk: Image, copy: Path, dice: random.Ran
     """Cut the power once, and return what was answered 2xx before."""
     with still(host.processes("gateway")):
         # Still ones answer nothing, and what they have answered is written down in the time of a copy.
-        newest = max(disk.folder.glob(f"spool/*/*{WAITING}"), default=None)
+        newest = max(disk.folder.glob(f"spool/*/*{PENDING_SUFFIX}"), default=None)
         if newest is not None:
             disk.write_back(newest, dice)
         disk.cut(copy)

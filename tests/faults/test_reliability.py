@@ -1,4 +1,4 @@
-"""docs/reliability.md lists every scenario, and every scenario has a mutant with the invariants that it breaks."""
+"""tests/faults/README.md lists every scenario, and every scenario has a mutant with the invariants that it breaks."""
 
 from tests.faults.rig import report
 from tests.faults.rig.invariants import CHECKS
@@ -17,9 +17,9 @@ def test_every_scenario_has_a_mutant_that_breaks_an_invariant():
 def test_the_page_names_every_scenario_and_every_invariant():
     page = report.PAGE.read_text()
     missing = [name for name in report.load_scenarios() if f"`{name}`" not in page]
-    assert not missing, f"run `python -m tests.faults.rig.report`: docs/reliability.md lacks {missing}"
+    assert not missing, f"run `python -m tests.faults.rig.report`: tests/faults/README.md lacks {missing}"
     for name, check in CHECKS.items():
-        assert f"| {name} " in page, f"docs/reliability.md does not explain {name}"
+        assert f"| {name} " in page, f"tests/faults/README.md does not explain {name}"
         assert (check.__doc__ or "").startswith(f"{name}: ")
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from boathook.db.database import Database
 from boathook.domain import ids
-from boathook.journal.database import Database
-from boathook.telemetry.crashpoints import POINTS
+from boathook.observability.failpoints import FAILPOINTS
 from tests.acceptance.conftest import BoathookProcess, boathook  # noqa: F401 - boathook is a fixture
 from tests.crash_schedule import CrashSchedule
 from tests.sender_harness import KEY, Reply, Sink, StoredEndpoint, add_deliveries, add_endpoint
 from tests.support import until
 
-SEND_POINTS = [point for point in POINTS if point.startswith("send.")]
+SEND_POINTS = [point for point in FAILPOINTS if point.startswith("send.")]
 IN_FLIGHT = 40 + 200
 """Most messages that may come twice by one crash: those in their places, and a batch of answers not yet settled."""
 CONFIG = f"""
@@ -93,7 +93,7 @@ def judge(running: BoathookProcess, receiver: Receiver, owed: set[str], *, most_
     assert set(arrived) == owed
     again = sum(count - 1 for count in arrived.values())
     assert again <= most_twice, f"{again} came again"
-    assert running.cli("verify").returncode == 0
+    assert running.cli("check").returncode == 0
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")

@@ -12,17 +12,16 @@ import psycopg
 import pytest
 
 from boathook import config
-from boathook.admin import doctor
-from boathook.admin.api import calls
+from boathook.db import connection, database, events
+from boathook.db.database import Database
+from boathook.db.events import EventStore
+from boathook.db.route_registry import Routes, read_routes
+from boathook.db.sql_functions import SqlFunction
 from boathook.domain import ids
-from boathook.domain.errors import JournalUnavailable
-from boathook.domain.model import Grade, NewEvent, Origin, Receipt
+from boathook.domain.errors import DatabaseUnavailable
+from boathook.domain.model import NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers import outbox
-from boathook.journal import connection, database, events
-from boathook.journal.calls import Call
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.registry import Routes, read_routes
+from boathook.service import doctor, unit_of_work
 from tests.faults.rig.postgres import OwnServer, Standby
 from tests.postgres.api_client import ApiClient, open_api_client
 from tests.support import eventually
@@ -99,7 +98,7 @@ async def test_a_cancelled_commit_would_be_seen_though_the_standby_lacks_it(
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    monkeypatch.setattr(connection.Session, "_cancel_current_command", _CANCEL)
+    monkeypatch.setattr(connection.SafeConnection, "_cancel_current_command", _CANCEL)
     standby.pause()
     assert await send(shop) == 503
     assert messages(own_server.url) == ["one"]
@@ -135,13 +134,13 @@ async def send_reading(shop: ApiClient) -> int:
 async def test_at_some_number_of_them_nothing_more_is_begun(
     shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "MOST_STALLED", 1)
+    monkeypatch.setattr(database, "MAX_STALLED", 1)
     db = shop.context.database
     standby.pause()
-    with pytest.raises(JournalUnavailable):
+    with pytest.raises(DatabaseUnavailable):
         await db.execute("create table one ()")
     await eventually(lambda: db.unsafe_because)
-    with pytest.raises(JournalUnavailable, match="have waited for a synchronous standby"):
+    with pytest.raises(DatabaseUnavailable, match="have waited for a synchronous standby"):
         await db.execute("create table two ()")
     standby.resume()
     await eventually(lambda: not db.unsafe_because)
@@ -187,7 +186,7 @@ async def make_received(shop: ApiClient, own_server: OwnServer, standby: Standby
     first = asyncio.create_task(offer(shop, event, 60.0))
     await eventually(lambda: waiting(own_server.url) == 1)
     end_waiting(own_server.url)
-    with pytest.raises(JournalUnavailable):
+    with pytest.raises(DatabaseUnavailable):
         await first
     if is_forgotten:  # as of an event that comes out of a spool after weeks
         with psycopg.connect(own_server.url, options="-c synchronous_commit=local") as admin:
@@ -217,7 +216,7 @@ async def test_a_received_event_that_comes_again_waits_too(
     is_forgotten: bool, shop: ApiClient, own_server: OwnServer, standby: Standby
 ) -> None:
     event = await make_received(shop, own_server, standby, is_forgotten=is_forgotten)
-    with pytest.raises(JournalUnavailable):
+    with pytest.raises(DatabaseUnavailable):
         await offer(shop, event)
     standby.resume()
     await eventually(lambda: waiting(own_server.url) == 0)
@@ -228,7 +227,7 @@ def make_event(routes: Routes) -> NewEvent:
     identifier, body = ids.make(1_700_000_000_000, 7), b"{}"
     return NewEvent(
         id=identifier, source="shop", application=None, type="thing.done", dedup_key="one", key_hash=identifier,
-        replay_hash=None, grade=Grade.BODY, origin=Origin.RECEIVED, headers="{}", content_type="application/json",
+        replay_hash=None, grade=ProofStrength.BODY, origin=Origin.RECEIVED, headers="{}", content_type="application/json",
         body=body, body_sha256=hashlib.sha256(body).digest(), deliveries=(), routes_version=routes.version,
     )  # fmt: skip
 
@@ -283,7 +282,7 @@ async def test_without_a_record_in_the_log_a_repeat_would_be_acknowledged_at_onc
     mark: str, shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above; even a transaction id alone waits for nothing."""
-    monkeypatch.setattr(outbox, "REPLICATE", Call(mark))
+    monkeypatch.setattr(outbox, "REPLICATE", SqlFunction(mark))
     monkeypatch.setattr(outbox, "REPLICATE_ARGUMENTS", ())
     standby.pause()
     await make_visible(shop, own_server, **KEY)
@@ -306,7 +305,7 @@ async def test_what_exists_would_be_acknowledged_at_once(
     async def read_only(_connection: object) -> None:
         pass
 
-    monkeypatch.setattr(calls, "replicate_reads", read_only)
+    monkeypatch.setattr(unit_of_work, "replicate_reads", read_only)
     standby.pause()
     await make_visible(shop, own_server, *request_)
     assert await send(shop, *request_) == status

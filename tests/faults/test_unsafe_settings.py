@@ -10,10 +10,10 @@ import httpx
 import psycopg
 import pytest
 
+from boathook.db import database, server_monitor
+from boathook.db.database import Database, check_safety
+from boathook.db.safety import Safety
 from boathook.domain.errors import UnsafeDatabase
-from boathook.journal import database, pulse
-from boathook.journal.database import Database, check_safety
-from boathook.journal.safety import Safety
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.faults.rig.postgres import OwnServer
@@ -32,7 +32,7 @@ clear_s = 0.0
 
 @pytest.fixture
 async def shop(own_server: OwnServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Database]:
-    monkeypatch.setattr(pulse, "BEAT_S", 0.1)
+    monkeypatch.setattr(server_monitor, "HEARTBEAT_INTERVAL_S", 0.1)
     made = await Database.open(own_server.url, purpose="test", size=2)
     yield made
     await made.close()
@@ -42,7 +42,7 @@ async def lose_power_after_a_change(shop: Database, server: OwnServer) -> int:
     """Return how many of 50 events are there that were accepted after a reload, and then the server was killed."""
     await accept_events(shop, {"n": -1})
     server.set(**LOSING)
-    await eventually(lambda: shop.pulse.safety.weak)
+    await eventually(lambda: shop.monitor.safety.weak)
     await accept_events(shop, *({"n": n} for n in range(50)))
     server.kill_all()
     await asyncio.to_thread(server.restart)
@@ -64,8 +64,8 @@ async def test_sessions_that_ask_for_nothing_would_lose_it(
     async def ask_for_nothing(_url: str, _timeout_s: float) -> dict[str, str]:
         return {}
 
-    monkeypatch.setattr(database, "_make_durable", ask_for_nothing)
-    monkeypatch.setattr(pulse, "BEAT_S", 0.1)
+    monkeypatch.setattr(database, "_read_session_settings", ask_for_nothing)
+    monkeypatch.setattr(server_monitor, "HEARTBEAT_INTERVAL_S", 0.1)
     shop = await Database.open(own_server.url, purpose="test", size=2)
     assert await lose_power_after_a_change(shop, own_server) < 50
     await shop.close()
@@ -86,7 +86,7 @@ async def test_the_level_of_commits_is_never_below_on(level: str, ours: str, own
 async def test_a_stronger_level_reaches_connections_made_from_then_on(shop: Database, own_server: OwnServer) -> None:
     assert await shop.fetchval("show synchronous_commit") == "on"
     own_server.set(synchronous_commit="remote_apply")
-    await eventually(lambda: shop.pulse.level == "remote_apply")
+    await eventually(lambda: shop.monitor.level == "remote_apply")
     await shop.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:test'"
                        " and pid <> pg_backend_pid()")  # fmt: skip
     async with shop.acquire() as one, shop.acquire() as other:
@@ -215,8 +215,8 @@ async def test_who_believes_every_server_would_accept_on_its_word(
     shop: Database, own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the tests above: what is read is not held against the server."""
-    monkeypatch.setattr(pulse, "judge", lambda _row: Safety())
+    monkeypatch.setattr(server_monitor, "assess_safety", lambda _row: Safety())
     own_server.set(fsync="off")
-    await eventually(lambda: shop.pulse.level)
+    await eventually(lambda: shop.monitor.level)
     assert shop.unsafe_because == []
     shop.require_safety()

@@ -13,7 +13,7 @@ from boathook.cli import app
 LISTS = frozenset({"list", "providers", "groups", "history", "status", "inspect", "stats", "show"})
 """Names of commands that show what there is."""
 LONG = {
-    "verify", "spool drain", "events replay", "dead replay", "dead ignore", "dead purge", "endpoints reencrypt",
+    "check", "spool drain", "events replay", "dead replay", "dead ignore", "dead purge", "endpoints reencrypt",
 }  # fmt: skip
 """Commands that may take minutes and print nothing before their end."""
 

@@ -14,9 +14,9 @@ import yaml
 
 import boathook
 from boathook import cli, config, testing
-from boathook.domain.model import LEGAL_MOVES
+from boathook.domain.model import TRANSITIONS
 from boathook.handlers.platform import Desk, Http
-from boathook.telemetry.metrics import TABLE
+from boathook.observability.metrics import TABLE
 from scripts import docs_http, write_docs
 
 ROOT = Path(__file__).parents[2]
@@ -52,36 +52,38 @@ def test_generated_pages_are_up_to_date(page):
 
 
 def test_no_page_is_left_of_a_provider_that_is_gone():
-    assert set((DOCS / "providers").iterdir()) == {page for page in GENERATED if page.parent.name == "providers"}
+    assert set((DOCS / "reference/providers").iterdir()) == {
+        page for page in GENERATED if page.parent.name == "providers"
+    }
 
 
 class TestEverythingIsDocumented:
     def test_every_setting(self):
         tables = tomllib.loads((ROOT / "src/boathook/defaults.toml").read_text())
         keys = {f"{table}.{key}" for table, content in tables.items() for key in content}
-        assert [key for key in sorted(keys) if f"`{key}`" not in read("configuration.md")] == []
+        assert [key for key in sorted(keys) if f"`{key}`" not in read("reference/configuration.md")] == []
 
     def test_every_key_of_a_source(self):
-        documented = read("configuration.md").partition("## `[sources.NAME]`")[2]
+        documented = read("reference/configuration.md").partition("## `[sources.NAME]`")[2]
         assert [key for key in source_keys() if f"| `{key}` |" not in documented] == []
 
     def test_no_key_of_a_source_that_is_not_there(self):
         assert set(write_docs.SOURCE_KEYS) == source_keys()
 
     def test_everything_that_an_app_can_declare_and_use(self):
-        told = read("apps.md") + read("handlers.md")
+        told = read("reference/apps.md") + read("reference/handlers.md")
         lent = {"hook.desk": Desk, "hook.http": Http, "hook": boathook.Boathook}
         names = {f"{place}.{name}" for place, cls in lent.items() for name in vars(cls) if not name.startswith("_")}
         assert [name for name in sorted(names - FOR_BOATHOOK) if not re.search(rf"\b{name}\b", told)] == []
 
     def test_every_command_with_what_it_does(self):
-        page = read("cli.md")
+        page = read("reference/cli.md")
         for name, command in write_docs.commands():
             assert re.search(rf"^## `{re.escape(name)}[ `]", page, re.MULTILINE), name
             assert command.help, f"{name} says nothing in its help"
 
     def test_every_metric_that_the_code_counts(self):
-        page = read("metrics.md")
+        page = read("reference/metrics.md")
         missing = {name for name in counted_names() if f"| `{name}` |" not in page}
         assert missing == set()
 
@@ -89,15 +91,17 @@ class TestEverythingIsDocumented:
         assert OWN_METRICS - counted_names() == set()
 
     def test_every_route_of_the_api(self):
-        told = set(re.findall(r"^`([A-Z]+) (/\S+)`$", read("http-api.md"), re.MULTILINE))
+        told = set(re.findall(r"^`([A-Z]+) (/\S+)`$", read("reference/http-api.md"), re.MULTILINE))
         assert told == docs_http.routes()
 
     def test_every_public_name_with_its_docstring(self):
-        headings = set(re.findall(r"^### `([\w.]+)`$", read("python-api.md"), re.MULTILINE))
+        headings = set(re.findall(r"^### `([\w.]+)`$", read("reference/python-api.md"), re.MULTILINE))
         assert set(boathook.__all__) | set(testing.__all__) <= headings
 
     def test_every_public_name(self):
-        pages = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("handlers.md", "verify.md"))
+        pages = "".join(
+            (DOCS / page).read_text(encoding="utf-8") for page in ("reference/handlers.md", "how-to/verify.md")
+        )
         assert [name for name in boathook.__all__ if f"`{name}" not in pages] == []
 
 
@@ -121,10 +125,10 @@ def counted_names() -> set[str]:
     return names
 
 
-def test_the_states_page_draws_the_legal_moves():
-    drawn = re.findall(r"^    (\w+) --> (\w+)", read("states.md"), re.MULTILINE)
+def test_the_architecture_page_draws_the_legal_moves():
+    drawn = re.findall(r"^    (\w+) --> (\w+)", read("explanation/architecture.md"), re.MULTILINE)
     assert len(drawn) == len(set(drawn))
-    assert set(drawn) == {(str(state), str(move)) for state, moves in LEGAL_MOVES.items() for move in moves}
+    assert set(drawn) == {(str(state), str(move)) for state, moves in TRANSITIONS.items() for move in moves}
 
 
 def is_group(line: str) -> bool:
@@ -146,7 +150,7 @@ def test_a_group_of_commands_is_told_from_a_command():
 
 
 def test_the_page_on_upgrades_knows_which_kinds_of_migrations_there_are():
-    posts = list((ROOT / "src/boathook/journal/migrations").glob("*_post_*.sql"))
+    posts = list((ROOT / "src/boathook/db/migrations").glob("*_post_*.sql"))
     assert ("All up to now are *pre*." in read("how-to/upgrade.md")) is (not posts)
 
 

@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from boathook import config, verify
-from boathook.inbound.gates import compile_gates
-from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.proofs import Asymmetric
+from boathook.ingest.sources import compile_sources
+from boathook.providers import RECIPES
+from boathook.providers.schemes import Asymmetric
 from boathook.testing import make_keys, sign
 from scripts import docs_providers
 from scripts.write_docs import commands as all_commands
@@ -35,13 +35,13 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 MAKE_TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 EXCUSED = {
-    "docs/apps.md:python:1": "a whole app with files beside it: tests/acceptance/test_app_platform.py runs it",
+    "docs/reference/apps.md:python:1": "a whole app with files beside it: tests/acceptance/test_app_platform.py runs it",
     "docs/how-to/move-from-a-view.md:python:4": "needs Django set up: TestMovingFromAView runs it",
-    "docs/sending.md:python:1": "asks a running server: tests/acceptance/svix/test_move_from_svix.py runs it",
-    "docs/apps.md:js:1": "a piece of a page in a browser: tests/acceptance/test_mounts.py does the same",
-    "docs/sending.md:js:1": "tests/acceptance/svix/clients/npm makes the same calls with the same client",
-    "docs/apps.md:sql:1": "tests/acceptance/test_app_platform.py applies it",
-    "docs/states.md:mermaid:1": "test_docs.py compares it with the legal moves",
+    "docs/how-to/sending.md:python:1": "asks a running server: tests/acceptance/svix/test_move_from_svix.py runs it",
+    "docs/reference/apps.md:js:1": "a piece of a page in a browser: tests/acceptance/test_mounts.py does the same",
+    "docs/how-to/sending.md:js:1": "tests/acceptance/svix/clients/npm makes the same calls with the same client",
+    "docs/reference/apps.md:sql:1": "tests/acceptance/test_app_platform.py applies it",
+    "docs/explanation/architecture.md:mermaid:1": "test_docs.py compares it with the legal moves",
     "docs/how-to/deploy-containers.md:dockerfile:1": "its base image exists on the reader's machine alone",
 }
 """Blocks that are not run here, each with the reason, and with the test that does it elsewhere."""
@@ -55,15 +55,15 @@ def fragments() -> dict[str, dict[str, Any]]:
     endpoint = "whsec_dGhpcyBlbmRwb2ludCdzIG93bg=="
     message = SimpleNamespace(headers=sign("standard-webhooks", endpoint, BODY, id="msg_1"))
     return {
-        "docs/verify.md:python:1": {
+        "docs/how-to/verify.md:python:1": {
             "request": request,
             "raw_body": BODY,
             "log": logging.getLogger("docs"),
             "store_once": MagicMock(),
             "Response": MagicMock(),
         },
-        "docs/verify.md:python:2": {"body": BODY},
-        "docs/sending.md:python:3": {"request": message, "raw_body": BODY},
+        "docs/how-to/verify.md:python:2": {"body": BODY},
+        "docs/how-to/sending.md:python:3": {"request": message, "raw_body": BODY},
     }
 
 
@@ -127,7 +127,7 @@ class TestPython:
         assert ran == 2
 
     def test_mutant_a_handler_with_an_argument_of_nobody_is_found(self):
-        block = next(block for block in BLOCKS if block.name == "docs/quickstart.md:python:1")
+        block = next(block for block in BLOCKS if block.name == "docs/tutorial/quickstart.md:python:1")
         wrong = Block(block.page, block.number, "python", block.text.replace('d")', 'd", ordered_by="id")'))
         with pytest.raises(TypeError):
             run_block(wrong)
@@ -195,11 +195,13 @@ class TestSettings:
         secret = recipe.sample.secret
         if isinstance(recipe.proof, Asymmetric):
             secret = make_keys(recipe.name, **recipe.sample.settings).public
-        monkeypatch.setenv(docs_providers.variable(recipe), secret)
-        (block,) = [one for one in blocks(ROOT / f"docs/providers/{recipe.name}.md") if one.language == "toml"]
+        monkeypatch.setenv(docs_providers.secret_variable(recipe), secret)
+        (block,) = [
+            one for one in blocks(ROOT / f"docs/reference/providers/{recipe.name}.md") if one.language == "toml"
+        ]
         file = tmp_path / "boathook.toml"
         file.write_text(block.text)
-        assert set(compile_gates(config.load(file))) >= {f"/in/{recipe.name}"}
+        assert set(compile_sources(config.load(file))) >= {f"/in/{recipe.name}"}
 
 
 class TestCommands:
@@ -239,10 +241,13 @@ class TestCommands:
         ("shell", "found"),
         [
             ("sudo -u boathook /opt/boathook/bin/boathook doctor", [["boathook", "doctor"]]),
-            ("docker compose exec boathook boathook verify | tee out", [["boathook", "verify"]]),
+            ("docker compose exec boathook boathook check | tee out", [["boathook", "check"]]),
             ("kubectl -n boathook exec pod -- boathook doctor", [["boathook", "doctor"]]),
             ("kubectl -n boathook rollout status", []),
-            ("boathook alerts > file && boathook verify", [["boathook", "alerts"], ["boathook", "verify"]]),
+            (
+                "boathook alerts rules > file && boathook check",
+                [["boathook", "alerts", "rules"], ["boathook", "check"]],
+            ),
         ],
     )
     def test_commands_are_found_wherever_they_stand(self, shell, found):
@@ -251,7 +256,7 @@ class TestCommands:
     @pytest.mark.parametrize(
         "words",
         [
-            ["alerts"],
+            ["alerts", "rules"],
             ["sources", "providers", "--json"],
             ["sources", "list", "--json"],
             ["sources", "show", "stripe"],
@@ -303,5 +308,7 @@ class TestOtherLanguages:
 
 def test_the_secret_of_the_page_on_sending_is_one():
     """The fragments above would run as well with a request that is refused."""
-    request = fragments()["docs/verify.md:python:1"]["request"]  # signed at this moment, not when tests were collected
+    request = fragments()["docs/how-to/verify.md:python:1"][
+        "request"
+    ]  # signed at this moment, not when tests were collected
     assert verify("stripe", "whsec_...", request.headers, BODY)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from boathook.inbound.providers import RECIPES
+from boathook.providers import RECIPES
 from tests.guards.judge_plugin import judged_by
 from tests.support import is_whole
 

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from typing import Any
 
-from boathook.admin.api import build_api, pages
-from boathook.admin.desk import Desk
+from boathook.api import build_api, pages
 from boathook.config import load
+from boathook.db.secret_box import SecretBox
 from boathook.handlers.outbox import Outbox
-from boathook.journal.vault import Vault
+from boathook.service.unit_of_work import AppContext
 
 
 def document() -> dict[str, Any]:
     """Return the document as it is served."""
-    desk = Desk(load(None), None, Vault(["a key for tests, and for tests only"]), Outbox())
-    return build_api(desk)._app.openapi()
+    app_context = AppContext(load(None), None, SecretBox(["a key for tests, and for tests only"]), Outbox())
+    return build_api(app_context)._app.openapi()
 
 
 def arrays(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.recipe import Recipe
-from boathook.inbound.providers.setups import CHOSEN, STEPS
+from boathook.providers import RECIPES
+from boathook.providers.recipe import Recipe
+from boathook.providers.setup_guides import SETUP_STEPS, USER_CHOSEN_SECRETS
 
 NAMES = {recipe.name for recipe in RECIPES}
 
@@ -12,7 +12,7 @@ NAMES = {recipe.name for recipe in RECIPES}
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_every_provider_has_set_up_instructions(recipe: Recipe):
     text = " ".join(recipe.setup)
-    assert "{url}" in text, f"{recipe.name}: say where its user pastes our address, in inbound/providers/setups.py"
+    assert "{url}" in text, f"{recipe.name}: say where its user pastes our address, in providers/setup_guides.py"
     if recipe.takes_secrets:
         assert "secrets" in text, f"{recipe.name}: say what goes into the source's secrets"
     for setting in recipe.settings:
@@ -25,5 +25,5 @@ def test_every_provider_has_set_up_instructions(recipe: Recipe):
 
 
 def test_no_instructions_are_left_over():
-    assert set(STEPS) == NAMES
-    assert CHOSEN <= NAMES
+    assert set(SETUP_STEPS) == NAMES
+    assert USER_CHOSEN_SECRETS <= NAMES

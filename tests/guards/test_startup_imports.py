@@ -8,34 +8,35 @@ import pytest
 import typer.main
 
 from boathook.cli import app
-from boathook.cli.commands import ENTRIES
+from boathook.cli.commands import COMMAND_ENTRIES
 
 HEAVY = {
-    "attr", "boathook.inbound.providers", "cryptography", "cryptography.x509", "fastapi", "jsonschema",
+    "attr", "boathook.providers", "cryptography", "cryptography.x509", "fastapi", "jsonschema",
     "jwt", "pycurl", "pydantic", "pygments", "rich", "sqlalchemy", "structlog", "typer", "uvicorn",
 }  # fmt: skip
-RECIPES = "boathook.inbound.providers"
+RECIPES = "boathook.providers"
 USUAL = {"attr", "pydantic", "pygments", "rich", "structlog"}
 """The settings, and the log with what it brings along."""
 ROLES = {
     "boathook": set(),
-    "boathook.server.child, boathook.dispatch.worker, boathook.server.loading": USUAL,
-    "boathook.server.child, boathook.dispatch.worker, boathook.admin.platform": USUAL | {"cryptography", "pycurl"},
-    "boathook.server.child, boathook.dispatch.keeper, boathook.server.loading": USUAL | {"cryptography"},
-    "boathook.server.child, boathook.dispatch.sender": USUAL | {"cryptography", "pycurl"},
+    "boathook.server.child, boathook.delivery.worker, boathook.server.loading": USUAL,
+    "boathook.server.child, boathook.delivery.worker, boathook.service.app_platform": USUAL
+    | {"cryptography", "pycurl"},
+    "boathook.server.child, boathook.delivery.keeper, boathook.server.loading": USUAL | {"cryptography"},
+    "boathook.server.child, boathook.delivery.sender": USUAL | {"cryptography", "pycurl"},
     "boathook.server.child, boathook.server.gateway": USUAL | {"cryptography", "pycurl", "uvicorn", RECIPES},
     "boathook.cli": {"typer"},
     "boathook.cli, boathook.server.supervisor": USUAL | {"cryptography", "typer", RECIPES},
 }
 """Besides these, which each cannot do without."""
 ALSO = {
-    "alarms": {"keys"},
+    "alerts": {"keys"},
     "applications": {"keys"},
-    "decisions": {"listings"},
-    "setup": {"apps", "keys"},
+    "inspect": {"apps", "keys"},
+    "replay": {"list"},
 }
 """Modules of commands that another command's module builds on."""
-MODULES = {entry.place.partition(":")[0] for entry in ENTRIES.values()}
+MODULES = {entry.place.partition(":")[0] for entry in COMMAND_ENTRIES.values()}
 
 
 def loaded_by(code: str) -> set[str]:
@@ -54,8 +55,8 @@ def test_mutant_an_import_in_vain_is_seen() -> None:
 
 def test_what_proofs_need_is_loaded_while_the_gates_are_compiled() -> None:
     code = (
-        "from boathook import config; from boathook.inbound.gates import compile_gates;"
-        "compile_gates(config.load(overrides={'sources.a': %r}))"
+        "from boathook import config; from boathook.ingest.sources import compile_sources;"
+        "compile_sources(config.load(overrides={'sources.a': %r}))"
     )
     shared = loaded_by(code % {"provider": "github", "secrets": ["x" * 40]})
     public = loaded_by(code % {"provider": "paypal", "webhook_id": "w"})
@@ -101,8 +102,8 @@ def modules_of_commands(commands: list[list[str]], mutant: str = "") -> dict[str
 
 @pytest.mark.extended("starts a process for every command")
 def test_a_command_imports_its_own_module_alone() -> None:
-    for name, modules in modules_of_commands([[name] for name in ENTRIES]).items():
-        own = ENTRIES[name].place.partition(":")[0]
+    for name, modules in modules_of_commands([[name] for name in COMMAND_ENTRIES]).items():
+        own = COMMAND_ENTRIES[name].place.partition(":")[0]
         assert modules - {"completion"} <= {own} | ALSO.get(own, set()), name
 
 
@@ -116,7 +117,7 @@ def test_mutant_a_list_that_imports_commands_is_seen() -> None:
 
 def test_the_list_of_commands_says_of_each_what_its_own_help_says() -> None:
     group = typer.main.get_command(app)
-    for name, entry in ENTRIES.items():
+    for name, entry in COMMAND_ENTRIES.items():
         command = group.commands[name]  # type: ignore[attr-defined]
         assert command.name == name
         assert command.get_short_help_str(1000) == entry.line

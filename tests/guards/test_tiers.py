@@ -1,5 +1,6 @@
 """What `make test` leaves out takes no promise's test along, and tests/README.md names all of it with its reason."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -68,7 +69,7 @@ PROMISES: dict[int, list[str]] = {
     30: ["simulation/test_simulation.py::test_no_seed_breaks_an_invariant",
          "simulation/test_sending.py::test_no_seed_of_sending_breaks_an_invariant"],
 }  # fmt: skip
-"""Tests of `make test` for each promise of docs/promises.md: one that can only be reached by `make test-all` is not enough."""
+"""Tests of `make test` for each promise of docs/explanation/promises.md: one that can only be reached by `make test-all` is not enough."""
 
 FAULT_FAMILIES = {
     "test_database": "test_stopped",
@@ -102,7 +103,7 @@ def default_tier(request: pytest.FixtureRequest) -> set[str]:
 
 
 def test_each_promise_is_kept_by_a_test_of_make_test(default_tier: set[str]):
-    numbers = re.findall(r"^(\d+)\. \*\*", (ROOT / "docs" / "promises.md").read_text(), re.MULTILINE)
+    numbers = re.findall(r"^(\d+)\. \*\*", (ROOT / "docs/explanation/promises.md").read_text(), re.MULTILINE)
     assert sorted(PROMISES) == [int(number) for number in numbers]
     plain = {test.partition("[")[0] for test in default_tier}
     gone = {number: missing for number, tests in PROMISES.items() if (missing := set(tests) - plain)}
@@ -139,3 +140,14 @@ def left_out() -> str:
             times = f" ({number})" if number > 1 else ""
             found[reason].append(f"  - `{path.relative_to(ROOT / 'tests')}`{times}\n")
     return "".join(f"- {reason}:\n{''.join(files)}" for reason, files in sorted(found.items()))
+
+
+def test_no_file_needs_an_installed_program_to_be_collected():
+    """`make test` collects the tests while it installs the programs that they use."""
+    asserting = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if any(isinstance(node, ast.Assert) for node in ast.parse(path.read_text()).body)
+    ]
+
+    assert asserting == []

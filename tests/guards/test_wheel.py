@@ -42,10 +42,10 @@ def test_the_statements_the_schema_and_the_settings_are_in(wheel):
     names = set(wheel.namelist())
     assert {
         "boathook/defaults.toml",
-        "boathook/journal/migrations/0001_initial.sql",
-        "boathook/journal/events.sql",
+        "boathook/db/migrations/0001_initial.sql",
+        "boathook/db/events.sql",
     } <= names
-    assert any(name.startswith("boathook/journal/migrations/") and name.endswith(".sql") for name in names)
+    assert any(name.startswith("boathook/db/migrations/") and name.endswith(".sql") for name in names)
 
 
 def test_each_app_brings_its_tables_its_page_and_settings_to_begin_with(wheel):
@@ -66,7 +66,5 @@ def test_it_installs_the_command_and_tells_its_extras(wheel):
     [points] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     assert "boathook = boathook.cli:main" in wheel.read(points).decode()
     metadata = metadata_of(wheel)
-    assert {"embedded", "sqlalchemy", "psycopg", "django", "bench", "otel", "all"} == set(
-        metadata.get_all("Provides-Extra")
-    )
+    assert {"embedded", "sqlalchemy", "psycopg", "django", "otel", "all"} == set(metadata.get_all("Provides-Extra"))
     assert metadata["License-Expression"] == "Apache-2.0"

@@ -7,25 +7,27 @@ from typing import Any
 import httpx
 
 from boathook import config
-from boathook.admin import applications, keys
-from boathook.admin.api import build_api
-from boathook.admin.desk import Desk
+from boathook.api import build_api
+from boathook.db.database import Database
+from boathook.db.secret_box import SecretBox
 from boathook.handlers.outbox import Outbox
-from boathook.journal.database import Database
-from boathook.journal.vault import Vault
-from boathook.telemetry import log
+from boathook.observability import log
+from boathook.service import applications, keys
+from boathook.service.unit_of_work import AppContext
 
 KEY = "a key of at least sixteen characters"
 
 
-def make_context(database: Database, **overrides: Any) -> Desk:
+def make_context(database: Database, **overrides: Any) -> AppContext:
     """Return an application context that allows endpoints on loopback; *overrides* are settings with __ for the dot."""
     dotted = {name.replace("__", "."): value for name, value in overrides.items()}
     settings = config.load(None, {"outbound.allow": ["127.0.0.0/8"], **dotted})
-    return Desk(settings, database, Vault([KEY]), Outbox())
+    return AppContext(settings, database, SecretBox([KEY]), Outbox())
 
 
-async def make_token(context: Desk, organization: str = "default", application: str | None = None, **more: Any) -> str:
+async def make_token(
+    context: AppContext, organization: str = "default", application: str | None = None, **more: Any
+) -> str:
     """Create an API key and return its token."""
     async with context.work(organization, "test") as work:
         found = await applications.get(work, application) if application else None
@@ -35,7 +37,7 @@ async def make_token(context: Desk, organization: str = "default", application: 
 class ApiClient(httpx.AsyncClient):
     """Client with one token; paths are relative to /api/v1."""
 
-    def __init__(self, context: Desk, token: str, app: Any = None) -> None:
+    def __init__(self, context: AppContext, token: str, app: Any = None) -> None:
         self.app = app or build_api(context)
         super().__init__(
             transport=httpx.ASGITransport(self.app),

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from boathook.admin.desk import new_id
+from boathook.db.database import Database
+from boathook.db.messages import message_key
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
-from boathook.journal.database import Database
-from boathook.journal.messages import message_key
+from boathook.service.unit_of_work import new_id
 
 
 def id_at(moment: datetime, entropy: int | None = None) -> UUID:

@@ -10,19 +10,19 @@ from typing import Any
 
 import httpx
 
-from boathook.admin import applications, endpoints, keys, messages, operators
-from boathook.admin.applications import NewApplication
-from boathook.admin.console import build_console
-from boathook.admin.desk import Desk
-from boathook.admin.endpoints import NewEndpoint
-from boathook.admin.messages import NewMessage
+from boathook.console import build_console
+from boathook.db.applications import Application
+from boathook.db.database import Database
+from boathook.db.endpoints import Endpoint
+from boathook.db.operators import ClientInfo
 from boathook.domain.roles import Role
-from boathook.journal.applications import Application
-from boathook.journal.database import Database
-from boathook.journal.endpoints import Endpoint
-from boathook.journal.operators import Browser
-from boathook.telemetry import log
-from boathook.telemetry.exporters import History
+from boathook.observability import log
+from boathook.observability.exporters import MetricHistory
+from boathook.service import applications, endpoints, keys, messages, operators
+from boathook.service.applications import NewApplication
+from boathook.service.endpoints import NewEndpoint
+from boathook.service.messages import NewMessage
+from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 
 ORIGIN = "http://portal.test"
@@ -70,9 +70,9 @@ class Tenant:
 class ConsoleApp:
     """The console and portal in the test process; creates tenants, portal sessions and operators."""
 
-    def __init__(self, context: Desk) -> None:
+    def __init__(self, context: AppContext) -> None:
         self.context = context
-        self.app = build_console(context, History(None))
+        self.app = build_console(context, MetricHistory(None))
 
     async def tenant(self, name: str, organization: str = "default") -> Tenant:
         async with self.context.work(organization, "test") as work:
@@ -99,7 +99,7 @@ class ConsoleApp:
         """Return a client signed in as a new operator."""
         async with self.context.work(actor="test") as work:
             made = await operators.create(work, name, role)
-            signed_in = await operators.begin(work, made, timedelta(hours=1), Browser("127.0.0.1", "test"))
+            signed_in = await operators.start_session(work, made, timedelta(hours=1), ClientInfo("127.0.0.1", "test"))
         pages = PageClient(self.app)
         pages.cookies.set("boathook", signed_in.token)
         return pages

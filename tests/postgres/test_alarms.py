@@ -9,17 +9,17 @@ from typing import ClassVar
 
 import pytest
 
-from boathook.admin import operations
-from boathook.dispatch.alarms.alone import Alone
-from boathook.dispatch.alarms.rules import compile_rules
-from boathook.dispatch.alarms.service import Alarms, Reporter
-from boathook.dispatch.alarms.watch import after_quiet
+from boathook.alerts.evaluator import after_quiet
+from boathook.alerts.local import LocalEvaluator
+from boathook.alerts.notifier import Notifier
+from boathook.alerts.rules import compile_rules
+from boathook.alerts.service import AlertService, MetricPublisher
+from boathook.db import alerts as kept
+from boathook.db.delivery_commands import AuditContext
+from boathook.db.events import EventStore
+from boathook.db.route_registry import register
 from boathook.domain.model import Route
-from boathook.journal import alarms as kept
-from boathook.journal.events import EventStore
-from boathook.journal.moves import Action
-from boathook.journal.registry import register
-from boathook.outbound.notifier import Notifier
+from boathook.service import operations
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.test_dead_groups import DeadLetterStore
 from tests.postgres.test_events import event
@@ -103,8 +103,8 @@ async def test_later_deaths_of_another_do_not_end_an_alarm(db, monkeypatch):
 
 async def test_without_those_known_they_would(db, monkeypatch):
     """Mutant of the test above, which shows that it can fail."""
-    count = kept.count_dead
-    monkeypatch.setattr(kept, "count_dead", lambda connection, known, limit: count(connection, (), limit))
+    count = kept.count_dead_letters
+    monkeypatch.setattr(kept, "count_dead_letters", lambda connection, known, limit: count(connection, (), limit))
     assert not await later_deaths_of_another_leave_the_alarm(db, monkeypatch)
 
 
@@ -127,7 +127,7 @@ async def test_unhandled_events_are_told_by_source_until_they_are_routed(db, rec
             ("unhandled_events", "stripe", 1.0)
         ]
         await register(db, "shop", [Route(recipient="handler:pay", app="shop", source="stripe")])
-        await operations.route_events(db, [made.id], Action(actor="test"))
+        await operations.route_events(db, [made.id], AuditContext(actor="test"))
         await harness.evaluate()
         await harness.advance_time(minutes=2)
         await harness.evaluate()
@@ -181,7 +181,7 @@ async def test_a_message_that_a_dying_keeper_had_begun_is_sent_by_the_next_under
         async with open_harness(db, settings) as harness:
             await harness.record_sample(LEVEL, 11)
             await harness.evaluate()
-            await harness.teller.look()
+            await harness.dispatcher.run_once()
             await eventually(lambda: silent.requests)
     async with Receiver() as receiver:
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
@@ -197,7 +197,7 @@ async def test_a_message_that_a_dying_keeper_had_begun_is_sent_by_the_next_under
 async def test_many_subjects_are_one_message(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
         rows = [[[f"handler:{n}", "due"], 100 + n] for n in range(30)]
-        await kept.put_sample(db, "a", {"boathook_backlog": rows})
+        await kept.insert_sample(db, "a", {"boathook_backlog": rows})
         await harness.evaluate()
         await harness.deliver()
         assert (len(receiver.requests), len(sent_alerts(receiver))) == (1, 30)
@@ -233,7 +233,7 @@ async def test_one_that_came_and_went_while_the_message_waited_is_told_as_recove
 async def test_a_rule_has_no_more_than_a_hundred_alarms_at_once(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
         rows = [[[f"handler:{n}", "due"], 100 + n] for n in range(250)]
-        await kept.put_sample(db, "a", {"boathook_backlog": rows})
+        await kept.insert_sample(db, "a", {"boathook_backlog": rows})
         await harness.evaluate(2)
         found = {one.subject for one in await harness.open_alarms()}
         assert found == {f"handler:{n}" for n in range(150, 250)}  # those that are worst off
@@ -315,14 +315,14 @@ class TestSilence:
         async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
             await self.silence(db, subject="handler:a")
             rows = [[[name, "due"], 11] for name in ("handler:a", "handler:ab")]
-            await kept.put_sample(db, "a", {"boathook_backlog": rows})
+            await kept.insert_sample(db, "a", {"boathook_backlog": rows})
             await harness.evaluate()
             await harness.deliver()
             assert sent_alerts(receiver) == [("fires", "waits", "handler:ab")]
 
 
 def kept_id():
-    from boathook.dispatch.alarms.telling import new_id
+    from boathook.alerts.dispatcher import new_id
 
     return new_id()
 
@@ -486,21 +486,21 @@ class TestAlone:
     RULES: ClassVar = {"spooled": {"metric": "boathook_spool_records", "by": ["host"], "above": 0, "clear_s": 0}}
 
     def alone(self, settings):
-        return Alone(settings, compile_rules(settings), "me", Notifier(settings))
+        return LocalEvaluator(settings, compile_rules(settings), "me", Notifier(settings))
 
     async def test_it_tells_it_once_and_hands_it_over_so_that_nobody_tells_it_again(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         alone = self.alone(settings)
         for _ in range(3):
-            await alone.look({"boathook_spool_records": [[[], 7]]})
+            await alone.run_once({"boathook_spool_records": [[[], 7]]})
         assert sent_alerts(receiver) == [("fires", "spooled", "me")]
         async with open_harness(db, settings) as harness:
-            await alone.hand_over(db)
+            await alone.sync_to_database(db)
             await harness.record_sample("boathook_spool_records", 5, host="me")
             await harness.evaluate()
             await harness.deliver()
             assert sent_alerts(receiver) == [("fires", "spooled", "me")]
-            await alone.hand_over(db)
+            await alone.sync_to_database(db)
             await harness.record_sample("boathook_spool_records", 0, host="me")
             await harness.evaluate()
             await harness.deliver()
@@ -513,8 +513,8 @@ class TestAlone:
             await harness.evaluate()
             await harness.deliver()
             alone = self.alone(settings)
-            await alone.hand_over(db)
-            await alone.look({"boathook_spool_records": [[[], 7]]})
+            await alone.sync_to_database(db)
+            await alone.run_once({"boathook_spool_records": [[[], 7]]})
             assert sent_alerts(receiver) == [("fires", "spooled", "me")]
 
     async def test_a_day_without_postgresql_is_not_kept_whole(self, monkeypatch):
@@ -522,15 +522,15 @@ class TestAlone:
         series = {"boathook_spool_records": [[[], 7]], "boathook_requests_total": [[["s", "200"], 1]]}
         began = datetime.now(UTC)
         for moment in (began + timedelta(seconds=10 * n) for n in range(8_640)):
-            monkeypatch.setattr("boathook.dispatch.alarms.alone.datetime", StillClock(moment))
-            await alone.look(series)
-        kept = alone._chart._hosts["me"]
+            monkeypatch.setattr("boathook.alerts.local.datetime", StillClock(moment))
+            await alone.run_once(series)
+        kept = alone._window._hosts["me"]
         assert len(kept) < 400
         assert set(kept[-1].series) == {"boathook_spool_records"}, "what no rule of a host looks at is not kept"
 
     async def test_without_the_handing_over_it_would_be_told_twice(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
-        await self.alone(settings).look({"boathook_spool_records": [[[], 7]]})
+        await self.alone(settings).run_once({"boathook_spool_records": [[[], 7]]})
         async with open_harness(db, settings) as harness:
             await harness.record_sample("boathook_spool_records", 5, host="me")
             await harness.evaluate()
@@ -541,34 +541,34 @@ class TestAlone:
         channels = {"ops": webhook(receiver.url), "dead": webhook(refused)}
         settings = settings_of(channels=channels, rules=self.RULES)
         alone = self.alone(settings)
-        await alone.look({"boathook_spool_records": [[[], 7]]})
-        await alone.hand_over(db)
+        await alone.run_once({"boathook_spool_records": [[[], 7]]})
+        await alone.sync_to_database(db)
         assert [row["channel"] for row in await db.fetch("select channel from boathook.alarm_notice")] == ["dead"]
 
     async def test_rules_that_are_not_about_hosts_are_none_of_its_business(self, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
-        await self.alone(settings).look({LEVEL: [[[], 70]]})
+        await self.alone(settings).run_once({LEVEL: [[[], 70]]})
         assert receiver.requests == []
 
     async def test_a_reporter_that_cannot_reach_postgresql_tells_it(self, tmp_path, receiver):
-        from boathook.telemetry import emit
+        from boathook.observability import meters
 
         url = "postgresql://127.0.0.1:1/none"
         settings = settings_of(url=url, channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         server = settings.server.model_copy(update={"data_dir": tmp_path})
-        emit.gauge("boathook_spool_records", 3)
+        meters.gauge("boathook_spool_records", 3)
         try:
-            await Reporter(settings.model_copy(update={"server": server}), "keeper-0").report()
+            await MetricPublisher(settings.model_copy(update={"server": server}), "keeper-0").report()
         finally:
-            emit.forget("boathook_spool_records")
+            meters.drop_series("boathook_spool_records")
         assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("fires", "spooled")]
 
 
 async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
     async with Receiver(script=(60,)) as silent:
         settings = settings_of(url=pg_url, channels={"ops": webhook(silent.url)}, rules=HIGH, every_s=1)
-        async with Alarms(settings, pg_url).watched_meanwhile():
-            await kept.put_sample(db, "a", {LEVEL: [[[], 11]]})
+        async with AlertService(settings, pg_url).run_in_background():
+            await kept.insert_sample(db, "a", {LEVEL: [[[], 11]]})
             await eventually(lambda: silent.requests)
             before = await db.fetchval("select at from boathook.alarm_round")
 
@@ -583,8 +583,8 @@ async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
 async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
     settings = settings_of(url=pg_url, channels={"ops": webhook(receiver.url)}, rules=HIGH, every_s=1)
     await db.execute("alter table boathook.alarm_round rename to hidden")
-    async with Alarms(settings, pg_url).watched_meanwhile():
-        await kept.put_sample(db, "a", {LEVEL: [[[], 11]]})
+    async with AlertService(settings, pg_url).run_in_background():
+        await kept.insert_sample(db, "a", {LEVEL: [[[], 11]]})
         await asyncio.sleep(0)
         await db.execute("alter table boathook.hidden rename to alarm_round")
         await eventually(lambda: sent_alerts(receiver) == [("fires", "high", "")])

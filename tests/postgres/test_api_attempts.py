@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from boathook.admin.api.attempts import MessageAttemptOut
-from boathook.admin.api.standings import EndpointMessageOut, MessageEndpointOut
-from boathook.dispatch.tasks import run_tasks
+from boathook.api.attempts import MessageAttemptOut
+from boathook.api.delivery_status import EndpointMessageOut, MessageEndpointOut
+from boathook.db import attempts, messages
+from boathook.db.applications import find
+from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
-from boathook.journal import attempts, messages
-from boathook.journal.applications import find
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.postgres.message_factory import MessageFactory, ago, recipient
 
@@ -385,11 +385,11 @@ async def test_pages_of_100_000_attempts_are_read_by_index(api, factory):
             (factory.name, True, False, *span, *nothing, None, None, 51, parts[0]),
         ),
         "owed": (
-            messages.fill(messages.owed_at_endpoint(None)),
+            messages.fill_statement(messages.endpoint_messages_statement(None)),
             (factory.name, *span, True, *nothing, 51, parts[0], None),
         ),
         "open": (
-            messages.fill(messages.owed_at_endpoint(messages.Status.FAIL)),
+            messages.fill_statement(messages.endpoint_messages_statement(messages.MessageStatus.FAIL)),
             (factory.name, *span, True, *nothing, 51, parts[0], 2),
         ),
     }

@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from boathook.admin import keys
-from boathook.admin.api import calls
-from boathook.admin.api import idempotency as idempotency_keys
-from boathook.journal import idempotency
-from boathook.journal.database import Database
+from boathook.api import idempotency as idempotency_keys
+from boathook.api import route
+from boathook.db import idempotency
+from boathook.db.database import Database
+from boathook.service import keys
 from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
 from tests.support import eventually
 
@@ -132,7 +132,7 @@ async def test_a_portal_session_sees_event_types_by_flags(api):
     assert len((await api.ask(200, "GET", "/event-type"))["data"]) == 2
 
 
-async def test_tokens_end_by_logout_and_by_expire_all(api):
+async def test_tokens_end_by_logout_and_by_expire_all(api, db):
     async def application_client(**body) -> ApiClient:
         return api.as_token((await api.ask(200, "POST", "/auth/app-portal-access/acme", body))["token"])
 
@@ -143,6 +143,7 @@ async def test_tokens_end_by_logout_and_by_expire_all(api):
     )
     await first.ask(204, "POST", "/auth/logout")
     await first.ask(401, "GET", "/app/acme")
+    assert await db.fetchval("select count(*) from boathook.audit where action = 'key.revoke'") == 1
     await api.ask(403, "POST", "/auth/logout")
     await api.ask(204, "POST", "/auth/app/acme/expire-all", {"sessionIds": ["s"]})
     await second.ask(401, "GET", "/app/acme")
@@ -168,7 +169,7 @@ async def test_a_fault_of_ours_is_json_without_a_word_of_its_cause(api, monkeypa
     async def fail(*_args, **_options):
         raise RuntimeError("the secret inside")
 
-    monkeypatch.setattr(calls, "authenticate", fail)
+    monkeypatch.setattr(route, "authenticate", fail)
     error = await api.request("GET", "/app")
     assert error.status_code == 500
     assert error.json()["code"] == "server_error"
@@ -308,7 +309,7 @@ async def test_an_older_version_finds_the_fingerprint_that_it_compares(api, db):
 
 async def test_compared_as_they_are_written_they_would_differ(api, monkeypatch):
     """The mutant: the canonical form of a request is its bytes."""
-    monkeypatch.setattr(idempotency_keys.Understanding, "canonical", lambda _self, _request, body: body)
+    monkeypatch.setattr(idempotency_keys.RequestCanonicalizer, "canonical", lambda _self, _request, body: body)
     await api.ask(201, "POST", "/app", content=b'{"name":"Once"}', **with_key("k"))
     await api.ask(409, "POST", "/app", content=b'{"name": "Once"}', **with_key("k"))
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from boathook.journal.vault import Vault
-from boathook.outbound.signer import make_ed25519_secret, make_secret, read_signer
+from boathook.db.secret_box import SecretBox
+from boathook.delivery.signer import make_ed25519_secret, make_secret, read_signer
 from tests.postgres.api_client import ApiClient, make_context, make_token, open_api_client
 
 URL = "http://127.0.0.1:8999/hook"
@@ -323,7 +323,7 @@ async def test_rotation_answers_what_each_client_understands(api):
 async def test_a_secret_that_cannot_be_opened_is_told_so(api, db):
     made = await make_endpoint(api, headers={"x-a": "1"})
     foreign_client = make_context(db)
-    object.__setattr__(foreign_client, "vault", Vault(["another key of sixteen characters"]))
+    object.__setattr__(foreign_client, "secret_box", SecretBox(["another key of sixteen characters"]))
     other = ApiClient(foreign_client, await make_token(api.context))
     for path in ("secret", "headers"):
         error = await other.ask(500, "GET", f"{HERE}/{made['id']}/{path}")

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from boathook.admin.api.messages import MessageOut
-from boathook.admin.desk import Desk
+from boathook.api.messages import MessageOut
+from boathook.db import integrity, messages
+from boathook.db.applications import Application, find
+from boathook.db.database import Database
 from boathook.domain import ids
-from boathook.journal import books, messages
-from boathook.journal.applications import Application, find
-from boathook.journal.database import Database
+from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.postgres.message_factory import MessageFactory, ago
 
@@ -41,7 +41,7 @@ async def open_deliveries(api: ApiClient) -> list[Any]:
 
 async def balances(api: ApiClient) -> bool:
     """Whether the books balance after what was done."""
-    return (await books.verify(api.context.database, dedup_days=30, is_deep=True)).imbalances == ()
+    return (await integrity.check_integrity(api.context.database, dedup_days=30, is_deep=True)).violations == ()
 
 
 async def test_a_message_is_published_and_read_back(api, app):
@@ -425,7 +425,7 @@ async def test_what_is_said_of_messages_is_for_their_application_alone(api, app)
 
 async def test_reading_100_000_messages_by_index(api: ApiClient, app: str, db: Database):
     """A page costs as much as a page, not as much as the history; the statement's plan says how it is read."""
-    context: Desk = api.context
+    context: AppContext = api.context
     await context.database.execute(
         """insert into boathook.event (id, application, type, dedup_key, grade, origin, headers, content_type, body,
                body_sha256, fanout)
@@ -435,7 +435,7 @@ async def test_reading_100_000_messages_by_index(api: ApiClient, app: str, db: D
     )
     await context.database.execute("analyze boathook.event")
     made = await api.ask(202, "POST", "/app/acme/msg", PAID)
-    sql = messages.fill(messages.SQL["list_messages"])
+    sql = messages.fill_statement(messages.SQL["list_messages"])
     window = (ids.first_of(ago(days=90)), ids.first_of(datetime.now(UTC) + timedelta(hours=1)))
     plan = await context.database.fetchval(
         "explain (analyze, format json) " + sql, app, *window, True, None, None, None, 51

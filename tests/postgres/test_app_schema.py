@@ -6,10 +6,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from boathook.domain.errors import ConfigError, JournalError
-from boathook.journal import migrations
-from boathook.journal.database import Database
-from boathook.journal.migrations import migrate, pending
+from boathook.db import migrations
+from boathook.db.database import Database
+from boathook.db.migrations import list_pending, migrate
+from boathook.domain.errors import ConfigError, DatabaseError
 
 FIRST = "create schema shelf; create table shelf.book (id text primary key);"
 SECOND = "alter table shelf.book add column title text not null default ''; insert into shelf.book values ('a', 'A');"
@@ -28,10 +28,10 @@ def query(url: str, sql: str) -> list[tuple[object, ...]]:
 
 
 async def test_files_are_applied_in_order_and_once(pg_url: str, folder: Path):
-    assert await pending(pg_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
+    assert await list_pending(pg_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
     assert await migrate(pg_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
     assert await migrate(pg_url, [("shelf", folder)]) == []
-    assert await pending(pg_url, [("shelf", folder)]) == []
+    assert await list_pending(pg_url, [("shelf", folder)]) == []
     assert query(pg_url, "select id, title from shelf.book") == [("a", "A")]
 
 
@@ -43,18 +43,18 @@ async def test_a_later_file_is_applied_when_it_comes(pg_url: str, folder: Path):
 
 async def test_a_file_that_fails_leaves_nothing_behind_and_those_before_it_stay(pg_url: str, folder: Path):
     (folder / "0003_bad.sql").write_text("create table shelf.half (id int); select 1 / 0")
-    with pytest.raises(JournalError, match=r"shelf/0003_bad was refused: division by zero"):
+    with pytest.raises(DatabaseError, match=r"shelf/0003_bad was refused: division by zero"):
         await migrate(pg_url, [("shelf", folder)])
     assert query(pg_url, "select to_regclass('shelf.half')") == [(None,)]
-    assert await pending(pg_url, [("shelf", folder)]) == ["shelf/0003_bad"]
+    assert await list_pending(pg_url, [("shelf", folder)]) == ["shelf/0003_bad"]
 
 
 async def test_a_file_that_was_changed_after_it_had_been_applied_is_refused(pg_url: str, folder: Path):
     await migrate(pg_url, [("shelf", folder)])
     (folder / "0003_more.sql").write_text("insert into shelf.book values ('b', 'B')")
     (folder / "0001_first.sql").write_text(FIRST + " -- and a thought")
-    for call in (migrate, pending):
-        with pytest.raises(JournalError, match="shelf/0001_first was changed after it had been applied"):
+    for call in (migrate, list_pending):
+        with pytest.raises(DatabaseError, match="shelf/0001_first was changed after it had been applied"):
             await call(pg_url, [("shelf", folder)])
     assert query(pg_url, "select count(*) from shelf.book") == [(1,)], "nothing of the others was applied"
 
@@ -96,7 +96,7 @@ async def test_without_taking_turns_they_would_meet(pg_url: str, folder: Path, m
     monkeypatch.setattr(migrations, "_TRY_LOCK", "select 1")
     (folder / "0001_first.sql").write_text(f"{FIRST} select pg_sleep(0.3)")
     done = await asyncio.gather(*(migrate(pg_url, [("shelf", folder)]) for _ in range(5)), return_exceptions=True)
-    assert any(isinstance(one, JournalError) for one in done)
+    assert any(isinstance(one, DatabaseError) for one in done)
 
 
 @pytest.mark.parametrize("name", ["first.sql", "1_first.sql", "0001-first.sql", "00001_first.sql", "0001_.sql"])
@@ -119,11 +119,11 @@ async def test_a_folder_that_is_not_there_is_told(pg_url: str, tmp_path: Path):
 
 async def test_a_database_without_boathooks_schema_lacks_all(empty_url: str, folder: Path):
     lacking = ["0001_initial", "shelf/0001_first", "shelf/0002_title"]
-    assert await pending(empty_url, [("shelf", folder)]) == lacking
+    assert await list_pending(empty_url, [("shelf", folder)]) == lacking
     await migrations.migrate(empty_url)
     assert await migrate(empty_url, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
 
 
 async def test_connections_that_are_there_already_can_be_asked(db: Database, folder: Path):
-    assert await pending(db, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
-    assert await pending(db, []) == []
+    assert await list_pending(db, [("shelf", folder)]) == ["shelf/0001_first", "shelf/0002_title"]
+    assert await list_pending(db, []) == []

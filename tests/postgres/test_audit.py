@@ -7,22 +7,22 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from boathook.config import load
-from boathook.dispatch.keeper import Keeper
-from boathook.domain.errors import JournalError
-from boathook.journal import audit, books
-from boathook.journal.audit import Wanted
-from boathook.journal.database import Database
+from boathook.db import audit, integrity
+from boathook.db.audit import AuditFilter
+from boathook.db.database import Database
+from boathook.delivery.keeper import Keeper
+from boathook.domain.errors import DatabaseError
 from tests.support import eventually
 
 
 async def note(db: Database, number: int, actor: str = "cli:anna", action: str = "dead.replay") -> None:
     async with db.transaction() as connection:
         for place in range(number):
-            await audit.note(connection, actor, action, f"dlv_{place}", "why")
+            await audit.record(connection, actor, action, f"dlv_{place}", "why")
 
 
 async def broken(db: Database) -> list[str]:
-    return [one.check for one in (await books.verify(db, dedup_days=30)).imbalances]
+    return [one.check for one in (await integrity.check_integrity(db, dedup_days=30)).violations]
 
 
 async def test_rows_are_sealed_one_after_the_other_and_the_chain_holds(db: Database):
@@ -42,7 +42,7 @@ async def test_rows_are_sealed_one_after_the_other_and_the_chain_holds(db: Datab
 async def test_a_chain_of_many_pages_holds_and_a_change_on_any_of_them_shows(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(books, "_SEALS", 3)
+    monkeypatch.setattr(integrity, "_AUDIT_PAGE", 3)
     await note(db, 11)
     await audit.seal(db)
     assert await broken(db) == []
@@ -75,14 +75,14 @@ async def test_a_chain_of_many_pages_holds_and_a_change_on_any_of_them_shows(
 async def test_whatever_is_done_to_what_is_sealed_shows_and_goes_on_to_show(
     db: Database, monkeypatch: pytest.MonkeyPatch, page: int, deed: str
 ):
-    monkeypatch.setattr(books, "_SEALS", page)
+    monkeypatch.setattr(integrity, "_AUDIT_PAGE", page)
     await note(db, 6)
     await audit.seal(db)
     assert await broken(db) == []
     async with db.acquire() as connection:
         await connection.execute(deed)
     assert await broken(db) == ["the audit is as it was written"]
-    with contextlib.suppress(JournalError):  # where the next place is taken, sealing fails aloud
+    with contextlib.suppress(DatabaseError):  # where the next place is taken, sealing fails aloud
         await note(db, 2)
         await audit.seal(db)
     assert await broken(db) == ["the audit is as it was written"]
@@ -102,7 +102,7 @@ async def test_a_row_that_commits_late_is_sealed_later_whatever_its_number(db: D
     async with db.acquire() as slow:
         late = slow.transaction()
         await late.start()
-        await audit.note(slow, "cli:late", "event.send", "evt_1")
+        await audit.record(slow, "cli:late", "event.send", "evt_1")
         await note(db, 2)
         assert await audit.seal(db) == 2, "the sealer does not wait for whoever is under way"
         await late.commit()
@@ -129,7 +129,7 @@ async def test_two_sealers_at_once_make_one_chain(db: Database):
 
 async def test_two_rows_cannot_have_one_place(db: Database):
     await note(db, 2)
-    with pytest.raises(JournalError):
+    with pytest.raises(DatabaseError):
         await db.execute("update boathook.audit set sealed_as = 1, seal = 'x'")
 
 
@@ -150,7 +150,7 @@ async def test_what_was_done_is_found_by_actor_action_and_time(db: Database):
     now = datetime.now(UTC)
 
     async def number(**wanted) -> int:
-        return len((await audit.search(db, Wanted(**wanted), before=None, limit=50)).rows)
+        return len((await audit.search(db, AuditFilter(**wanted), before=None, limit=50)).rows)
 
     assert await number() == 5
     assert await number(actor="console:boris") == 2
@@ -163,10 +163,10 @@ async def test_what_was_done_is_found_by_actor_action_and_time(db: Database):
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
 async def test_pages_follow_each_other_without_a_gap(db: Database, monkeypatch: pytest.MonkeyPatch, limit: int):
-    monkeypatch.setattr(audit, "LOOK", 4)
+    monkeypatch.setattr(audit, "SCAN_ROWS", 4)
     for place in range(5):
         await note(db, 2, actor="cli:anna" if place % 2 else "cli:boris")
-    for wanted, expected in ((Wanted(), 10), (Wanted(actor="cli:anna"), 4), (Wanted(actor="nobody"), 0)):
+    for wanted, expected in ((AuditFilter(), 10), (AuditFilter(actor="cli:anna"), 4), (AuditFilter(actor="nobody"), 0)):
         seen, before = [], None
         while True:
             found = await audit.search(db, wanted, before=before, limit=limit)
@@ -178,9 +178,9 @@ async def test_pages_follow_each_other_without_a_gap(db: Database, monkeypatch: 
 
 
 async def test_a_search_for_what_is_not_there_ends_in_time_and_says_how_far_it_came(db: Database, monkeypatch):
-    monkeypatch.setattr(audit, "LOOK", 2)
-    monkeypatch.setattr(audit, "LOOKED_S", 0.0)
+    monkeypatch.setattr(audit, "SCAN_ROWS", 2)
+    monkeypatch.setattr(audit, "SCAN_BUDGET_S", 0.0)
     await note(db, 10)
-    found = await audit.search(db, Wanted(actor="nobody"), before=None, limit=50)
+    found = await audit.search(db, AuditFilter(actor="nobody"), before=None, limit=50)
     assert (found.rows, found.is_full) == ([], False)
     assert found.place is not None

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from boathook.journal import audit
-from boathook.journal.database import Database
+from boathook.db import audit
+from boathook.db.database import Database
 from tests.postgres.test_audit import broken, note
 from tests.support import eventually
 

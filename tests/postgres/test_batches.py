@@ -13,27 +13,28 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from boathook.domain.errors import IllegalMove, RegistryChanged
+from boathook.db import batches, delivery_commands, integrity
+from boathook.db.database import Database
+from boathook.db.deliveries import ClaimLimit, DeliveryStore
+from boathook.db.delivery_commands import AuditContext, Selection
+from boathook.db.events import EventStore
+from boathook.db.queries import listings
+from boathook.db.queries.listings import ListFilter
+from boathook.db.route_registry import read_routes, register
+from boathook.domain.errors import InvalidTransition, RoutesChanged
 from boathook.domain.filters import Router
-from boathook.domain.model import Accepted, Claim, Duplicate, Grade, NewEvent, Receipt, Route
+from boathook.domain.model import Accepted, Claim, Duplicate, NewEvent, ProofStrength, Receipt, Route
+from boathook.domain.verification import BatchItem, Verified
 from boathook.handlers.api import Boathook
 from boathook.handlers.event import Event
 from boathook.handlers.transaction import Transaction
-from boathook.inbound.arrival import Arrivals, hash_of
-from boathook.inbound.intake import Intake
-from boathook.inbound.verdict import Item, Verified
-from boathook.journal import batches, books, ledger, moves
-from boathook.journal.database import Database
-from boathook.journal.deliveries import DeliveryStore, Want
-from boathook.journal.events import EventStore
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action, Selection
-from boathook.journal.registry import read_routes, register
+from boathook.ingest.event_builder import EventBuilder, scoped_hash
+from boathook.ingest.intake import Intake
 from tests.postgres.test_events import conflicts, count, event, holds_what_is_behind
 from tests.support import LOCK_WAITED_FOR, eventually, examples
 from tests.worker_harness import running_worker, wait_for_states
 
-ACTION = Action(actor="test", note="because")
+ACTION = AuditContext(actor="test", note="because")
 Thing = dict[str, Any]
 
 
@@ -49,7 +50,7 @@ def written(things: Sequence[Thing]) -> bytes:
 def verified(things: Sequence[Thing]) -> Verified:
     body = written(things)
     items = tuple(
-        Item(
+        BatchItem(
             path=f"events.{place}",
             type=one["type"],
             dedup_key=f"item:{one['id']}",
@@ -59,7 +60,7 @@ def verified(things: Sequence[Thing]) -> Verified:
         for place, one in enumerate(things)
     )
     return Verified(
-        grade=Grade.BODY,
+        grade=ProofStrength.BODY,
         type="batch",
         dedup_key=f"sha256:{hashlib.sha256(body).hexdigest()}",
         replay_material=None,
@@ -77,7 +78,7 @@ class Sender:
         self.db = db
         self.source = source
         self.store = EventStore(db, **memory)
-        self.arrivals = Arrivals(Router((), -1), self._read_router)
+        self.arrivals = EventBuilder(Router((), -1), self._read_router)
 
     async def _read_router(self) -> Router:
         routes = await read_routes(self.db)
@@ -86,7 +87,7 @@ class Sender:
     async def event(self, *things: Thing) -> NewEvent:
         found = verified(things)
         made = self.arrivals.event(self.source, found, written(things), "application/json", time.time())
-        (again,) = await self.arrivals.route_again([made])
+        (again,) = await self.arrivals.reroute([made])
         return again
 
     async def send(self, *things: Thing) -> Receipt:
@@ -111,7 +112,7 @@ async def pending_deliveries(db: Database) -> list[tuple[str, int, str, str]]:
 
 
 async def assert_balanced(db: Database) -> None:
-    assert (await books.verify(db, dedup_days=30, is_deep=True)).imbalances == ()
+    assert (await integrity.check_integrity(db, dedup_days=30, is_deep=True)).violations == ()
 
 
 async def test_a_batch_is_one_event_with_its_exact_bytes_and_a_delivery_for_each_item(sender: Sender):
@@ -153,8 +154,8 @@ async def test_owing_what_was_passed_by_would_deliver_it_twice(sender: Sender, m
     await sender.send(thing("1"))
     await sender.send(thing("1"), thing("2"))
     assert [path for _, _, path, _ in await pending_deliveries(sender.db)] == ["events.0", "events.0", "events.1"]
-    found = await books.verify(sender.db, dedup_days=30)
-    assert [one.check for one in found.imbalances] == ["every event is remembered"]
+    found = await integrity.check_integrity(sender.db, dedup_days=30)
+    assert [one.check for one in found.violations] == ["every event is remembered"]
 
 
 async def test_an_item_named_twice_in_one_batch_is_owed_once(sender: Sender):
@@ -292,7 +293,7 @@ async def test_what_was_never_committed_is_stored_by_the_second_try(sender: Send
 async def test_outdated_routes_store_nothing_of_a_batch(sender: Sender):
     new = await sender.event(thing("1"))
     await register(sender.db, "test", [to("b")])
-    with pytest.raises(RegistryChanged):
+    with pytest.raises(RoutesChanged):
         await sender.store.append([new])
     assert (await count(sender.db, "event"), await count(sender.db, "dedup")) == (0, 0)
 
@@ -328,7 +329,7 @@ async def test_ordered_items_of_one_batch_run_one_after_another(db: Database):
     deliveries = DeliveryStore(db)
     seen: list[str] = []
     for _ in range(6):
-        work = await deliveries.claim([Want("a", 9)], worker="w", lease_s=30)
+        work = await deliveries.claim([ClaimLimit("a", 9)], worker="w", lease_s=30)
         seen += [str(one.claim.item_path) for one in work]
         for one in work:
             await settle(db, one.claim)
@@ -349,14 +350,14 @@ async def mark_dead(db: Database, claim: Claim) -> None:
 
 
 async def take(db: Database, recipient: str = "a") -> list[Claim]:
-    return [one.claim for one in await DeliveryStore(db).claim([Want(recipient, 99)], worker="w", lease_s=30)]
+    return [one.claim for one in await DeliveryStore(db).claim([ClaimLimit(recipient, 99)], worker="w", lease_s=30)]
 
 
 async def holds_the_item_behind(sender: Sender) -> bool:
     return await holds_what_is_behind(
         sender.db,
         lambda *keys: sender.send(*map(thing, keys)),
-        lambda key: hash_of(f"{sender.source}\x00item", f"item:{key}".encode()),
+        lambda key: scoped_hash(f"{sender.source}\x00item", f"item:{key}".encode()),
     )
 
 
@@ -477,7 +478,7 @@ async def test_items_of_one_event_remember_side_effects_apart(shop: Database):
         await wait_for_states(shop, succeeded=2)
     assert len(calls) == len(set(calls)) == 2
     for path in ("events.0", "events.1"):
-        (effect,) = await ledger.list_effects(shop, receipt.event_id, "handler:note", path)
+        (effect,) = await listings.list_side_effects(shop, receipt.event_id, "handler:note", path)
         assert (effect.name, effect.result) == ("mail", "null")
 
 
@@ -485,7 +486,7 @@ async def test_without_the_path_one_items_side_effect_would_pass_for_anothers(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ):
     """The mutant: named by the event alone, the second item's e-mail is never sent."""
-    monkeypatch.setattr("boathook.journal.deliveries._effect", lambda claim, name: name)
+    monkeypatch.setattr("boathook.db.deliveries._effect", lambda claim, name: name)
     hook = Boathook()
     calls: list[str] = []
 
@@ -522,8 +523,8 @@ async def test_replaying_a_batch_owes_each_of_its_items_again(sender: Sender):
     good, dead, pending = await take(sender.db)
     await settle(sender.db, good)
     await mark_dead(sender.db, dead)
-    pace = moves.Pace(await moves.read_clock(sender.db))
-    done = await moves.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
+    pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
+    done = await delivery_commands.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
     assert (done.added, done.revived) == (1, 1), "what is still owed is not owed twice"
     again = await take(sender.db)
     assert {(one.ordinal, one.item_path, one.item_type) for one in again} == {
@@ -532,7 +533,7 @@ async def test_replaying_a_batch_owes_each_of_its_items_again(sender: Sender):
     }
     for claim in (pending, *again):
         await settle(sender.db, claim)
-    done = await moves.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace, type="*.bounced")
+    done = await delivery_commands.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace, type="*.bounced")
     assert (done.added, done.revived) == (1, 0)
     assert [one.item_path for one in await take(sender.db)] == ["events.1"]
     await assert_balanced(sender.db)
@@ -543,9 +544,9 @@ async def test_an_event_replayed_beyond_what_it_can_be_owed_is_left_as_it_is(sen
     for claim in await take(sender.db):
         await settle(sender.db, claim)
     await sender.db.execute("update boathook.outcome set ordinal = 32767 where ordinal = 1")
-    pace = moves.Pace(await moves.read_clock(sender.db))
-    with pytest.raises(IllegalMove, match="32767 deliveries"):
-        await moves.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
+    pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
+    with pytest.raises(InvalidTransition, match="32767 deliveries"):
+        await delivery_commands.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
     assert await count(sender.db, "delivery") == 0
 
 
@@ -553,15 +554,15 @@ async def test_dead_items_are_found_ignored_and_replayed_by_their_type(sender: S
     await sender.send(thing("1"), thing("2", "mail.bounced"), thing("3", "mail.bounced"))
     for claim in await take(sender.db):
         await mark_dead(sender.db, claim)
-    bounced = Selection(Filter(type="*.bounced"))
-    groups = await moves.count_dead(sender.db, Selection(Filter(type="batch")))
+    bounced = Selection(ListFilter(type="*.bounced"))
+    groups = await delivery_commands.count_dead(sender.db, Selection(ListFilter(type="batch")))
     assert [(group.type, group.number) for group in groups] == [("mail.bounced", 2), ("mail.opened", 1)]
-    rows = await ledger.list_dead(sender.db, bounced.filter)
+    rows = await listings.list_dead_letters(sender.db, bounced.filter)
     assert [(row.item_path, row.type) for row in rows] == [("events.2", "mail.bounced"), ("events.1", "mail.bounced")]
-    assert len(await moves.ignore_dead(sender.db, bounced, ACTION, limit=1)) == 1
-    pace = moves.Pace(await moves.read_clock(sender.db))
-    assert len(await moves.replay_dead(sender.db, bounced, ACTION, pace=pace, limit=9)) == 1
-    listed = await ledger.list_deliveries(sender.db, Filter(type="mail.*"))
+    assert len(await delivery_commands.ignore_dead(sender.db, bounced, ACTION, limit=1)) == 1
+    pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
+    assert len(await delivery_commands.replay_dead(sender.db, bounced, ACTION, pace=pace, limit=9)) == 1
+    listed = await listings.list_deliveries(sender.db, ListFilter(type="mail.*"))
     assert {(row.item_path, row.state) for row in listed} == {
         ("events.0", "dead"),
         ("events.1", "ignored"),
@@ -573,12 +574,14 @@ async def test_dead_items_are_found_ignored_and_replayed_by_their_type(sender: S
 async def test_events_are_found_by_the_types_of_their_items(sender: Sender):
     receipt = await sender.send(thing("1"), thing("2", "mail.bounced"))
     for wanted, number in (("batch", 1), ("mail.bounced", 1), ("mail.o*", 1), ("mail", 0)):
-        assert len(await ledger.list_events(sender.db, Filter(type=wanted))) == number
-        assert await moves.count_events(sender.db, Filter(type=wanted)) == number
+        assert len(await listings.list_events(sender.db, ListFilter(type=wanted))) == number
+        assert await delivery_commands.count_events(sender.db, ListFilter(type=wanted)) == number
     for claim in await take(sender.db):
         await settle(sender.db, claim)
-    assert await moves.page_events(sender.db, Filter(type="mail.bounced"), after=None, limit=9) == [receipt.event_id]
-    rows = await ledger.list_deliveries_of(sender.db, receipt.event_id)
+    assert await delivery_commands.page_events(sender.db, ListFilter(type="mail.bounced"), after=None, limit=9) == [
+        receipt.event_id
+    ]
+    rows = await listings.list_deliveries_of(sender.db, receipt.event_id)
     assert [(row.item_path, row.type) for row in rows] == [("events.0", "mail.opened"), ("events.1", "mail.bounced")]
 
 
@@ -591,8 +594,8 @@ async def filled(sender: Sender) -> None:
     second = await sender.send(thing("1"), thing("4"), thing("2", n=1))
     (claim,) = await take(sender.db)
     await settle(sender.db, claim)
-    pace = moves.Pace(await moves.read_clock(sender.db))
-    assert (await moves.replay_events(sender.db, [second.event_id], ACTION, pace=pace)).added == 1
+    pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
+    assert (await delivery_commands.replay_events(sender.db, [second.event_id], ACTION, pace=pace)).added == 1
     version = (await read_routes(sender.db)).version
     await sender.store.append([event("plain", source="mail", version=version)])
     await sender.send(thing("5"), thing("6"))
@@ -602,18 +605,18 @@ ITEM_5 = "event_id = (select event_id from boathook.delivery where state = 'pend
 PLAIN = "event_id = (select id from boathook.event where dedup_key = 'plain')"
 UNCHECKED = "alter table boathook.delivery drop constraint an_item_has_a_path_and_a_type;"
 BREAKAGES = {
-    "an item lost": ("every delivery owed is there", f"delete from boathook.delivery where {ITEM_5} and ordinal = 0"),
-    "an ended item lost": ("every delivery owed is there", "delete from boathook.outcome where item_path = 'events.0'"),
+    "an item lost": ("every delivery exists", f"delete from boathook.delivery where {ITEM_5} and ordinal = 0"),
+    "an ended item lost": ("every delivery exists", "delete from boathook.outcome where item_path = 'events.0'"),
     "an item owed twice": ("one first delivery a recipient", f"update boathook.delivery set item_path = 'events.1' where {ITEM_5}"),
     "an item's key forgotten": ("every event is remembered", f"delete from boathook.dedup where {ITEM_5} and item_path = 'events.1'"),
     "an ended item's key forgotten": ("every event is remembered", "delete from boathook.dedup where item_path = 'events.0'"),
     "another item than was owed": ("every event is remembered", f"update boathook.delivery set item_path = 'events.9' where {ITEM_5} and ordinal = 0"),
     "an item with two keys": ("one dedup key an event", f"insert into boathook.dedup values (gen_random_uuid(), null, (select event_id from boathook.delivery where {ITEM_5} limit 1), sha256('x'), now(), 'events.0')"),
-    "an item that became the whole": ("deliveries are about what was owed", f"update boathook.delivery set item_path = null, item_type = null where {ITEM_5} and ordinal = 0"),
-    "a whole that became an item": ("deliveries are about what was owed", f"update boathook.delivery set item_path = 'a', item_type = 't' where {PLAIN}"),
-    "a key of the whole": ("deliveries are about what was owed", f"update boathook.dedup set item_path = null where {ITEM_5}"),
-    "a replay of another item": ("replays are about what was owed first", "update boathook.delivery set item_path = 'events.0' where is_replay"),
-    "a replay as another type": ("replays are about what was owed first", "update boathook.delivery set item_type = 'x' where is_replay"),
+    "an item that became the whole": ("deliveries refer to their event", f"update boathook.delivery set item_path = null, item_type = null where {ITEM_5} and ordinal = 0"),
+    "a whole that became an item": ("deliveries refer to their event", f"update boathook.delivery set item_path = 'a', item_type = 't' where {PLAIN}"),
+    "a key of the whole": ("deliveries refer to their event", f"update boathook.dedup set item_path = null where {ITEM_5}"),
+    "a replay of another item": ("replays refer to original deliveries", "update boathook.delivery set item_path = 'events.0' where is_replay"),
+    "a replay as another type": ("replays refer to original deliveries", "update boathook.delivery set item_type = 'x' where is_replay"),
     "an item without a type": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set item_type = null where {ITEM_5}"),
     "an ended item without a type": ("ended deliveries keep their rules", "update boathook.outcome set item_type = null where item_path is not null"),
     "the rule itself gone": ("the schema's guards stand", UNCHECKED),
@@ -626,7 +629,7 @@ async def test_every_breakage_of_a_batch_is_found(sender: Sender, name: str):
     await assert_balanced(sender.db)
     check, sql = BREAKAGES[name]
     await sender.db.execute(sql)
-    found = await books.verify(sender.db, dedup_days=30, is_deep=True)
-    broken = {one.check: one for one in found.imbalances}
+    found = await integrity.check_integrity(sender.db, dedup_days=30, is_deep=True)
+    broken = {one.check: one for one in found.violations}
     assert check in broken, f"found only {list(broken)}"
     assert 1 <= len(broken[check].examples) <= broken[check].count

@@ -14,20 +14,20 @@ import asyncpg
 import psycopg
 import pytest
 
-from boathook.admin.desk import new_id
+from boathook.db import delivery_commands, integrity, invariants
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
+from boathook.db.events import EventStore
+from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
-from boathook.domain.errors import JournalError, JournalUnavailable
-from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
+from boathook.domain.model import Accepted, Duplicate, NewDelivery, NewEvent, Origin, ProofStrength
 from boathook.handlers.outbox import Outbox
-from boathook.journal import books, moves, rules
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action, Pace, Selection
+from boathook.service.unit_of_work import new_id
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.support import eventually
 
-ACTOR = Action(actor="test", note="because")
+ACTOR = AuditContext(actor="test", note="because")
 
 
 def new_event(key: str, *, to: tuple[str, ...] = (), order_key: str | None = None, body: bytes = b"{}", replay=None):
@@ -39,7 +39,7 @@ def new_event(key: str, *, to: tuple[str, ...] = (), order_key: str | None = Non
         dedup_key=key,
         key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]),
         replay_hash=replay,
-        grade=Grade.BODY,
+        grade=ProofStrength.BODY,
         origin=Origin.RECEIVED,
         headers="{}",
         content_type="application/json",
@@ -92,8 +92,8 @@ class Store:
     async def one(self, sql, *args):
         return await self.db.fetchval(sql, *args)
 
-    async def verify(self, **more) -> books.Books:
-        return await books.verify(self.db, dedup_days=30, **more)
+    async def verify(self, **more) -> integrity.IntegrityReport:
+        return await integrity.check_integrity(self.db, dedup_days=30, **more)
 
 
 @pytest.fixture
@@ -114,15 +114,15 @@ async def filled(db: Database) -> Store:
     await made.claim(await made.accept("leased", "a"))
     for key in ("dead", "revived", "waved", "purged"):
         await made.fail(await made.accept(key, "a"), is_last=True)
-    pace = Pace(await moves.read_clock(db))
-    for key, move in (("waved", moves.ignore_dead), ("purged", moves.purge_dead)):
+    pace = ReplaySchedule(await delivery_commands.read_clock(db))
+    for key, move in (("waved", delivery_commands.ignore_dead), ("purged", delivery_commands.purge_dead)):
         assert len(await move(db, await dead_of(made, key), ACTOR, limit=10)) == 1
-    assert len(await moves.replay_dead(db, await dead_of(made, "revived"), ACTOR, pace=pace, limit=10)) == 1
+    assert len(await delivery_commands.replay_dead(db, await dead_of(made, "revived"), ACTOR, pace=pace, limit=10)) == 1
     await made.end(await event_of(made, "revived"))
     again = await made.accept("again", "a", "b")
     await made.end(again)
     await made.end(again, 1)
-    assert (await moves.replay_events(db, [again], ACTOR, pace=pace)).added == 2
+    assert (await delivery_commands.replay_events(db, [again], ACTOR, pace=pace)).added == 2
     await made.end(again, 2)
     for number in range(3):
         await made.accept(f"line{number}", "ordered", order_key="c1")
@@ -187,7 +187,7 @@ async def insert_delivery(store: Store, event_id: UUID, recipient: str) -> None:
 async def test_messages_balance_however_they_were_sent(store: Store):
     await sent(store)
     found = await store.verify(is_deep=True)
-    assert found.imbalances == ()
+    assert found.violations == ()
     assert found.balance.published == 4
     assert await store.one("select count(*) from boathook.outcome where is_manual") == 2
 
@@ -197,12 +197,12 @@ async def event_of(store: Store, key: str):
 
 
 async def dead_of(store: Store, key: str) -> Selection:
-    return Selection(Filter(), keys=[(await event_of(store, key), 0)])
+    return Selection(ListFilter(), keys=[(await event_of(store, key), 0)])
 
 
 async def test_a_healthy_store_in_all_states_balances(store: Store):
     found = await store.verify(is_deep=True)
-    assert found.imbalances == ()
+    assert found.violations == ()
     balance = found.balance
     assert (balance.events, balance.owed, balance.replayed, balance.missing) == (14, 16, 2, 0)
     assert (balance.succeeded, balance.ignored, balance.dead, balance.purged) == (7, 2, 1, 1)
@@ -212,14 +212,14 @@ async def test_a_healthy_store_in_all_states_balances(store: Store):
 
 
 async def test_an_empty_store_balances(db: Database):
-    assert (await Store(db).verify(is_deep=True)).is_balanced
+    assert (await Store(db).verify(is_deep=True)).is_consistent
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every range so small that even the fewest events are many of them."""
-    walks = tuple(dataclasses.replace(walk, rows=3, most_rows=3) for walk in rules.WALKS)
-    monkeypatch.setattr(books, "WALKS", walks)
+    walks = tuple(dataclasses.replace(walk, rows=3, most_rows=3) for walk in invariants.SCANS)
+    monkeypatch.setattr(integrity, "SCANS", walks)
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ ARRIVAL = (
 @pytest.mark.usefixtures("tiny")
 async def test_the_sums_agree_though_events_arrive_between_looks(store: Store, arrive):
     found = await store.verify(progress=arrive)
-    assert found.imbalances == ()
+    assert found.violations == ()
     assert found.looks > 10
     assert found.balance.missing == 0
     assert found.balance.events > 14
@@ -262,14 +262,14 @@ async def test_the_sums_agree_though_events_arrive_between_looks(store: Store, a
 async def test_without_one_look_for_all_of_a_range_the_sums_would_disagree(
     store: Store, arrive, monkeypatch: pytest.MonkeyPatch
 ):
-    take = books._Check._take
+    take = integrity._Check._collect_row
     is_late = False
 
     def torn(self, row, totals):
         if not is_late or row["expected"] not in {"events", "owed"}:
             take(self, row, totals)
 
-    look = books._Check._look
+    look = integrity._Check._run_query
 
     async def twice(self, sql, arguments):
         nonlocal is_late
@@ -281,8 +281,8 @@ async def test_without_one_look_for_all_of_a_range_the_sums_would_disagree(
         await look(self, sql, arguments)
         self._figures.update({name: early[name] - before[name] for name in ("events", "owed")})
 
-    monkeypatch.setattr(books._Check, "_take", torn)
-    monkeypatch.setattr(books._Check, "_look", twice)
+    monkeypatch.setattr(integrity._Check, "_collect_row", torn)
+    monkeypatch.setattr(integrity._Check, "_run_query", twice)
     assert (await store.verify()).balance.missing != 0
     monkeypatch.undo()
     assert (await store.verify()).balance.missing == 0
@@ -294,14 +294,14 @@ ADVANCE = """
 
 
 async def test_the_check_can_write_nothing(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(books.SQL, "find_double_leases", ADVANCE)
-    with pytest.raises(JournalError, match="read-only"):
+    monkeypatch.setitem(integrity.SQL, "find_double_leases", ADVANCE)
+    with pytest.raises(DatabaseError, match="read-only"):
         await store.verify()
 
 
 @pytest.mark.usefixtures("tiny")
 async def test_progress_tells_every_look_and_never_goes_back(store: Store):
-    steps: list[books.Step] = []
+    steps: list[integrity.CheckProgress] = []
     await store.verify(progress=steps.append, is_deep=True)
     assert [step.number for step in steps] == sorted(step.number for step in steps)
     assert steps[-1].number == steps[-1].of
@@ -315,19 +315,19 @@ async def test_a_window_holds_what_is_of_its_time_and_whole_rules_besides(store:
     middle = ids.made_at(await event_of(store, "pending"))
     early, late = await store.verify(until=middle), await store.verify(since=middle)
     whole = await store.verify()
-    assert (early.imbalances, late.imbalances) == ((), ())
+    assert (early.violations, late.violations) == ((), ())
     assert 0 < early.balance.events < whole.balance.events
     assert early.balance.events + late.balance.events == whole.balance.events
     assert early.balance.owed + late.balance.owed == whole.balance.owed
     await store.db.execute(f"delete from boathook.outcome where event_id = {GOOD}")
     await store.db.execute("drop index boathook.dedup_replay_key")
-    assert {one.check for one in (await store.verify(since=middle)).imbalances} == {"the schema's guards stand"}
-    assert "every delivery owed is there" in {one.check for one in (await store.verify(until=middle)).imbalances}
+    assert {one.check for one in (await store.verify(since=middle)).violations} == {"the schema's guards stand"}
+    assert "every delivery exists" in {one.check for one in (await store.verify(until=middle)).violations}
 
 
 async def test_a_look_that_is_cut_short_is_made_again_smaller(store: Store, monkeypatch: pytest.MonkeyPatch):
-    look, sizes, cuts = books._Check._look, [], iter([True, True])
-    bound = books._Check._bound
+    look, sizes, cuts = integrity._Check._run_query, [], iter([True, True])
+    bound = integrity._Check._bound
 
     async def noted(self, walk, low, rows):
         sizes.append(rows)
@@ -338,12 +338,12 @@ async def test_a_look_that_is_cut_short_is_made_again_smaller(store: Store, monk
             raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
         await look(self, sql, arguments)
 
-    monkeypatch.setattr(books._Check, "_bound", noted)
-    monkeypatch.setattr(books._Check, "_look", cut_twice)
-    monkeypatch.setattr(books, "_RETRY_S", 0.0)
+    monkeypatch.setattr(integrity._Check, "_bound", noted)
+    monkeypatch.setattr(integrity._Check, "_run_query", cut_twice)
+    monkeypatch.setattr(integrity, "_RETRY_S", 0.0)
     found = await store.verify()
     assert sizes[:3] == [4_000, 2_000, 1_000]
-    assert found.is_balanced
+    assert found.is_consistent
     assert found.balance.events == 14
 
 
@@ -351,9 +351,9 @@ async def test_a_look_that_is_cut_short_for_ever_is_no_verdict(store: Store, mon
     async def cut(*_: object) -> None:
         raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
 
-    monkeypatch.setattr(books._Check, "_look", cut)
-    monkeypatch.setattr(books, "_RETRY_S", 0.0)
-    with pytest.raises(JournalUnavailable, match="statement timeout"):
+    monkeypatch.setattr(integrity._Check, "_run_query", cut)
+    monkeypatch.setattr(integrity, "_RETRY_S", 0.0)
+    with pytest.raises(DatabaseUnavailable, match="statement timeout"):
         await store.verify()
 
 
@@ -364,17 +364,17 @@ async def test_it_rests_after_each_look_as_long_as_it_is_told(store: Store, monk
     async def noted(seconds: float) -> None:
         rests.append(seconds)
 
-    monkeypatch.setattr("boathook.journal.books.sleep", noted)
-    assert (await store.verify()).is_balanced
+    monkeypatch.setattr("boathook.db.integrity.sleep", noted)
+    assert (await store.verify()).is_consistent
     assert set(rests) == {0.0}
     rests.clear()
     found = await store.verify(rest=3.0)
     assert len(rests) > 10
     assert min(rests) > 0
-    assert max(rests) >= 3 * found.longest_look_s
+    assert max(rests) >= 3 * found.longest_query_s
 
 
-async def emptied(store: Store, pg_url: str) -> books.Books:
+async def emptied(store: Store, pg_url: str) -> integrity.IntegrityReport:
     """Verify while a week is emptied as retention does it, just so that a look waits for that."""
     event = await event_of(store, "nobody")
     key = "delete from boathook.dedup where event_id <> $1"
@@ -385,7 +385,7 @@ async def emptied(store: Store, pg_url: str) -> books.Books:
     await store.db.execute("delete from boathook.audit")
     await store.db.execute("delete from boathook.retention")
     await store.db.execute(key, event)
-    assert (await store.verify()).imbalances == ()
+    assert (await store.verify()).violations == ()
     week = await store.one("select tableoid::regclass::text from boathook.event")
     async with await psycopg.AsyncConnection.connect(pg_url) as keeper:
         await keeper.execute(f"lock table {week} in access exclusive mode")
@@ -405,31 +405,33 @@ async def emptied(store: Store, pg_url: str) -> books.Books:
 @pytest.fixture
 def memory_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the dedup memory alone, so that it is this look which waits."""
-    monkeypatch.setattr(books, "WALKS", (rules.MEMORY,))
-    monkeypatch.setitem(books.SQL, "find_extent", "select null::uuid as first, null::uuid as last, now() as now")
-    monkeypatch.setitem(books.SQL, "find_memory_bound", "select null::uuid where $1::uuid is null and $2::bigint = 0")
+    monkeypatch.setattr(integrity, "SCANS", (invariants.DEDUP_MEMORY,))
+    monkeypatch.setitem(integrity.SQL, "find_extent", "select null::uuid as first, null::uuid as last, now() as now")
+    monkeypatch.setitem(
+        integrity.SQL, "find_memory_bound", "select null::uuid where $1::uuid is null and $2::bigint = 0"
+    )
 
 
 @pytest.mark.usefixtures("memory_only")
 async def test_a_week_emptied_while_a_look_waits_for_it_is_no_false_alarm(store: Store, pg_url: str):
-    assert (await emptied(store, pg_url)).imbalances == ()
+    assert (await emptied(store, pg_url)).violations == ()
 
 
 @pytest.mark.usefixtures("memory_only")
 async def test_with_a_snapshot_from_before_the_wait_it_would_be(
     store: Store, pg_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(books, "_ISOLATION", "repeatable_read")
+    monkeypatch.setattr(integrity, "_ISOLATION", "repeatable_read")
     found = await emptied(store, pg_url)
-    assert [one.check for one in found.imbalances] == ["every dedup key has its event"]
+    assert [one.check for one in found.violations] == ["every dedup key has its event"]
 
 
 async def test_each_imbalance_is_explained_by_examples(store: Store):
     event = await event_of(store, "pending")
     await store.db.execute("delete from boathook.delivery where event_id = $1 and ordinal = 1", event)
-    (found,) = (await store.verify()).imbalances
+    (found,) = (await store.verify()).violations
     name = ids.show("evt", event)
-    assert found.check == "every delivery owed is there"
+    assert found.check == "every delivery exists"
     assert str(found.examples[0]) == f"{name}: expected 2 deliveries, as when it was accepted; found 1 are there"
     assert found.examples[0].look == f"boathook events show {name}"
     assert "boathook events replay" in found.remedy
@@ -457,7 +459,7 @@ async def break_many(store: Store, number: int) -> None:
 
 async def test_memory_grows_neither_with_the_events_nor_with_what_is_wrong(db: Database, monkeypatch):
     monkeypatch.setattr(
-        books, "WALKS", tuple(dataclasses.replace(walk, rows=200, most_rows=200) for walk in rules.WALKS)
+        integrity, "SCANS", tuple(dataclasses.replace(walk, rows=200, most_rows=200) for walk in invariants.SCANS)
     )
     store, peaks = Store(db), []
     for number in (1_000, 10_000):
@@ -468,8 +470,8 @@ async def test_memory_grows_neither_with_the_events_nor_with_what_is_wrong(db: D
         found = await store.verify(is_deep=True)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        counts = {one.check: (one.count, len(one.examples)) for one in found.imbalances}
-        assert counts["every delivery owed is there"] == (number, 5)
+        counts = {one.check: (one.count, len(one.examples)) for one in found.violations}
+        assert counts["every delivery exists"] == (number, 5)
         assert counts["bodies match their hashes"] == (number, 5)
     assert peaks[1] < 1.5 * peaks[0]
 
@@ -491,11 +493,11 @@ UNCHECKED = """
 
 SEALED = "select boathook.seal_audit(1000);"
 BREAKAGES = {
-    "a delivery lost": ("every delivery owed is there", f"delete from boathook.delivery where event_id = {PENDING} and ordinal = 1"),
-    "all deliveries lost": ("every delivery owed is there", f"delete from boathook.delivery where event_id = {PENDING}"),
-    "an outcome lost": ("every delivery owed is there", f"delete from boathook.outcome where event_id = {GOOD}"),
-    "a delivery too many": ("every delivery owed is there", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({PENDING}, 2, 'c')"),
-    "a purge without its record": ("every delivery owed is there", "delete from boathook.audit where action = 'dead.purge'"),
+    "a delivery lost": ("every delivery exists", f"delete from boathook.delivery where event_id = {PENDING} and ordinal = 1"),
+    "all deliveries lost": ("every delivery exists", f"delete from boathook.delivery where event_id = {PENDING}"),
+    "an outcome lost": ("every delivery exists", f"delete from boathook.outcome where event_id = {GOOD}"),
+    "a delivery too many": ("every delivery exists", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({PENDING}, 2, 'c')"),
+    "a purge without its record": ("every delivery exists", "delete from boathook.audit where action = 'dead.purge'"),
     "an event lost": ("nothing without its event", f"delete from boathook.event where id = {PENDING}"),
     "a delivery of nothing": ("nothing without its event", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({NOWHERE}, 0, 'c')"),
     "an attempt of nothing": ("nothing without its event", f"insert into boathook.attempt values ({NOWHERE}, 0, 1, 'failed', null, null, null, 'w', now(), now())"),
@@ -536,13 +538,13 @@ BREAKAGES = {
     "a key of nothing": ("every dedup key has its event", f"insert into boathook.dedup values (gen_random_uuid(), null, {NOWHERE}, sha256(''), now())"),
     "an event with two keys": ("one dedup key an event", f"insert into boathook.dedup values (gen_random_uuid(), null, {GOOD}, sha256('{{}}'), now())"),
     "a key of another body": ("dedup keys know the right body", f"update boathook.dedup set body_sha256 = sha256('x') where event_id = {GOOD}"),
-    "a replay of what was never owed": ("replays are about what was owed first", f"update boathook.delivery set recipient = 'z', is_replay = true, ordinal = 7 where event_id = {PENDING} and ordinal = 1"),
-    "an item of a whole event": ("deliveries are about what was owed", f"update boathook.delivery set item_path = 'a', item_type = 't' where event_id = {PENDING}"),
-    "the whole of an event of items": ("deliveries are about what was owed", f"update boathook.dedup set item_path = 'a' where event_id = {PENDING}"),
+    "a replay of what was never owed": ("replays refer to original deliveries", f"update boathook.delivery set recipient = 'z', is_replay = true, ordinal = 7 where event_id = {PENDING} and ordinal = 1"),
+    "an item of a whole event": ("deliveries refer to their event", f"update boathook.delivery set item_path = 'a', item_type = 't' where event_id = {PENDING}"),
+    "the whole of an event of items": ("deliveries refer to their event", f"update boathook.dedup set item_path = 'a' where event_id = {PENDING}"),
     "all attempts lost": ("attempts of ended deliveries", "truncate boathook.attempt"),
-    "all outcomes lost": ("every delivery owed is there", "truncate boathook.outcome"),
+    "all outcomes lost": ("every delivery exists", "truncate boathook.outcome"),
     "all events lost": ("nothing without its event", "truncate boathook.event"),
-    "a purge that was none": ("every delivery owed is there", "update boathook.audit set subject = 'dlv_x' where action = 'dead.purge'"),
+    "a purge that was none": ("every delivery exists", "update boathook.audit set subject = 'dlv_x' where action = 'dead.purge'"),
     "a decision for another": ("what is ignored was decided", "update boathook.audit set subject = 'dlv_x' where action = 'dead.ignore'"),
     "a key that another event bears": ("every event is remembered", f"update boathook.dedup set event_id = {PENDING} where event_id = {GOOD}"),
     "a conflict with nothing": ("conflicts differ from their event", f"update boathook.conflict set event_id = {NOWHERE}"),
@@ -583,7 +585,7 @@ async def test_every_breakage_of_messages_is_found(store: Store, name: str):
     await sent(store)
     check, sql = MESSAGES[name]
     await store.db.execute(sql)
-    assert check in {imbalance.check for imbalance in (await store.verify(is_deep=True)).imbalances}
+    assert check in {imbalance.check for imbalance in (await store.verify(is_deep=True)).violations}
 
 
 @pytest.mark.parametrize("name", BREAKAGES)
@@ -592,7 +594,7 @@ async def test_every_breakage_is_found(store: Store, name: str):
     check, sql = BREAKAGES[name]
     await store.db.execute(sql)
     found = await store.verify(is_deep=True)
-    broken = {imbalance.check: imbalance for imbalance in found.imbalances}
+    broken = {imbalance.check: imbalance for imbalance in found.violations}
     assert check in broken, f"found only {list(broken)}"
     assert broken[check].count >= 1
     assert 1 <= len(broken[check].examples) <= 5
@@ -604,25 +606,27 @@ async def test_every_breakage_is_found(store: Store, name: str):
 def test_every_rule_is_broken_in_more_than_forty_ways_in_all():
     ways = [*BREAKAGES.values(), *MESSAGES.values()]
     assert len(ways) > 40
-    assert {check for check, _ in ways} == {rule.title for rule in rules.RULES}
-    assert len({rule.title for rule in rules.RULES}) == len(rules.RULES)
+    assert {check for check, _ in ways} == {rule.title for rule in invariants.INVARIANTS}
+    assert len({rule.title for rule in invariants.INVARIANTS}) == len(invariants.INVARIANTS)
 
 
 async def test_an_event_dropped_by_retention_may_leave_its_key_behind(store: Store):
     event = await event_of(store, "good")
     for table in ("event where id", "outcome where event_id", "attempt where event_id", "conflict where event_id"):
         await store.db.execute(f"delete from boathook.{table} = $1", event)
-    assert {found.check for found in (await store.verify()).imbalances} == {"every dedup key has its event"}
+    assert {found.check for found in (await store.verify()).violations} == {"every dedup key has its event"}
     await store.db.execute("insert into boathook.retention (kind, reason, dropped) values ('event', 'age', 1)")
-    assert (await store.verify()).is_balanced
+    assert (await store.verify()).is_consistent
 
 
 async def test_an_expired_key_may_be_gone(store: Store):
     event = await event_of(store, "nobody")
     await store.db.execute("delete from boathook.dedup where event_id = $1", event)
     await store.db.execute("update boathook.event set accepted_at = now() - interval '31 days' where id = $1", event)
-    assert (await store.verify()).is_balanced
-    assert not (await books.verify(store.db, dedup_days=60)).is_balanced
+    assert (await store.verify()).is_consistent
+    assert not (await integrity.check_integrity(store.db, dedup_days=60)).is_consistent
     await store.db.execute("insert into boathook.retention (kind, reason, dropped) values ('dedup', 'age', 1)")
-    assert (await books.verify(store.db, dedup_days=60)).is_balanced, "raising the days revives no dropped key"
-    assert (await books.verify(store.db, dedup_days=60, dedup_days_of={"stripe": 2.0})).is_balanced
+    assert (await integrity.check_integrity(store.db, dedup_days=60)).is_consistent, (
+        "raising the days revives no dropped key"
+    )
+    assert (await integrity.check_integrity(store.db, dedup_days=60, dedup_days_of={"stripe": 2.0})).is_consistent

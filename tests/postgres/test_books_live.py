@@ -12,19 +12,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from boathook.config.tables import RetentionSettings
+from boathook.db import delivery_commands, integrity, invariants
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
+from boathook.db.events import EventStore
+from boathook.db.maintenance import run_maintenance
+from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
-from boathook.domain.errors import RowRefused
+from boathook.domain.errors import ValueRejected
 from boathook.domain.model import Accepted
-from boathook.journal import books, moves, rules
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action, Pace, Selection
-from boathook.journal.upkeep import run_upkeep
 from tests.postgres.test_books import new_event
 from tests.support import eventually
 
-ACTION = Action(actor="test", note="because")
+ACTION = AuditContext(actor="test", note="because")
 RETENTION = RetentionSettings(
     events_days=7,
     dedup_days=30,
@@ -80,7 +80,7 @@ class Traffic:
         """Lease one delivery and end its attempt in one of the ways there are."""
         try:
             held = await self.db.fetchrow(CLAIM)
-        except RowRefused:  # another has leased the same order key at this very moment
+        except ValueRejected:  # another has leased the same order key at this very moment
             return
         if held is None:
             return
@@ -98,22 +98,25 @@ class Traffic:
 
     async def operate(self) -> None:
         """Decide about a few dead letters, or run events again."""
-        dead, pace = Selection(Filter()), Pace(await moves.read_clock(self.db))
+        dead, pace = Selection(ListFilter()), ReplaySchedule(await delivery_commands.read_clock(self.db))
         await asyncio.sleep(PAUSE_S)
-        if await moves.purge_dead(self.db, dead, ACTION, limit=2):
+        if await delivery_commands.purge_dead(self.db, dead, ACTION, limit=2):
             self.done.add("purged")
-        if await moves.ignore_dead(self.db, dead, ACTION, limit=2):
+        if await delivery_commands.ignore_dead(self.db, dead, ACTION, limit=2):
             self.done.add("waved")
-        if await moves.replay_dead(self.db, dead, ACTION, pace=pace, limit=2):
+        if await delivery_commands.replay_dead(self.db, dead, ACTION, pace=pace, limit=2):
             self.done.add("revived")
         ended = await self.db.fetch("select event_id as id from boathook.outcome order by random() limit 2")
-        if ended and (await moves.replay_events(self.db, [row["id"] for row in ended], ACTION, pace=pace)).added:
+        if (
+            ended
+            and (await delivery_commands.replay_events(self.db, [row["id"] for row in ended], ACTION, pace=pace)).added
+        ):
             self.done.add("replayed")
 
     async def keep(self) -> None:
         """Do a round of upkeep, which empties and drops old weeks, and thins out what is left of others."""
         await asyncio.sleep(PAUSE_S)
-        report = await run_upkeep(self.db, RETENTION)
+        report = await run_maintenance(self.db, RETENTION)
         self.done.update(kind for (kind, _), number in report.dropped.items() if number)
         if report.weeks_dropped:
             self.done.add("weeks dropped")
@@ -191,12 +194,12 @@ EVERYTHING = {
 async def test_a_store_under_full_work_balances_at_every_moment(
     db: Database, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ):
-    small = tuple(replace(walk, rows=40, most_rows=40) for walk in rules.WALKS)
+    small = tuple(replace(walk, rows=40, most_rows=40) for walk in invariants.SCANS)
     deadline = time.monotonic() + 90
     for number in itertools.count():
-        monkeypatch.setattr(books, "WALKS", small if number % 2 else rules.WALKS)
-        found = await books.verify(db, dedup_days=30, is_deep=True)
-        assert found.imbalances == ()
+        monkeypatch.setattr(integrity, "SCANS", small if number % 2 else invariants.SCANS)
+        found = await integrity.check_integrity(db, dedup_days=30, is_deep=True)
+        assert found.violations == ()
         assert found.balance.missing == 0
         if number >= ROUNDS and traffic.done >= EVERYTHING:
             break
@@ -205,7 +208,7 @@ async def test_a_store_under_full_work_balances_at_every_moment(
 
 async def test_damage_is_found_under_full_work(db: Database, traffic: Traffic):
     event = await eventually(lambda: traffic.db.fetchval(LOSE))
-    found = await books.verify(db, dedup_days=30)
-    assert "every delivery owed is there" in {one.check for one in found.imbalances}
-    subjects = {example.subject for one in found.imbalances for example in one.examples}
+    found = await integrity.check_integrity(db, dedup_days=30)
+    assert "every delivery exists" in {one.check for one in found.violations}
+    subjects = {example.subject for one in found.violations for example in one.examples}
     assert ids.show("evt", event) in subjects

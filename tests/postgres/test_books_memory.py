@@ -8,9 +8,9 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from boathook.journal import books, rules
-from boathook.journal.database import Database
-from boathook.journal.upkeep import SQL as CHORES
+from boathook.db import integrity, invariants
+from boathook.db.database import Database
+from boathook.db.maintenance import SQL as CHORES
 
 EVENTS: Final = 30_000
 """Their keys fill some five hundred pages, of which the index tells apart four ranges."""
@@ -58,15 +58,15 @@ class Memory:
 
     async def verify(self) -> dict[str, int]:
         """Return how often each rule of the memory is broken."""
-        found = await books.verify(self.db, dedup_days=30)
-        return {one.check: one.count for one in found.imbalances}
+        found = await integrity.check_integrity(self.db, dedup_days=30)
+        return {one.check: one.count for one in found.violations}
 
     async def pages_of(self, first: int, last: int) -> tuple[int, int]:
         """Return how many pages of dedup memory a look at a range reads, and how many there are."""
         arguments = [self.id_of(first), self.id_of(last), [self.id_of(1)], [await self.key_of(1)], [], [], 30.0]
         async with self.db.acquire() as connection, connection.transaction():
-            await connection.execute(books.SQL["prepare_look"])
-            sql = "explain (analyze, buffers, format json) " + books._composed(rules.MEMORY)
+            await connection.execute(integrity.SQL["prepare_look"])
+            sql = "explain (analyze, buffers, format json) " + integrity._range_query(invariants.DEDUP_MEMORY)
             plan = await connection.fetchval(sql, *arguments)
             return _pages(plan), await connection.fetchval(CHORES["measure_dedup"])
 
@@ -87,7 +87,7 @@ def _pages(plan: str) -> int:
 
 @pytest.fixture
 async def memory(db: Database, pg_url: str, monkeypatch: pytest.MonkeyPatch) -> Memory:
-    monkeypatch.setattr(books, "WALKS", (rules.MEMORY,))
+    monkeypatch.setattr(integrity, "SCANS", (invariants.DEDUP_MEMORY,))
     made = Memory(db, pg_url)
     await db.execute("alter table boathook.dedup set (autovacuum_enabled = off)")
     await db.execute("truncate boathook.dedup")  # rows must lie in their order, not where an earlier test has left room
@@ -159,8 +159,8 @@ async def test_damage_is_found_wherever_its_key_lies(
 ):
     if is_reused:
         await reuse(memory)
-    small = dataclasses.replace(rules.MEMORY, rows=1_500, most_rows=1_500)
-    monkeypatch.setattr(books, "WALKS", (small,))
+    small = dataclasses.replace(invariants.DEDUP_MEMORY, rows=1_500, most_rows=1_500)
+    monkeypatch.setattr(integrity, "SCANS", (small,))
     places = [10_000, 20_000, 30_000] if not is_reused else [10_000, EVENTS + 5_000, EVENTS + 15_000, EVENTS + 28_000]
     for n in places:
         await memory.db.execute(DAMAGE[rule], memory.id_of(n))
@@ -176,8 +176,8 @@ async def test_the_bounds_of_ranges_part_no_event_from_its_keys(memory: Memory, 
     await memory.db.execute("delete from boathook.event where id > $1", memory.id_of(1_000))
     await memory.db.execute("delete from boathook.dedup where event_id > $1", memory.id_of(1_000))
     for rows in (1, 2, 7, 100, 101, 999, 1_000):
-        walk = dataclasses.replace(rules.MEMORY, rows=rows, most_rows=rows)
-        monkeypatch.setattr(books, "WALKS", (walk,))
+        walk = dataclasses.replace(invariants.DEDUP_MEMORY, rows=rows, most_rows=rows)
+        monkeypatch.setattr(integrity, "SCANS", (walk,))
         assert await memory.verify() == {"one dedup key an event": 3, "every dedup key has its event": 1}
 
 
@@ -197,8 +197,8 @@ async def test_the_index_tells_what_expired_too(memory: Memory):
 
 def fitted(rows: int, *, fixed_s: float, each_s: float, looks: int = 40) -> list[int]:
     """Return the sizes that a walk comes to where a look takes *fixed_s* and *each_s* for each row."""
-    walk = dataclasses.replace(rules.MEMORY, rows=rows)
-    size, sizes = books._Size(walk), []
+    walk = dataclasses.replace(invariants.DEDUP_MEMORY, rows=rows)
+    size, sizes = integrity._RangeSize(walk), []
     for _ in range(looks):
         size.fit(fixed_s + each_s * size.rows)
         sizes.append(size.rows)
@@ -211,7 +211,7 @@ def test_ranges_are_fitted_to_a_quarter_of_a_second():
 
 
 def test_ranges_do_not_shrink_where_small_ones_take_as_long():
-    assert set(fitted(4_000, fixed_s=3.0, each_s=1e-6)[-20:]) == {rules.MEMORY.most_rows}
+    assert set(fitted(4_000, fixed_s=3.0, each_s=1e-6)[-20:]) == {invariants.DEDUP_MEMORY.most_rows}
 
 
 def test_between_the_two_a_look_reads_as_much_for_its_rows_as_besides_them():
@@ -221,7 +221,7 @@ def test_between_the_two_a_look_reads_as_much_for_its_rows_as_besides_them():
 
 
 def test_a_look_that_was_slow_by_chance_does_not_keep_ranges_large():
-    size = books._Size(rules.MEMORY)
+    size = integrity._RangeSize(invariants.DEDUP_MEMORY)
     for took in (5.0, 0.01, 5.0, 0.01):
         size.fit(took)
     for _ in range(20):

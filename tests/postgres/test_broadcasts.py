@@ -3,24 +3,24 @@
 import asyncio
 import gc
 
+from boathook.db.database import Database
+from boathook.db.pubsub import CHANNEL, Subscriber, Subscription, notify_call
 from boathook.handlers.sessions import call
-from boathook.journal.broadcasts import CHANNEL, Ear, Hearing, tell
-from boathook.journal.database import Database
 from tests.support import eventually
 
 
 async def publish_live(db: Database, channel: str, *messages: object) -> None:
     async with db.transaction() as connection:
         for message in messages:
-            await call(connection, *tell(channel, message))
+            await call(connection, *notify_call(channel, message))
 
 
-async def open_ears(db: Database, *hearings: Hearing) -> None:
+async def open_ears(db: Database, *hearings: Subscription) -> None:
     """Return once each of them hears, and has heard nothing yet."""
     for hearing in hearings:
         hearing.put("ready?")
 
-        async def is_open(hearing: Hearing = hearing) -> bool:
+        async def is_open(hearing: Subscription = hearing) -> bool:
             await publish_live(db, hearing.channel, "ready?")
             await asyncio.sleep(0.05)
             return len(hearing._waiting) > 1
@@ -33,13 +33,13 @@ async def open_ears(db: Database, *hearings: Hearing) -> None:
             pass
 
 
-async def next_of(hearing: Hearing) -> object:
+async def next_of(hearing: Subscription) -> object:
     return await asyncio.wait_for(anext(hearing), 300)
 
 
 async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db, pg_url):
     others = [await Database.open(pg_url, purpose=f"ear{n}", size=2) for n in range(2)]
-    hearings = [Ear(other).hear("cars") for other in others]
+    hearings = [Subscriber(other).hear("cars") for other in others]
     await open_ears(db, *hearings)
     await publish_live(db, "cars", 1, {"two": [2]})
     await publish_live(db, "cars", None)
@@ -50,22 +50,22 @@ async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db,
 
 
 async def test_what_is_rolled_back_is_not_heard(db):
-    hearing = Ear(db).hear("cars")
+    hearing = Subscriber(db).hear("cars")
     await open_ears(db, hearing)
     async with db.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await call(connection, *tell("cars", "never"))
+        await call(connection, *notify_call("cars", "never"))
         await transaction.rollback()
     await publish_live(db, "cars", "after")
     assert await next_of(hearing) == "after"
 
 
 async def test_nothing_is_heard_before_the_commit(db):
-    hearing = Ear(db).hear("cars")
+    hearing = Subscriber(db).hear("cars")
     await open_ears(db, hearing)
     async with db.transaction() as connection:
-        await call(connection, *tell("cars", "held"))
+        await call(connection, *notify_call("cars", "held"))
         await publish_live(db, "cars", "quick")
         assert await next_of(hearing) == "quick"
     assert await next_of(hearing) == "held"
@@ -78,7 +78,7 @@ async def test_a_process_listens_once_however_many_read_and_not_at_all_without_r
             " and datname = current_database()"
         )
 
-    ear = Ear(db)
+    ear = Subscriber(db)
     assert await listening() == 0
     hearings = [ear.hear(f"c{n}") for n in range(20)]
     await open_ears(db, *hearings)
@@ -86,7 +86,7 @@ async def test_a_process_listens_once_however_many_read_and_not_at_all_without_r
 
 
 async def test_a_lost_connection_is_made_again(db):
-    hearing = Ear(db).hear("cars")
+    hearing = Subscriber(db).hear("cars")
     await open_ears(db, hearing)
     ended = await db.fetch(
         "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:test:pulse'"
@@ -99,16 +99,16 @@ async def test_a_lost_connection_is_made_again(db):
 
 
 async def test_a_reader_that_is_let_go_of_costs_nothing(db):
-    ear = Ear(db)
+    ear = Subscriber(db)
     hearing = ear.hear("cars")
     for _ in range(50):
         ear.hear("cars")
     gc.collect()
-    assert list(ear._readers) == [hearing]
+    assert list(ear._subscriptions) == [hearing]
 
 
 async def test_foreign_messages_on_our_channel_are_ignored(db):
-    hearing = Ear(db).hear("cars")
+    hearing = Subscriber(db).hear("cars")
     await open_ears(db, hearing)
     for text in ("", "{", "[]", '{"c": 7}', '{"c": "cars"}'):
         await db.execute("select pg_notify($1, $2)", CHANNEL, text)

@@ -11,12 +11,12 @@ import pytest
 
 from boathook import Boathook
 from boathook.config import Settings, load
-from boathook.dispatch import chores, keeper
-from boathook.dispatch.chores import next_time
-from boathook.dispatch.keeper import run_keeper
+from boathook.db.database import Connection, Database
+from boathook.delivery import chores, keeper
+from boathook.delivery.chores import next_time
+from boathook.delivery.keeper import run_keeper
 from boathook.domain.errors import ConfigError
-from boathook.journal.database import Connection, Database
-from boathook.telemetry import emit
+from boathook.observability import meters
 from tests.support import eventually
 
 TURNS = """
@@ -32,9 +32,9 @@ SEATS = """
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    emit.reset()
+    meters.reset()
     yield
-    emit.reset()
+    meters.reset()
 
 
 def settings_for(db: Database) -> Settings:
@@ -54,7 +54,7 @@ async def kept(db: Database, *hooks: Boathook) -> AsyncIterator[None]:
 
 
 def count(outcome: str, chore: str = "tidy") -> float:
-    return emit.counter("boathook_chores_total", app="shop", chore=chore, outcome=outcome).value
+    return meters.counter("boathook_chores_total", app="shop", chore=chore, outcome=outcome).value
 
 
 class Busy:
@@ -150,7 +150,7 @@ async def test_of_two_keepers_one_does_the_chores(db: Database):
 
 
 async def test_mutant_without_the_seat_both_keepers_do_them(db: Database, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeper, "keeper_seat", give_to_all)
+    monkeypatch.setattr(keeper, "elect_keeper", give_to_all)
     first, second = Busy(0.0), Busy(0.0)
     async with kept(db, first.hook()), kept(db, second.hook()):
         await eventually(lambda: first.runs and second.runs)
@@ -193,7 +193,7 @@ async def test_a_chore_is_never_done_twice_at_once_though_the_seat_is_lost(db: D
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_mutant_without_the_turn_it_is_done_twice_at_once(db: Database, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chores, "turn", give_to_all)
+    monkeypatch.setattr(chores, "try_advisory_lock", give_to_all)
     assert (await hand_over(db)).most >= 2
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from boathook.domain.errors import JournalError, JournalUnavailable
-from boathook.journal import concurrent_indexes, migrations
-from boathook.journal.migrations import connected, migrate, pending
+from boathook.db import concurrent_indexes, migrations
+from boathook.db.migrations import connected, list_pending, migrate
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from tests.support import eventually
 
 INDEXES = ("delivery_dead_group", "delivery_died")
@@ -165,13 +165,13 @@ async def test_what_was_killed_in_the_middle_is_built_by_migrating_again(url: st
     async with held(url, holding):
         migrating = asyncio.create_task(migrate(url))
         await kill(url, await waiting(url, "create index concurrently%"))
-        with pytest.raises(JournalError, match=REVISION):
+        with pytest.raises(DatabaseError, match=REVISION):
             await migrating
         assert (await validity(url))[index] is False
-        assert REVISION in await pending(url)
+        assert REVISION in await list_pending(url)
     assert REVISION in await migrate(url)
     assert await validity(url) == dict.fromkeys(INDEXES, True)
-    assert await pending(url) == []
+    assert await list_pending(url) == []
 
 
 async def leave_half_built(url: str) -> None:
@@ -187,7 +187,7 @@ async def test_what_was_killed_while_a_half_built_index_was_dropped_is_built_too
     async with held(url, "select from boathook.delivery"):
         migrating = asyncio.create_task(migrate(url))
         await kill(url, await waiting(url, "drop index concurrently%"))
-        with pytest.raises(JournalError):
+        with pytest.raises(DatabaseError):
             await migrating
     assert REVISION in await migrate(url)
     assert await validity(url) == dict.fromkeys(INDEXES, True)
@@ -222,18 +222,18 @@ async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str,
     )
     monkeypatch.setattr(migrations, "_TRY_LOCK", taken)
     monkeypatch.setattr(migrations, "_LOCK_TIMEOUT", "60s")
-    monkeypatch.setattr(concurrent_indexes, "_WAIT", "2s")
-    monkeypatch.setattr(concurrent_indexes, "_TRIES", 1)
-    assert any(isinstance(one, JournalError) for one in await migrated_together(url))
+    monkeypatch.setattr(concurrent_indexes, "_LOCK_TIMEOUT", "2s")
+    monkeypatch.setattr(concurrent_indexes, "_MAX_TRIES", 1)
+    assert any(isinstance(one, DatabaseError) for one in await migrated_together(url))
 
 
 async def test_whom_a_build_waits_for_is_told_and_in_the_end_refused(
     url: str, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(concurrent_indexes, "_WAIT", "2s")
-    monkeypatch.setattr(concurrent_indexes, "_TELL_S", 0.05)
+    monkeypatch.setattr(concurrent_indexes, "_LOCK_TIMEOUT", "2s")
+    monkeypatch.setattr(concurrent_indexes, "_LOG_INTERVAL_S", 0.05)
     async with held(url, READ):
-        with pytest.raises(JournalUnavailable) as refusal:
+        with pytest.raises(DatabaseUnavailable) as refusal:
             await migrate(url)
     assert re.search(
         rf"{REVISION} waits .* 2s long: pid \d+ \(.*idle in transaction\) since .*pg_terminate", str(refusal.value)
@@ -250,7 +250,7 @@ async def test_who_waits_too_long_for_the_turn_is_told_what_to_do(
     for bound, seconds in {"_MAX_WAIT_S": 1.0, "_LOG_INTERVAL_S": 0.4}.items():
         monkeypatch.setattr(migrations, bound, seconds)
     async with migrations._lock(url):
-        with pytest.raises(JournalUnavailable, match="another process has been migrating"):
+        with pytest.raises(DatabaseUnavailable, match="another process has been migrating"):
             await migrate(url)
     assert lines.of("migration_lock_wait")
     assert REVISION in await migrate(url)
@@ -301,7 +301,7 @@ async def test_what_cannot_be_repeated_or_undone_is_refused_before_anything_is_d
     pg_url: str, app: Path, statement: str
 ):
     (app / "0002_find.sql").write_text((app / "0002_find.sql").read_text() + statement)
-    with pytest.raises(JournalError, match=r"shelf/0002_find is of the kind .*can be repeated") as refusal:
+    with pytest.raises(DatabaseError, match=r"shelf/0002_find is of the kind .*can be repeated") as refusal:
         await migrate(pg_url, [("shelf", app)])
     assert repr(statement) in str(refusal.value)
     with psycopg.connect(pg_url) as connection:
@@ -310,13 +310,13 @@ async def test_what_cannot_be_repeated_or_undone_is_refused_before_anything_is_d
 
 async def test_a_statement_that_the_database_refuses_is_named(pg_url: str, app: Path):
     (app / "0002_find.sql").write_text("-- concurrently\ncreate index concurrently if not exists a on shelf.none (a)")
-    with pytest.raises(JournalError, match=r'shelf/0002_find was refused: relation "shelf.none" does not exist'):
+    with pytest.raises(DatabaseError, match=r'shelf/0002_find was refused: relation "shelf.none" does not exist'):
         await migrate(pg_url, [("shelf", app)])
 
 
 async def test_a_build_in_a_transaction_is_told_how_to_be_written(pg_url: str, app: Path):
     (app / "0002_find.sql").write_text("create index concurrently if not exists book_title on shelf.book (title)")
-    with pytest.raises(JournalError, match="has the first line `-- concurrently`"):
+    with pytest.raises(DatabaseError, match="has the first line `-- concurrently`"):
         await migrate(pg_url, [("shelf", app)])
 
 

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 import boathook.apps.billing
-from boathook.domain.errors import JournalUnavailable
-from boathook.journal import connection
-from boathook.journal.database import Database, is_gone
-from boathook.journal.migrations import connected
+from boathook.db import connection
+from boathook.db.database import Database, is_connection_closed
+from boathook.db.migrations import connected
+from boathook.domain.errors import DatabaseUnavailable
 from tests.databases import with_database
 
 _CANCEL = vars(asyncpg.Connection)["_cancel_current_command"]
@@ -30,7 +30,7 @@ def silent_url() -> str:
 
 
 async def complaint(url: str) -> str:
-    with pytest.raises(JournalUnavailable) as caught:
+    with pytest.raises(DatabaseUnavailable) as caught:
         await Database.open(url, purpose="test", size=1, connect_timeout_s=3)
     return str(caught.value)
 
@@ -44,7 +44,7 @@ async def test_a_server_that_is_down_is_named_by_its_setting_with_the_fix(silent
 
 
 async def test_migrations_say_the_same(silent_url: str):
-    with pytest.raises(JournalUnavailable, match=r"database\.url cannot be reached: .+start the server"):
+    with pytest.raises(DatabaseUnavailable, match=r"database\.url cannot be reached: .+start the server"):
         async with connected(silent_url):
             pass
 
@@ -54,7 +54,7 @@ async def test_a_server_that_does_not_answer_in_time_is_told_of_too():
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         url = f"postgresql://u@127.0.0.1:{mute.getsockname()[1]}/x?sslmode=disable"
-        with pytest.raises(JournalUnavailable, match=r"database\.url cannot be reached: .+"):
+        with pytest.raises(DatabaseUnavailable, match=r"database\.url cannot be reached: .+"):
             await Database.open(url, purpose="test", size=1, connect_timeout_s=0.3)
 
 
@@ -91,7 +91,7 @@ async def give_up(database: Database, begin: str, statement: str) -> tuple[bool,
         with pytest.raises(TimeoutError):
             await lent.execute(statement, timeout=0.2)
         await asyncio.sleep(0)
-        is_lost = is_gone(lent)
+        is_lost = is_connection_closed(lent)
     alive = "select count(*) from pg_stat_activity where pid = $1 and wait_event = 'PgSleep'"
     return is_lost, await database.fetchval(alive, pid) == 0
 
@@ -120,5 +120,5 @@ async def test_within_a_transaction_a_statement_is_cancelled_and_the_rest_goes_o
 
 async def test_a_commit_would_be_cancelled_by_the_driver(db: Database, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test before the last one."""
-    monkeypatch.setattr(connection.Session, "_cancel_current_command", _CANCEL)
+    monkeypatch.setattr(connection.SafeConnection, "_cancel_current_command", _CANCEL)
     assert await give_up(db, "begin", "select pg_sleep(9); commit") == (False, True)

@@ -7,10 +7,10 @@ import httpx
 import pytest
 
 from boathook import config
-from boathook.inbound.protocol import NoSocket
-from boathook.journal.database import DUE_CHANNEL
+from boathook.db.database import DUE_CHANNEL
+from boathook.http.connection import WebSocketRefusal
+from boathook.observability.exporters import MetricHistory
 from boathook.server.console import Console
-from boathook.telemetry.exporters import History
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 
@@ -22,7 +22,7 @@ async def opened(tmp_path):
 
     def start(url: str, **more: object) -> tuple[Console, httpx.AsyncClient]:
         settings = config.load(None, {"database.url": url, "server.data_dir": str(tmp_path), **more})
-        console = Console(settings, History(None))
+        console = Console(settings, MetricHistory(None))
         consoles.append(console)
         return console, httpx.AsyncClient(transport=httpx.ASGITransport(console), base_url="http://api.test")
 
@@ -114,7 +114,7 @@ async def test_what_an_app_mounts_is_503_until_it_is_loaded_and_then_served(open
     for path in ("/mine", "/any", "/api/any", "/api/v1/app"):
         early = await client.get(path)
         assert (early.status_code, early.headers["retry-after"]) == (503, "1"), path
-    assert console.socket_at("/mine") is NoSocket.LATER
+    assert console.websocket_app("/mine") is WebSocketRefusal.NOT_READY
     console.open()
 
     async def is_served() -> bool:
@@ -124,8 +124,8 @@ async def test_what_an_app_mounts_is_503_until_it_is_loaded_and_then_served(open
     assert (await client.get("/any")).status_code == 404
     assert (await client.get("/api/any")).status_code == 404
     assert (await client.get("/api/v1/app")).status_code == 401
-    assert console.socket_at("/any") is NoSocket.NOBODY
-    assert console.socket_at("/mine") is not NoSocket.NOBODY
+    assert console.websocket_app("/any") is WebSocketRefusal.NO_HANDLER
+    assert console.websocket_app("/mine") is not WebSocketRefusal.NO_HANDLER
 
 
 async def test_an_app_that_cannot_be_loaded_leaves_the_api_in_peace(opened, pg_url, app):
@@ -144,4 +144,4 @@ async def test_an_app_that_cannot_be_loaded_leaves_the_api_in_peace(opened, pg_u
 
 async def test_without_apps_nobody_takes_websockets(opened, pg_url):
     console, _ = opened(pg_url)
-    assert console.socket_at("/any") is NoSocket.NOBODY
+    assert console.websocket_app("/any") is WebSocketRefusal.NO_HANDLER

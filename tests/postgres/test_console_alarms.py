@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from boathook.admin import alarms as actions
-from boathook.admin.desk import Desk
+from boathook.alerts.notifier import Sent
+from boathook.db.secret_box import SecretBox
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
-from boathook.journal.vault import Vault
-from boathook.outbound.notifier import Sent
+from boathook.service import alerts as actions
+from boathook.service.unit_of_work import AppContext
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.test_alarms import HIGH, LEVEL
 from tests.unit.receivers import Receiver
@@ -23,7 +23,7 @@ async def receiver():
 
 
 def context_of(db, settings):
-    return Desk(settings, db, Vault(["a key of at least sixteen characters"]), Outbox())
+    return AppContext(settings, db, SecretBox(["a key of at least sixteen characters"]), Outbox())
 
 
 async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
@@ -31,12 +31,12 @@ async def test_the_overview_shows_figures_thresholds_and_channels(db, receiver):
     async with open_harness(db, settings) as harness:
         context = context_of(db, settings)
         async with context.work() as work:
-            assert (await actions.read(work.connection, settings)).is_blind
+            assert (await actions.read_overview(work.connection, settings)).is_blind
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
         await harness.deliver()
         async with context.work() as work:
-            found = await actions.read(work.connection, settings)
+            found = await actions.read_overview(work.connection, settings)
         assert not found.is_blind
         assert [one.rule for one in found.firing] == ["high"]
         (rule,) = [one for one in found.rules if one.name == "high"]
@@ -55,8 +55,8 @@ async def test_a_silence_is_made_and_ended_with_names_in_the_audit(db):
         await actions.end_silence(work, made.shown_id)
     rows = await db.fetch("select actor, action, subject, note from boathook.audit order by id")
     assert [tuple(row.values()) for row in rows] == [
-        ("console:anna", "alarm.silence", made.shown_id, "high *: a move"),
-        ("console:bert", "alarm.unsilence", made.shown_id, None),
+        ("console:anna", "alert.silence", made.shown_id, "high *: a move"),
+        ("console:bert", "alert.unsilence", made.shown_id, None),
     ]
     async with context.work() as work:
         with pytest.raises(NotFound):

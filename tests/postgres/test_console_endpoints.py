@@ -6,14 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from boathook.admin import event_types
-from boathook.admin.console import endpoint_lists
-from boathook.admin.desk import new_id
-from boathook.admin.event_types import NewEventType
-from boathook.dispatch.tasks import run_tasks
+from boathook.db.queries import endpoint_stats as sights
+from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.roles import Role
-from boathook.journal import endpoint_sights as sights
+from boathook.service import event_types, scans
+from boathook.service.event_types import NewEventType
+from boathook.service.unit_of_work import new_id
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 from tests.sender_harness import Reply, Sink, running_sender
 from tests.support import eventually
@@ -202,7 +201,7 @@ async def test_a_secret_is_shown_to_operators_alone_and_who_looked_is_noted(cons
 async def test_a_rotated_secret_signs_along_for_its_grace_and_the_page_says_until_when(console, anna, db):
     _, there = await with_endpoint(console, anna)
     await anna.submit_form(f"{there}/rotate", {"grace": "3600"}, on=there)
-    assert "signs along until" in await anna.get_page(there)
+    assert "also used until" in await anna.get_page(there)
     rows = await db.fetch("select expires_at - now() as left from boathook.endpoint_secret order by id")
     assert timedelta(minutes=59) < rows[0]["left"] <= timedelta(hours=1)
     assert rows[1]["left"] is None
@@ -213,15 +212,15 @@ async def test_a_rotated_secret_signs_along_for_its_grace_and_the_page_says_unti
 async def test_an_endpoint_is_disabled_and_enabled_and_the_page_says_by_whom(console, anna, db):
     _, there = await with_endpoint(console, anna)
     await anna.submit_form(f"{there}/disable", on=there)
-    assert "It was disabled by anna, in the console; what it is owed waits." in await anna.get_page(there)
+    assert "Disabled by anna, in the console. Pending deliveries are kept." in await anna.get_page(there)
     assert "disabled" in await anna.get_page("/console/applications/in-trouble")
     await anna.submit_form(f"{there}/enable", {"backlog": "send"}, on=there)
-    assert "has not failed since it last succeeded" in await anna.get_page(there)
+    assert "Healthy." in await anna.get_page(there)
 
 
 @pytest.mark.parametrize(
     ("because", "sentence"),
-    [("gone", "It answered 410 Gone"), ("failing", "Nothing but failures came of it for 5 days")],
+    [("gone", "Disabled: the endpoint responded 410 Gone"), ("failing", "Disabled: every attempt failed for 5 days")],
 )
 async def test_why_an_endpoint_was_disabled_is_said_in_one_sentence(console, anna, db, because, sentence):
     _, there = await with_endpoint(console, anna)
@@ -240,8 +239,8 @@ async def test_a_pause_and_failures_in_a_row_are_said_in_one_sentence(console, a
     assert "The last 3 attempts failed, since " in await anna.get_page(there)
     await db.execute("update boathook.endpoint_health set failures = 12, open_until = now() + interval '1 minute'")
     page = await anna.get_page(there)
-    assert "12 failures in a row" in page
-    assert "the next probe goes out in" in page
+    assert "12 consecutive failures" in page
+    assert "next probe in" in page
     assert "paused" in await anna.get_page("/console/applications/in-trouble")
 
 
@@ -266,7 +265,7 @@ async def test_a_test_shows_what_was_answered_as_soon_as_it_was(console, anna, d
     async with sink.open():
         _, there = await with_endpoint(console, anna, url=f"{sink.base}/hooks", authKind="none", filter="", orderBy="")
         watch = await made(anna, f"{there}/test", {"type": "svix.ping"}, there)
-        assert "It is on its way" in await anna.get_page(watch)
+        assert "Sending since" in await anna.get_page(watch)
         async with running_sender(db, keys=["a key of at least sixteen characters"]):
             await sink_got(sink, 1)
             page = await shown(anna, watch, "418")
@@ -305,7 +304,7 @@ async def test_a_message_is_published_seen_and_sent_again_with_its_attempts(cons
             name = there.rpartition("/")[2]
             await anna.submit_form(f"{message}/resend", {"endpoint": name}, on=message)
             await sink_got(sink, 2)
-    listed = await shown(anna, f"{there}/attempts", "by hand")
+    listed = await shown(anna, f"{there}/attempts", "manual")
     detail = re.search(rf'href="({re.escape(there)}/attempts/[^"]+)"', listed)
     assert detail
     page = await anna.get_page(detail[1])
@@ -332,7 +331,7 @@ async def test_what_failed_is_recovered_by_a_task_that_shows_its_progress(consol
     await run_tasks(db, console.context.outbox)
     page = await anna.get_page(task)
     assert "finished" in page
-    assert "1 messages are owed again" in page
+    assert "1 messages queued again" in page
     assert await db.fetchval("select state from boathook.delivery") == "pending"
 
 
@@ -363,17 +362,17 @@ async def put_attempts(db, endpoint: str, number: int, *, failed_at: int) -> Non
 async def test_a_rare_attempt_is_found_by_looking_further_and_each_look_is_bounded(console, anna, db, monkeypatch):
     _, there = await with_endpoint(console, anna)
     await put_attempts(db, there.rpartition("/")[2], 5_000, failed_at=0)
-    monkeypatch.setattr(endpoint_lists, "_BUDGET_S", 0.0)
+    monkeypatch.setattr(scans, "BUDGET_S", 0.0)
     page = await anna.get_page(f"{there}/attempts?result=failed")
     looks = 1
     while "500" not in re.sub(r"\s+", " ", page.partition("<tbody>")[2]):
         more = re.search(r'rel="next" href="([^"]+)"', page)
         assert more, "it was not found"
-        assert "Looked back to" in page
+        assert "Searched back to" in page
         page = await anna.get_page(f"{there}/attempts{more[1].replace('&amp;', '&')}")
         looks += 1
     assert looks == 3  # 2,000 at a time
-    assert sights.STRIDE == 2_000
+    assert sights.SCAN_ROWS == 2_000
 
 
 async def test_the_figures_of_an_endpoint_are_those_of_its_attempts(console, anna, db):
@@ -382,7 +381,7 @@ async def test_the_figures_of_an_endpoint_are_those_of_its_attempts(console, ann
     await put_attempts(db, name, 1_000, failed_at=7)
     now = datetime.now(UTC)
     async with db.acquire() as connection:
-        found = await sights.measure(
+        found = await sights.measure_attempts(
             connection, ids.read(ids.ENDPOINT, name), now, timedelta(days=1), timedelta(hours=1)
         )
     assert (found.succeeded, found.failed, found.cut_at) == (999, 1, None)

@@ -7,16 +7,16 @@ from datetime import timedelta
 from pathlib import Path
 
 from boathook import config
-from boathook.admin.console.frame import Frame, State
-from boathook.admin.console.now import Board
-from boathook.admin.desk import Desk
+from boathook.console.dashboard import DashboardState
+from boathook.console.rendering import ConsoleState, PageRenderer
+from boathook.db.database import Database
+from boathook.db.deliveries import DeliveryStore
+from boathook.db.migrations import migrate
+from boathook.db.queries.latest import read_latest_dead_letters
+from boathook.db.secret_box import open_secret_box
 from boathook.handlers.outbox import Outbox
-from boathook.journal.database import Database
-from boathook.journal.deliveries import DeliveryStore
-from boathook.journal.latest import read_latest_dead
-from boathook.journal.migrations import migrate
-from boathook.journal.vault import open_vault
-from boathook.telemetry.exporters import History
+from boathook.observability.exporters import MetricHistory
+from boathook.service.unit_of_work import AppContext
 from tests.conftest import FreshServer
 from tests.support import eventually
 
@@ -44,7 +44,7 @@ async def test_what_is_due_is_counted_by_its_age(db: Database) -> None:
 async def test_the_latest_dead_letters_are_found_by_index(db: Database) -> None:
     await add_deliveries(db, "1h", 3_000, "dead")
     await db.execute("analyze boathook.delivery")
-    assert [one.code for one in await read_latest_dead(db, 3)] == ["E1", "E2", "E3"]
+    assert [one.code for one in await read_latest_dead_letters(db, 3)] == ["E1", "E2", "E3"]
     plan = await db.fetch("explain select * from boathook.delivery where state = 'dead' order by died_at desc limit 3")
     assert "delivery_died" in str(plan)
 
@@ -56,19 +56,19 @@ async def test_while_postgresql_is_away_the_page_says_so_and_keeps_what_it_knew(
     await migrate(server.url)
     database = await Database.open(server.url, purpose="test", size=2)
     settings = config.load(None, {"database.url": server.url, "server.data_dir": str(tmp_path)})
-    context = Desk(settings, database, open_vault(settings), Outbox(memory_days=1))
-    board = Board(Frame(State(context, History(tmp_path, "gateway-0"))))
+    context = AppContext(settings, database, open_secret_box(settings), Outbox(memory_days=1))
+    board = DashboardState(PageRenderer(ConsoleState(context, MetricHistory(tmp_path, "gateway-0"))))
     await add_deliveries(database, "1h", 1, "dead")
-    before = await board._look()
-    assert "PostgreSQL is away" not in before
+    before = await board._render()
+    assert "PostgreSQL is unavailable" not in before
     assert "handler:h" in before
 
     pid = server.pid()
     assert pid is not None
     os.kill(pid, signal.SIGINT)
     await eventually(lambda: server.pid() is None)
-    away = await board._look()
-    assert "PostgreSQL is away" in away
+    away = await board._render()
+    assert "PostgreSQL is unavailable" in away
     assert "handler:h" in away
 
     await server.ensure_running()
@@ -76,5 +76,5 @@ async def test_while_postgresql_is_away_the_page_says_so_and_keeps_what_it_knew(
     await database.close()
 
 
-async def is_back(board: Board) -> bool:
-    return "PostgreSQL is away" not in await board._look()
+async def is_back(board: DashboardState) -> bool:
+    return "PostgreSQL is unavailable" not in await board._render()

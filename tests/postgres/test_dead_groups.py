@@ -8,22 +8,23 @@ from uuid import UUID
 
 import pytest
 
-from boathook.admin import bulk, failures
-from boathook.admin.desk import Desk
 from boathook.config import load
-from boathook.dispatch import bulk as steps
-from boathook.dispatch import tasks as runner
+from boathook.db import dead_letter_groups, tasks
+from boathook.db.database import Database
+from boathook.db.dead_letter_groups import DeadLetterGroup
+from boathook.db.delivery_commands import ReplayOutcomes
+from boathook.db.queries import listings
+from boathook.db.queries.listings import ListFilter
+from boathook.db.secret_box import SecretBox
+from boathook.db.tasks import Task, TaskState
+from boathook.delivery import bulk_jobs as steps
+from boathook.delivery import tasks as runner
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, LimitReached, NotFound, NotPossible
+from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import Window
 from boathook.handlers.outbox import Outbox
-from boathook.journal import dead_groups, ledger, tasks
-from boathook.journal.database import Database
-from boathook.journal.dead_groups import Group
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import ReplayResults
-from boathook.journal.tasks import Task, TaskState
-from boathook.journal.vault import Vault
+from boathook.service import bulk_jobs, failure_causes
+from boathook.service.unit_of_work import AppContext
 from tests.postgres.test_books import Store
 
 FAIL_SQL = "select boathook.set_back($1, $2, $3, null, 'failed', $4, $5, 'trace', 'w', now())"
@@ -47,8 +48,8 @@ class DeadLetterStore(Store):
         fence = await self.claim(event)
         assert await self.db.fetchval(FAIL_SQL, event, 0, fence, code, error)
 
-    async def groups(self, **wanted: str) -> list[Group]:
-        return (await dead_groups.list_groups(self.db, **wanted))[0]
+    async def groups(self, **wanted: str) -> list[DeadLetterGroup]:
+        return (await dead_letter_groups.list_groups(self.db, **wanted))[0]
 
     async def states(self) -> dict[str, int]:
         rows = await self.db.fetch("select state, count(*) from boathook.delivery group by 1")
@@ -57,39 +58,39 @@ class DeadLetterStore(Store):
 
 @pytest.fixture
 async def dead_letters(db: Database) -> AsyncIterator[DeadLetterStore]:
-    """A store with dead letters; at the end `boathook verify` must find no violation."""
+    """A store with dead letters; at the end `boathook check` must find no violation."""
     dead_letters = DeadLetterStore(db)
     yield dead_letters
-    assert (await dead_letters.verify()).imbalances == ()
+    assert (await dead_letters.verify()).violations == ()
 
 
 @pytest.fixture
-def context(db: Database) -> Desk:
-    return Desk(load(None), db, Vault(["a key that only tests know"]), Outbox())
+def context(db: Database) -> AppContext:
+    return AppContext(load(None), db, SecretBox(["a key that only tests know"]), Outbox())
 
 
-async def decide(context: Desk, what, *args, **more) -> Any:
+async def decide(context: AppContext, what, *args, **more) -> Any:
     async with context.work(actor="console:anna") as work:
         return await what(work, *args, **more)
 
 
-async def follow(context: Desk, task: Task) -> bulk.Progress:
-    return await decide(context, bulk.follow, task.shown_id)
+async def follow(context: AppContext, task: Task) -> bulk_jobs.JobProgress:
+    return await decide(context, bulk_jobs.get_progress, task.shown_id)
 
 
-async def finish(context: Desk, task: Task) -> bulk.Progress:
+async def finish(context: AppContext, task: Task) -> bulk_jobs.JobProgress:
     for _ in range(1_000):
         progress = await follow(context, task)
         if progress.state != "running":
             return progress
-        await runner.run_piece(context.database, Outbox())
+        await runner.run_step(context.database, Outbox())
     raise AssertionError("it does not end")
 
 
-async def interrupted_step(context: Desk) -> None:
+async def interrupted_step(context: AppContext) -> None:
     """Make a step of the task whose turn it is, and be killed before it is committed."""
     async with context.database.transaction() as connection:
-        taken = await tasks.take(connection)
+        taken = await tasks.lock_next(connection)
         assert taken is not None
         await runner.advance(connection, Outbox(), taken)
         raise RuntimeError("killed")
@@ -126,7 +127,7 @@ async def test_letters_of_one_recipient_code_and_shape_are_one_group(dead_letter
     await dead_letters.add_dead("KeyError: the other one")
     groups = await dead_letters.groups()
     assert [group.number for group in groups] == [3, 1, 1, 1]
-    (first,) = await dead_groups.with_types(dead_letters.db, groups[:1])
+    (first,) = await dead_letter_groups.with_types(dead_letters.db, groups[:1])
     assert (first.recipient, first.code, first.shape) == ("handler:upgrade", "KeyError", "KeyError: '*'")
     assert first.types == ("payment.paid",)
     assert first.error == "KeyError: 'c'"
@@ -144,10 +145,10 @@ async def test_groups_are_found_by_recipient_and_code(dead_letters: DeadLetterSt
 async def test_a_look_takes_in_so_many_groups_and_says_that_there_may_be_more(
     dead_letters: DeadLetterStore, monkeypatch
 ):
-    monkeypatch.setattr(dead_groups, "MOST_GROUPS", 2)
-    monkeypatch.setattr(dead_groups, "_RECENT", 1)
+    monkeypatch.setattr(dead_letter_groups, "MAX_GROUPS", 2)
+    monkeypatch.setattr(dead_letter_groups, "_MAX_RECENT", 1)
     await dead_letters.add_dead("one", "two", "three", "four", "five")
-    groups, is_cut = await dead_groups.list_groups(dead_letters.db)
+    groups, is_cut = await dead_letter_groups.list_groups(dead_letters.db)
     assert is_cut
     assert 2 <= len(groups) <= 3
     assert "five" in {group.shape for group in groups}, "what died last is among them"
@@ -158,7 +159,7 @@ async def test_letters_of_a_group_are_paged_newest_death_first(dead_letters: Dea
     (group,) = await dead_letters.groups()
     seen = []
     after = None
-    while page := await dead_groups.page_letters(dead_letters.db, group.key, after=after, limit=3):
+    while page := await dead_letter_groups.list_dead_letters(dead_letters.db, group.key, after=after, limit=3):
         seen += [row.id for row in page]
         after = page[-1]
     assert seen == [ids.show_delivery(*key) for key in reversed(keys)]
@@ -168,20 +169,20 @@ async def test_letters_of_a_group_are_paged_newest_death_first(dead_letters: Dea
 async def test_letters_are_searched_in_looks_that_leave_nothing_out(
     dead_letters: DeadLetterStore, monkeypatch, limit: int
 ):
-    monkeypatch.setattr(dead_groups, "LOOK", 2)
+    monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 2)
     keys = await dead_letters.add_dead(*(f"row {n}" for n in range(5)))
     rare = await dead_letters.add_dead("rare", to="handler:mail", code="TIMEOUT")
     chosen = [
-        (Filter(limit=limit), [*reversed([*keys, *rare])]),
-        (Filter(limit=limit, recipient="*mail"), rare),
-        (Filter(limit=limit, code="KeyError", source="stripe", type="payment.*"), [*reversed(keys)]),
-        (Filter(limit=limit, source="github"), []),
-        (Filter(limit=limit, until=datetime.now(UTC) - timedelta(hours=1)), []),
+        (ListFilter(limit=limit), [*reversed([*keys, *rare])]),
+        (ListFilter(limit=limit, recipient="*mail"), rare),
+        (ListFilter(limit=limit, code="KeyError", source="stripe", type="payment.*"), [*reversed(keys)]),
+        (ListFilter(limit=limit, source="github"), []),
+        (ListFilter(limit=limit, until=datetime.now(UTC) - timedelta(hours=1)), []),
     ]
     for wanted, expected in chosen:
         seen, before = [], None
         while True:
-            found = await dead_groups.search_letters(dead_letters.db, wanted, before=before)
+            found = await dead_letter_groups.search_dead_letters(dead_letters.db, wanted, before=before)
             seen += [row.id for row in found.rows]
             if (before := found.place) is None:
                 break
@@ -189,10 +190,10 @@ async def test_letters_are_searched_in_looks_that_leave_nothing_out(
 
 
 async def test_a_search_that_takes_long_says_how_far_it_came(dead_letters: DeadLetterStore, monkeypatch):
-    monkeypatch.setattr(dead_groups, "LOOK", 2)
-    monkeypatch.setattr(dead_groups, "LOOKED_S", 0.0)
+    monkeypatch.setattr(dead_letter_groups, "SCAN_ROWS", 2)
+    monkeypatch.setattr(dead_letter_groups, "SCAN_BUDGET_S", 0.0)
     await dead_letters.add_dead("a", "b", "c", "d")
-    found = await dead_groups.search_letters(dead_letters.db, Filter(code="NONE"), before=None)
+    found = await dead_letter_groups.search_dead_letters(dead_letters.db, ListFilter(code="NONE"), before=None)
     assert (found.rows, found.is_full) == ([], False)
     assert found.place is not None
 
@@ -201,83 +202,88 @@ async def test_only_the_dead_are_in_a_group(dead_letters: DeadLetterStore):
     await dead_letters.accept("alive", "handler:upgrade")
     assert await dead_letters.groups() == []
     (key,) = await dead_letters.add_dead("x")
-    assert await dead_groups.group_of(dead_letters.db, key) == (await dead_letters.groups())[0].key
+    assert await dead_letter_groups.group_of(dead_letters.db, key) == (await dead_letters.groups())[0].key
 
 
 class TestWords:
     async def test_one_sentence_says_what_failed(self):
-        assert failures.tell("handler:upgrade", 8, "KeyError", "KeyError: 'customer'") == (
+        assert failure_causes.describe_failure("handler:upgrade", 8, "KeyError", "KeyError: 'customer'") == (
             "handler:upgrade failed 8 times, last with KeyError: 'customer'"
         )
-        assert failures.tell("endpoint:ep_1", 1, "HTTP_503", "the endpoint answered with status 503") == (
-            "endpoint:ep_1 failed at its only attempt, with the answer HTTP 503"
+        assert failure_causes.describe_failure(
+            "endpoint:ep_1", 1, "HTTP_503", "the endpoint answered with status 503"
+        ) == ("endpoint:ep_1 failed at its only attempt, with the answer HTTP 503")
+        assert (
+            failure_causes.describe_failure("handler:a", 3, "TIMEOUT", "x")
+            == "handler:a failed 3 times, last by timeout"
         )
-        assert failures.tell("handler:a", 3, "TIMEOUT", "x") == "handler:a failed 3 times, last as it took too long"
-        assert failures.tell("handler:a", 2, "NO_STOCK", "sold out\nfor good") == (
+        assert failure_causes.describe_failure("handler:a", 2, "NO_STOCK", "sold out\nfor good") == (
             "handler:a failed 2 times, last with NO_STOCK: sold out for good"
         )
-        assert failures.tell("handler:a", 0, "CANCELED", None).startswith("handler:a was given up before it was tried")
+        assert failure_causes.describe_failure("handler:a", 0, "CANCELED", None).startswith(
+            "handler:a failed before the first attempt"
+        )
 
     def test_there_is_advice_for_whatever_failed(self):
         codes = ["KeyError", "TIMEOUT", "LEASE_LOST", "HTTP_401", "HTTP_404", "HTTP_429", "HTTP_302", "HTTP_500", "DNS"]
-        advice = {failures.advise("handler:a", code) for code in [*codes, "HTTP_422", "CONNECT", None]}
+        advice = {failure_causes.advise("handler:a", code) for code in [*codes, "HTTP_422", "CONNECT", None]}
         assert len(advice) == 11
         assert all(text.endswith(".") for text in advice)
 
 
 class TestEscalation:
     async def test_a_dead_letter_that_fails_again_after_a_replay_marks_its_group(
-        self, dead_letters: DeadLetterStore, context: Desk
+        self, dead_letters: DeadLetterStore, context: AppContext
     ):
         ((event, _),) = await dead_letters.add_dead("KeyError: 'a'")
         (group,) = await dead_letters.groups()
-        assert failures.escalate(group) == []
-        await finish(context, await decide(context, bulk.replay_group, group.id))
+        assert failure_causes.escalation_reasons(group) == []
+        await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
         await dead_letters.fail_with(event, "KeyError", "KeyError: 'b'")
         (group,) = await dead_letters.groups()
-        assert failures.escalate(group) == ["1 letter died again after a replay"]
-        row = await ledger.get_delivery(dead_letters.db, event, 0)
-        assert failures.escalate_letter(row.replays) == "it died again after a replay"
+        assert failure_causes.escalation_reasons(group) == ["1 dead letter failed again after a replay"]
+        row = await listings.get_delivery(dead_letters.db, event, 0)
+        assert failure_causes.delivery_escalation_reason(row.replays) == "it failed again after a replay"
 
     async def test_a_group_that_grows_after_it_was_replayed_is_marked(
-        self, dead_letters: DeadLetterStore, context: Desk
+        self, dead_letters: DeadLetterStore, context: AppContext
     ):
         await dead_letters.add_dead("x", "x")
         (group,) = await dead_letters.groups()
-        await finish(context, await decide(context, bulk.replay_group, group.id))
+        await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
         await dead_letters.add_dead("x", "x", "x")
         (group,) = await dead_letters.groups()
-        (reason,) = failures.escalate(group)
-        assert reason.startswith("3 letters more died since console:anna replayed them all on ")
+        (reason,) = failure_causes.escalation_reasons(group)
+        assert reason.startswith("3 dead letters failed since console:anna replayed them all on ")
 
     async def test_a_group_that_was_never_replayed_is_not(self, dead_letters: DeadLetterStore):
         await dead_letters.add_dead("x", "x")
-        assert failures.escalate((await dead_letters.groups())[0]) == []
+        assert failure_causes.escalation_reasons((await dead_letters.groups())[0]) == []
 
 
 class TestInTheBackground:
-    async def test_all_of_a_group_runs_again_and_nothing_else(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_all_of_a_group_runs_again_and_nothing_else(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead(*(f"row {n}" for n in range(7)))
         await dead_letters.add_dead("another", code="ValueError")
         group = (await dead_letters.groups())[0]
-        progress = await finish(context, await decide(context, bulk.replay_group, group.id, note="deployed"))
+        progress = await finish(context, await decide(context, bulk_jobs.replay_group, group.id, note="deployed"))
         assert (progress.state, progress.done, progress.total, progress.share) == ("finished", 7, 7, 1.0)
         assert await dead_letters.states() == {"pending": 7, "dead": 1}
-        rows = await ledger.list_audit(dead_letters.db, Filter(), subject=group.id)
+        rows = await listings.list_audit(dead_letters.db, ListFilter(), subject=group.id)
         assert [(row.actor, row.action) for row in rows] == [("console:anna", "dead.replay-group")]
         assert rows[0].note == f"{progress.id}: deployed"
-        each = await ledger.list_audit(dead_letters.db, Filter(), action="dead.replay")
+        each = await listings.list_audit(dead_letters.db, ListFilter(), action="dead.replay")
         assert {(row.actor, row.note) for row in each} == {("console:anna", f"{progress.id}: deployed")}
         assert len(each) == 7
 
-    async def test_what_became_of_the_replayed_is_told(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_what_became_of_the_replayed_is_told(self, dead_letters: DeadLetterStore, context: AppContext):
         ended, ignored, failing, dying, _ = await dead_letters.add_dead(*(f"row {n}" for n in range(5)))
         other = (await dead_letters.add_dead("another", code="ValueError"))[0]
         groups = await dead_letters.groups()
-        tasks = [await decide(context, bulk.replay_group, one.id, note="deployed") for one in groups]
+        tasks = [await decide(context, bulk_jobs.replay_group, one.id, note="deployed") for one in groups]
         assert [(await finish(context, task)).results for task in tasks] == [
-            ReplayResults(waiting=5),
-            ReplayResults(waiting=1),
+            ReplayOutcomes(waiting=5),
+            ReplayOutcomes(waiting=1),
         ]
         await dead_letters.end(ended[0])
         await dead_letters.end(ignored[0], state="ignored", note="no matter")
@@ -285,157 +291,165 @@ class TestInTheBackground:
         await dead_letters.fail_with(dying[0], "KeyError", "row 3")
         await dead_letters.end(other[0])
         found = await follow(context, tasks[0])
-        assert found.results == ReplayResults(succeeded=1, ignored=1, dead=1, retrying=1, waiting=1)
+        assert found.results == ReplayOutcomes(succeeded=1, ignored=1, dead=1, retrying=1, waiting=1)
         assert (found.results.failed, found.results.is_open) == (2, True)
-        assert (await follow(context, tasks[1])).results == ReplayResults(succeeded=1)
+        assert (await follow(context, tasks[1])).results == ReplayOutcomes(succeeded=1)
 
-    async def test_what_dies_meanwhile_is_left(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_what_dies_meanwhile_is_left(self, dead_letters: DeadLetterStore, context: AppContext):
         ((event, _),) = await dead_letters.add_dead("x")
-        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id)
+        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
         await dead_letters.add_dead("x")
         await finish(context, task)
         assert await dead_letters.states() == {"pending": 1, "dead": 1}
-        assert (await ledger.get_delivery(dead_letters.db, event, 0)).state == "pending"
+        assert (await listings.get_delivery(dead_letters.db, event, 0)).state == "pending"
 
-    async def test_a_rate_is_never_exceeded(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_a_rate_is_never_exceeded(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead(*("x" for _ in range(7)))
-        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
-        assert await runner.run_piece(context.database, Outbox())
-        assert not await runner.run_piece(context.database, Outbox()), "the next step is not before a second"
+        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        assert await runner.run_step(context.database, Outbox())
+        assert not await runner.run_step(context.database, Outbox()), "the next step is not before a second"
         assert (await follow(context, task)).done == 3
         spread = await dead_letters.one(
             "select extract(epoch from max(due_at) - min(due_at))::float8 from boathook.delivery where state = 'pending'"
         )
         assert 0.6 < spread < 0.7
         await dead_letters.db.execute("""update boathook.task set place = '{"not_before": "2020-01-01T00:00:00Z"}'""")
-        assert await runner.run_piece(context.database, Outbox())
+        assert await runner.run_step(context.database, Outbox())
         assert (await follow(context, task)).done == 6
 
     async def test_without_the_pause_a_rate_would_be_exceeded(
-        self, dead_letters: DeadLetterStore, context: Desk, monkeypatch
+        self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
         monkeypatch.setattr(steps, "_later", lambda *_: {})
         await dead_letters.add_dead(*("x" for _ in range(7)))
-        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
-        while await runner.run_piece(context.database, Outbox()):
+        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        while await runner.run_step(context.database, Outbox()):
             pass
         assert (await follow(context, task)).done == 7
 
-    async def test_it_can_be_stopped_between_steps(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_it_can_be_stopped_between_steps(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead(*("x" for _ in range(7)))
-        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
-        await runner.run_piece(context.database, Outbox())
-        await decide(context, bulk.stop, task.shown_id)
+        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id, rate=3.0)
+        await runner.run_step(context.database, Outbox())
+        await decide(context, bulk_jobs.stop, task.shown_id)
         progress = await finish(context, task)
         assert (progress.state, progress.done, progress.error) == ("stopped", 3, "stopped by console:anna")
         assert await dead_letters.states() == {"pending": 3, "dead": 4}
-        with pytest.raises(NotPossible, match="ended already"):
-            await decide(context, bulk.stop, task.shown_id)
-        assert (await ledger.list_audit(dead_letters.db, Filter(), action="task.stop"))[0].subject == task.shown_id
+        with pytest.raises(InvalidState, match="ended already"):
+            await decide(context, bulk_jobs.stop, task.shown_id)
+        assert (await listings.list_audit(dead_letters.db, ListFilter(), action="task.stop"))[
+            0
+        ].subject == task.shown_id
 
     async def test_a_step_that_is_interrupted_is_made_again_whole(
-        self, dead_letters: DeadLetterStore, context: Desk, monkeypatch
+        self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
         monkeypatch.setattr(steps, "STEP", 2)
         await dead_letters.add_dead(*("x" for _ in range(5)))
-        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id)
-        await runner.run_piece(context.database, Outbox())
+        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
+        await runner.run_step(context.database, Outbox())
         with pytest.raises(RuntimeError, match="killed"):
             await interrupted_step(context)
         assert (await dead_letters.states(), (await follow(context, task)).done) == ({"pending": 2, "dead": 3}, 2)
         assert (await finish(context, task)).done == 5
-        assert len(await ledger.list_audit(dead_letters.db, Filter(), action="dead.replay")) == 5
+        assert len(await listings.list_audit(dead_letters.db, ListFilter(), action="dead.replay")) == 5
 
     async def test_two_keepers_at_once_do_nothing_twice(
-        self, dead_letters: DeadLetterStore, context: Desk, monkeypatch
+        self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
         monkeypatch.setattr(steps, "STEP", 1)
         await dead_letters.add_dead(*("x" for _ in range(9)))
-        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id)
+        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
         await asyncio.gather(*(runner.run_tasks(context.database, Outbox(), budget_s=30) for _ in range(3)))
         assert (await finish(context, task)).done == 9
         assert await dead_letters.one("select max(replays) from boathook.delivery") == 1
 
-    async def test_ignoring_needs_a_note_which_becomes_the_outcome(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_ignoring_needs_a_note_which_becomes_the_outcome(
+        self, dead_letters: DeadLetterStore, context: AppContext
+    ):
         await dead_letters.add_dead("x", "x")
         (group,) = await dead_letters.groups()
         with pytest.raises(InvalidValue, match="why"):
-            await decide(context, bulk.ignore_group, group.id, note="  ")
-        progress = await finish(context, await decide(context, bulk.ignore_group, group.id, note="refunded by hand"))
+            await decide(context, bulk_jobs.ignore_group, group.id, note="  ")
+        progress = await finish(
+            context, await decide(context, bulk_jobs.ignore_group, group.id, note="refunded by hand")
+        )
         assert (progress.done, progress.done_verb) == (2, "ignored")
         rows = await dead_letters.db.fetch("select distinct state, note from boathook.outcome")
         assert [tuple(row) for row in rows] == [("ignored", "refunded by hand")]
 
-    async def test_purging_is_confirmed_by_a_word_and_counted(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_purging_is_confirmed_by_a_word_and_counted(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead("x", "x")
         (group,) = await dead_letters.groups()
         with pytest.raises(InvalidValue, match="type purge"):
-            await decide(context, bulk.purge_group, group.id, typed="yes")
-        assert (await finish(context, await decide(context, bulk.purge_group, group.id, typed="Purge"))).done == 2
+            await decide(context, bulk_jobs.purge_group, group.id, typed="yes")
+        assert (await finish(context, await decide(context, bulk_jobs.purge_group, group.id, typed="Purge"))).done == 2
         assert await dead_letters.states() == {}
         assert (await dead_letters.verify()).balance.purged == 2
 
-    async def test_a_group_that_is_gone_is_not_found(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_a_group_that_is_gone_is_not_found(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
-        await finish(context, await decide(context, bulk.replay_group, group.id))
-        with pytest.raises(NotFound, match="no dead letter belongs"):
-            await decide(context, bulk.replay_group, group.id)
+        await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
+        with pytest.raises(NotFound, match="no dead letters are left"):
+            await decide(context, bulk_jobs.replay_group, group.id)
         with pytest.raises(NotFound, match="expected an id like grp_"):
-            await decide(context, bulk.replay_group, "grp_nonsense")
+            await decide(context, bulk_jobs.replay_group, "grp_nonsense")
 
     @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 1e9])
-    async def test_a_rate_that_is_none_is_refused(self, dead_letters: DeadLetterStore, context: Desk, rate: float):
+    async def test_a_rate_that_is_none_is_refused(
+        self, dead_letters: DeadLetterStore, context: AppContext, rate: float
+    ):
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
         with pytest.raises(InvalidValue, match="a number a second"):
-            await decide(context, bulk.replay_group, group.id, rate=rate)
+            await decide(context, bulk_jobs.replay_group, group.id, rate=rate)
 
     async def test_there_is_a_bound_to_what_runs_at_once(
-        self, dead_letters: DeadLetterStore, context: Desk, monkeypatch
+        self, dead_letters: DeadLetterStore, context: AppContext, monkeypatch
     ):
-        monkeypatch.setattr("boathook.admin.tasks.MOST_OF_ORGANIZATION", 1)
+        monkeypatch.setattr("boathook.service.tasks.MAX_PER_ORGANIZATION", 1)
         await dead_letters.add_dead("x")
         (group,) = await dead_letters.groups()
-        await decide(context, bulk.replay_group, group.id)
+        await decide(context, bulk_jobs.replay_group, group.id)
         with pytest.raises(LimitReached):
-            await decide(context, bulk.replay_group, group.id)
+            await decide(context, bulk_jobs.replay_group, group.id)
 
-    async def test_events_run_again_at_a_rate(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_events_run_again_at_a_rate(self, dead_letters: DeadLetterStore, context: AppContext):
         for n in range(5):
             await dead_letters.end(await dead_letters.accept(f"good-{n}", "handler:upgrade"))
         await dead_letters.add_dead("x")
         since = datetime.now(UTC) - timedelta(hours=1)
-        wanted = Filter(source="stripe", since=since)
-        task = await decide(context, bulk.replay_events, wanted, rate=4.0)
-        await runner.run_piece(context.database, Outbox())
+        wanted = ListFilter(source="stripe", since=since)
+        task = await decide(context, bulk_jobs.replay_events, wanted, rate=4.0)
+        await runner.run_step(context.database, Outbox())
         assert (await follow(context, task)).done == 4
-        assert not await runner.run_piece(context.database, Outbox())
+        assert not await runner.run_step(context.database, Outbox())
         await dead_letters.db.execute("""
             update boathook.task set place = (place::jsonb || '{"not_before": "2020-01-01T00:00:00Z"}')::json""")
         progress = await finish(context, task)
         assert (progress.state, progress.done, progress.total) == ("finished", 6, 6)
         assert await dead_letters.states() == {"pending": 6}
-        assert progress.results == ReplayResults(waiting=6)
+        assert progress.results == ReplayOutcomes(waiting=6)
         row = await dead_letters.db.fetchrow("select event_id, ordinal from boathook.delivery where is_replay limit 1")
         await dead_letters.end(row["event_id"], row["ordinal"])
-        assert (await follow(context, task)).results == ReplayResults(waiting=5, succeeded=1)
+        assert (await follow(context, task)).results == ReplayOutcomes(waiting=5, succeeded=1)
 
-    async def test_what_cannot_run_is_foreseen_and_left(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_what_cannot_run_is_foreseen_and_left(self, dead_letters: DeadLetterStore, context: AppContext):
         keys = await dead_letters.add_dead("x", "x", "x")
         await dead_letters.db.execute(
             "update boathook.event set body = '', expunged_at = now() where id = $1", keys[0][0]
         )
         (group,) = await dead_letters.groups()
-        foreseen = await dead_groups.foresee(dead_letters.db, group)
+        foreseen = await dead_letter_groups.preview_replay(dead_letters.db, group)
         assert (foreseen.is_open, foreseen.has_route, foreseen.expunged) == (True, False, 1)
-        assert (await finish(context, await decide(context, bulk.replay_group, group.id))).done == 2
+        assert (await finish(context, await decide(context, bulk_jobs.replay_group, group.id))).done == 2
         assert await dead_letters.states() == {"pending": 2, "dead": 1}
 
-    async def test_customers_of_the_api_see_nothing_of_it(self, dead_letters: DeadLetterStore, context: Desk):
+    async def test_customers_of_the_api_see_nothing_of_it(self, dead_letters: DeadLetterStore, context: AppContext):
         await dead_letters.add_dead("x")
-        task = await decide(context, bulk.replay_group, (await dead_letters.groups())[0].id)
+        task = await decide(context, bulk_jobs.replay_group, (await dead_letters.groups())[0].id)
         assert task.state is TaskState.RUNNING
         async with context.work() as work:
             window = Window(UUID(int=0), UUID(int=2**128 - 1))
-            assert (await tasks.list_some(work.connection, work.organization, window, limit=10)).rows == []
+            assert (await tasks.list_page(work.connection, work.organization, window, limit=10)).rows == []

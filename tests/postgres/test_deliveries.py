@@ -10,17 +10,24 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from boathook.admin.desk import new_id
+from boathook.db import sql_functions
+from boathook.db.database import Database
+from boathook.db.deliveries import (
+    ClaimedDelivery,
+    ClaimLimit,
+    CommitOutcome,
+    DeliveryStore,
+    FailedAttempt,
+    settle_arguments,
+)
+from boathook.db.events import EventStore
+from boathook.db.route_registry import register
 from boathook.domain.errors import LeaseLost
-from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin, Route
-from boathook.domain.policy import Bury, RetryDefaults, RetryPolicy, Settle, TryAgain
-from boathook.journal import calls
-from boathook.journal.database import Database
-from boathook.journal.deliveries import DeliveryStore, Fate, SetBack, Want, Work, settlement
-from boathook.journal.events import EventStore
-from boathook.journal.registry import register
+from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength, Route
+from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryDefaults, RetryPolicy
+from boathook.service.unit_of_work import new_id
 
-SETTLE = calls.SETTLE.sql(lambda position: f"${position}")
+SETTLE = sql_functions.SETTLE.sql(lambda position: f"${position}")
 
 
 async def add_deliveries(
@@ -35,7 +42,7 @@ async def add_deliveries(
         events.append(
             NewEvent(
                 id=identifier, source="shop", application=None, type="thing.done", dedup_key=str(identifier),
-                key_hash=UUID(bytes=hashlib.sha256(identifier.bytes).digest()[:16]), replay_hash=None, grade=Grade.BODY,
+                key_hash=UUID(bytes=hashlib.sha256(identifier.bytes).digest()[:16]), replay_hash=None, grade=ProofStrength.BODY,
                 origin=Origin.RECEIVED, headers="{}", content_type="application/json", body=body,
                 body_sha256=hashlib.sha256(body).digest(), deliveries=(NewDelivery(recipient, order_key),),
                 routes_version=version,
@@ -47,23 +54,23 @@ async def add_deliveries(
 
 async def claim(
     store: DeliveryStore, recipient: str = "handler:a", slots: int = 100, worker: str = "w1", most: int | None = None
-) -> list[Work]:
-    return await store.claim([Want(recipient, slots, most=most)], worker=worker, lease_s=30)
+) -> list[ClaimedDelivery]:
+    return await store.claim([ClaimLimit(recipient, slots, most=most)], worker=worker, lease_s=30)
 
 
-async def settle(db: Database, work: Work, worker: str = "w1") -> None:
-    arguments = (*settlement(work.claim, Settle(), worker=worker, started_at=work.claimed_at)[:-1], None)
+async def settle(db: Database, work: ClaimedDelivery, worker: str = "w1") -> None:
+    arguments = (*settle_arguments(work.claim, Complete(), worker=worker, started_at=work.claimed_at)[:-1], None)
     async with db.acquire() as connection:
         await connection.execute(SETTLE, *arguments)
 
 
-def back(work: Work, *, due_in_s: float | None = 0.0, outcome: str = "failed") -> SetBack:
+def back(work: ClaimedDelivery, *, due_in_s: float | None = 0.0, outcome: str = "failed") -> FailedAttempt:
     move = (
-        Bury("GIVEN_UP", "it never worked")
+        DeadLetter("GIVEN_UP", "it never worked")
         if due_in_s is None
-        else TryAgain(work.claimed_at + timedelta(seconds=due_in_s), "BROKEN", "it broke")
+        else RetryAt(work.claimed_at + timedelta(seconds=due_in_s), "BROKEN", "it broke")
     )
-    return SetBack(work.claim, move, outcome, "Traceback", "w1", work.claimed_at)
+    return FailedAttempt(work.claim, move, outcome, "Traceback", "w1", work.claimed_at)
 
 
 async def lapse(db: Database) -> None:
@@ -97,7 +104,9 @@ async def test_concurrent_claimers_never_share_a_delivery(db: Database) -> None:
 async def test_slots_bound_each_recipient_on_its_own(db: Database) -> None:
     await add_deliveries(db, "handler:a", 10)
     await add_deliveries(db, "handler:b", 10)
-    works = await DeliveryStore(db).claim([Want("handler:a", 3), Want("handler:b", 5)], worker="w", lease_s=9)
+    works = await DeliveryStore(db).claim(
+        [ClaimLimit("handler:a", 3), ClaimLimit("handler:b", 5)], worker="w", lease_s=9
+    )
     assert Counter(work.claim.recipient for work in works) == {"handler:a": 3, "handler:b": 5}
 
 
@@ -105,7 +114,7 @@ async def test_the_watermark_hides_what_was_due_before_it(db: Database) -> None:
     await add_deliveries(db, count=2)
     store = DeliveryStore(db)
     later = datetime.now(UTC) + timedelta(hours=1)
-    assert await store.claim([Want("handler:a", 9, since=later)], worker="w", lease_s=9) == []
+    assert await store.claim([ClaimLimit("handler:a", 9, since=later)], worker="w", lease_s=9) == []
     assert len(await claim(store)) == 2
 
 
@@ -126,7 +135,7 @@ async def test_a_settled_delivery_leaves_one_outcome_and_one_attempt(db: Databas
     assert await db.fetchval("select number from boathook.attempt where outcome = 'succeeded'") == 1
 
 
-async def steal(db: Database, store: DeliveryStore) -> tuple[Work, Work]:
+async def steal(db: Database, store: DeliveryStore) -> tuple[ClaimedDelivery, ClaimedDelivery]:
     """Return a stale claim and the one that replaced it after its lease ran out."""
     await add_deliveries(db)
     [stale] = await claim(store)
@@ -160,7 +169,7 @@ async def test_without_the_fence_check_a_stale_settle_would_win(db: Database) ->
 async def test_a_stale_set_back_changes_nothing(db: Database) -> None:
     store = DeliveryStore(db)
     stale, fresh = await steal(db, store)
-    assert await store.set_back([back(stale, due_in_s=None), back(fresh)]) == [False, True]
+    assert await store.record_failed_attempts([back(stale, due_in_s=None), back(fresh)]) == [False, True]
     assert await db.fetchval("select state from boathook.delivery") == "pending"
 
 
@@ -168,7 +177,10 @@ async def test_set_back_records_each_attempt_and_buries_where_told(db: Database)
     await add_deliveries(db, count=2)
     store = DeliveryStore(db)
     one, other = await claim(store)
-    assert await store.set_back([back(one, due_in_s=60), back(other, due_in_s=None, outcome="dead")]) == [True, True]
+    assert await store.record_failed_attempts([back(one, due_in_s=60), back(other, due_in_s=None, outcome="dead")]) == [
+        True,
+        True,
+    ]
     rows = await db.fetch("select state, code from boathook.delivery order by state desc")
     assert [tuple(row) for row in rows] == [("pending", "BROKEN"), ("dead", "GIVEN_UP")]
     assert await db.fetchval("select count(*) from boathook.attempt") == 2
@@ -179,7 +191,7 @@ async def test_a_claim_given_back_burns_no_attempt(db: Database) -> None:
     await add_deliveries(db)
     store = DeliveryStore(db)
     [first] = await claim(store)
-    await store.give_back([first.claim])
+    await store.release_claims([first.claim])
     [again] = await claim(store)
     assert (again.claim.attempt, again.claim.fence) == (1, 2)
 
@@ -198,7 +210,7 @@ async def test_renewing_does_not_wait_for_one_that_is_being_settled(db: Database
     store = DeliveryStore(db)
     [work] = await claim(store)
     async with db.acquire() as connection, connection.transaction():
-        await connection.execute(SETTLE, *settlement(work.claim, Settle(), worker="w", started_at=work.claimed_at)[:-1],
+        await connection.execute(SETTLE, *settle_arguments(work.claim, Complete(), worker="w", started_at=work.claimed_at)[:-1],
                                  None)  # fmt: skip
         assert await asyncio.wait_for(store.renew([work.claim], lease_s=9), 300) == set()
 
@@ -280,7 +292,7 @@ async def run_lane(db: Database, store: DeliveryStore, worker: str, seen: list[U
             turns += 1
             await asyncio.sleep(0)
             if turns % 3 == 0 and work.claim.attempt == 1:
-                await store.set_back([back(work)])
+                await store.record_failed_attempts([back(work)])
             else:
                 seen.append(work.claim.event_id)
                 await settle(db, work)
@@ -299,11 +311,11 @@ async def test_a_retry_holds_its_successors_and_a_dead_one_lets_them_pass(db: Da
     store = DeliveryStore(db)
     _first, second = await add_deliveries(db, count=2, order_key="k")
     [work] = await claim(store)
-    await store.set_back([back(work, due_in_s=60)])
+    await store.record_failed_attempts([back(work, due_in_s=60)])
     assert await claim(store) == []
     await db.execute("update boathook.delivery set due_at = now() where attempts = 1")
     [work] = await claim(store)
-    await store.set_back([back(work, due_in_s=None)])
+    await store.record_failed_attempts([back(work, due_in_s=None)])
     assert [work.claim.event_id for work in await claim(store)] == [second]
 
 
@@ -341,8 +353,12 @@ async def test_the_fate_of_an_unanswered_commit_is_looked_up(db: Database) -> No
     store = DeliveryStore(db)
     settled, held, lost = await claim(store)
     await settle(db, settled)
-    await store.set_back([back(lost)])
-    assert [await store.fate(work.claim) for work in (settled, held, lost)] == [Fate.SETTLED, Fate.HELD, Fate.LOST]
+    await store.record_failed_attempts([back(lost)])
+    assert [await store.commit_outcome(work.claim) for work in (settled, held, lost)] == [
+        CommitOutcome.SETTLED,
+        CommitOutcome.HELD,
+        CommitOutcome.LOST,
+    ]
 
 
 async def test_the_fate_waits_for_a_commit_that_is_under_way(db: Database) -> None:
@@ -352,24 +368,24 @@ async def test_the_fate_waits_for_a_commit_that_is_under_way(db: Database) -> No
     async with db.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        arguments = settlement(work.claim, Settle(), worker="w", started_at=work.claimed_at)
+        arguments = settle_arguments(work.claim, Complete(), worker="w", started_at=work.claimed_at)
         await connection.execute(SETTLE, *arguments[:-1], None)
-        asking = asyncio.create_task(store.fate(work.claim))
+        asking = asyncio.create_task(store.commit_outcome(work.claim))
         done, _ = await asyncio.wait([asking], timeout=0.2)
         assert not done
         await transaction.commit()
-    assert await asking is Fate.SETTLED
+    assert await asking is CommitOutcome.SETTLED
 
 
 async def test_a_side_effect_is_remembered_once_and_only_for_the_holder(db: Database) -> None:
     store = DeliveryStore(db)
     stale, fresh = await steal(db, store)
-    assert await store.recall(fresh.claim, "mail") is None
-    await store.remember(fresh.claim, "mail", "[1]")
-    await store.remember(fresh.claim, "mail", "[2]")
-    assert await store.recall(fresh.claim, "mail") == "[1]"
+    assert await store.find_side_effect(fresh.claim, "mail") is None
+    await store.save_side_effect(fresh.claim, "mail", "[1]")
+    await store.save_side_effect(fresh.claim, "mail", "[2]")
+    assert await store.find_side_effect(fresh.claim, "mail") == "[1]"
     with pytest.raises(LeaseLost):
-        await store.recall(stale.claim, "mail")
+        await store.find_side_effect(stale.claim, "mail")
 
 
 async def test_the_backlog_is_counted_by_recipient(db: Database) -> None:

@@ -20,17 +20,17 @@ import asyncpg
 import psycopg
 import pytest
 
-from boathook.domain.errors import ConfigError, JournalUnavailable
-from boathook.journal import embedded
-from boathook.journal.database import Database, check_safety
-from boathook.journal.embedded import EmbeddedServer
+from boathook.db import embedded
+from boathook.db.database import Database, check_safety
+from boathook.db.embedded import EmbeddedServer
+from boathook.domain.errors import ConfigError, DatabaseUnavailable
 from tests.support import eventually
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 HOLDER = """
 import asyncio, pathlib, sys
-from boathook.journal.embedded import EmbeddedServer
+from boathook.db.embedded import EmbeddedServer
 
 async def hold():
     server = await EmbeddedServer.start(pathlib.Path(sys.argv[1]))
@@ -355,14 +355,14 @@ async def test_no_child_is_left_behind(data_dir: Path) -> None:
 
 @pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_an_interrupted_creation_is_begun_anew(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = embedded._Site.call
+    call = embedded._ServerLayout.call
 
     def interrupted(site: object, program: str, *args: str, text: str | None = None) -> object:
         if program == "postgres" and "--single" in args:
             raise KeyboardInterrupt
         return call(site, program, *args, text=text)
 
-    monkeypatch.setattr(embedded._Site, "call", interrupted)
+    monkeypatch.setattr(embedded._ServerLayout, "call", interrupted)
     with pytest.raises(KeyboardInterrupt):
         embedded.EmbeddedServer._start(data_dir, print)
     assert not (data_dir / "postgres" / "data").exists()
@@ -412,7 +412,7 @@ async def test_data_of_another_major_version_are_left_alone(data_dir: Path) -> N
 async def test_a_server_that_cannot_start_shows_its_log(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(embedded._SETTINGS, "shared_buffers", "nonsense")
     monkeypatch.setattr(embedded, "_POLL_S", 0.0)
-    with pytest.raises(JournalUnavailable, match="shared_buffers"):
+    with pytest.raises(DatabaseUnavailable, match="shared_buffers"):
         await EmbeddedServer.start(data_dir)
 
 
@@ -420,7 +420,7 @@ async def test_a_server_that_cannot_start_shows_its_log(data_dir: Path, monkeypa
 async def test_a_failed_start_gives_its_share_back(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(embedded._SETTINGS, "shared_buffers", "nonsense")
     monkeypatch.setattr(embedded, "_POLL_S", 0.0)
-    with pytest.raises(JournalUnavailable):
+    with pytest.raises(DatabaseUnavailable):
         await EmbeddedServer.start(data_dir)
     with (data_dir / "postgres" / "holders.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

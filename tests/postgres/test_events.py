@@ -11,11 +11,11 @@ from uuid import UUID
 
 import pytest
 
+from boathook.db.database import Database
+from boathook.db.events import SQL, EventStore
 from boathook.domain import ids
-from boathook.domain.errors import NotFound, RegistryChanged
-from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin
-from boathook.journal.database import Database
-from boathook.journal.events import SQL, EventStore
+from boathook.domain.errors import NotFound, RoutesChanged
+from boathook.domain.model import Accepted, Duplicate, NewDelivery, NewEvent, Origin, ProofStrength
 from tests.support import LOCK_WAITED_FOR, eventually
 
 
@@ -38,7 +38,7 @@ def event(key: str, body: bytes = b'{"a":1}', **more: Any) -> NewEvent:
         dedup_key=key,
         key_hash=hashed(key.encode()),
         replay_hash=None if replay is None else hashed(replay),
-        grade=Grade.BODY,
+        grade=ProofStrength.BODY,
         origin=Origin.RECEIVED,
         headers='{"user-agent": "x"}',
         content_type="application/json",
@@ -123,9 +123,9 @@ async def test_a_key_whose_memory_has_run_out_is_free(db: Database):
 
 async def test_outdated_routes_store_nothing(db: Database):
     store = EventStore(db)
-    with pytest.raises(RegistryChanged):
+    with pytest.raises(RoutesChanged):
         await store.append([event("k", version=0)])
-    with pytest.raises(RegistryChanged):
+    with pytest.raises(RoutesChanged):
         await store.append([event("k"), event("l", version=2)])
     assert (await count(db, "event"), await count(db, "dedup")) == (0, 0)
 
@@ -138,7 +138,7 @@ async def test_a_route_registered_during_a_commit_is_not_missed(db: Database):
         storing = asyncio.create_task(store.append([event("k")]))
         await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
         assert not storing.done()
-    with pytest.raises(RegistryChanged):
+    with pytest.raises(RoutesChanged):
         await storing
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from boathook.db.database import Database
+from boathook.db.deliveries import DeliveryStore
 from boathook.domain.errors import ConfigError, HandlerMisuse, LeaseLost
 from boathook.domain.model import Accepted, Duplicate
 from boathook.domain.policy import Dead, Ignore, Retry, RetryPolicy
 from boathook.handlers.api import Boathook, Event, SyncTransaction, Transaction
 from boathook.handlers.transaction import to_number
-from boathook.journal.database import Database
-from boathook.journal.deliveries import DeliveryStore
 from tests.support import eventually
 from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 

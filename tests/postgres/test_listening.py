@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from boathook.admin import keys as keys_of
-from boathook.admin import listening
-from boathook.admin.api import listening as api_listening
-from boathook.admin.listening import OVERLAP, RETOLD, Seats, Tail, beginning, describe
+from boathook.api import event_feed as api_listening
+from boathook.db.database import Database
+from boathook.db.events import EventStore
+from boathook.db.queries.event_feed import FeedFilter
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, JournalUnavailable
+from boathook.domain.errors import DatabaseUnavailable, InvalidValue
 from boathook.domain.model import NewEvent
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.listening import Wish
+from boathook.service import event_feed
+from boathook.service import keys as keys_of
+from boathook.service.event_feed import OVERLAP, RESUME_OVERLAP, EventFeed, ListenerSlots, feed_start, to_feed_event
 from tests.postgres.api_client import make_context, make_token, open_api_client
 from tests.postgres.test_events import event
 
@@ -29,17 +29,17 @@ def made(key: str, at: datetime, **more: Any) -> NewEvent:
     return replace(new, id=ids.make(int(at.timestamp() * 1000), new.id.int & ((1 << 74) - 1)), type=kind)
 
 
-async def keys(tail: Tail, now: datetime) -> list[str]:
+async def keys(tail: EventFeed, now: datetime) -> list[str]:
     """Return the dedup keys of all there is to hear at a moment."""
     heard, has_more = [], True
     while has_more:
-        events, has_more = await tail.look(now)
+        events, has_more = await tail.poll(now)
         heard += [one.dedup_key for one in events]
     return heard
 
 
 async def test_an_event_is_heard_once_and_soon(db: Database):
-    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     assert await keys(tail, NOW) == []
     await store.append([made("a", NOW + timedelta(seconds=1)), made("b", NOW + timedelta(seconds=2))])
     assert await keys(tail, NOW + timedelta(seconds=3)) == ["a", "b"]
@@ -48,29 +48,29 @@ async def test_an_event_is_heard_once_and_soon(db: Database):
 
 
 async def test_what_is_committed_later_with_an_older_id_is_heard_too(db: Database):
-    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append([made("younger", NOW + timedelta(seconds=40))])
     assert await keys(tail, NOW + timedelta(seconds=41)) == ["younger"]
     await store.append([made("older", NOW + timedelta(seconds=5))])
-    heard = [key for look in range(12) for key in await keys(tail, NOW + timedelta(seconds=42 + look / 2))]
+    heard = [key for poll in range(12) for key in await keys(tail, NOW + timedelta(seconds=42 + poll / 2))]
     assert heard == ["older"]
 
 
 async def test_mutant_without_the_overlap_such_an_event_is_missed(db: Database, monkeypatch):
-    monkeypatch.setattr(listening, "OVERLAP", timedelta(0))
-    monkeypatch.setattr(listening, "_NEAR", timedelta(0))
-    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    monkeypatch.setattr(event_feed, "OVERLAP", timedelta(0))
+    monkeypatch.setattr(event_feed, "_RECENT_WINDOW", timedelta(0))
+    store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append([made("younger", NOW + timedelta(seconds=40))])
     assert await keys(tail, NOW + timedelta(seconds=41)) == ["younger"]
     await store.append([made("older", NOW + timedelta(seconds=5))])
-    assert not [key for look in range(12) for key in await keys(tail, NOW + timedelta(seconds=42 + look / 2))]
+    assert not [key for poll in range(12) for key in await keys(tail, NOW + timedelta(seconds=42 + poll / 2))]
 
 
 async def test_catching_up_gives_everything_in_order_however_much_it_is(db: Database):
     begin = NOW - timedelta(minutes=10)
     wanted = [made(f"k{n:03}", begin + timedelta(seconds=5 * n)) for n in range(119)]
     await EventStore(db).append(wanted)
-    tail = Tail(db, Wish(), begin)
+    tail = EventFeed(db, FeedFilter(), begin)
     assert await keys(tail, NOW) == [one.dedup_key for one in wanted]
     assert await keys(tail, NOW + timedelta(seconds=1)) == []
 
@@ -78,32 +78,32 @@ async def test_catching_up_gives_everything_in_order_however_much_it_is(db: Data
 async def test_one_look_is_bounded_in_events_and_in_time(db: Database):
     begin = NOW - timedelta(minutes=10)
     await EventStore(db).append([made(f"k{n}", begin) for n in range(60)] + [made("late", NOW - timedelta(minutes=5))])
-    tail = Tail(db, Wish(), begin)
-    spans = [len((await tail.look(NOW))[0]) for _ in range(5)]
+    tail = EventFeed(db, FeedFilter(), begin)
+    spans = [len((await tail.poll(NOW))[0]) for _ in range(5)]
     assert spans == [25, 25, 10, 0, 0]
 
 
 async def test_a_minute_with_more_events_than_one_statement_returns_is_heard_whole(db: Database, monkeypatch):
-    monkeypatch.setattr(listening, "_MOST_IDS", 7)
+    monkeypatch.setattr(event_feed, "_MAX_IDS", 7)
     wanted = [made(f"k{n:02}", NOW + timedelta(milliseconds=10 * n)) for n in range(40)]
-    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append(wanted)
     assert await keys(tail, NOW + timedelta(seconds=1)) == [one.dedup_key for one in wanted]
     await store.append([made("late", NOW + timedelta(milliseconds=55))])
-    assert [key for look in range(24) for key in await keys(tail, NOW + timedelta(seconds=2 + look))] == ["late"]
+    assert [key for poll in range(24) for key in await keys(tail, NOW + timedelta(seconds=2 + poll))] == ["late"]
 
 
 async def test_what_could_not_be_read_is_read_by_the_next_look(db: Database, monkeypatch):
-    tail = Tail(db, Wish(), NOW)
+    tail = EventFeed(db, FeedFilter(), NOW)
     await EventStore(db).append([made("kept", NOW)])
 
     async def fails(*_: Any) -> Any:
-        raise JournalUnavailable("away")
+        raise DatabaseUnavailable("away")
 
     with monkeypatch.context() as away:
-        away.setattr(listening, "read_events", fails)
-        with pytest.raises(JournalUnavailable):
-            await tail.look(NOW + timedelta(seconds=1))
+        away.setattr(event_feed, "read_events", fails)
+        with pytest.raises(DatabaseUnavailable):
+            await tail.poll(NOW + timedelta(seconds=1))
     assert await keys(tail, NOW + timedelta(seconds=2)) == ["kept"]
 
 
@@ -116,7 +116,7 @@ async def test_only_what_is_wished_for_is_heard(db: Database):
     ])  # fmt: skip
 
     async def heard(**wish: Any) -> set[str]:
-        return set(await keys(Tail(db, Wish(**wish), NOW), at))
+        return set(await keys(EventFeed(db, FeedFilter(**wish), NOW), at))
 
     assert await heard() == {"a", "b", "c"}
     assert await heard(source="github") == {"b"}
@@ -135,44 +135,44 @@ async def test_another_organization_hears_its_own_messages_and_nothing_else(db: 
             await mine.ask(201, "POST", "/app", {"name": uid, "uid": uid})
             await mine.ask(202, "POST", f"/app/{uid}/msg", {"eventType": "x", "payload": {"of": uid}, "eventId": uid})
     soon = datetime.now(UTC) + timedelta(seconds=1)
-    assert set(await keys(Tail(db, Wish(), since), soon)) == {"received", "acme"}
-    assert await keys(Tail(db, Wish(organization="other"), since), soon) == ["globex"]
-    assert await keys(Tail(db, Wish(organization="other", application="acme"), since), soon) == []
-    assert await keys(Tail(db, Wish(application="acme"), since), soon) == ["acme"]
+    assert set(await keys(EventFeed(db, FeedFilter(), since), soon)) == {"received", "acme"}
+    assert await keys(EventFeed(db, FeedFilter(organization="other"), since), soon) == ["globex"]
+    assert await keys(EventFeed(db, FeedFilter(organization="other", application="acme"), since), soon) == []
+    assert await keys(EventFeed(db, FeedFilter(application="acme"), since), soon) == ["acme"]
 
 
 def test_whoever_goes_on_begins_a_minute_before_the_last_event_and_never_before_the_beginning():
     last = ids.make(int((NOW - timedelta(minutes=10)).timestamp() * 1000), 0)
     begin = NOW - timedelta(hours=1)
-    assert beginning(NOW, begin, last) == ids.made_at(last) - RETOLD
-    assert beginning(NOW, NOW - timedelta(minutes=9), last) == NOW - timedelta(minutes=9)
-    assert beginning(NOW, None, None) == NOW
+    assert feed_start(NOW, begin, last) == ids.made_at(last) - RESUME_OVERLAP
+    assert feed_start(NOW, NOW - timedelta(minutes=9), last) == NOW - timedelta(minutes=9)
+    assert feed_start(NOW, None, None) == NOW
 
 
 def test_nobody_goes_back_for_more_than_a_day():
     with pytest.raises(InvalidValue, match="24 hours") as caught:
-        beginning(NOW, NOW - timedelta(days=3), None)
+        feed_start(NOW, NOW - timedelta(days=3), None)
     assert caught.value.where == ("since",)
 
 
 async def test_a_listener_is_told_how_to_sign_but_no_secret(db: Database):
     await EventStore(db).append([event("k", source="own")])
     began = datetime.now(UTC) - timedelta(seconds=9)
-    (found,), _ = await Tail(db, Wish(), began).look(datetime.now(UTC))
+    (found,), _ = await EventFeed(db, FeedFilter(), began).poll(datetime.now(UTC))
     context = make_context(
         db,
         sources__own={"provider": "token", "username": "u", "password": "hush-hush", "id_path": "id"},
     )
-    heard = describe(context.settings, found)
+    heard = to_feed_event(context.settings, found)
     assert (heard.provider, heard.options) == ("token", {"username": "u", "id_path": "id"})
-    assert describe(make_context(db).settings, found).provider is None
+    assert to_feed_event(make_context(db).settings, found).provider is None
 
 
 def test_places_of_listeners_are_bounded_and_given_back():
-    seats = Seats(1)
-    with seats.taken() as first, seats.taken() as second:
+    seats = ListenerSlots(1)
+    with seats.acquire() as first, seats.acquire() as second:
         assert (first, second) == (True, False)
-    with seats.taken() as again:
+    with seats.acquire() as again:
         assert again
 
 
@@ -209,10 +209,10 @@ class _Away:
     def __init__(self, looks: int) -> None:
         self.looks = looks
 
-    async def look(self, _now: datetime) -> tuple[list[Any], bool]:
+    async def poll(self, _now: datetime) -> tuple[list[Any], bool]:
         self.looks -= 1
         if self.looks >= 0:
-            raise JournalUnavailable("it is away")
+            raise DatabaseUnavailable("it is away")
         return [], False
 
 
@@ -224,25 +224,25 @@ async def test_the_log_is_told_once_that_a_listener_waits_however_long(db: Datab
             told.append(event)
 
     tail = _Away(5)
-    telling = api_listening._Telling(make_context(db), Seats(), tail, NOW, {}, Log())
+    telling = api_listening._EventStream(make_context(db), ListenerSlots(), tail, NOW, {}, Log())
     for _ in range(6):
-        assert await telling._look() == ([], False)
+        assert await telling._poll() == ([], False)
     assert told == ["listening_paused"]
     tail.looks = 3
     for _ in range(3):
-        await telling._look()
+        await telling._poll()
     assert told == ["listening_paused"] * 2
 
 
 async def heard_after_a_break(db: Database) -> set[str]:
     """Commit an event 59 seconds after its id was made, and let the connection break before it is heard."""
-    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     now = NOW + timedelta(seconds=60)
     assert await keys(tail, now) == []
     younger = made("younger", now + timedelta(seconds=4))
     await store.append([made("late", NOW + timedelta(seconds=1)), younger])
     assert await keys(tail, now + timedelta(seconds=4)) == ["younger"]
-    again = Tail(db, Wish(), beginning(now + timedelta(seconds=5), NOW, younger.id))
+    again = EventFeed(db, FeedFilter(), feed_start(now + timedelta(seconds=5), NOW, younger.id))
     return set(await keys(again, now + timedelta(seconds=5)))
 
 
@@ -251,39 +251,39 @@ async def test_whoever_comes_again_misses_nothing_that_was_committed_within_the_
 
 
 async def test_mutant_so_that_only_a_minute_is_told_again_it_is_missed(db: Database, monkeypatch):
-    monkeypatch.setattr(listening, "RETOLD", OVERLAP)
+    monkeypatch.setattr(event_feed, "RESUME_OVERLAP", OVERLAP)
     assert await heard_after_a_break(db) == {"younger"}
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
 async def test_a_listener_is_told_how_far_it_is_so_that_a_quiet_one_never_comes_again_for_too_much(db: Database):
-    tail, now = Tail(db, Wish(), NOW), NOW + timedelta(days=2)
+    tail, now = EventFeed(db, FeedFilter(), NOW), NOW + timedelta(days=2)
     assert await keys(tail, now) == []
-    assert tail.reached == now - OVERLAP
-    assert beginning(now + timedelta(seconds=9), tail.reached, None) == tail.reached
+    assert tail.caught_up_to == now - OVERLAP
+    assert feed_start(now + timedelta(seconds=9), tail.caught_up_to, None) == tail.caught_up_to
     with pytest.raises(InvalidValue):
-        beginning(now, NOW, None)
+        feed_start(now, NOW, None)
     await EventStore(db).append([made(f"k{n:02}", now) for n in range(40)])
-    events, has_more = await tail.look(now + timedelta(seconds=1))
+    events, has_more = await tail.poll(now + timedelta(seconds=1))
     assert (len(events), has_more) == (25, True)
-    assert tail.reached <= now, "those that wait were not told of"
+    assert tail.caught_up_to <= now, "those that wait were not told of"
 
 
 async def test_a_sweep_of_many_statements_misses_nothing_that_was_committed_behind_it(db: Database, monkeypatch):
-    monkeypatch.setattr(listening, "_MOST_IDS", 30)
-    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    monkeypatch.setattr(event_feed, "_MAX_IDS", 30)
+    store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     await store.append([made(f"k{n:02}", NOW + timedelta(milliseconds=n)) for n in range(40)])
-    events, _ = await tail.look(NOW + timedelta(seconds=1))
+    events, _ = await tail.poll(NOW + timedelta(seconds=1))
     assert len(events) == 25
     # Where it has passed already, and its reader takes an hour for the rest.
     await store.append([made("late", NOW + timedelta(milliseconds=3))])
     heard = await keys(tail, NOW + timedelta(seconds=50))
-    heard += [key for look in range(60) for key in await keys(tail, NOW + timedelta(seconds=100 + 60 * look))]
+    heard += [key for poll in range(60) for key in await keys(tail, NOW + timedelta(seconds=100 + 60 * poll))]
     assert sorted(heard) == ["k25", *(f"k{n}" for n in range(26, 40)), "late"]
 
 
 async def test_whoever_was_held_up_hears_at_the_next_look_what_came_meanwhile(db: Database):
-    store, tail = EventStore(db), Tail(db, Wish(), NOW)
+    store, tail = EventStore(db), EventFeed(db, FeedFilter(), NOW)
     assert await keys(tail, NOW) == []
     await store.append([made("a", NOW + timedelta(seconds=1)), made("b", NOW + timedelta(seconds=20))])
     assert await keys(tail, NOW + timedelta(seconds=21)) == ["a", "b"]
@@ -291,9 +291,9 @@ async def test_whoever_was_held_up_hears_at_the_next_look_what_came_meanwhile(db
 
 async def test_large_events_are_read_a_few_at_a_time(db: Database):
     await EventStore(db).append([made(f"k{n}", NOW, body=b"x" * 5_000_000) for n in range(5)])
-    tail, pages = Tail(db, Wish(), NOW), []
+    tail, pages = EventFeed(db, FeedFilter(), NOW), []
     for _ in range(5):
-        events, has_more = await tail.look(NOW + timedelta(seconds=1))
+        events, has_more = await tail.poll(NOW + timedelta(seconds=1))
         pages.append(sum(len(one.body) for one in events))
         if not has_more:
             break
@@ -303,4 +303,4 @@ async def test_large_events_are_read_a_few_at_a_time(db: Database):
 
 def test_a_clock_ahead_of_ours_makes_nobody_begin_in_the_future():
     ahead = ids.make(int((NOW + timedelta(hours=1)).timestamp() * 1000), 0)
-    assert beginning(NOW, None, ahead) <= NOW - OVERLAP
+    assert feed_start(NOW, None, ahead) <= NOW - OVERLAP

@@ -2,17 +2,18 @@
 
 import pytest
 
-from boathook.admin import operations
+from boathook.db import delivery_commands
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext, Selection
+from boathook.db.queries import listings
+from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.handlers.outbox import Outbox
-from boathook.journal import ledger, moves
-from boathook.journal.database import Database
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action, Selection
+from boathook.service import operations
 from tests.endpoint_factory import add_application, add_endpoint, publish
 from tests.postgres.test_books import Store
 
-ACTION = Action(actor="test", note="because")
+ACTION = AuditContext(actor="test", note="because")
 GONE = {
     "disabled": "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now()",
     "deleted": "update boathook.endpoint set deleted_at = now()",
@@ -32,14 +33,14 @@ async def test_replays_reach_endpoints(store: Store):
     sent, dead = [(await publish(store.db, Outbox(), acme)).event_id for _ in range(2)]
     await store.end(sent)
     await store.fail(dead, is_last=True)
-    replayed = await operations.replay_events(store.db, Filter(application="acme"), ACTION)
+    replayed = await operations.replay_events(store.db, ListFilter(application="acme"), ACTION)
     assert (replayed.events, replayed.added, replayed.revived) == (2, 1, 1)
-    rows = await ledger.list_deliveries(store.db, Filter(state="pending", application=acme))
+    rows = await listings.list_deliveries(store.db, ListFilter(state="pending", application=acme))
     assert [(row.recipient, row.is_replay, row.is_manual) for row in rows] == [
         (endpoint, False, False),
         (endpoint, True, False),
     ]
-    assert (await store.verify()).is_balanced
+    assert (await store.verify()).is_consistent
 
 
 @pytest.mark.parametrize("reason", GONE)
@@ -52,24 +53,24 @@ async def test_what_cannot_be_sent_is_not_replayed(store: Store, reason: str):
     await store.db.execute(GONE[reason])
     replayed = await operations.replay_events(store.db, [sent, dead], ACTION)
     assert (replayed.added, replayed.revived) == (0, 0)
-    assert await operations.replay_dead(store.db, Selection(Filter()), ACTION) == 0
+    assert await operations.replay_dead(store.db, Selection(ListFilter()), ACTION) == 0
     # To decide that it stays undone is still possible.
-    assert await operations.ignore_dead(store.db, Selection(Filter()), ACTION) == 1
-    assert (await store.verify(is_deep=True)).is_balanced
+    assert await operations.ignore_dead(store.db, Selection(ListFilter()), ACTION) == 1
+    assert (await store.verify(is_deep=True)).is_consistent
 
 
 @pytest.mark.parametrize("reason", GONE)
 async def test_without_the_look_at_the_endpoint_it_would_be(store: Store, reason: str, monkeypatch: pytest.MonkeyPatch):
     """The mutant: dead letters are revived whatever became of their endpoint or content."""
-    honest = moves.SQL["lock_dead"]
+    honest = delivery_commands.SQL["lock_dead"]
     look = "(not $11::boolean or (e.expunged_at is null and boathook.takes_deliveries(d.recipient)))"
     assert look in honest
-    monkeypatch.setitem(moves.SQL, "lock_dead", honest.replace(look, "$11::boolean is not null"))
+    monkeypatch.setitem(delivery_commands.SQL, "lock_dead", honest.replace(look, "$11::boolean is not null"))
     acme = await add_application(store.db, "acme")
     await add_endpoint(store.db, acme)
     await store.fail((await publish(store.db, Outbox(), acme)).event_id, is_last=True)
     await store.db.execute(GONE[reason])
-    assert await operations.replay_dead(store.db, Selection(Filter()), ACTION) == 1
+    assert await operations.replay_dead(store.db, Selection(ListFilter()), ACTION) == 1
 
 
 async def test_what_was_asked_for_by_hand_stays_marked_so(store: Store):
@@ -80,7 +81,7 @@ async def test_what_was_asked_for_by_hand_stays_marked_so(store: Store):
     await store.db.execute(by_hand)
     await store.end(settled)
     await store.fail(ignored, is_last=True)
-    assert await operations.ignore_dead(store.db, Selection(Filter()), ACTION) == 1
+    assert await operations.ignore_dead(store.db, Selection(ListFilter()), ACTION) == 1
     assert await store.one("select bool_and(is_manual) from boathook.outcome") is True
     assert await store.one("select count(*) from boathook.outcome") == 2
 
@@ -92,13 +93,13 @@ async def test_listings_know_an_application_by_id_by_uid_and_by_its_name_of_befo
     other = (await publish(store.db, Outbox(), await add_application(store.db, "other"))).event_id
 
     async def found(name: str) -> list[str]:
-        return [row.id for row in await ledger.list_events(store.db, Filter(application=name))]
+        return [row.id for row in await listings.list_events(store.db, ListFilter(application=name))]
 
     shown = [ids.show(ids.EVENT, one) for one in (before, after, other)]
     assert await found("acme") == [shown[1], shown[0]]
     assert await found(acme) == [shown[1]]
     assert await found("other") == [shown[2]]
     assert await found("nobody") == []
-    assert await moves.count_events(store.db, Filter(application="acme")) == 2
-    (row, _request) = await ledger.get_event(store.db, before)
+    assert await delivery_commands.count_events(store.db, ListFilter(application="acme")) == 2
+    (row, _request) = await listings.get_event(store.db, before)
     assert (row.channels, row.tags, row.expunged_at) == (["c"], ["t"], None)

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from boathook import config
-from boathook.admin.api import auth
+from boathook.api import auth
+from boathook.db.database import Database
 from boathook.handlers.manifest import Mount
-from boathook.journal.database import Database
 from boathook.server import mounts
 from boathook.server.lifespan import Lifespan
-from boathook.server.mounts import Door
+from boathook.server.mounts import MountedApp
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 
@@ -26,7 +26,7 @@ class MountClient:
         life.is_up = True
         self.life = life
         mount = Mount(path="/yard", app=self._app, is_open=is_open)
-        self.door = Door(mount, life, config.load(None, settings), db, recheck_s=recheck_s)
+        self.door = MountedApp(mount, life, config.load(None, settings), db, recheck_s=recheck_s)
 
     async def _app(self, scope, receive, send) -> None:
         self.seen.append(scope)

@@ -11,25 +11,33 @@ from typing import Any
 
 import pytest
 
-from boathook.admin import operations
-from boathook.admin.operations import check_dead
-from boathook.admin.reverifying import reverify
 from boathook.config import load
+from boathook.db import delivery_commands, integrity
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext, Selection
+from boathook.db.queries import listings
+from boathook.db.queries.listings import ListFilter
+from boathook.db.route_registry import register
 from boathook.domain import ids
-from boathook.domain.errors import DuplicateMessage, IllegalMove, InvalidMessage, JournalError, NotFound, RowRefused
+from boathook.domain.errors import (
+    DatabaseError,
+    DuplicateMessage,
+    InvalidMessage,
+    InvalidTransition,
+    NotFound,
+    ValueRejected,
+)
 from boathook.domain.model import Accepted, Duplicate, Receipt, Route
 from boathook.handlers.outbox import Message
-from boathook.journal import books, ledger, moves
-from boathook.journal.database import Database
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action, Selection
-from boathook.journal.registry import register
+from boathook.service import operations
+from boathook.service.operations import check_dead
+from boathook.service.reverification import reverify
 from tests.endpoint_factory import add_application
 from tests.postgres.test_books import Store
 from tests.support import eventually
 
-ACTION = Action(actor="test", note="because")
-ALL = Selection(Filter())
+ACTION = AuditContext(actor="test", note="because")
+ALL = Selection(ListFilter())
 WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
@@ -53,12 +61,12 @@ async def delivery(store: Store, key):
 
 
 async def audit(store: Store, action: str) -> list[str]:
-    return [row.subject for row in await ledger.list_audit(store.db, Filter(limit=1000), action=action)]
+    return [row.subject for row in await listings.list_audit(store.db, ListFilter(limit=1000), action=action)]
 
 
-async def assert_balanced(store: Store) -> books.Balance:
+async def assert_balanced(store: Store) -> integrity.Balance:
     found = await store.verify()
-    assert found.imbalances == ()
+    assert found.violations == ()
     return found.balance
 
 
@@ -98,7 +106,7 @@ class TestReplayOfDeadLetters:
     async def test_one_that_dies_again_meanwhile_is_not_replayed_twice(self, store: Store, monkeypatch):
         (key,) = await mark_dead(store, "one")
         monkeypatch.setattr(operations, "BATCH", 1)
-        replay_once = moves.replay_dead
+        replay_once = delivery_commands.replay_dead
 
         async def replayed_and_dead_again(*args, **kwargs):
             keys = await replay_once(*args, **kwargs)
@@ -106,7 +114,7 @@ class TestReplayOfDeadLetters:
                 await store.fail(event, ordinal, is_last=True)
             return keys
 
-        monkeypatch.setattr(moves, "replay_dead", replayed_and_dead_again)
+        monkeypatch.setattr(delivery_commands, "replay_dead", replayed_and_dead_again)
         assert await operations.replay_dead(store.db, ALL, ACTION) == 1
         row = await delivery(store, key)
         assert (row["state"], row["replays"], row["attempts"]) == ("dead", 1, 2)
@@ -142,24 +150,26 @@ class TestReplayOfDeadLetters:
         await mark_dead(store, "two", to="b")
         later = datetime.now(UTC) + timedelta(hours=1)
         for wanted in (
-            Filter(source="github"), Filter(application="acme"), Filter(type="invoice.*"), Filter(type="payment_paid"),
-            Filter(code="OTHER"), Filter(since=later), Filter(until=later - timedelta(days=1)), Filter(recipient="z*"),
+            ListFilter(source="github"), ListFilter(application="acme"), ListFilter(type="invoice.*"), ListFilter(type="payment_paid"),
+            ListFilter(code="OTHER"), ListFilter(since=later), ListFilter(until=later - timedelta(days=1)), ListFilter(recipient="z*"),
         ):  # fmt: skip
-            assert await moves.count_dead(store.db, Selection(wanted)) == []
+            assert await delivery_commands.count_dead(store.db, Selection(wanted)) == []
             assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 0
-        wanted = Filter(
+        wanted = ListFilter(
             source="stripe", type="pay*.paid", recipient="b", code="BROKEN", since=later - timedelta(days=1)
         )
-        (group,) = await moves.count_dead(store.db, Selection(wanted))
+        (group,) = await delivery_commands.count_dead(store.db, Selection(wanted))
         assert (group.number, group.recipient, group.code) == (1, "b", "BROKEN")
         assert await operations.replay_dead(store.db, Selection(wanted), ACTION) == 1
 
     async def test_an_audit_that_fails_takes_the_move_back(self, store: Store, monkeypatch):
         (key,) = await mark_dead(store, "one")
         monkeypatch.setitem(
-            moves.SQL, "record_actions", "select 1 / 0 where $1 || $2 || $4 is not null and $3::text[] is not null"
+            delivery_commands.SQL,
+            "record_actions",
+            "select 1 / 0 where $1 || $2 || $4 is not null and $3::text[] is not null",
         )
-        with pytest.raises(JournalError):
+        with pytest.raises(DatabaseError):
             await operations.replay_dead(store.db, ALL, ACTION)
         assert (await delivery(store, key))["state"] == "dead"
 
@@ -169,21 +179,21 @@ async def test_only_dead_letters_are_moved(store: Store):
     pending, done = await store.accept("pending", "a"), await store.accept("done", "a")
     await store.end(done)
     assert await check_dead(store.db, [dead, (pending, 0)]) == [dead]
-    with pytest.raises(IllegalMove, match=f"is succeeded.*replay its event {ids.show('evt', done)}"):
+    with pytest.raises(InvalidTransition, match=f"is succeeded.*replay its event {ids.show('evt', done)}"):
         await check_dead(store.db, [(done, 0)])
     with pytest.raises(NotFound):
         await check_dead(store.db, [(done, 7)])
     for move in (operations.replay_dead, operations.ignore_dead, operations.purge_dead):
-        assert await move(store.db, Selection(Filter(), [(pending, 0), (done, 0)]), ACTION) == 0
+        assert await move(store.db, Selection(ListFilter(), [(pending, 0), (done, 0)]), ACTION) == 0
 
 
 async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
     (key,) = await mark_dead(store, "one")
-    with pytest.raises(IllegalMove, match="needs a note"):
-        await operations.ignore_dead(store.db, ALL, Action(actor="test", note=" "))
+    with pytest.raises(InvalidTransition, match="needs a note"):
+        await operations.ignore_dead(store.db, ALL, AuditContext(actor="test", note=" "))
     assert await operations.ignore_dead(store.db, ALL, ACTION) == 1
     assert await operations.ignore_dead(store.db, ALL, ACTION) == 0
-    row = await ledger.get_delivery(store.db, *key)
+    row = await listings.get_delivery(store.db, *key)
     assert (row.state, row.note, row.attempts) == ("ignored", "because", 1)
     assert await audit(store, "dead.ignore") == [row.id]
     await assert_balanced(store)
@@ -191,11 +201,11 @@ async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
 
 async def test_purging_is_counted_and_leaves_the_event(store: Store):
     keys = await mark_dead(store, "one", "two", "three")
-    assert await operations.purge_dead(store.db, Selection(Filter(), keys[:2]), ACTION) == 2
+    assert await operations.purge_dead(store.db, Selection(ListFilter(), keys[:2]), ACTION) == 2
     assert await store.one("select count(*) from boathook.attempt") == 1
     assert await store.one("select count(*) from boathook.event") == 3
     with pytest.raises(NotFound):
-        await ledger.get_delivery(store.db, *keys[0])
+        await listings.get_delivery(store.db, *keys[0])
     balance = await assert_balanced(store)
     assert (balance.purged, balance.dead, balance.dropped) == (2, 1, {"dead letter, purged": 2})
 
@@ -208,7 +218,7 @@ class TestReplayOfEvents:
         await store.claim(event, 3)
         done = await operations.replay_events(store.db, [event], ACTION)
         assert (done.events, done.added, done.revived) == (1, 1, 1)
-        rows = await ledger.list_deliveries_of(store.db, event)
+        rows = await listings.list_deliveries_of(store.db, event)
         assert [(row.recipient, row.state, row.is_replay) for row in rows] == [
             ("ended", "succeeded", False), ("dead", "pending", False), ("pending", "pending", False),
             ("leased", "leased", False), ("ended", "pending", True),
@@ -223,37 +233,37 @@ class TestReplayOfEvents:
         events = [await store.accept(f"e{number}", "a") for number in range(5)]
         for event in events:
             await store.end(event)
-        run = Action(actor="test", note="the fix")
-        interrupted = moves.replay_events
+        run = AuditContext(actor="test", note="the fix")
+        interrupted = delivery_commands.replay_events
         calls = []
 
         async def break_down(*args, **kwargs):
             calls.append(1)
             if len(calls) == 2:
-                raise JournalError("the connection is gone")
+                raise DatabaseError("the connection is gone")
             return await interrupted(*args, **kwargs)
 
-        monkeypatch.setattr(moves, "replay_events", break_down)
-        with pytest.raises(JournalError):
-            await operations.replay_events(store.db, Filter(), run, is_once=True)
+        monkeypatch.setattr(delivery_commands, "replay_events", break_down)
+        with pytest.raises(DatabaseError):
+            await operations.replay_events(store.db, ListFilter(), run, is_once=True)
         for event in events[:2]:
             await store.end(event, 1)
-        assert (await operations.replay_events(store.db, Filter(), run, is_once=True)).added == 3
-        assert (await operations.replay_events(store.db, Filter(), run, is_once=True)).added == 0
+        assert (await operations.replay_events(store.db, ListFilter(), run, is_once=True)).added == 3
+        assert (await operations.replay_events(store.db, ListFilter(), run, is_once=True)).added == 0
         assert await store.one("select count(*) from boathook.delivery") == 3
         await assert_balanced(store)
 
     async def two_at_once(self, store: Store, monkeypatch) -> list:
         """Replay one event twice, the first not committing before the second waits for it."""
-        record = moves.record_each
+        record = delivery_commands.record_each
 
         async def once_the_other_waits(*args, **kwargs):
-            if args[2] == moves.REPLAY_EVENT:
+            if args[2] == delivery_commands.REPLAY_EVENT:
                 await eventually(lambda: store.one(WAITING))
-                monkeypatch.setattr(moves, "record_each", record)
+                monkeypatch.setattr(delivery_commands, "record_each", record)
             await record(*args, **kwargs)
 
-        monkeypatch.setattr(moves, "record_each", once_the_other_waits)
+        monkeypatch.setattr(delivery_commands, "record_each", once_the_other_waits)
         event = await store.accept("one", "a")
         await store.end(event)
         replays = (operations.replay_events(store.db, [event], ACTION) for _ in range(2))
@@ -264,9 +274,9 @@ class TestReplayOfEvents:
         assert sorted(part.added for part in done) == [0, 1]
 
     async def test_without_the_lock_two_at_once_would_collide(self, store: Store, monkeypatch):
-        monkeypatch.setitem(moves.SQL, "lock_replays", "select $1::uuid[]")
+        monkeypatch.setitem(delivery_commands.SQL, "lock_replays", "select $1::uuid[]")
         done = await self.two_at_once(store, monkeypatch)
-        assert [type(part) for part in done if isinstance(part, Exception)] == [RowRefused]
+        assert [type(part) for part in done if isinstance(part, Exception)] == [ValueRejected]
 
     async def test_a_replayed_event_of_an_order_key_joins_the_end_of_its_line(self, store: Store):
         first = await store.accept("one", "ordered", order_key="c")
@@ -288,12 +298,12 @@ class TestListings:
     async def test_come_newest_first_in_pages(self, store: Store):
         events = [ids.show("evt", await store.accept(f"e{number}", "a", "b")) for number in range(5)]
         seen, after = [], None
-        while page := await ledger.list_events(store.db, Filter(limit=2, after=after)):
+        while page := await listings.list_events(store.db, ListFilter(limit=2, after=after)):
             seen += [row.id for row in page]
             after = page[-1].id
         assert seen == sorted(events, reverse=True)
         found, after = [], None
-        while rows := await ledger.list_deliveries(store.db, Filter(limit=3, after=after)):
+        while rows := await listings.list_deliveries(store.db, ListFilter(limit=3, after=after)):
             found += [row.id for row in rows]
             after = rows[-1].id
         assert len(found) == len(set(found)) == 10
@@ -303,12 +313,12 @@ class TestListings:
         await mark_dead(store, "dead")
         await store.accept("pending", "a")
         for state in ("succeeded", "dead", "pending"):
-            (row,) = await ledger.list_deliveries(store.db, Filter(state=state))
+            (row,) = await listings.list_deliveries(store.db, ListFilter(state=state))
             assert row.state == state
-        assert [row.code for row in await ledger.list_dead(store.db, Filter())] == ["BROKEN"]
+        assert [row.code for row in await listings.list_dead_letters(store.db, ListFilter())] == ["BROKEN"]
 
     async def test_a_pattern_means_its_characters(self):
-        assert ledger.like("100%_*") == "100\\%\\_%"
+        assert listings.like_pattern("100%_*") == "100\\%\\_%"
 
 
 SETTINGS = {"sources": {"shop": {"provider": "github", "secrets": ["right"]}}}
@@ -333,7 +343,7 @@ async def quarantine(store: Store, body: bytes, secret: str, *, size: int | None
 
 class TestReverify:
     async def judge(self, store: Store, *names, settings=SETTINGS):
-        chosen = list(names) or Filter()
+        chosen = list(names) or ListFilter()
         results = reverify(store.db, load(None, settings), chosen, ACTION)
         return [(result.outcome, result.event_id) async for result in results]
 
@@ -343,10 +353,10 @@ class TestReverify:
         await quarantine(store, b'{"n": 2}', "forged")
         outcomes = await self.judge(store)
         assert sorted(outcome for outcome, _ in outcomes) == ["accepted", "refused"]
-        (row,) = await ledger.list_deliveries(store.db, Filter())
+        (row,) = await listings.list_deliveries(store.db, ListFilter())
         assert (row.recipient, row.type, row.source) == ("handler:push", "push", "shop")
         assert await store.one("select body from boathook.event") == b'{"n": 1}'
-        (accepted,) = await ledger.list_rejections(store.db, Filter(state="accepted"))
+        (accepted,) = await listings.list_rejections(store.db, ListFilter(state="accepted"))
         assert accepted.event_id == row.event_id
         assert await audit(store, "rejection.accept") == [accepted.id]
         assert [outcome for outcome, _ in await self.judge(store)] == ["refused"], "what was accepted is done"
@@ -402,7 +412,7 @@ class TestSend:
         receipt = await send(store, payload=body)
         assert isinstance(receipt, Accepted)
         assert await store.one("select body from boathook.event") == body
-        assert [row.recipient for row in await ledger.list_deliveries(store.db, Filter())] == ["handler:mail"]
+        assert [row.recipient for row in await listings.list_deliveries(store.db, ListFilter())] == ["handler:mail"]
         assert await audit(store, "event.send") == [ids.show("evt", receipt.event_id)]
         await assert_balanced(store)
 

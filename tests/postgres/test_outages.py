@@ -7,16 +7,16 @@ from functools import partial
 
 import pytest
 
+from boathook.db.availability import retry_on_conflict
+from boathook.db.database import Database
+from boathook.db.deliveries import DeliveryStore
 from boathook.domain import policy
-from boathook.domain.errors import JournalError, JournalUnavailable, RowRefused
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable, ValueRejected
 from boathook.domain.model import Claim
 from boathook.domain.policy import CONNECTION_LOST, RetryPolicy
 from boathook.handlers import runner
 from boathook.handlers.api import Boathook, Event, Transaction
-from boathook.journal.database import Database
-from boathook.journal.deliveries import DeliveryStore
-from boathook.journal.outages import run_again
-from boathook.telemetry import log
+from boathook.observability import log
 from tests.support import eventually
 from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
@@ -66,7 +66,7 @@ async def test_taken_for_alive_such_a_connection_would_cost_the_next_attempt(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    monkeypatch.setattr(runner, "is_gone", lambda connection: connection.is_closed())
+    monkeypatch.setattr(runner, "is_connection_closed", lambda connection: connection.is_closed())
     with pytest.raises(pytest.fail.Exception, match="dead"):
         await lose_connections_between_attempts(shop, 3)
 
@@ -93,7 +93,7 @@ async def test_a_connection_lost_under_a_handler_that_does_not_notice_is_no_misu
 async def test_a_payload_that_always_loses_its_connection_is_buried(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "MOST_EXCUSED", 2)
+    monkeypatch.setattr(policy, "MAX_FREE_RETRIES", 2)
     monkeypatch.setattr(policy, "_OUTAGE_FIRST_S", 0.01)
     hook, other = Boathook(), []
 
@@ -119,14 +119,14 @@ async def test_a_payload_that_always_loses_its_connection_is_buried(
 async def test_a_remembered_effect_that_cannot_reach_the_journal_is_no_failure_of_the_handler(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recall = DeliveryStore.recall
+    find_side_effect = DeliveryStore.find_side_effect
 
     async def away_at_first(store: DeliveryStore, claim: Claim, name: str) -> str | None:
         if claim.attempt == 1:
-            raise JournalUnavailable("away")
-        return await recall(store, claim, name)
+            raise DatabaseUnavailable("away")
+        return await find_side_effect(store, claim, name)
 
-    monkeypatch.setattr(DeliveryStore, "recall", away_at_first)
+    monkeypatch.setattr(DeliveryStore, "find_side_effect", away_at_first)
     hook = Boathook()
 
     @hook.on("shop", retry=ONCE)
@@ -203,7 +203,7 @@ async def test_what_postgresql_sacrifices_to_others_is_run_again_at_once(shop: D
                 await first_locks.wait()
             await connection.execute("select from deed where n = $1 for update", second)
 
-    await asyncio.gather(run_again(lambda: lock(1, 2)), run_again(lambda: lock(2, 1)))
+    await asyncio.gather(retry_on_conflict(lambda: lock(1, 2)), retry_on_conflict(lambda: lock(2, 1)))
     # The transaction that is aborted begins again at once, and may take its first row again before the other has got it.
     assert 3 <= len(runs) <= 20
 
@@ -212,16 +212,16 @@ async def test_what_postgresql_sacrifices_to_others_is_run_again_at_once(shop: D
     ("state", "kind"),
     [
         *(
-            (state, JournalUnavailable)
+            (state, DatabaseUnavailable)
             for state in ("08006", "25006", "28000", "3D000", "53100", "55P03", "57014", "57P03")
         ),
-        *((state, JournalUnavailable) for state in ("40001", "40P01", "58030", "53300", "57P05")),
-        *((state, RowRefused) for state in ("22001", "22P02", "23502", "23514", "54000")),
-        *((state, JournalError) for state in ("42P01", "42501", "25P02", "XX000", "0A000", "P0001")),
+        *((state, DatabaseUnavailable) for state in ("40001", "40P01", "58030", "53300", "57P05")),
+        *((state, ValueRejected) for state in ("22001", "22P02", "23502", "23514", "54000")),
+        *((state, DatabaseError) for state in ("42P01", "42501", "25P02", "XX000", "0A000", "P0001")),
     ],
 )
-async def test_each_error_is_told_by_its_class(db: Database, state: str, kind: type[JournalError]):
-    with pytest.raises(JournalError) as caught:
+async def test_each_error_is_told_by_its_class(db: Database, state: str, kind: type[DatabaseError]):
+    with pytest.raises(DatabaseError) as caught:
         await db.execute(f"do $$ begin raise exception 'so' using errcode = '{state}'; end $$")
     assert type(caught.value) is kind
 

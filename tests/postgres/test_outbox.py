@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
+from boathook.db.database import Database
+from boathook.db.route_registry import decode_routing, register
 from boathook.domain import ids
-from boathook.domain.errors import DuplicateMessage, InvalidMessage, NotFound, RegistryChanged
-from boathook.domain.model import Accepted, Clash, Duplicate, Repeated, Route
+from boathook.domain.errors import DuplicateMessage, InvalidMessage, NotFound, RoutesChanged
+from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotentReplay, Route
 from boathook.handlers import outbox as outbox_module
 from boathook.handlers.api import Boathook
-from boathook.handlers.operational import report
+from boathook.handlers.operational import publish_operational_event
 from boathook.handlers.outbox import Message, Outbox
-from boathook.journal.database import Database
-from boathook.journal.registry import decode_routing, register
 from tests.endpoint_factory import (
     add_application,
     add_endpoint,
@@ -165,7 +165,7 @@ async def _endpoints_added_meanwhile(db: Database, rounds: int) -> list[str]:
         is_last = False
         while not is_last:
             is_last, before = is_over, set(known)
-            with contextlib.suppress(RegistryChanged):  # so quick a change is no loss: the publisher is told
+            with contextlib.suppress(RoutesChanged):  # so quick a change is no loss: the publisher is told
                 receipt = await publish(db, outbox, "acme")
                 lost.extend(before.difference(await recipients_of(db, receipt.event_id)))
 
@@ -243,7 +243,7 @@ async def test_routes_that_never_hold_still_are_an_error(db: Database, monkeypat
         return type(found)(registry="0.0", application=found.application, routes=found.routes)
 
     monkeypatch.setattr(outbox_module, "decode_routing", stale)
-    with pytest.raises(RegistryChanged, match="try again"):
+    with pytest.raises(RoutesChanged, match="try again"):
         await publish(db, Outbox(), acme)
 
 
@@ -269,19 +269,27 @@ async def test_the_same_idempotency_key(db: Database) -> None:
     acme, outbox = await add_application(db), Outbox()
     key = {"idempotency": digest_of("key"), "fingerprint": digest_of("request")}
     first = await publish(db, outbox, acme, **key)
-    assert await publish(db, outbox, acme, **key) == Repeated(first.event_id)
-    assert await publish(db, outbox, acme, **key | {"fingerprint": digest_of("other")}) == Clash(first.event_id)
+    assert await publish(db, outbox, acme, **key) == IdempotentReplay(first.event_id)
+    assert await publish(db, outbox, acme, **key | {"fingerprint": digest_of("other")}) == IdempotencyConflict(
+        first.event_id
+    )
     assert isinstance(await publish(db, outbox, acme, **key | {"idempotency": digest_of("key 2")}), Accepted)
     form = {"idempotency": digest_of("key 5"), "fingerprint": digest_of("a"), "canonical": digest_of("form")}
     fifth = await publish(db, outbox, acme, **form)
-    assert await publish(db, outbox, acme, **form | {"fingerprint": digest_of("b")}) == Repeated(fifth.event_id)
-    assert await publish(db, outbox, acme, **form | {"canonical": None}) == Repeated(fifth.event_id), "an older version"
-    assert await publish(db, outbox, acme, **form | {"canonical": digest_of("other")}) == Clash(fifth.event_id)
+    assert await publish(db, outbox, acme, **form | {"fingerprint": digest_of("b")}) == IdempotentReplay(fifth.event_id)
+    assert await publish(db, outbox, acme, **form | {"canonical": None}) == IdempotentReplay(fifth.event_id), (
+        "an older version"
+    )
+    assert await publish(db, outbox, acme, **form | {"canonical": digest_of("other")}) == IdempotencyConflict(
+        fifth.event_id
+    )
     named = await publish(db, outbox, acme, id="a", idempotency=digest_of("key 3"), fingerprint=digest_of("r"))
     again = await publish(db, outbox, acme, id="a", idempotency=digest_of("key 3"), fingerprint=digest_of("r"))
-    assert again == Repeated(named.event_id)
+    assert again == IdempotentReplay(named.event_id)
     assert await publish(db, outbox, acme, id="a", idempotency=digest_of("key 4")) == Duplicate(named.event_id)
-    assert await publish(db, outbox, acme, id="b", idempotency=digest_of("key 3")) == Clash(named.event_id)
+    assert await publish(db, outbox, acme, id="b", idempotency=digest_of("key 3")) == IdempotencyConflict(
+        named.event_id
+    )
     await db.execute("update boathook.dedup set expires_at = now() - interval '1 s'")
     assert isinstance(await publish(db, outbox, acme, **key), Accepted)
 
@@ -311,7 +319,7 @@ async def _either(db: Database, blocked: str, waiting: "asyncio.Task[Any]") -> b
 
 async def test_the_same_key_in_flight_waits_for_the_first(db: Database) -> None:
     first, second = await _two_at_once(db, idempotency=digest_of("k"), fingerprint=digest_of("f"))
-    assert second == Repeated(first.event_id)
+    assert second == IdempotentReplay(first.event_id)
     first, second = await _two_at_once(db, id="a")
     assert second == Duplicate(first.event_id)
 
@@ -378,15 +386,15 @@ async def test_a_wrong_field_is_named(db: Database, fields: dict[str, Any], fiel
 
 
 async def test_compiled_routes_take_bounded_memory(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "_MOST_LINES", 100)
+    monkeypatch.setattr(outbox_module, "_MAX_ROUTES", 100)
     acme, outbox = await add_application(db, "acme"), Outbox()
     endpoint = await add_endpoint(db, acme)
     for number in range(30):
         await publish(db, outbox, f"nobody-{number}")
         assert await recipients_of(db, (await publish(db, outbox, "acme")).event_id) == [endpoint]
-    kept = outbox._shelf._kept
+    kept = outbox._route_cache._kept
     assert ("default", "acme") in kept
-    assert sum(10 + len(one.routing.routes) for one in kept.values()) == outbox._shelf._lines <= 100
+    assert sum(10 + len(one.routing.routes) for one in kept.values()) == outbox._route_cache._lines <= 100
 
 
 async def test_operational_events_go_to_the_organizations_own_application(db: Database) -> None:
@@ -394,7 +402,7 @@ async def test_operational_events_go_to_the_organizations_own_application(db: Da
 
     async def publish_operational(organization: str) -> Any:
         async with db.transaction() as connection:
-            return await report(
+            return await publish_operational_event(
                 outbox, connection, organization=organization, type="endpoint.disabled", data={"appId": "app_1"}
             )
 
@@ -414,7 +422,7 @@ async def test_operational_events_go_to_the_organizations_own_application(db: Da
     assert await publish_operational("default") is None
     async with db.transaction() as connection:
         with pytest.raises(ValueError, match="no type of operational"):
-            await report(outbox, connection, organization="default", type="invoice.paid", data={})
+            await publish_operational_event(outbox, connection, organization="default", type="invoice.paid", data={})
 
 
 async def test_a_process_of_before_the_upgrade_publishes_on(db: Database) -> None:

@@ -7,14 +7,24 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-import boathook.admin.console
-from boathook.admin.api import app as api_module
-from boathook.admin.api import build_api, calls
-from boathook.admin.authorization import RULES, Capability, Permission, Principal, needs, permission_of, role_may
-from boathook.admin.console import build_console, now, pages
-from boathook.admin.desk import new_id
+import boathook.console
+from boathook.api import app as api_module
+from boathook.api import build_api
+from boathook.api import route as calls
+from boathook.console import build_console, dashboard
+from boathook.console import routes as pages
 from boathook.domain.roles import Role
-from boathook.telemetry.exporters import History
+from boathook.observability.exporters import MetricHistory
+from boathook.service.authorization import (
+    ACCESS_RULES,
+    Capability,
+    Permission,
+    Principal,
+    permission_of,
+    requires,
+    role_may,
+)
+from boathook.service.unit_of_work import new_id
 from tests.permission_matrix import (
     TOKENS,
     Ask,
@@ -58,19 +68,19 @@ def without_streams(asks: list[Ask]) -> list[Ask]:
 
 def test_each_permission_has_a_rule_and_is_asked_for():
     asked = {one.permission for one in (*api_asks(), *console_asks(), *portal_asks())}
-    assert set(Permission) == set(RULES)
+    assert set(Permission) == set(ACCESS_RULES)
     assert set(Permission) - asked <= BESIDES
     for permission in set(Permission) - asked:
         assert any(f"Permission.{permission.name}" in text for text in _sources()), permission
 
 
 def _sources() -> list[str]:
-    root = Path(boathook.admin.console.__file__).parents[2]
+    root = Path(boathook.console.__file__).parents[2]
     return [file.read_text() for file in root.rglob("*.py") if file.name != "authorization.py"]
 
 
 def test_pages_ask_for_permissions_by_their_names():
-    folder = Path(boathook.admin.console.__file__).parent / "templates"
+    folder = Path(boathook.console.__file__).parent / "templates"
     words = [
         word for file in folder.rglob("*.html") for word in re.findall(r'\b(?:can|may)\("([^"]*)"\)', file.read_text())
     ]
@@ -104,12 +114,12 @@ def test_a_token_has_the_permissions_of_the_table(kind: str):
         capabilities=granted.get(kind, frozenset({kind})),
         is_portal=kind not in {"organization", "application"},
     )
-    assert [one for one in Permission if holder.may(one) is not is_granted(RULES[one], kind)] == []
+    assert [one for one in Permission if holder.may(one) is not is_granted(ACCESS_RULES[one], kind)] == []
 
 
 @pytest.mark.parametrize("role", Role)
 def test_an_operator_has_the_permissions_of_the_table(role: Role):
-    wrong = [one for one in Permission if role_may(role, one) is not is_covered(RULES[one], role)]
+    wrong = [one for one in Permission if role_may(role, one) is not is_covered(ACCESS_RULES[one], role)]
     assert wrong == [Permission.PUBLIC]
 
 
@@ -141,7 +151,7 @@ def test_a_route_without_a_permission_is_no_route():
     routes = calls.router("Thing")
     with pytest.raises(TypeError, match="forgotten names no permission"):
         routes.get("/thing")(forgotten)
-    routes.get("/thing")(needs(Permission.MESSAGE_VIEW)(lambda: None))
+    routes.get("/thing")(requires(Permission.MESSAGE_VIEW)(lambda: None))
 
 
 @pytest.fixture
@@ -164,9 +174,11 @@ async def test_without_the_check_at_start_such_a_route_would_be_open(db, plain_r
 
 
 def test_the_console_does_not_start_with_a_route_that_asks_for_nothing(db, monkeypatch):
-    monkeypatch.setattr(now.routes, "entries", [*now.routes.entries, pages.Entry("GET", "/x", None, forgotten)])
+    monkeypatch.setattr(
+        dashboard.routes, "entries", [*dashboard.routes.entries, pages.RouteSpec("GET", "/x", None, forgotten)]
+    )
     with pytest.raises(TypeError, match="names no permission"):
-        build_console(make_context(db), History(None))
+        build_console(make_context(db), MetricHistory(None))
 
 
 # Without the decision

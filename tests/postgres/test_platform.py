@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 
 from boathook import Boathook
-from boathook.admin.platform import AppPlatform, open_platform
 from boathook.config import Settings, load
+from boathook.db.database import DUE_CHANNEL, Database
+from boathook.db.queries import listings
+from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import (
     ConfigError,
+    DatabaseError,
+    DatabaseUnavailable,
     HandlerMisuse,
     InvalidMessage,
     InvalidValue,
-    JournalError,
-    JournalUnavailable,
     NotFound,
 )
 from boathook.domain.model import Accepted
-from boathook.journal import ledger
-from boathook.journal.database import DUE_CHANNEL, Database
-from boathook.journal.ledger import Filter
-from boathook.telemetry import emit
-from boathook.telemetry.exporters import History, SnapshotFile
+from boathook.observability import meters
+from boathook.observability.exporters import MetricHistory, SnapshotFile
+from boathook.service.app_platform import AppPlatform, open_platform
 from tests.postgres.message_factory import MessageFactory, ago
 from tests.postgres.test_books import Store
 from tests.support import eventually
@@ -39,9 +39,9 @@ def settings_for(url: str, folder: Path) -> Settings:
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    emit.reset()
+    meters.reset()
     yield
-    emit.reset()
+    meters.reset()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ class TestTransaction:
                 await tx.execute("insert into note values ($1)", "one")
                 await tx.fetch("select from nowhere")
 
-        with pytest.raises(JournalError, match='relation "nowhere" does not exist'):
+        with pytest.raises(DatabaseError, match='relation "nowhere" does not exist'):
             await fail()
         assert await read(notes) == []
 
@@ -105,7 +105,7 @@ class TestTransaction:
                 with contextlib.suppress(Exception):
                     await tx.fetch("select from nowhere")
 
-        with pytest.raises(JournalError, match="nothing of it was committed"):
+        with pytest.raises(DatabaseError, match="nothing of it was committed"):
             await be_careless()
         assert await read(notes) == []
 
@@ -179,11 +179,11 @@ class TestTransaction:
         async def server_url() -> AsyncIterator[str]:
             tries.append(1)
             if len(tries) == 1:
-                raise JournalUnavailable("it is not up yet")
+                raise DatabaseUnavailable("it is not up yet")
             yield pg_url
 
         platform = open_platform(settings_for("", tmp_path), server_url=server_url)
-        with pytest.raises(JournalUnavailable):
+        with pytest.raises(DatabaseUnavailable):
             async with platform.transaction():
                 pass
         async with platform.transaction() as tx:
@@ -204,7 +204,7 @@ class TestRun:
 
     def test_names_the_migrations_that_lack(self, empty_url: str, tmp_path: Path):
         platform = open_platform(settings_for(empty_url, tmp_path))
-        with pytest.raises(ConfigError, match="run `boathook migrate` first"):
+        with pytest.raises(ConfigError, match=r"database migrations are missing: .*run `boathook migrate`"):
             platform.run(platform.desk.deliveries())
 
     def test_says_where_there_is_no_database(self, tmp_path: Path):
@@ -252,9 +252,9 @@ class TestBroadcast:
 
 class TestVitals:
     async def test_show_what_all_processes_have_counted_and_no_problem(self, hook: Boathook, tmp_path: Path):
-        emit.count("boathook_requests_total", 3, source="shop", status="200")
+        meters.count("boathook_requests_total", 3, source="shop", status="200")
         SnapshotFile(tmp_path, "gateway-0").write()
-        emit.reset()
+        meters.reset()
         found = await hook.platform.vitals()
         (series,) = found["metrics"]["boathook_requests_total"]["series"]
         assert (series["labels"], series["value"]) == ({"source": "shop", "status": "200"}, 3)
@@ -272,10 +272,10 @@ class TestVitals:
         await platform.close()
 
     async def test_have_the_rates_of_a_process_that_samples(self, pg_url: str, tmp_path: Path):
-        history = History(tmp_path, "gateway-0")
-        sampling = asyncio.create_task(history.keep_sampling())
+        history = MetricHistory(tmp_path, "gateway-0")
+        sampling = asyncio.create_task(history.run())
         await asyncio.sleep(0)
-        emit.count("boathook_requests_total", 3, source="sampled", status="200")
+        meters.count("boathook_requests_total", 3, source="sampled", status="200")
         platform = open_platform(settings_for(pg_url, tmp_path), history=history)
         (series,) = (await platform.vitals())["metrics"]["boathook_requests_total"]["series"]
         assert series["per_second"] > 0
@@ -321,9 +321,9 @@ class TestDeskForDeliveries:
         names = [ids.show_delivery(one, 0) for one in (dead, alive, dead)]
         assert await hook.desk.replay(names, note="try again") == [names[0]]
         assert await hook.desk.replay(names) == []
-        (row,) = await ledger.list_audit(db, Filter())
+        (row,) = await listings.list_audit(db, ListFilter())
         assert (row.actor, row.action, row.subject, row.note) == ("app:shop", "dead.replay", names[0], "try again")
-        assert (await store.verify()).imbalances == ()
+        assert (await store.verify()).violations == ()
 
     async def test_ignores_the_dead_with_a_note(self, hook: Boathook, db: Database):
         store = Store(db)
@@ -365,7 +365,7 @@ class TestDeskForEndpoints:
             assert not await hook.desk.delete_endpoint(tx, "nobody", "hook-2")
             assert [one.uid for one in await hook.desk.endpoints(tx, "cabinet-1")] == ["hook-1"]
             assert await hook.desk.endpoints(tx, "nobody") == []
-        actors = {row.actor for row in await ledger.list_audit(db, Filter(limit=100))}
+        actors = {row.actor for row in await listings.list_audit(db, ListFilter(limit=100))}
         assert actors == {"app:shop"}
 
     async def test_undoes_an_endpoint_with_the_apps_own_transaction(self, hook: Boathook, notes: Database):

@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
-from boathook.domain.errors import AddressRefused, JournalError
+from boathook.db import connection, integrity
+from boathook.db.database import Database, check_safety
+from boathook.domain.errors import DatabaseError, DatabaseUrlRejected
 from boathook.handlers.api import Boathook, Event, Transaction
-from boathook.journal import books, connection
-from boathook.journal.database import Database, check_safety
 from tests.conftest import open_folder
 from tests.support import eventually, until
 from tests.worker_harness import accept_events, running_worker, wait_for_states
@@ -38,7 +38,7 @@ pidfile = {folder}/pgbouncer.pid
 """
 DROPS = "ignore_startup_parameters = " + ",".join([
     "statement_timeout", "idle_in_transaction_session_timeout", "jit", "synchronous_commit", "search_path",
-    "default_toast_compression", *connection.SERVER_SIDE,
+    "default_toast_compression", *connection.SERVER_KEEPALIVES,
 ])  # fmt: skip
 WANTED = {
     "statement_timeout": "1s", "idle_in_transaction_session_timeout": "1min", "jit": "off", "synchronous_commit": "on",
@@ -107,7 +107,7 @@ async def careless(db: Database) -> None:
 async def test_settings_hold_in_session_mode(careless: None, pooled: Database) -> None:
     for _ in range(3):  # a pool resets its connections between two uses
         assert await settings(pooled) == WANTED
-    with pytest.raises(JournalError, match="statement timeout"):
+    with pytest.raises(DatabaseError, match="statement timeout"):
         await pooled.fetchval("select pg_sleep(60)")
 
 
@@ -119,7 +119,7 @@ async def test_nothing_else_would_make_them_hold(
     async def trust(*_args: object) -> None:
         pass
 
-    monkeypatch.setattr(connection.Session, "settle", trust)
+    monkeypatch.setattr(connection.SafeConnection, "settle", trust)
     database = await open_pool(pooler("session", DROPS))
     found = await settings(database)
     assert not {name: value for name, value in found.items() if WANTED[name] == value}
@@ -139,11 +139,13 @@ async def test_the_books_are_read_within_their_bounds(
             seen.extend(tuple(one) for one in row)
         return await fetch(self, sql, *args, **options)
 
-    monkeypatch.setattr(connection.Session, "fetch", watch, raising=False)
+    monkeypatch.setattr(connection.SafeConnection, "fetch", watch, raising=False)
     # Even if the session had lost them.
-    monkeypatch.setattr(connection.Session, "get_reset_query", lambda _: "set jit = on; set statement_timeout = 0")
-    found = await books.verify(pooled, dedup_days=30)
-    assert not found.imbalances
+    monkeypatch.setattr(
+        connection.SafeConnection, "get_reset_query", lambda _: "set jit = on; set statement_timeout = 0"
+    )
+    found = await integrity.check_integrity(pooled, dedup_days=30)
+    assert not found.violations
     assert len(seen) == found.looks
     assert set(seen) == {("off", "1s")}
 
@@ -180,6 +182,6 @@ async def test_session_mode_is_taken(pooled: Database) -> None:
 
 async def test_transaction_mode_is_refused(pooler: Pooler) -> None:
     database = await open_pool(pooler("transaction"))
-    with pytest.raises(AddressRefused, match="pool_mode = session"):
+    with pytest.raises(DatabaseUrlRejected, match="pool_mode = session"):
         await check_safety(database)
     await database.close()

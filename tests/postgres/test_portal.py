@@ -10,17 +10,18 @@ from urllib.parse import urlencode
 
 import pytest
 
-from boathook.admin import endpoints, event_types, keys, portal
-from boathook.admin.authorization import RULES, Capability, Principal
-from boathook.admin.console import endpoint_lists, portal_visits, visits
-from boathook.admin.console.application_visits import Page
-from boathook.admin.console.frame import token_of
-from boathook.admin.console.portal import all_pages
-from boathook.admin.console.portal_visits import Guest
-from boathook.admin.endpoints import NewEndpoint
-from boathook.admin.event_types import NewEventType
+from boathook.console import context as visits
+from boathook.console import endpoint_lists, portal_context
+from boathook.console.application_pages import Page
+from boathook.console.portal import all_pages
+from boathook.console.portal_context import PortalContext
+from boathook.console.rendering import csrf_token
+from boathook.db import api_keys
 from boathook.domain import ids
-from boathook.journal import api_keys
+from boathook.service import endpoints, event_types, keys, portal_sessions
+from boathook.service.authorization import ACCESS_RULES, Capability, Principal
+from boathook.service.endpoints import NewEndpoint
+from boathook.service.event_types import NewEventType
 from tests.postgres.portal_client import ConsoleApp, PageClient, Tenant, open_console
 
 PAGES = sorted(all_pages(), key=lambda page: (page.path, page.method))
@@ -77,7 +78,7 @@ class CustomerData:
         pages.cookies.set("boathook-portal", token)
         if page.method == "GET":
             return await pages.get(self.path(page))
-        return await pages.post(self.path(page), data={"csrf": token_of(token), **self.form(page), **changes})
+        return await pages.post(self.path(page), data={"csrf": csrf_token(token), **self.form(page), **changes})
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ async def test_a_token_that_may_only_look_changes_nothing_and_sees_no_secret(cus
     token = await customer.console.token(customer.tenant, capabilities=[Capability.VIEW_BASE])
     before = await customer.state()
     answer = await customer.send(page, token)
-    is_open = RULES[page.permission].capability is Capability.VIEW_BASE
+    is_open = ACCESS_RULES[page.permission].capability is Capability.VIEW_BASE
     assert answer.status_code in ({200, 303} if is_open else {403}), answer.text
     assert "whsec_" not in answer.text
     assert await customer.state() == before
@@ -173,12 +174,12 @@ async def test_a_token_that_may_only_look_changes_nothing_and_sees_no_secret(cus
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.method == "POST"], ids=lambda page: page.path)
 async def test_each_form_needs_its_own_capability(customer: CustomerData, page: Page):
-    others = [one for one in Capability if one is not RULES[page.permission].capability]
+    others = [one for one in Capability if one is not ACCESS_RULES[page.permission].capability]
     before = await customer.state()
     answer = await customer.send(page, await customer.console.token(customer.tenant, capabilities=others))
     assert answer.status_code == 403
     assert await customer.state() == before
-    alone = await customer.console.token(customer.tenant, capabilities=[RULES[page.permission].capability])
+    alone = await customer.console.token(customer.tenant, capabilities=[ACCESS_RULES[page.permission].capability])
     assert (await customer.send(page, alone)).status_code in {200, 303}
 
 
@@ -217,12 +218,12 @@ async def test_without_the_check_of_capabilities_who_may_only_look_would_change_
 
 async def test_without_the_bond_to_its_application_a_token_would_reach_another(customer: CustomerData, monkeypatch):
     sister = await customer.console.tenant("sister")
-    whole = vars(Guest)["side"].fget
+    whole = vars(PortalContext)["side"].fget
 
-    def of_acme(portal_session: Guest) -> Any:
+    def of_acme(portal_session: PortalContext) -> Any:
         return replace(whole(portal_session), reference="acme")
 
-    monkeypatch.setattr(Guest, "side", property(of_acme))
+    monkeypatch.setattr(PortalContext, "side", property(of_acme))
     (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
     answer = await customer.send(page, await customer.console.token(sister))
     assert customer.tenant.endpoint.url in answer.text
@@ -253,18 +254,18 @@ async def test_a_task_of_another_endpoint_is_not_shown(customer: CustomerData):
 async def test_a_form_of_another_site_or_session_does_nothing(customer: CustomerData, page: Page):
     token, other = await customer.console.token(customer.tenant), await customer.console.token(customer.tenant)
     before = await customer.state()
-    for csrf in ("", token_of(other), "x"):
+    for csrf in ("", csrf_token(other), "x"):
         assert (await customer.send(page, token, csrf=csrf)).status_code == 403
     pages = PageClient(customer.console.app)
     pages.cookies.set("boathook-portal", token)
-    form = {"csrf": token_of(token), **customer.form(page)}
+    form = {"csrf": csrf_token(token), **customer.form(page)}
     for headers in ({"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
         assert (await pages.post(customer.path(page), data=form, headers=headers)).status_code == 403
     assert await customer.state() == before
 
 
 async def test_without_the_forms_token_another_site_would_change_things(customer: CustomerData, monkeypatch):
-    monkeypatch.setattr(visits, "check_token", lambda _session, _given: None)
+    monkeypatch.setattr(visits, "check_csrf_token", lambda _session, _given: None)
     (page,) = [page for page in PAGES if page.path == "/endpoints/{endpoint}/disable"]
     before = await customer.state()
     assert (await customer.send(page, await customer.console.token(customer.tenant), csrf="")).status_code == 303
@@ -276,7 +277,7 @@ async def test_without_a_look_at_the_key_a_key_of_the_api_would_be_let_in(custom
         async with context.work() as work:
             return await api_keys.find(work.connection, keys.hash_token(token))
 
-    monkeypatch.setattr(portal_visits, "find_key", find_any)
+    monkeypatch.setattr(portal_context, "find_key", find_any)
     async with customer.console.context.work(actor="test") as work:
         plain = (await keys.create(work, application=customer.tenant.application)).token
     (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]
@@ -331,10 +332,10 @@ async def test_what_a_customer_does_is_noted_under_its_key(customer: CustomerDat
     assert row["actor"].startswith("portal:key_")
     assert row["action"] == "endpoint.secret.show"
     await pages.submit_form(f"{there}/disable", on=there)
-    assert "It was disabled by somebody in this portal" in await pages.get_page(there)
+    assert "Disabled by a portal user" in await pages.get_page(there)
     operator = await customer.console.operator()
     home = f"/console/applications/{customer.tenant.application.shown_id}"
-    assert "by its owner, in the portal" in await operator.get_page(home + there.removeprefix("/portal"))
+    assert "by a portal user" in await operator.get_page(home + there.removeprefix("/portal"))
 
 
 async def test_only_event_types_with_the_links_flags_are_shown(console: ConsoleApp):
@@ -452,7 +453,7 @@ async def test_an_icon_cannot_change_the_policy_of_a_page(console: ConsoleApp):
 
 async def test_an_icon_that_is_not_looked_at_would_change_it(console: ConsoleApp, monkeypatch: pytest.MonkeyPatch):
     """The mutant of the test above."""
-    monkeypatch.setattr(portal, "_is_icon", lambda _address: True)
+    monkeypatch.setattr(portal_sessions, "_is_icon", lambda _address: True)
     wrong = await PageClient(console.app).get(f"/portal?{EVIL_ICON}")
     assert "https://x.example; script-src *;" in wrong.headers["content-security-policy"]
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from boathook.domain.errors import JournalError, JournalUnavailable
+from boathook.db.database import Database
+from boathook.db.route_registry import read_router, read_routes, register
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.model import Route
 from boathook.domain.policy import RetryPolicy
-from boathook.journal.database import Database
-from boathook.journal.registry import read_router, read_routes, register
 
 ONE = Route(
     recipient="handler:one",
@@ -74,7 +74,7 @@ async def test_a_recipient_can_be_taken_over_and_the_audit_says_so(db: Database)
 async def test_what_keeps_the_routes_from_being_read_is_told_in_boathooks_words(db: Database) -> None:
     assert (await read_router(db)).version == (await read_routes(db)).version
     await db.execute("alter table boathook.route rename to elsewhere")
-    with pytest.raises(JournalError):
+    with pytest.raises(DatabaseError):
         await read_router(db)
 
 
@@ -83,7 +83,7 @@ async def test_routes_that_cannot_be_read_in_time_are_given_up(db: Database, pg_
     try:
         async with other.transaction():
             await other.execute("lock table boathook.route in access exclusive mode")
-            with pytest.raises(JournalUnavailable):
+            with pytest.raises(DatabaseUnavailable):
                 await read_router(db, within_s=0.2)
     finally:
         await other.close()

@@ -5,12 +5,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from boathook.db import replies
+from boathook.db.database import Database
+from boathook.db.replies import ReplyStatus
 from boathook.domain.policy import Ignore, RetryPolicy
 from boathook.domain.replies import MAX_BODY
 from boathook.handlers.api import Boathook, Event
-from boathook.journal import replies
-from boathook.journal.database import Database
-from boathook.journal.replies import Answered
 from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -113,4 +113,4 @@ async def test_a_reply_as_large_as_may_be_comes_back_byte_for_byte(db: Database)
 
 async def test_an_event_nobody_knows_has_no_reply_and_nothing_open(db: Database) -> None:
     unknown = uuid4()
-    assert await replies.find(db, [unknown]) == [Answered(unknown, None, is_open=False)]
+    assert await replies.find(db, [unknown]) == [ReplyStatus(unknown, None, is_open=False)]

@@ -8,37 +8,38 @@ from uuid import UUID
 
 import pytest
 
-from boathook.admin import bulk, operations
-from boathook.admin.desk import Desk
 from boathook.config import load
-from boathook.dispatch import bulk as steps
-from boathook.dispatch import tasks as runner
+from boathook.db import delivery_commands, ordering, rerouting, route_registry, tasks
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext, Selection
+from boathook.db.maintenance import run_maintenance
+from boathook.db.queries import listings
+from boathook.db.queries.listings import ListFilter
+from boathook.db.rerouting import RerouteResult, count_unhandled
+from boathook.db.route_registry import read_router, read_routes, register
+from boathook.db.secret_box import SecretBox
+from boathook.delivery import bulk_jobs as steps
+from boathook.delivery import tasks as runner
 from boathook.domain import ids
-from boathook.domain.errors import JournalError, NotFound, RowRefused
+from boathook.domain.errors import DatabaseError, NotFound, ValueRejected
 from boathook.domain.model import Accepted, NewEvent, Route
 from boathook.handlers.outbox import Message, Outbox
-from boathook.inbound.arrival import hash_of
-from boathook.journal import ledger, lines, moves, registry, routing, tasks
-from boathook.journal.database import Database
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action, Selection
-from boathook.journal.registry import read_router, read_routes, register
-from boathook.journal.routing import Routed, count_unhandled
-from boathook.journal.upkeep import run_upkeep
-from boathook.journal.vault import Vault
+from boathook.ingest.event_builder import scoped_hash
+from boathook.service import bulk_jobs, operations
+from boathook.service.unit_of_work import AppContext
 from tests.endpoint_factory import add_application
 from tests.postgres.test_batches import Sender, thing
 from tests.postgres.test_books import Store
 from tests.postgres.test_events import event as arrived
 from tests.support import eventually
 
-ACTION = Action(actor="test", note="the typo is mended")
-ALL = Filter()
+ACTION = AuditContext(actor="test", note="the typo is mended")
+ALL = ListFilter()
 WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
 
 def new_event(key: str, type: str = "payment.paid", source: str = "stripe", **more) -> NewEvent:
-    return replace(arrived(key, owed=(), **more), type=type, source=source, key_hash=hash_of(source, key.encode()))
+    return replace(arrived(key, owed=(), **more), type=type, source=source, key_hash=scoped_hash(source, key.encode()))
 
 
 def to(name: str, **more) -> Route:
@@ -59,16 +60,16 @@ class Journal(Store):
         return replace(event, deliveries=owed, routes_version=router.version)
 
     async def owed(self, event_id: UUID) -> list[str]:
-        return [row.recipient for row in await ledger.list_deliveries_of(self.db, event_id)]
+        return [row.recipient for row in await listings.list_deliveries_of(self.db, event_id)]
 
     async def unhandled(self) -> list[str]:
-        return [row.id for row in await ledger.list_events(self.db, Filter(is_unhandled=True))]
+        return [row.id for row in await listings.list_events(self.db, ListFilter(is_unhandled=True))]
 
-    async def route(self, chosen: Filter | list[UUID] = ALL, **more) -> Routed:
+    async def route(self, chosen: ListFilter | list[UUID] = ALL, **more) -> RerouteResult:
         return await operations.route_events(self.db, chosen, ACTION, **more)
 
     async def assert_balanced(self) -> None:
-        assert (await self.verify(is_deep=True)).imbalances == ()
+        assert (await self.verify(is_deep=True)).violations == ()
 
 
 @pytest.fixture
@@ -77,8 +78,8 @@ def store(db: Database) -> Journal:
 
 
 @pytest.fixture
-def context(db: Database) -> Desk:
-    return Desk(load(None), db, Vault(["a key that only tests know"]), Outbox())
+def context(db: Database) -> AppContext:
+    return AppContext(load(None), db, SecretBox(["a key that only tests know"]), Outbox())
 
 
 class TestUnhandled:
@@ -108,11 +109,11 @@ class TestUnhandled:
         await register(store.db, "shop", [to("pay", types=("payment.*",))])
         lost = [await store.receive(f"lost-{number}", "refund.made") for number in range(3)]
         await store.receive("paid")
-        wanted = Filter(is_unhandled=True, source="stripe", type="refund.*")
-        assert await moves.count_events(store.db, wanted) == 3
-        assert await moves.page_events(store.db, wanted, after=lost[0], limit=1) == [lost[1]]
-        assert await moves.count_events(store.db, replace(wanted, source="github")) == 0
-        page = await ledger.list_events(store.db, replace(wanted, limit=2, after=ids.show(ids.EVENT, lost[2])))
+        wanted = ListFilter(is_unhandled=True, source="stripe", type="refund.*")
+        assert await delivery_commands.count_events(store.db, wanted) == 3
+        assert await delivery_commands.page_events(store.db, wanted, after=lost[0], limit=1) == [lost[1]]
+        assert await delivery_commands.count_events(store.db, replace(wanted, source="github")) == 0
+        page = await listings.list_events(store.db, replace(wanted, limit=2, after=ids.show(ids.EVENT, lost[2])))
         assert [row.id for row in page] == [ids.show(ids.EVENT, one) for one in (lost[1], lost[0])]
 
 
@@ -123,11 +124,11 @@ class TestRoute:
         assert await store.owed(event) == []
         assert (await operations.replay_events(store.db, [event], ACTION)).added == 0, "a replay cannot help here"
         await register(store.db, "shop", [to("pay")])
-        assert await store.route() == Routed(events=1, routed=1, added=1)
-        (row,) = await ledger.list_deliveries_of(store.db, event)
+        assert await store.route() == RerouteResult(events=1, routed=1, added=1)
+        (row,) = await listings.list_deliveries_of(store.db, event)
         assert (row.recipient, row.state, row.is_replay) == ("handler:pay", "pending", True)
         assert await store.unhandled() == []
-        (note,) = await ledger.list_audit(store.db, Filter(), action=moves.ROUTE_EVENT)
+        (note,) = await listings.list_audit(store.db, ListFilter(), action=delivery_commands.ROUTE_EVENT)
         assert (note.actor, note.subject) == ("test", ids.show(ids.EVENT, event))
         assert note.note == "the typo is mended; to handler:pay"
         await store.assert_balanced()
@@ -141,16 +142,16 @@ class TestRoute:
         await store.end(events[0])
         await store.end(events[1], state="ignored", note="not for us")
         await store.fail(events[2], is_last=True)
-        assert await store.route() == Routed(events=4)
-        assert await store.route(to="pay") == Routed(events=4)
-        assert len(await ledger.list_audit(store.db, Filter(), action=moves.ROUTE_EVENT)) == 4
+        assert await store.route() == RerouteResult(events=4)
+        assert await store.route(to="pay") == RerouteResult(events=4)
+        assert len(await listings.list_audit(store.db, ListFilter(), action=delivery_commands.ROUTE_EVENT)) == 4
         await store.assert_balanced()
 
     async def test_mutant_without_knowing_what_was_owed_it_would_be_owed_twice(self, store: Journal, monkeypatch):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
-        forgetful = routing.SQL["owe_routed"].replace("k.recipient = w.recipient", "k.recipient is null")
-        monkeypatch.setitem(routing.SQL, "owe_routed", forgetful)
+        forgetful = rerouting.SQL["owe_routed"].replace("k.recipient = w.recipient", "k.recipient is null")
+        monkeypatch.setitem(rerouting.SQL, "owe_routed", forgetful)
         assert (await store.route()).added == (await store.route()).added == 1
         assert await store.owed(event) == ["handler:pay", "handler:pay"]
 
@@ -158,7 +159,7 @@ class TestRoute:
         await register(store.db, "shop", [to("old")])
         event = await store.receive("one")
         await register(store.db, "shop", [to("old"), to("new"), to("other")])
-        assert await store.route([event], to="handler:new") == Routed(events=1, routed=1, added=1)
+        assert await store.route([event], to="handler:new") == RerouteResult(events=1, routed=1, added=1)
         assert await store.owed(event) == ["handler:old", "handler:new"]
         assert (await store.route([event])).added == 1
         assert await store.owed(event) == ["handler:old", "handler:new", "handler:other"]
@@ -181,7 +182,7 @@ class TestRoute:
         await store.receive("other", "refund.made", body=b'{"amount": 500}')
         wanted = to("big", types=("payment.*",), filter={"body": {"amount": {"gt": 100}}}, order_by="customer")
         await register(store.db, "shop", [wanted, to("elsewhere", source="github")])
-        assert await store.route() == Routed(events=4, routed=2, added=2)
+        assert await store.route() == RerouteResult(events=4, routed=2, added=2)
         assert await store.owed(small) == []
         rows = await store.db.fetch("select event_id, order_key, is_blocked from boathook.delivery order by seq")
         assert [tuple(row) for row in rows] == [(big, "c", False), (again, "c", True)]
@@ -212,7 +213,7 @@ class TestRoute:
     async def test_a_rehearsal_tells_the_numbers_and_changes_nothing(self, store: Journal):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
-        assert await store.route(is_rehearsal=True) == Routed(events=1, routed=1, added=1)
+        assert await store.route(is_dry_run=True) == RerouteResult(events=1, routed=1, added=1)
         assert await store.owed(event) == []
         assert await store.one("select count(*) from boathook.audit where action = 'event.route'") == 0
         assert len(await store.unhandled()) == 1
@@ -234,8 +235,8 @@ class TestRoute:
         await register(store.db, "shop", [to("pay")])
         await store.route()
         await store.fail(event, is_last=True)
-        assert await operations.purge_dead(store.db, Selection(Filter()), ACTION) == 1
-        assert await store.route() == Routed(events=1, left=1)
+        assert await operations.purge_dead(store.db, Selection(ListFilter()), ACTION) == 1
+        assert await store.route() == RerouteResult(events=1, left=1)
         assert await store.owed(event) == []
         assert (await store.route(to="pay")).added == 1
 
@@ -243,11 +244,11 @@ class TestRoute:
         await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         monkeypatch.setitem(
-            routing.SQL, "owe_routed", routing.SQL["owe_routed"].replace("a.action = $10", "a.action = 'x' || $10")
+            rerouting.SQL, "owe_routed", rerouting.SQL["owe_routed"].replace("a.action = $10", "a.action = 'x' || $10")
         )
         await store.route()
         await store.fail(await store.one("select id from boathook.event"), is_last=True)
-        await operations.purge_dead(store.db, Selection(Filter()), ACTION)
+        await operations.purge_dead(store.db, Selection(ListFilter()), ACTION)
         assert (await store.route()).added == 1
 
     async def test_what_has_no_content_any_more_is_left(self, store: Journal):
@@ -265,11 +266,11 @@ class TestRoute:
         assert (await store.route()).added == 1
 
     async def test_large_bodies_are_read_a_few_at_a_time(self, store: Journal, monkeypatch):
-        monkeypatch.setattr(routing, "_MOST_BYTES", 100)
+        monkeypatch.setattr(rerouting, "_MAX_BYTES", 100)
         for number in range(5):
             await store.receive(f"e{number}", body=json.dumps({"amount": number, "text": "x" * 60}).encode())
         await register(store.db, "shop", [to("pay", filter={"body": {"amount": {"gt": 1}}})])
-        assert await store.route() == Routed(events=5, routed=3, added=3)
+        assert await store.route() == RerouteResult(events=5, routed=3, added=3)
 
     async def test_messages_of_applications_reach_handlers_by_id_or_uid(self, store: Journal):
         application = await add_application(store.db, uid="acme")
@@ -290,14 +291,14 @@ class TestRoute:
 class TestAtOnce:
     async def two_at_once(self, store: Journal, monkeypatch) -> list:
         """Route one event twice, the first not committing before the second waits for it."""
-        unblock = lines.unblock
+        unblock = ordering.unblock
 
         async def once_the_other_waits(*args):
             await eventually(lambda: store.one(WAITING))
-            monkeypatch.setattr("boathook.journal.routing.unblock", unblock)
+            monkeypatch.setattr("boathook.db.rerouting.unblock", unblock)
             await unblock(*args)
 
-        monkeypatch.setattr("boathook.journal.routing.unblock", once_the_other_waits)
+        monkeypatch.setattr("boathook.db.rerouting.unblock", once_the_other_waits)
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         return await asyncio.gather(*(store.route([event]) for _ in range(2)), return_exceptions=True)
@@ -308,9 +309,9 @@ class TestAtOnce:
         await store.assert_balanced()
 
     async def test_mutant_without_the_lock_they_would_collide(self, store: Journal, monkeypatch):
-        monkeypatch.setitem(moves.SQL, "lock_replays", "select $1::uuid[]")
+        monkeypatch.setitem(delivery_commands.SQL, "lock_replays", "select $1::uuid[]")
         done = await self.two_at_once(store, monkeypatch)
-        assert [type(one) for one in done if isinstance(one, Exception)] == [RowRefused]
+        assert [type(one) for one in done if isinstance(one, Exception)] == [ValueRejected]
 
     async def test_one_that_breaks_down_midway_is_finished_by_repeating_it(self, store: Journal, monkeypatch):
         monkeypatch.setattr(operations, "BATCH", 2)
@@ -318,19 +319,19 @@ class TestAtOnce:
             await store.receive(f"e{number}")
         await register(store.db, "shop", [to("pay")])
         calls = []
-        note = routing._record
+        note = rerouting._record
 
         async def break_down(*args):
             calls.append(1)
             if len(calls) == 2:
-                raise JournalError("the connection is gone")
+                raise DatabaseError("the connection is gone")
             return await note(*args)
 
-        monkeypatch.setattr(routing, "_record", break_down)
-        with pytest.raises(JournalError):
+        monkeypatch.setattr(rerouting, "_record", break_down)
+        with pytest.raises(DatabaseError):
             await store.route()
         assert await store.one("select count(*) from boathook.delivery") == 2
-        assert await store.route() == Routed(events=5, routed=3, added=3)
+        assert await store.route() == RerouteResult(events=5, routed=3, added=3)
         await store.assert_balanced()
 
 
@@ -342,8 +343,8 @@ class TestBatches:
         assert len(await store.owed(receipt.event_id)) == 1
         bounced = to("bounced", source="mail", types=("mail.bounced",), filter={"body": {"who": "x"}})
         await register(db, "shop", [bounced, to("all", source="mail")])
-        assert await store.route() == Routed(events=1, routed=1, added=4)
-        rows = await ledger.list_deliveries_of(db, receipt.event_id)
+        assert await store.route() == RerouteResult(events=1, routed=1, added=4)
+        rows = await listings.list_deliveries_of(db, receipt.event_id)
         assert sorted((row.recipient, row.item_path, row.type) for row in rows[1:]) == [
             ("handler:all", "events.0", "mail.opened"), ("handler:all", "events.1", "mail.bounced"),
             ("handler:all", "events.2", "mail.bounced"), ("handler:bounced", "events.1", "mail.bounced"),
@@ -355,17 +356,17 @@ class TestBatches:
         sender, store = Sender(db), Journal(db)
         receipt = await sender.send(thing("1"), thing("2", "mail.bounced"))
         assert receipt == Accepted(receipt.event_id)
-        assert not receipt.is_owed
+        assert not receipt.has_deliveries
         assert len(await store.unhandled()) == 1
         await register(db, "shop", [to("all", source="mail")])
-        assert (await store.route(Filter(is_unhandled=True))).added == 2
+        assert (await store.route(ListFilter(is_unhandled=True))).added == 2
         assert await store.unhandled() == []
 
     async def test_a_type_chooses_the_items(self, db: Database):
         sender, store = Sender(db), Journal(db)
         await sender.send(thing("1"), thing("2", "mail.bounced"))
         await register(db, "shop", [to("all", source="mail")])
-        assert (await store.route(Filter(type="mail.b*"))).added == 1
+        assert (await store.route(ListFilter(type="mail.b*"))).added == 1
 
     async def test_items_that_came_first_in_another_batch_stay_there(self, db: Database):
         sender, store = Sender(db), Journal(db)
@@ -383,7 +384,7 @@ class TestBatches:
         plain = await store.receive("plain", "mail.bounced", source="mail")
         await db.execute("update boathook.event set items = default")
         await register(db, "shop", [to("all", source="mail")])
-        assert await store.route() == Routed(events=3, routed=2, added=2, left=1)
+        assert await store.route() == RerouteResult(events=3, routed=2, added=2, left=1)
         assert await store.owed(partly.event_id) == ["handler:opened", "handler:all"]
         assert await store.owed(wholly.event_id) == []
         assert await store.owed(plain) == ["handler:all"]
@@ -392,7 +393,7 @@ class TestBatches:
 class TestTheMomentOfRegistration:
     async def past(self, db: Database) -> None:
         """Do what the keeper does, without end."""
-        while await runner.run_piece(db, Outbox()):
+        while await runner.run_step(db, Outbox()):
             pass
 
     async def test_a_new_handler_is_owed_the_past_that_it_asks_for(self, store: Journal):
@@ -429,16 +430,16 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.delivery") == 1
 
     async def test_mutant_without_the_registrys_lock_they_would_ask_twice(self, store: Journal, monkeypatch):
-        monkeypatch.setitem(registry.SQL, "lock_registry", "select 1")
-        owe = registry._owe_past
+        monkeypatch.setitem(route_registry.SQL, "lock_registry", "select 1")
+        owe = route_registry._schedule_backfill
         met = asyncio.Barrier(2)
 
         async def both_at_once(*args):
             await asyncio.wait_for(met.wait(), 60)
             await owe(*args)
 
-        monkeypatch.setattr(registry, "_owe_past", both_at_once)
-        monkeypatch.setitem(registry.SQL, "save_lines", "select $1::jsonb")
+        monkeypatch.setattr(route_registry, "_schedule_backfill", both_at_once)
+        monkeypatch.setitem(route_registry.SQL, "save_lines", "select $1::jsonb")
         asking = [to("new", since_s=3_600.0)]
         await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(2)))
         assert await store.one("select count(*) from boathook.task") == 2
@@ -449,7 +450,7 @@ class TestTheMomentOfRegistration:
         receive = asyncio.gather(*(store.receive(f"e{number}") for number in range(10)), return_exceptions=True)
         await register(store.db, "shop", [to("new", since_s=3_600.0)])
         await receive
-        with pytest.raises(JournalError):
+        with pytest.raises(DatabaseError):
             await store.events.append([made])
         await store.events.append([await store.routed(made)])
         await self.past(store.db)
@@ -462,7 +463,7 @@ class TestTheMomentOfRegistration:
         for number in range(7):
             await store.receive(f"e{number}")
         await register(store.db, "shop", [to("new", since_s=3_600.0)])
-        await runner.run_piece(store.db, Outbox())
+        await runner.run_step(store.db, Outbox())
         save = tasks.save
 
         async def killed(*_args, **_more):
@@ -470,7 +471,7 @@ class TestTheMomentOfRegistration:
 
         monkeypatch.setattr(tasks, "save", killed)
         with pytest.raises(asyncio.CancelledError):
-            await runner.run_piece(store.db, Outbox())
+            await runner.run_step(store.db, Outbox())
         monkeypatch.setattr(tasks, "save", save)
         assert await store.one("select count(*) from boathook.delivery") == 2
         await asyncio.gather(*(self.past(store.db) for _ in range(2)))
@@ -490,22 +491,22 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.delivery") == 1
 
 
-async def test_the_bulk_decision_of_the_console_routes_what_a_filter_names(store: Journal, context: Desk):
+async def test_the_bulk_decision_of_the_console_routes_what_a_filter_names(store: Journal, context: AppContext):
     lost = await store.receive("lost", "refund.made")
     other = await store.receive("other", "payout.made")
     await register(store.db, "shop", [to("refund"), to("all")])
-    wanted = Filter(is_unhandled=True, type="refund.*")
+    wanted = ListFilter(is_unhandled=True, type="refund.*")
     async with context.work() as work:
-        task = await bulk.route_events(work, wanted, to="refund", note="the typo")
-    while await runner.run_piece(store.db, Outbox()):
+        task = await bulk_jobs.route_events(work, wanted, to="refund", note="the typo")
+    while await runner.run_step(store.db, Outbox()):
         pass
     async with context.work() as work:
-        progress = await bulk.follow(work, task.shown_id)
+        progress = await bulk_jobs.get_progress(work, task.shown_id)
     assert (progress.state, progress.done, progress.total, progress.title) == ("finished", 1, 1, "Re-route events")
     assert (await store.owed(lost), await store.owed(other)) == (["handler:refund"], [])
     async with context.work() as work:
         with pytest.raises(NotFound, match="did you mean"):
-            await bulk.route_events(work, wanted, to="refun")
+            await bulk_jobs.route_events(work, wanted, to="refun")
 
 
 async def test_retention_forgets_them_with_their_events(store: Journal):
@@ -513,7 +514,7 @@ async def test_retention_forgets_them_with_their_events(store: Journal):
     await store.events.append([replace(made, id=ids.make(1_600_000_000_000, 7))])
     await store.receive("new")
     retention = load(None).retention.model_copy(update={"events_days": 7.0})
-    report = await run_upkeep(store.db, retention)
+    report = await run_maintenance(store.db, retention)
     assert report.dropped["unhandled", "age"] == 1
     assert len(await store.unhandled()) == 1
     assert await store.one("select count(*) from boathook.unhandled") == 1

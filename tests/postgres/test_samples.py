@@ -11,16 +11,25 @@ import pytest
 
 from boathook import config
 from boathook.config import Settings
-from boathook.inbound.verdict import Reason
-from boathook.journal import samples
-from boathook.journal.database import Database
-from boathook.journal.migrations import migrate
-from boathook.journal.samples import KEPT_S, HostSample, read_since, roll_up
+from boathook.db import metric_samples
+from boathook.db.database import Database
+from boathook.db.metric_samples import RETENTION_S, HostSample, read_since, roll_up
+from boathook.db.migrations import migrate
+from boathook.domain.verification import Reason
+from boathook.observability import meters
+from boathook.observability.exporters import Buckets, MergedMetrics
+from boathook.observability.metric_snapshot import (
+    ENDPOINTS,
+    MAX_NAMES,
+    OTHERS,
+    BacklogCounts,
+    MetricSnapshot,
+    RecipientCounts,
+    SourceCounts,
+    snapshot_between,
+)
+from boathook.observability.metrics import METRICS
 from boathook.server.sampler import Sampler
-from boathook.telemetry import emit
-from boathook.telemetry.exporters import Buckets, Merged
-from boathook.telemetry.metrics import METRICS
-from boathook.telemetry.tally import ENDPOINTS, MOST_NAMES, OTHERS, Arrived, Owed, Tally, Worked, counted
 from tests.conftest import FreshServer
 from tests.support import LOCK_WAITED_FOR, eventually
 
@@ -29,7 +38,7 @@ NOON = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(
 
 
 def host_sample(host: str, at: datetime, accepted: int = 1, **more: object) -> HostSample:
-    return HostSample(host, at, Tally(span_s=15, sources={"shop": Arrived(accepted=accepted)}, **more))
+    return HostSample(host, at, MetricSnapshot(span_s=15, sources={"shop": SourceCounts(accepted=accepted)}, **more))
 
 
 def quarter(fast: int, slow: int) -> Buckets:
@@ -42,7 +51,7 @@ def quarter(fast: int, slow: int) -> Buckets:
 
 async def keep(db: Database, *rows: HostSample) -> None:
     for row in rows:
-        await samples.keep(db, [row])
+        await metric_samples.insert(db, [row])
 
 
 async def test_hosts_are_added_up_and_quantiles_are_of_all_of_them(db: Database) -> None:
@@ -61,7 +70,7 @@ async def test_hosts_are_added_up_and_quantiles_are_of_all_of_them(db: Database)
 
 async def test_levels_of_one_host_are_its_highest_of_the_time(db: Database) -> None:
     rows = [
-        host_sample("a", NOON + timedelta(seconds=15 * n), spool_records=n % 3, owed={"h": Owed(due=n)})
+        host_sample("a", NOON + timedelta(seconds=15 * n), spool_records=n % 3, owed={"h": BacklogCounts(due=n)})
         for n in range(8)
     ]
     await keep(db, *rows)
@@ -89,11 +98,15 @@ async def test_rolling_up_neither_loses_nor_doubles_anything(db: Database, step_
 
 
 async def test_what_is_read_for_charts_says_the_same_without_names(db: Database) -> None:
-    samples_now = Tally(
+    samples_now = MetricSnapshot(
         span_s=15,
-        sources={"shop": Arrived(accepted=3, faults=1), "bank": Arrived(accepted=4, rejected=2)},
-        recipients={"handler:a": Worked(succeeded=5), "handler:b": Worked(dead=1), ENDPOINTS: Worked(retried=7)},
-        owed={"handler:a": Owed(due=2), ENDPOINTS: Owed(later=9)},
+        sources={"shop": SourceCounts(accepted=3, faults=1), "bank": SourceCounts(accepted=4, rejected=2)},
+        recipients={
+            "handler:a": RecipientCounts(succeeded=5),
+            "handler:b": RecipientCounts(dead=1),
+            ENDPOINTS: RecipientCounts(retried=7),
+        },
+        owed={"handler:a": BacklogCounts(due=2), ENDPOINTS: BacklogCounts(later=9)},
     )
     await keep(db, HostSample("a", NOON, samples_now))
     await roll_up(db)
@@ -124,7 +137,7 @@ async def test_a_sample_told_twice_is_kept_once(db: Database) -> None:
 
 async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
     now = datetime.now(UTC)
-    ages = [kept_s * share for kept_s in KEPT_S.values() for share in (0.9, 1.1)]
+    ages = [kept_s * share for kept_s in RETENTION_S.values() for share in (0.9, 1.1)]
     await keep(db, *(host_sample("a", now - timedelta(seconds=age)) for age in ages))
     await roll_up(db)
 
@@ -136,7 +149,7 @@ async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
 async def test_what_is_not_rolled_up_is_not_dropped(db: Database) -> None:
     """The mutant of the test above: a keeper that was away for long finds everything."""
     await keep(db, host_sample("a", datetime.now(UTC) - timedelta(days=1)))
-    await db.execute(samples.SQL["drop_old"], 15, 0.0)
+    await db.execute(metric_samples.SQL["drop_old"], 15, 0.0)
     assert await db.fetchval("select count(*) from boathook.sample") == 1
 
 
@@ -146,8 +159,8 @@ async def test_rows_of_a_newer_boathook_are_read_as_far_as_they_are_known(db: Da
     assert [one.tally.arrived.accepted for one in await read_since(db, NOON)] == [3]
 
 
-def merged(at: float, accepted: int, rejections: dict[str, int]) -> Merged:
-    made = Merged(at)
+def merged(at: float, accepted: int, rejections: dict[str, int]) -> MergedMetrics:
+    made = MergedMetrics(at)
     made.numbers["boathook_events_accepted_total"] = {("shop",): accepted}
     made.numbers["boathook_rejections_total"] = {("shop", reason): n for reason, n in rejections.items()}
     made.numbers["boathook_requests_total"] = {("shop", "200"): accepted, ("shop", "503"): 2 * at}
@@ -159,33 +172,36 @@ def merged(at: float, accepted: int, rejections: dict[str, int]) -> Merged:
 
 
 def test_counts_are_what_rose_between_two_moments() -> None:
-    tally = counted(merged(10, 100, {}), merged(25, 130, {"signature_mismatch": 2, "body_malformed": 1}))
+    tally = snapshot_between(merged(10, 100, {}), merged(25, 130, {"signature_mismatch": 2, "body_malformed": 1}))
 
     assert tally.span_s == 15
     assert tally.sources == {
-        "shop": Arrived(requests=60, accepted=30, rejected=3, bad_signatures=2, faults=30),
+        "shop": SourceCounts(requests=60, accepted=30, rejected=3, bad_signatures=2, faults=30),
     }
-    assert tally.recipients == {"h": Worked(succeeded=75, retried=15, dead=15), "endpoint": Worked(succeeded=45)}
+    assert tally.recipients == {
+        "h": RecipientCounts(succeeded=75, retried=15, dead=15),
+        "endpoint": RecipientCounts(succeeded=45),
+    }
     assert tally.sends.succeeded == 45
     assert tally.worked.failed == 30
-    assert tally.backlog == Owed(due=7, dead=1, under_10s=4, older=3)
+    assert tally.backlog == BacklogCounts(due=7, dead=1, under_10s=4, older=3)
 
 
 def test_a_count_that_began_anew_tells_nothing_rather_than_nonsense() -> None:
-    assert counted(merged(10, 100, {}), merged(25, 3, {})).arrived.accepted == 0
+    assert snapshot_between(merged(10, 100, {}), merged(25, 3, {})).arrived.accepted == 0
 
 
 def test_every_reason_about_the_proof_counts_as_a_bad_signature() -> None:
     after = merged(25, 0, dict.fromkeys(Reason, 1))
     proofs = {reason for reason in Reason if reason.startswith(("signature", "token")) or reason == "unknown_scheme"}
-    assert counted(merged(10, 0, {}), after).arrived.bad_signatures == len(proofs) == 6
+    assert snapshot_between(merged(10, 0, {}), after).arrived.bad_signatures == len(proofs) == 6
 
 
 def test_names_are_bounded_and_the_rest_is_added_up() -> None:
-    after = Merged(15)
+    after = MergedMetrics(15)
     after.numbers["boathook_events_accepted_total"] = {(f"s{n}",): n for n in range(1, 301)}
-    tally = counted(Merged(0), after)
-    assert len(tally.sources) == MOST_NAMES + 1
+    tally = snapshot_between(MergedMetrics(0), after)
+    assert len(tally.sources) == MAX_NAMES + 1
     assert tally.arrived.accepted == sum(range(1, 301))
     assert tally.sources[OTHERS].accepted == sum(range(1, 201))
 
@@ -200,13 +216,13 @@ async def count_of(database: Database) -> int:
 
 
 async def test_a_sampler_tells_what_was_counted_and_on_its_end_the_rest(db: Database, tmp_path: Path) -> None:
-    emit.reset()
+    meters.reset()
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
     sampler.open()
     await eventually(lambda: sampler._before is not None)
-    emit.count("boathook_events_accepted_total", 3, source="sampled")
+    meters.count("boathook_events_accepted_total", 3, source="sampled")
     await eventually(functools.partial(is_kept, db, 3))
-    emit.count("boathook_events_accepted_total", 2, source="sampled")
+    meters.count("boathook_events_accepted_total", 2, source="sampled")
     await sampler.close()
     assert await count_of(db) == 5
 
@@ -216,14 +232,14 @@ async def is_kept(database: Database, number: int) -> bool:
 
 
 async def test_what_postgresql_does_not_take_is_told_later_even_after_a_restart(db: Database, tmp_path: Path) -> None:
-    emit.reset()
+    meters.reset()
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
     sampler = Sampler(settings(nowhere, tmp_path), "supervisor-0", step_s=0.2)
     sampler.open()
     await eventually(lambda: sampler._before is not None)
-    emit.count("boathook_events_accepted_total", 4, source="sampled")
+    meters.count("boathook_events_accepted_total", 4, source="sampled")
     await eventually((tmp_path / "samples.json").exists)
-    await eventually(lambda: sum(one.tally.arrived.accepted for one in sampler._waiting) == 4)
+    await eventually(lambda: sum(one.tally.arrived.accepted for one in sampler._unsent) == 4)
     await sampler.close()
     assert await count_of(db) == 0
 
@@ -235,12 +251,12 @@ async def test_what_postgresql_does_not_take_is_told_later_even_after_a_restart(
 
 
 async def test_of_two_on_one_data_directory_one_samples(db: Database, tmp_path: Path) -> None:
-    emit.reset()
+    meters.reset()
     both = [Sampler(settings(db.url, tmp_path), slot, step_s=0.2) for slot in ("supervisor-0", "2-supervisor-0")]
     for one in both:
         one.open()
     await eventually(lambda: any(one._before for one in both))
-    emit.count("boathook_events_accepted_total", 7, source="sampled")
+    meters.count("boathook_events_accepted_total", 7, source="sampled")
     await eventually(functools.partial(is_kept, db, 7))
     assert sum(one._before is not None for one in both) == 1
     for one in both:
@@ -249,33 +265,33 @@ async def test_of_two_on_one_data_directory_one_samples(db: Database, tmp_path: 
 
 
 async def test_a_torn_file_of_an_earlier_sampler_harms_nothing(db: Database, tmp_path: Path) -> None:
-    emit.reset()
+    meters.reset()
     (tmp_path / "samples.json").write_text('[{"host":')
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
     sampler.open()
     await eventually(lambda: sampler._before is not None)
-    emit.count("boathook_events_accepted_total", 1, source="sampled")
+    meters.count("boathook_events_accepted_total", 1, source="sampled")
     await eventually(functools.partial(is_kept, db, 1))
     await sampler.close()
 
 
 async def test_samples_of_an_outage_are_told_once_it_is_over(fresh_server: FreshServer, tmp_path: Path) -> None:
-    emit.reset()
+    meters.reset()
     server = await fresh_server()
     await migrate(server.url)
     sampler = Sampler(settings(server.url, tmp_path), "supervisor-0", step_s=0.2)
     sampler.open()
     await eventually(lambda: sampler._before is not None)
-    emit.count("boathook_events_accepted_total", 1, source="sampled")
-    await eventually(lambda: not sampler._waiting)
+    meters.count("boathook_events_accepted_total", 1, source="sampled")
+    await eventually(lambda: not sampler._unsent)
     pid = server.pid()
     assert pid is not None
     os.kill(pid, signal.SIGINT)
     await eventually(lambda: server.pid() is None)
-    emit.count("boathook_events_accepted_total", 2, source="sampled")
+    meters.count("boathook_events_accepted_total", 2, source="sampled")
     await eventually((tmp_path / "samples.json").exists)
     await server.ensure_running()
-    emit.count("boathook_events_accepted_total", 4, source="sampled")
+    meters.count("boathook_events_accepted_total", 4, source="sampled")
 
     database = await Database.open(server.url, purpose="test", size=1)
     await eventually(functools.partial(is_kept, database, 7))
@@ -287,14 +303,14 @@ async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Data
     """As two keepers do of whom one has lost its seat and does not know it yet."""
     await keep(db, host_sample("a", NOON), host_sample("a", NOON + timedelta(seconds=15)))
     async with db.transaction() as other:
-        await other.execute(samples.SQL["take_turn"])
-        taken = await other.fetch(samples.SQL["take_rows"], 1)
+        await other.execute(metric_samples.SQL["take_turn"])
+        taken = await other.fetch(metric_samples.SQL["take_rows"], 1)
         rolling = asyncio.create_task(roll_up(db))
         await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
-        (row,) = samples._readable(taken)
+        (row,) = metric_samples._decode_rows(taken)
         for step_s in (120, 900):
-            await samples._add(other, step_s, [row])
-        await other.execute(samples.SQL["mark_rolled_up"], [NOON], ["a"])
+            await metric_samples._add(other, step_s, [row])
+        await other.execute(metric_samples.SQL["mark_rolled_up"], [NOON], ["a"])
     assert await rolling == 1
     for step_s in (120, 900):
         (one,) = await read_since(db, NOON, step_s)

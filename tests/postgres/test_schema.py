@@ -11,11 +11,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from boathook.db import migrations
+from boathook.db.database import Database
+from boathook.db.migrations import list_pending, migrate
 from boathook.domain import ids
-from boathook.domain.errors import JournalError, JournalUnavailable
-from boathook.journal import migrations
-from boathook.journal.database import Database
-from boathook.journal.migrations import migrate, pending
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 
 FIRST = "0001_initial"
 
@@ -54,18 +54,18 @@ async def catalog(url: str) -> dict[tuple[str, str], str]:
 
 
 async def test_migrating_again_changes_nothing(empty_url: str) -> None:
-    assert FIRST in await pending(empty_url)
+    assert FIRST in await list_pending(empty_url)
     assert (await migrate(empty_url))[0] == FIRST
     before = await catalog(empty_url)
-    assert await pending(empty_url) == []
+    assert await list_pending(empty_url) == []
     assert await migrate(empty_url) == []
     assert await catalog(empty_url) == before
 
 
 async def test_pending_reads_an_open_database(db: Database, empty_url: str) -> None:
-    assert await pending(db) == []
+    assert await list_pending(db) == []
     empty = await Database.open(empty_url, purpose="test", size=1)
-    assert FIRST in await pending(empty)
+    assert FIRST in await list_pending(empty)
     await empty.close()
 
 
@@ -88,7 +88,7 @@ async def test_a_database_of_a_newer_boathook_is_left_alone(pg_url: str) -> None
         "insert into boathook.migration (app, name, sha256) values ('boathook', '9999_post_of_the_future', '')"
     )
     await connection.close()
-    assert await pending(pg_url) == []
+    assert await list_pending(pg_url) == []
     assert await migrate(pg_url) == []
 
 
@@ -107,7 +107,7 @@ def later_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def test_a_rolling_upgrade_stops_before_post(pg_url: str, later_migrations: Path) -> None:
-    assert await pending(pg_url) == ["0998_pre_widen", "0999_post_narrow"]
+    assert await list_pending(pg_url) == ["0998_pre_widen", "0999_post_narrow"]
     assert await migrate(pg_url, only_pre=True) == ["0998_pre_widen"]
     assert await migrate(pg_url, only_pre=True) == []
     assert await migrate(pg_url) == ["0999_post_narrow"]
@@ -115,9 +115,9 @@ async def test_a_rolling_upgrade_stops_before_post(pg_url: str, later_migrations
 
 async def test_a_refused_migration_changes_nothing_and_is_named(pg_url: str, later_migrations: Path) -> None:
     (later_migrations / "0998_pre_widen.sql").write_text("create table boathook.half (a int); select 1 / 0")
-    with pytest.raises(JournalError, match=r"0998_pre_widen.*division by zero"):
+    with pytest.raises(DatabaseError, match=r"0998_pre_widen.*division by zero"):
         await migrate(pg_url)
-    assert await pending(pg_url) == ["0998_pre_widen", "0999_post_narrow"]
+    assert await list_pending(pg_url) == ["0998_pre_widen", "0999_post_narrow"]
     assert ("column", "half.a") not in await catalog(pg_url)
 
 
@@ -129,14 +129,14 @@ async def test_a_migration_waits_for_no_table_for_long(
     holder = await asyncpg.connect(pg_url)
     async with holder.transaction():
         await holder.execute("select from boathook.route")
-        with pytest.raises(JournalError, match="0998_pre_widen cannot lock"):
+        with pytest.raises(DatabaseError, match="0998_pre_widen cannot lock"):
             await migrate(pg_url, only_pre=True)
     await holder.close()
     assert await migrate(pg_url, only_pre=True) == ["0998_pre_widen"]
 
 
 async def test_a_server_that_is_away_is_said_to_be_away(tmp_path: Path) -> None:
-    with pytest.raises(JournalUnavailable):
+    with pytest.raises(DatabaseUnavailable):
         await migrate(f"postgresql://x@/x?host={tmp_path}")
 
 
@@ -151,7 +151,7 @@ def test_the_built_wheel_brings_its_migrations(tmp_path: Path) -> None:
         [sys.executable, "-c", build, str(root), str(tmp_path)], capture_output=True, text=True, check=True
     )
     with zipfile.ZipFile(made.stdout.strip()) as wheel:
-        folder = "boathook/journal/migrations"
+        folder = "boathook/db/migrations"
         assert wheel.read(f"{folder}/{FIRST}.sql").startswith(b"--")
         for script in migrations.MIGRATIONS.glob("*.sql"):
             assert wheel.read(f"{folder}/{script.name}") == script.read_bytes()
@@ -329,7 +329,7 @@ async def test_a_migration_of_boathooks_own_that_was_changed_is_refused(pg_url: 
     await migrate(pg_url)
     (later_migrations / "0998_pre_widen.sql").write_text("select 1")
     migrations._read_own.cache_clear()
-    with pytest.raises(JournalError, match="0998_pre_widen was changed after it had been applied"):
+    with pytest.raises(DatabaseError, match="0998_pre_widen was changed after it had been applied"):
         await migrate(pg_url)
-    with pytest.raises(JournalError, match="0998_pre_widen was changed"):
-        await pending(pg_url)
+    with pytest.raises(DatabaseError, match="0998_pre_widen was changed"):
+        await list_pending(pg_url)

@@ -9,23 +9,25 @@ from uuid import UUID
 
 import pytest
 
-from boathook.admin import comparing, searching
-from boathook.admin.searching import Direct, Question
-from boathook.bench.history import SOURCES, fill
+from benchmarks.history import SOURCES, fill
+from boathook.db import integrity, replays
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext
+from boathook.db.queries import event_history, event_search, listings
+from boathook.db.queries.event_search import EventFilter, FoundEvent, SearchPage
+from boathook.db.queries.listings import ListFilter
+from boathook.db.replays import replay_delivery
 from boathook.domain import ids
-from boathook.domain.errors import IllegalMove, InvalidValue, JournalUnavailable, NotFound, NotPossible
-from boathook.domain.model import Accepted, Duplicate, NewEvent, NewItem, State
-from boathook.inbound.arrival import hash_of
-from boathook.journal import books, ledger, replays, search, timeline
-from boathook.journal.database import Database
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action
-from boathook.journal.replays import owe_again
-from boathook.journal.search import FoundEvent, Look, Wanted
+from boathook.domain.errors import DatabaseUnavailable, InvalidState, InvalidTransition, InvalidValue, NotFound
+from boathook.domain.model import Accepted, Duplicate, NewBatchItem, NewEvent, State
+from boathook.ingest.event_builder import scoped_hash
+from boathook.service import conflicts
+from boathook.service import search as searching
+from boathook.service.search import DirectMatch, SearchQuery
 from tests.postgres.message_factory import MessageFactory, ago, id_at
 from tests.postgres.test_books import Store, filled, new_event
 
-ACTION = Action(actor="test", note="because")
+ACTION = AuditContext(actor="test", note="because")
 
 
 @pytest.fixture
@@ -33,7 +35,7 @@ def store(db: Database) -> Store:
     return Store(db)
 
 
-def names(found: Look | Direct) -> list[str]:
+def names(found: SearchPage | DirectMatch) -> list[str]:
     return [one.event.dedup_key for one in found.events]
 
 
@@ -44,7 +46,7 @@ async def put(
     """Accept an event as the gateway does, at a moment."""
     made = new_event(key, to=to, body=body)
     made = replace(
-        made, id=id_at(at) if at else made.id, source=source, type=type, key_hash=hash_of(source, key.encode())
+        made, id=id_at(at) if at else made.id, source=source, type=type, key_hash=scoped_hash(source, key.encode())
     )
     assert await store.events.append([made]) == [Accepted(made.id)]
     return made.id
@@ -71,7 +73,7 @@ class TestALook:
             await put(store, f"{source}{days}", at=now - timedelta(days=days), source=source, type=type)
 
         async def found(**wanted) -> list[str]:
-            return names(await search.look(store.db, Wanted(**wanted)))
+            return names(await event_search.search(store.db, EventFilter(**wanted)))
 
         assert await found() == ["stripe1", "github2", "stripe3"]
         assert await found(source="stripe") == ["stripe1", "stripe3"]
@@ -84,7 +86,7 @@ class TestALook:
     @pytest.mark.parametrize("state", list(State))
     async def test_by_state_finds_events_with_a_delivery_in_it(self, db: Database, state: State):
         await filled(db)
-        found = await search.look(db, Wanted(state=state))
+        found = await event_search.search(db, EventFilter(state=state))
         rows = await db.fetch(
             "select event_id from boathook.delivery where state = $1"
             " union select event_id from boathook.outcome where state = $1",
@@ -100,7 +102,7 @@ class TestALook:
         other = await MessageFactory(db).open("other")
         await other.message(ago(hours=2))
         for name in (factory.name, "acme"):
-            found = await search.look(db, Wanted(application=name))
+            found = await event_search.search(db, EventFilter(application=name))
             assert [one.event.id for one in found.events] == [ids.show("evt", message)]
 
     async def test_by_text_finds_bytes_as_they_are_typed(self, store: Store):
@@ -109,7 +111,7 @@ class TestALook:
         await put(store, "binary", body=b"\x00needle\xff")
 
         async def found(text: str) -> list[str]:
-            look = await searching.answer(store.db, Question(text=text), [])
+            look = await searching.find_matches(store.db, SearchQuery(text=text), [])
             return sorted(names(look))
 
         assert await found("needle") == ["binary", "lower"]
@@ -119,7 +121,7 @@ class TestALook:
     async def test_by_text_finds_what_json_has_escaped(self, store: Store):
         await put(store, "shy", body=b'{"note":"caf\\u00e9"}')
         await put(store, "plain", body='{"note":"café"}'.encode())
-        found = await searching.answer(store.db, Question(text="café"), [])
+        found = await searching.find_matches(store.db, SearchQuery(text="café"), [])
         assert sorted(names(found)) == ["plain", "shy"]
 
     async def test_goes_on_where_the_one_before_ended_and_misses_nothing(self, db: Database):
@@ -127,22 +129,22 @@ class TestALook:
         seen: list[str] = []
         below = None
         for _ in range(100):
-            found = await search.look(db, Wanted(below=below), limit=50)
+            found = await event_search.search(db, EventFilter(below=below), limit=50)
             seen += names(found)
             below = found.place
             if below is None:
                 break
         assert seen == [f"k{number}" for number in range(1_234, 0, -1)]
 
-    @pytest.mark.parametrize("wanted", [Wanted(source="rare"), Wanted(texts=(b"body 7\x00", b"body 777"))])
-    async def test_ends_when_its_time_is_up_and_says_how_far_it_came(self, db: Database, wanted: Wanted):
+    @pytest.mark.parametrize("wanted", [EventFilter(source="rare"), EventFilter(texts=(b"body 7\x00", b"body 777"))])
+    async def test_ends_when_its_time_is_up_and_says_how_far_it_came(self, db: Database, wanted: EventFilter):
         await put_many(db, 2_000)
-        first = await search.look(db, wanted, budget_s=0)
+        first = await event_search.search(db, wanted, budget_s=0)
         assert (first.events, first.is_full) == ([], False)
         assert first.looked_at == 200
         assert first.place is not None
         assert first.reached == ids.made_at(first.place)
-        second = await search.look(db, replace(wanted, below=first.place), budget_s=0)
+        second = await event_search.search(db, replace(wanted, below=first.place), budget_s=0)
         assert second.place is not None
         assert second.place < first.place
 
@@ -153,16 +155,18 @@ class TestALook:
         found: list[FoundEvent] = []
         while not found:
             assert next(looks) < 20
-            look = await search.look(db, Wanted(key="k5", below=below), budget_s=0)
+            look = await event_search.search(db, EventFilter(key="k5", below=below), budget_s=0)
             found, below = list(look.events), look.place
         assert found[0].event.dedup_key == "k5"
 
     async def test_that_is_repeated_finds_every_text_though_steps_are_cut_short(self, store: Store, monkeypatch):
-        monkeypatch.setattr(search, "_MOST_BYTES", 64)
+        monkeypatch.setattr(event_search, "_MAX_BYTES", 64)
         await put_many(store.db, 700)
         below, found = None, []
         for _ in range(1_000):
-            look = await search.look(store.db, Wanted(texts=(b"body 5",), below=below), limit=3, budget_s=0)
+            look = await event_search.search(
+                store.db, EventFilter(texts=(b"body 5",), below=below), limit=3, budget_s=0
+            )
             found += names(look)
             below = look.place
             if below is None:
@@ -170,51 +174,51 @@ class TestALook:
         assert found == [f"k{number}" for number in range(700, 0, -1) if str(number).startswith("5")]
 
     async def test_does_not_look_into_bodies_that_are_too_large(self, store: Store, monkeypatch):
-        monkeypatch.setattr(search, "LARGEST_BODY", 1_000)
-        monkeypatch.setattr(search, "_MOST_BYTES", 500)
+        monkeypatch.setattr(event_search, "MAX_SEARCHED_BODY", 1_000)
+        monkeypatch.setattr(event_search, "_MAX_BYTES", 500)
         await put(store, "large", body=b"needle" + b"x" * 2_000)
         await put(store, "small", body=b"needle")
-        found = await search.look(store.db, Wanted(texts=(b"needle",)))
+        found = await event_search.search(store.db, EventFilter(texts=(b"needle",)))
         assert names(found) == ["small"]
         assert found.too_large == 1
 
     async def test_leaves_no_limit_on_the_session_behind(self, db: Database):
         async with db.acquire() as connection:
             before = await connection.fetchval("show statement_timeout")
-        await search.look(db, Wanted())
+        await event_search.search(db, EventFilter())
         async with db.acquire() as connection:
             assert await connection.fetchval("show statement_timeout") == before
 
     async def test_waits_for_nobody_long(self, db: Database, monkeypatch):
-        monkeypatch.setattr(search, "_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(event_search, "_TIMEOUT_S", 0.2)
         async with db.transaction() as other:
             await other.execute("lock table boathook.event in access exclusive mode")
-            with pytest.raises(JournalUnavailable, match="statement timeout"):
-                await search.look(db, Wanted())
+            with pytest.raises(DatabaseUnavailable, match="statement timeout"):
+                await event_search.search(db, EventFilter())
 
     async def test_would_wait_without_its_limit(self, db: Database, monkeypatch):
-        monkeypatch.setattr(search, "_TIMEOUT_S", 0.2)
-        monkeypatch.setitem(search.SQL, "limit_statement", "select $1::text")
+        monkeypatch.setattr(event_search, "_TIMEOUT_S", 0.2)
+        monkeypatch.setitem(event_search.SQL, "limit_statement", "select $1::text")
         async with db.transaction() as other:
             await other.execute("lock table boathook.event in access exclusive mode")
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(1.0):
-                    await search.look(db, Wanted())
+                    await event_search.search(db, EventFilter())
 
     async def test_of_an_event_with_many_deliveries_counts_some(self, store: Store):
         await put(store, "many", to=tuple(f"r{number}" for number in range(1_500)))
-        (found,) = (await search.look(store.db, Wanted(state=State.PENDING))).events
+        (found,) = (await event_search.search(store.db, EventFilter(state=State.PENDING))).events
         assert found.states == {State.PENDING: 1_000}
 
 
 async def test_a_long_history_made_for_tests_balances_and_is_found(pg_url: str, db: Database):
     await asyncio.to_thread(fill, pg_url, 12_000)
-    assert (await books.verify(db, dedup_days=30)).imbalances == ()
+    assert (await integrity.check_integrity(db, dedup_days=30)).violations == ()
     for key, application in (("evt-9999", ""), ("evt-10000", "")):
-        found = await searching.answer(db, Question(words=key, application=application), SOURCES)
-        assert isinstance(found, Direct)
+        found = await searching.find_matches(db, SearchQuery(words=key, application=application), SOURCES)
+        assert isinstance(found, DirectMatch)
         assert names(found) == [key]
-    rare = await search.look(db, Wanted(source="rare"), budget_s=10)
+    rare = await event_search.search(db, EventFilter(source="rare"), budget_s=10)
     assert [one.event.dedup_key for one in rare.events] == ["evt-10001", "evt-1"]
 
 
@@ -222,20 +226,20 @@ class TestAnId:
     async def test_of_an_event_message_or_delivery_is_found_at_once(self, store: Store):
         event = await put(store, "one", to=("a",))
         for name in (ids.show("evt", event), ids.show("msg", event), str(event), ids.show_delivery(event, 0)):
-            found = await searching.answer(store.db, Question(words=name), [])
-            assert isinstance(found, Direct)
+            found = await searching.find_matches(store.db, SearchQuery(words=name), [])
+            assert isinstance(found, DirectMatch)
             assert names(found) == ["one"]
 
     async def test_of_a_conflict_or_rejection_is_named(self, store: Store):
         for prefix in ("cfl", "rej"):
             name = ids.show(prefix, id_at(ago(hours=1)))
-            found = await searching.answer(store.db, Question(words=name), [])
-            assert isinstance(found, Direct)
+            found = await searching.find_matches(store.db, SearchQuery(words=name), [])
+            assert isinstance(found, DirectMatch)
             assert [one.id for one in found.named] == [name]
 
     async def test_that_nothing_has_is_named_without_an_event(self, store: Store):
-        found = await searching.answer(store.db, Question(words=ids.show("evt", id_at(ago(hours=1)))), [])
-        assert isinstance(found, Direct)
+        found = await searching.find_matches(store.db, SearchQuery(words=ids.show("evt", id_at(ago(hours=1)))), [])
+        assert isinstance(found, DirectMatch)
         assert found.events == []
 
 
@@ -243,46 +247,48 @@ class TestAKey:
     async def test_is_found_at_once_in_every_source(self, store: Store):
         await put(store, "evt_1", source="github")
         await put(store, "evt_1", source="stripe")
-        both = await searching.answer(store.db, Question(words="evt_1"), ["stripe", "github", "other"])
-        assert isinstance(both, Direct)
+        both = await searching.find_matches(store.db, SearchQuery(words="evt_1"), ["stripe", "github", "other"])
+        assert isinstance(both, DirectMatch)
         assert sorted(one.event.source or "" for one in both.events) == ["github", "stripe"]
-        one = await searching.answer(store.db, Question(words="evt_1", source="github"), ["stripe", "github"])
+        one = await searching.find_matches(store.db, SearchQuery(words="evt_1", source="github"), ["stripe", "github"])
         assert [found.event.source for found in one.events] == ["github"]
 
     async def test_of_a_message_is_found_with_and_without_its_application(self, db: Database):
         factory = await MessageFactory(db).open("acme")
         message = await factory.message(ago(hours=1), dedup_key="order-7")
         for application in ("", "acme", factory.name):
-            found = await searching.answer(db, Question(words="order-7", application=application), ["stripe"])
-            assert isinstance(found, Direct), application
+            found = await searching.find_matches(db, SearchQuery(words="order-7", application=application), ["stripe"])
+            assert isinstance(found, DirectMatch), application
             assert [one.event.id for one in found.events] == [ids.show("evt", message)]
 
     async def test_of_an_item_names_the_item(self, store: Store):
         made = batch(("a", b"1"), ("b", b"2"))
         await store.events.append([made])
-        found = await searching.answer(store.db, Question(words="b"), ["stripe"])
-        assert isinstance(found, Direct)
+        found = await searching.find_matches(store.db, SearchQuery(words="b"), ["stripe"])
+        assert isinstance(found, DirectMatch)
         assert [(one.id, one.item_path) for one in found.named] == [(ids.show("evt", made.id), "events.1")]
 
     async def test_that_is_remembered_no_more_is_looked_for_with_texts(self, store: Store):
         await put(store, "forgotten")
         await put(store, "mentions it", body=b'{"ref":"forgotten"}')
         await store.db.execute("delete from boathook.dedup")
-        found = await searching.answer(store.db, Question(words="forgotten"), ["stripe"])
-        assert isinstance(found, Look)
+        found = await searching.find_matches(store.db, SearchQuery(words="forgotten"), ["stripe"])
+        assert isinstance(found, SearchPage)
         assert sorted(names(found)) == ["forgotten", "mentions it"]
 
 
 @pytest.mark.parametrize(
     ("question", "field"),
     [
-        (Question(state="asleep"), "state"), (Question(text="x" * 201), "text"), (Question(words="a\x00b"), "q"),
-        (Question(type="\ud800"), "type"), (Question(since=ago(days=1), until=ago(days=2)), "until"),
+        (SearchQuery(state="asleep"), "state"), (SearchQuery(text="x" * 201), "text"), (SearchQuery(words="a\x00b"), "q"),
+        (SearchQuery(type="\ud800"), "type"), (SearchQuery(since=ago(days=1), until=ago(days=2)), "until"),
     ],
 )  # fmt: skip
-async def test_a_question_that_makes_no_sense_says_which_field_is_wrong(db: Database, question: Question, field: str):
+async def test_a_question_that_makes_no_sense_says_which_field_is_wrong(
+    db: Database, question: SearchQuery, field: str
+):
     with pytest.raises(InvalidValue) as raised:
-        await searching.answer(db, question, [])
+        await searching.find_matches(db, question, [])
     assert raised.value.where == (field,)
 
 
@@ -292,11 +298,11 @@ def batch(*items: tuple[str, bytes], source: str = "stripe") -> NewEvent:
     return replace(
         made,
         items=tuple(
-            NewItem(
+            NewBatchItem(
                 path=f"events.{place}",
                 type="thing",
                 dedup_key=f"item:{key}",
-                key_hash=hash_of(f"{source}\x00item", f"item:{key}".encode()),
+                key_hash=scoped_hash(f"{source}\x00item", f"item:{key}".encode()),
                 digest=hashlib.sha256(value).digest(),
             )
             for place, (key, value) in enumerate(items)
@@ -305,9 +311,9 @@ def batch(*items: tuple[str, bytes], source: str = "stripe") -> NewEvent:
 
 
 class TestAComparison:
-    async def conflict(self, db: Database) -> comparing.Comparison:
-        (row,) = await ledger.list_conflicts(db, Filter())
-        return await comparing.compare_conflict(db, ids.read("cfl", row.id))
+    async def conflict(self, db: Database) -> conflicts.Comparison:
+        (row,) = await listings.list_conflicts(db, ListFilter())
+        return await conflicts.compare_conflict(db, ids.read("cfl", row.id))
 
     async def test_of_another_body_shows_the_lines_that_differ(self, store: Store):
         first = new_event("one", body=b'{"amount":100,"to":"anna"}')
@@ -315,7 +321,7 @@ class TestAComparison:
         assert [type(one) for one in await store.events.append([first])] == [Accepted]
         assert await store.events.append([later]) == [Duplicate(first.id, conflict=True)]
         found = await self.conflict(store.db)
-        assert comparing.unified(found).splitlines() == [
+        assert conflicts.unified_diff(found).splitlines() == [
             "  {", '-   "amount": 100,', '+   "amount": 900,', '    "to": "anna"', "  }",
         ]  # fmt: skip
         assert "The key is the same, the body is not" in found.verdict
@@ -355,7 +361,13 @@ class TestAComparison:
         assert found.item_path == "events.1"
         assert found.first is not None
         assert found.first.body == b'{"id":"b","v":2}'
-        assert comparing.unified(found).splitlines() == ["  {", '    "id": "b",', '-   "v": 2', '+   "v": 3', "  }"]
+        assert conflicts.unified_diff(found).splitlines() == [
+            "  {",
+            '    "id": "b",',
+            '-   "v": 2',
+            '+   "v": 3',
+            "  }",
+        ]
 
     async def test_with_an_event_that_is_gone_shows_what_is_left(self, store: Store):
         await store.events.append([new_event("one", body=b"1")])
@@ -367,7 +379,7 @@ class TestAComparison:
 
     async def test_of_what_is_not_there_is_not_found(self, db: Database):
         with pytest.raises(NotFound):
-            await comparing.compare_conflict(db, id_at(ago(hours=1)))
+            await conflicts.compare_conflict(db, id_at(ago(hours=1)))
 
 
 class TestAStory:
@@ -383,10 +395,10 @@ class TestAStory:
             " values ($1, 'a', 200, 'text/plain', 'fine')",
             event,
         )
-        added = await owe_again(store.db, (event, 0), ACTION)
-        duplicate = replace(new_event("good", body=b'{"n":2}'), key_hash=hash_of("stripe", b"good"))
+        added = await replay_delivery(store.db, (event, 0), ACTION)
+        duplicate = replace(new_event("good", body=b'{"n":2}'), key_hash=scoped_hash("stripe", b"good"))
         await store.events.append([duplicate])
-        story = await timeline.read_story(store.db, event)
+        story = await event_history.read_history(store.db, event)
         assert [(one.recipient, one.state) for one in story.deliveries] == [
             ("a", "succeeded"), ("b", "pending"), ("a", "pending"),
         ]  # fmt: skip
@@ -399,16 +411,16 @@ class TestAStory:
         assert story.answer.body == b"fine"
         assert [(one.action, one.note) for one in story.notes] == [("delivery.replay", "because")]
         assert [one.differs for one in story.conflicts] == ["body"]
-        only = await timeline.read_story(store.db, event, only=added[1])
+        only = await event_history.read_history(store.db, event, only=added[1])
         assert [one.is_replay for one in only.deliveries] == [True]
-        assert (await timeline.read_story(store.db, event, only=9)).deliveries == []
+        assert (await event_history.read_history(store.db, event, only=9)).deliveries == []
 
     async def test_shows_the_headers_that_an_endpoint_was_sent(self, store: Store):
         event = await put(store, "one", to=("a",))
         await store.end(event)
         pairs = '[["webhook-id","msg_1"],["authorization","[redacted]"]]'
         await store.db.execute("update boathook.attempt set request_headers = $1", pairs)
-        (one,) = (await timeline.read_story(store.db, event)).tries
+        (one,) = (await event_history.read_history(store.db, event)).tries
         assert one.request_headers == {"webhook-id": "msg_1", "authorization": "[redacted]"}
 
     async def test_of_very_many_deliveries_comes_in_pages(self, store: Store):
@@ -416,14 +428,14 @@ class TestAStory:
         first: int | None = 0
         seen: list[str] = []
         while first is not None:
-            story = await timeline.read_story(store.db, event, first=first)
+            story = await event_history.read_history(store.db, event, first=first)
             seen += [one.recipient for one in story.deliveries]
             first = story.next_ordinal
         assert seen == [f"r{number}" for number in range(230)]
 
     async def test_reads_no_more_of_a_body_than_is_asked_for(self, store: Store):
         event = await put(store, "big", body=b"x" * 500_000)
-        row, stored = await timeline.read_head(store.db, event, 1_000)
+        row, stored = await event_history.read_event_preview(store.db, event, 1_000)
         assert (row.size, len(stored.body)) == (500_000, 1_000)
 
 
@@ -432,20 +444,20 @@ class TestOwingOneRecipientAgain:
         event = await put(store, "one", to=("a", "b"))
         await store.end(event)
         await store.end(event, 1)
-        assert await owe_again(store.db, (event, 0), ACTION) == (event, 2)
+        assert await replay_delivery(store.db, (event, 0), ACTION) == (event, 2)
         assert await store.db.fetchval("select recipient from boathook.delivery") == "a"
         await store.end(event, 2)
-        assert (await store.verify()).imbalances == ()
+        assert (await store.verify()).violations == ()
 
     async def test_adds_none_while_it_is_owed_or_dead_there(self, store: Store):
         event = await put(store, "one", to=("a",))
         await store.end(event)
-        await owe_again(store.db, (event, 0), ACTION)
-        with pytest.raises(IllegalMove, match="owed this already"):
-            await owe_again(store.db, (event, 0), ACTION)
+        await replay_delivery(store.db, (event, 0), ACTION)
+        with pytest.raises(InvalidTransition, match="already has a pending delivery"):
+            await replay_delivery(store.db, (event, 0), ACTION)
         await store.fail(event, 1, is_last=True)
-        with pytest.raises(IllegalMove, match="dead letter"):
-            await owe_again(store.db, (event, 0), ACTION)
+        with pytest.raises(InvalidTransition, match="dead letter"):
+            await replay_delivery(store.db, (event, 0), ACTION)
         assert await store.db.fetchval("select count(*) from boathook.delivery") == 1
 
     async def test_would_add_another_were_it_not_asked_what_is_owed(self, store: Store, monkeypatch):
@@ -455,7 +467,7 @@ class TestOwingOneRecipientAgain:
         monkeypatch.setitem(replays.SQL, "owe_again", statement.replace("and not is_open", ""))
         assert replays.SQL["owe_again"] != statement
         for _ in range(2):
-            await owe_again(store.db, (event, 0), ACTION)
+            await replay_delivery(store.db, (event, 0), ACTION)
         assert await store.db.fetchval("select count(*) from boathook.delivery") == 2
 
     async def test_owes_each_item_by_itself(self, store: Store):
@@ -467,8 +479,8 @@ class TestOwingOneRecipientAgain:
             " from generate_series(0, 1) as n",
             made.id,
         )
-        await owe_again(store.db, (made.id, 0), ACTION)
-        await owe_again(store.db, (made.id, 1), ACTION)
+        await replay_delivery(store.db, (made.id, 0), ACTION)
+        await replay_delivery(store.db, (made.id, 1), ACTION)
         rows = await store.db.fetch("select item_path from boathook.delivery order by ordinal")
         assert [row["item_path"] for row in rows] == ["events.0", "events.1"]
 
@@ -477,7 +489,7 @@ class TestOwingOneRecipientAgain:
         await store.events.append([made])
         await store.end(made.id)
         await store.accept("two", "a", order_key="c1")
-        await owe_again(store.db, (made.id, 0), ACTION)
+        await replay_delivery(store.db, (made.id, 0), ACTION)
         rows = await store.db.fetch("select is_blocked from boathook.delivery order by seq")
         assert [row["is_blocked"] for row in rows] == [False, True]
 
@@ -485,14 +497,14 @@ class TestOwingOneRecipientAgain:
         event = await put(store, "one", to=("a", "b"))
         await store.end(event)
         with pytest.raises(NotFound):
-            await owe_again(store.db, (event, 1), ACTION)
+            await replay_delivery(store.db, (event, 1), ACTION)
         await store.db.execute("update boathook.event set body = '', expunged_at = now()")
-        with pytest.raises(NotPossible, match="deleted"):
-            await owe_again(store.db, (event, 0), ACTION)
+        with pytest.raises(InvalidState, match="deleted"):
+            await replay_delivery(store.db, (event, 0), ACTION)
 
     async def test_leaves_a_note_with_who_and_why(self, store: Store):
         event = await put(store, "one", to=("a",))
         await store.end(event)
-        await owe_again(store.db, (event, 0), ACTION)
-        (row,) = await ledger.list_audit(store.db, Filter(), subject=ids.show_delivery(event, 0))
+        await replay_delivery(store.db, (event, 0), ACTION)
+        (row,) = await listings.list_audit(store.db, ListFilter(), subject=ids.show_delivery(event, 0))
         assert (row.actor, row.action, row.note) == ("test", "delivery.replay", "because")

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from boathook.admin.desk import new_id
-from boathook.dispatch import lanes
+from boathook.db import delivery_commands, resends
+from boathook.db import endpoint_deliveries as journal
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
+from boathook.db.endpoint_deliveries import EndpointDeliveryStore
+from boathook.db.integrity import check_integrity
+from boathook.db.messages import MessageFilter
+from boathook.db.queries.listings import ListFilter
+from boathook.delivery import endpoint_queues
 from boathook.domain import ids
 from boathook.domain.policy import RetryPolicy
 from boathook.domain.windows import range_of
-from boathook.journal import moves, resends
-from boathook.journal import sending as journal
-from boathook.journal.books import verify
-from boathook.journal.database import Database
-from boathook.journal.ledger import Filter
-from boathook.journal.messages import Wanted
-from boathook.journal.moves import Action, Pace, Selection
-from boathook.journal.sending import SendStore
+from boathook.service.unit_of_work import new_id
 from tests.sender_harness import (
     Reply,
     Request,
@@ -334,8 +334,8 @@ async def test_without_tokens_it_would_not(db: Database, monkeypatch: pytest.Mon
     async def careless(_self: object, _unused: Any) -> None:
         pass
 
-    monkeypatch.setattr(SendStore, "take_tokens", lavish)
-    monkeypatch.setattr(SendStore, "return_tokens", careless)
+    monkeypatch.setattr(EndpointDeliveryStore, "take_tokens", lavish)
+    monkeypatch.setattr(EndpointDeliveryStore, "return_tokens", careless)
     assert await rate_of(db) > 26
 
 
@@ -391,11 +391,11 @@ async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, mon
     blind = journal.SQL["claim_sends"].replace("where h.open_until is null or w.is_probe", "")
     monkeypatch.setitem(journal.SQL, "claim_sends", blind)
 
-    def never_rests(lane: lanes.Lane, _now: float, _clock: datetime) -> float:
-        lane.open_until = None
+    def never_rests(queue: endpoint_queues.EndpointQueue, _now: float, _clock: datetime) -> float:
+        queue.open_until = None
         return 0
 
-    monkeypatch.setattr(lanes, "_rest_s", never_rests)
+    monkeypatch.setattr(endpoint_queues, "_rest_s", never_rests)
     at_once, failed = await probes_while_down(db)
     assert at_once > 1 or failed > 16
 
@@ -525,9 +525,11 @@ async def test_slow_endpoints_cost_the_others_nothing(db: Database) -> None:
 
 async def test_without_shares_they_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    monkeypatch.setattr(lanes.Lanes, "_may_start", lambda self, lane, now: self._places > self.running)
-    monkeypatch.setattr(lanes.Lanes, "_slots", lambda self, lane, ahead, now: 30)
-    monkeypatch.setattr(lanes.Lanes, "barred", lambda self, now: [])
+    monkeypatch.setattr(
+        endpoint_queues.EndpointQueues, "_may_start", lambda self, queue, now: self._places > self.running
+    )
+    monkeypatch.setattr(endpoint_queues.EndpointQueues, "_slots", lambda self, queue, ahead, now: 30)
+    monkeypatch.setattr(endpoint_queues.EndpointQueues, "paused", lambda self, now: [])
     assert await quick_took_s(db, 6) > 1.5
 
 
@@ -561,7 +563,7 @@ async def test_a_resend_that_succeeds_ends_what_was_planned(db: Database) -> Non
             await wait_for_states(db, succeeded=1, ignored=1)
     rows = await db.fetch("select action, subject from boathook.audit")
     assert [tuple(row) for row in rows] == [("delivery.overtake", ids.show_delivery(event, 0))]
-    assert (await verify(db, dedup_days=30)).imbalances == ()
+    assert (await check_integrity(db, dedup_days=30)).violations == ()
 
 
 async def _resend(db: Database, event: Any, endpoint: StoredEndpoint) -> None:
@@ -572,7 +574,7 @@ async def _resend(db: Database, event: Any, endpoint: StoredEndpoint) -> None:
 
 
 SPAN = (datetime(2020, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
-BY_HAND = Action(actor="test", note="sent again")
+BY_HAND = AuditContext(actor="test", note="sent again")
 
 
 async def attempts_at_a_receiver_that_stays_down(db: Database, kind: str) -> list[tuple[int, bool]]:
@@ -593,8 +595,8 @@ async def attempts_at_a_receiver_that_stays_down(db: Database, kind: str) -> lis
                     )
                 else:
                     name = ids.show(ids.APPLICATION, endpoint.application)
-                    choice = resends.Choice(wanted=Wanted())
-                    step = await resends.owe_again(
+                    choice = resends.ResendFilter(wanted=MessageFilter())
+                    step = await resends.resend_matching(
                         connection, name, endpoint.recipient, range_of(*SPAN), choice, datetime.now(UTC), BY_HAND
                     )
             assert step.number == 5
@@ -636,8 +638,8 @@ async def test_an_operator_who_replays_dead_letters_gives_them_their_schedule_ag
     endpoint = await add_endpoint(db, "http://127.0.0.1:9/never", application=await add_application(db))
     await add_deliveries(db, endpoint, is_manual=True)
     await db.execute("update boathook.delivery set state = 'dead', died_at = now(), code = 'HTTP_500', attempts = 1")
-    pace = Pace(await moves.read_clock(db))
-    assert len(await moves.replay_dead(db, Selection(Filter()), BY_HAND, pace=pace, limit=10)) == 1
+    pace = ReplaySchedule(await delivery_commands.read_clock(db))
+    assert len(await delivery_commands.replay_dead(db, Selection(ListFilter()), BY_HAND, pace=pace, limit=10)) == 1
     (row,) = await db.fetch("select state, is_manual, attempts_before from boathook.delivery")
     assert tuple(row) == ("pending", False, 1)
 
@@ -734,17 +736,17 @@ async def test_the_keeper_buries_what_nobody_will_send(db: Database) -> None:
         "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now() where id = $1",
         disabled.id,
     )
-    assert await journal.bury_barred(db, max_age_s=60.0) == 3
+    assert await journal.dead_letter_undeliverable(db, max_age_s=60.0) == 3
     await db.execute(
         "update boathook.delivery set owed_since = now() - interval '2 minutes' where recipient = $1",
         disabled.recipient,
     )
-    assert await journal.bury_barred(db, max_age_s=600.0) == 2, "its own maximum age is a minute"
+    assert await journal.dead_letter_undeliverable(db, max_age_s=600.0) == 2, "its own maximum age is a minute"
     rows = await db.fetch(
         "select code, count(*) from boathook.delivery where state = 'dead' group by code order by code"
     )
     assert [tuple(row) for row in rows] == [("ENDPOINT_DELETED", 3), ("EXPIRED", 2)]
-    assert (await verify(db, dedup_days=30)).imbalances == ()
+    assert (await check_integrity(db, dedup_days=30)).violations == ()
 
 
 async def test_a_vanished_senders_work_is_taken_over(db: Database) -> None:
@@ -775,7 +777,7 @@ async def test_leases_outlast_slow_requests(db: Database) -> None:
 
 
 def journal_reaper(db: Database) -> "asyncio.Task[None]":
-    from boathook.journal.deliveries import DeliveryStore
+    from boathook.db.deliveries import DeliveryStore
 
     async def reap() -> None:
         while True:
@@ -809,7 +811,7 @@ async def test_discovery_walks_many_endpoints_in_pages(db: Database) -> None:
     await db.execute(
         "update boathook.delivery set due_at = now() + interval '1 hour' where recipient = $1", endpoints[0].recipient
     )
-    store, found, after, later = SendStore(db, worker="s1"), [], "", []
+    store, found, after, later = EndpointDeliveryStore(db, worker="s1"), [], "", []
     while True:
         page = await store.find_due(after, 7)
         found += [due.id for due in page.due]

@@ -11,17 +11,17 @@ from urllib.parse import parse_qs, urlsplit
 import psycopg
 import pytest
 
+from boathook.db import replies
+from boathook.db.database import Database
+from boathook.db.deliveries import DeliveryStore
+from boathook.db.replies import ReplyStatus
+from boathook.db.sql_functions import SqlFunction
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Accepted, Duplicate
 from boathook.domain.policy import CONNECTION_LOST, Ignore, Retry, RetryPolicy
 from boathook.domain.replies import Reply
 from boathook.handlers import runner, sessions
 from boathook.handlers.api import Boathook, Event
-from boathook.journal import replies
-from boathook.journal.calls import Call
-from boathook.journal.database import Database
-from boathook.journal.deliveries import DeliveryStore
-from boathook.journal.replies import Answered
 from tests.endpoint_factory import add_application, add_endpoint, recipients_of
 from tests.support import eventually
 from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
@@ -309,7 +309,7 @@ async def test_without_the_settle_a_lost_lease_would_commit(
     shop: Database, kit: SessionKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    nothing = Call("concat", ("text",) * 8)
+    nothing = SqlFunction("concat", ("text",) * 8)
     monkeypatch.setattr(runner, "SETTLE", nothing)
     await lose_the_lease_meanwhile(shop, kit)
     assert await deeds(shop) == [1]
@@ -332,7 +332,7 @@ async def test_a_reply_is_committed_with_the_success(shop: Database, kit: Sessio
         await wait_for_states(shop, succeeded=1)
         assert await asyncio.wait_for(told.get(), 300) == str(event_id)
     [answered] = await replies.find(shop, [event_id])
-    assert answered == Answered(
+    assert answered == ReplyStatus(
         event_id, Reply(status=201, body=rb"""["it's","\\",2]""", content_type="application/json"), is_open=False
     )
 

@@ -8,22 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from boathook.admin import sealing, source_secrets
-from boathook.admin.desk import Desk
 from boathook.config import Settings, SourceSettings, load
+from boathook.db import source_secrets as stored
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext
+from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
-from boathook.domain.errors import InvalidValue, LimitReached, NotFound, NotPossible, SecretUnreadable
-from boathook.inbound.added import FILE_NAME, AddedSecrets
-from boathook.journal import source_secrets as stored
-from boathook.journal.database import Database
-from boathook.journal.moves import Action
-from boathook.journal.vault import Vault
+from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound, SecretUnreadable
+from boathook.ingest.secrets_cache import FILE_NAME, SecretsCache
+from boathook.service import secret_encryption, source_secrets
+from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 
 KEY = "a key of the tests, long enough"
 
 
-def context_of(db: Database, *, file_secret: str = "in the file", vault: Vault | None = None, **source: object) -> Desk:
+def context_of(
+    db: Database, *, file_secret: str = "in the file", secret_box: SecretBox | None = None, **source: object
+) -> AppContext:
     context = make_context(db)
     secrets = {"secrets": [file_secret]} if file_secret else {}
     sources = {
@@ -33,10 +35,12 @@ def context_of(db: Database, *, file_secret: str = "in the file", vault: Vault |
         "sns": SourceSettings.model_validate({"provider": "sns", "topic_arn": "arn:aws:sns:eu-west-1:1:a"}),
     }
     settings = context.settings.with_sources(sources)
-    return replace(context, settings=settings, vault=vault or Vault([KEY]))
+    return replace(context, settings=settings, secret_box=secret_box or SecretBox([KEY]))
 
 
-async def add(context: Desk, text: str | None, source: str = "git", **more: object) -> source_secrets.MadeSecret:
+async def add(
+    context: AppContext, text: str | None, source: str = "git", **more: object
+) -> source_secrets.CreatedSecret:
     async with context.work(actor="test") as work:
         return await source_secrets.add(work, source, text, **more)
 
@@ -51,7 +55,7 @@ async def test_what_is_added_counts_before_those_of_the_file_the_youngest_first(
     context = context_of(db)
     for text in ("first", "second"):
         await add(context, text)
-    added = AddedSecrets(with_key(context.settings, KEY, tmp_path), await stored.list_all(db))
+    added = SecretsCache(with_key(context.settings, KEY, tmp_path), await stored.list_all(db))
     assert added.of("git", datetime.now(UTC).timestamp()) == ("second", "first")
     assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
 
@@ -62,8 +66,8 @@ async def test_a_secret_copied_to_another_source_opens_for_nobody(db: Database, 
     await db.execute("update boathook.source_secret set source = 'adyen' where id = $1", made.secret.id)
     (moved,) = await stored.list_all(db)
     with pytest.raises(SecretUnreadable):
-        context.vault.open(moved.sealed, moved.context)
-    added = AddedSecrets(with_key(context.settings, KEY, tmp_path), [moved])
+        context.secret_box.open(moved.sealed, moved.context)
+    added = SecretsCache(with_key(context.settings, KEY, tmp_path), [moved])
     assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
 
 
@@ -73,15 +77,15 @@ async def test_an_end_is_kept_to_without_the_journal(db: Database, tmp_path: Pat
     async with context.work(actor="test") as work:
         await source_secrets.end(work, "git", made.secret.shown_id, timedelta(hours=1))
     settings = with_key(context.settings, KEY, tmp_path)
-    AddedSecrets(settings, await stored.list_all(db)).save()
-    kept, now = AddedSecrets(settings), datetime.now(UTC).timestamp()
+    SecretsCache(settings, await stored.list_all(db)).save()
+    kept, now = SecretsCache(settings), datetime.now(UTC).timestamp()
     assert kept.of("git", now) == ("for an hour",)
     assert kept.of("git", now + 3_601) == ()
 
 
 async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path: Path):
     (tmp_path / FILE_NAME).write_text('[{"id": "nonsense"')
-    added = AddedSecrets(with_key(context_of(db).settings, KEY, tmp_path))
+    added = SecretsCache(with_key(context_of(db).settings, KEY, tmp_path))
     assert added.known == ()
     added.save()
     assert (tmp_path / FILE_NAME).read_text().strip() == "[]"
@@ -102,7 +106,7 @@ async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path:
 def test_a_file_of_others_keeps_nobody_from_starting(tmp_path: Path, key: str, value: str):
     row = {"id": ids.show(ids.SOURCE_SECRET, ids.make(1, 1)), "source": "git", "sealed": "AAAA", "ends_at": None}
     (tmp_path / FILE_NAME).write_text(json.dumps([row | {key: value}]))
-    added = AddedSecrets(with_key(load(None), KEY, tmp_path))
+    added = SecretsCache(with_key(load(None), KEY, tmp_path))
     assert added.of("git", datetime.now(UTC).timestamp()) == ()
 
 
@@ -114,9 +118,9 @@ def test_a_file_of_others_keeps_nobody_from_starting(tmp_path: Path, key: str, v
         ("git", "x" * 9_000, InvalidValue, "8,192"),
         ("git", "env:SECRET", InvalidValue, "boathook.toml"),
         ("adyen", "not hexadecimal", InvalidValue, "hexadecimal"),
-        ("open", "pointless", NotPossible, "unsigned"),
+        ("open", "pointless", InvalidState, "unsigned"),
         ("sns", "pointless", InvalidValue, "fetches"),
-        ("nowhere", "x", NotFound, "no source"),
+        ("nowhere", "x", NotFound, "unknown source"),
     ],
 )
 async def test_what_could_prove_nothing_is_refused(db: Database, source: str, text: str, error: type, words: str):
@@ -127,7 +131,7 @@ async def test_what_could_prove_nothing_is_refused(db: Database, source: str, te
 
 async def test_a_source_has_no_more_than_so_many(db: Database):
     context = context_of(db)
-    for number in range(source_secrets.MOST):
+    for number in range(source_secrets.MAX_SECRETS):
         await add(context, f"number {number}")
     with pytest.raises(LimitReached, match="remove"):
         await add(context, "one more")
@@ -137,9 +141,9 @@ async def test_the_last_secret_of_a_source_neither_ends_nor_goes(db: Database):
     context = context_of(db, file_secret="")
     made = await add(context, "the only one")
     async with context.work(actor="test") as work:
-        with pytest.raises(NotPossible, match="the last secret"):
+        with pytest.raises(InvalidState, match="the last secret"):
             await source_secrets.end(work, "git", made.secret.shown_id, timedelta())
-        with pytest.raises(NotPossible, match="the last secret"):
+        with pytest.raises(InvalidState, match="the last secret"):
             await source_secrets.remove(work, "git", made.secret.shown_id)
     await add(context, "the next one")
     async with context.work(actor="test") as work:
@@ -148,13 +152,15 @@ async def test_the_last_secret_of_a_source_neither_ends_nor_goes(db: Database):
 
 
 async def test_one_that_no_key_opens_does_not_make_another_one_dispensable(db: Database):
-    await add(context_of(db, file_secret="", vault=Vault(["a key that is lost since, alas"])), "of the lost key")
+    await add(
+        context_of(db, file_secret="", secret_box=SecretBox(["a key that is lost since, alas"])), "of the lost key"
+    )
     context = context_of(db, file_secret="")
     made = await add(context, "the one that works")
     async with context.work(actor="test") as work:
-        with pytest.raises(NotPossible, match="the last secret"):
+        with pytest.raises(InvalidState, match="the last secret"):
             await source_secrets.remove(work, "git", made.secret.shown_id)
-        with pytest.raises(NotPossible, match="the last secret"):
+        with pytest.raises(InvalidState, match="the last secret"):
             await source_secrets.end(work, "git", made.secret.shown_id, timedelta(days=1))
 
 
@@ -166,19 +172,19 @@ async def test_what_ended_cannot_be_brought_back(db: Database):
     async with context.work(actor="test") as work:
         with pytest.raises(NotFound, match="has ended already"):
             await source_secrets.end(work, "git", made.secret.shown_id, None)
-        (line,) = [one for one in await source_secrets.list_lines(work, "git") if one.where == "added"]
+        (line,) = [one for one in await source_secrets.list_secrets(work, "git") if one.where == "added"]
     assert line.is_over
 
 
 async def test_a_change_of_the_encryption_key_takes_them_along(db: Database):
     context = context_of(db)
     await add(context, "sealed with the old key")
-    both = Vault(["another key, long enough too", KEY])
-    found = await sealing.reencrypt(db, both, Action(actor="test"))
+    both = SecretBox(["another key, long enough too", KEY])
+    found = await secret_encryption.reencrypt(db, both, AuditContext(actor="test"))
     assert (found.number, found.old, found.unreadable.total()) == (1, 1, 0)
     (one,) = await stored.list_all(db)
-    assert Vault(["another key, long enough too"]).open(one.sealed, one.context) == "sealed with the old key"
-    lost = await sealing.examine(db, Vault([KEY]))
+    assert SecretBox(["another key, long enough too"]).open(one.sealed, one.context) == "sealed with the old key"
+    lost = await secret_encryption.examine(db, SecretBox([KEY]))
     assert lost.unreadable.total() == 1
     assert lost.endpoints == [one.shown_id]
 
@@ -195,13 +201,13 @@ async def test_every_change_is_in_the_audit_and_no_text_is(db: Database):
     assert not any("kept quiet" in (row["note"] or "") for row in rows)
 
 
-async def add_at_once(context: Desk, number: int) -> list[object]:
+async def add_at_once(context: AppContext, number: int) -> list[object]:
     return await asyncio.gather(*(add(context, "the very same") for _ in range(number)), return_exceptions=True)
 
 
 async def test_of_those_who_add_one_secret_at_once_one_does(db: Database):
     found = await add_at_once(context_of(db), 4)
-    assert sum(isinstance(one, source_secrets.MadeSecret) for one in found) == 1
+    assert sum(isinstance(one, source_secrets.CreatedSecret) for one in found) == 1
     assert sum(isinstance(one, InvalidValue) for one in found) == 3
 
 
@@ -214,4 +220,4 @@ async def test_without_the_lock_it_would_be_there_twice(db: Database, monkeypatc
 
     monkeypatch.setattr(stored, "lock", do_not_wait)
     found = await add_at_once(context_of(db), 3)
-    assert sum(isinstance(one, source_secrets.MadeSecret) for one in found) > 1
+    assert sum(isinstance(one, source_secrets.CreatedSecret) for one in found) > 1

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from boathook.admin import applications, endpoint_secrets, endpoints, event_types
-from boathook.admin.api.endpoints import show_endpoint
-from boathook.admin.desk import Desk, Work
-from boathook.admin.svix.endpoints import Options
-from boathook.admin.svix.importer import Importer
-from boathook.admin.svix.reader import Reader
-from boathook.admin.svix.report import Outcome, Report
-from boathook.cli.show import plain
-from boathook.domain.errors import ConfigError, FetchFailed, InvalidValue, JournalError
-from boathook.journal import endpoints as stored_endpoints
-from boathook.journal.applications import Window
-from boathook.journal.database import Database
-from boathook.outbound.tap import own_ground
+from boathook.api.endpoints import show_endpoint
+from boathook.cli.output import plain
+from boathook.db import endpoints as stored_endpoints
+from boathook.db.applications import PageRequest
+from boathook.db.database import Database
+from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, InvalidValue
+from boathook.http_client.stream import unguarded_settings
+from boathook.service import applications, endpoint_secrets, endpoints, event_types
+from boathook.service.svix_import.endpoints import Options
+from boathook.service.svix_import.importer import SvixImporter
+from boathook.service.svix_import.reader import SvixClient
+from boathook.service.svix_import.report import Outcome, Report
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 from tests.postgres.api_client import make_context
 from tests.svix_server import NOT_FOUND, TOKEN, Answer, SvixServer, make_private_key, make_secret, public_half, serve
 
@@ -34,7 +34,7 @@ LIMIT = {"note": "x" * (4_096 - len('{"note":""}'))}
 class Side:
     """A boathook that imports."""
 
-    context: Desk
+    context: AppContext
     svix: SvixServer
     waited: list[float]
 
@@ -42,9 +42,9 @@ class Side:
         async def wait(seconds: float) -> None:
             self.waited.append(seconds)
 
-        reader = Reader(own_ground(self.context.settings), self.svix.url, token, sleep=wait)
+        reader = SvixClient(unguarded_settings(self.context.settings), self.svix.url, token, sleep=wait)
         try:
-            return await Importer(self.context, reader, replace(Options(actor="test"), **options)).run()
+            return await SvixImporter(self.context, reader, replace(Options(actor="test"), **options)).run()
         finally:
             reader.close()
 
@@ -59,7 +59,9 @@ class Side:
 
     async def headers(self, app: str, reference: str) -> dict[str, str]:
         async with self.context.work() as work:
-            return endpoints.open_headers(work, await endpoints.get(work, await applications.get(work, app), reference))
+            return endpoints.decrypt_headers(
+                work, await endpoints.get(work, await applications.get(work, app), reference)
+            )
 
     async def rows(self) -> list[Any]:
         """Return everything that an import may write, to compare."""
@@ -232,7 +234,7 @@ async def test_a_later_run_brings_what_has_changed(side):
         rows = await work.connection.fetch(
             "select sealed from boathook.endpoint_secret where endpoint_id = $1 and expires_at > now()", moved.id
         )
-    opened = [side.context.vault.open(row["sealed"], f"endpoint_secret:{moved.shown_id}") for row in rows]
+    opened = [side.context.secret_box.open(row["sealed"], f"endpoint_secret:{moved.shown_id}") for row in rows]
     assert opened == [old], "the former secret signs along, so that a receiver accepts either"
     assert not (await side.run()).changes
 
@@ -288,10 +290,10 @@ async def test_what_the_source_has_deleted_is_reported_and_deleted_when_asked(si
     assert not again.changes
     assert not again.gone
     async with side.context.work() as work:
-        rows = await applications.list_some(work, Window(None, is_ascending=True, limit=10))
+        rows = await applications.list_page(work, PageRequest(None, is_ascending=True, limit=10))
         assert {row.uid for row in rows} == {"acme", own.uid}, "what was not imported stays"
         acme_here = await applications.get(work, "acme")
-        left = await endpoints.list_some(work, acme_here, Window(None, is_ascending=True, limit=10))
+        left = await endpoints.list_page(work, acme_here, PageRequest(None, is_ascending=True, limit=10))
         assert {one.uid for one in left} == {"crm", "keys", "own"}
         assert (await event_types.get(work, "invoice.late")).is_archived
 
@@ -326,8 +328,8 @@ async def test_mutant_without_asking_again_a_list_deletes(side, monkeypatch):
     at = fill(side.svix)
     await side.run()
     pass_over(side.svix, at.cafe, at.bare)
-    monkeypatch.setattr(Reader, "application", nothing)
-    monkeypatch.setattr(Reader, "endpoint", nothing)
+    monkeypatch.setattr(SvixClient, "application", nothing)
+    monkeypatch.setattr(SvixClient, "endpoint", nothing)
     report = await side.run(deletes=True)
     assert set(changes(report).values()) == {"deleted"}
 
@@ -357,7 +359,7 @@ async def test_mutant_without_the_check_another_environment_deletes(side, monkey
     fill(side.svix)
     await side.run()
     become_another_environment(side.svix)
-    monkeypatch.setattr(Importer, "_is_same_environment", lambda *_: True)
+    monkeypatch.setattr(SvixImporter, "_is_same_environment", lambda *_: True)
     deleted = {name for name, what in changes(await side.run(deletes=True)).items() if what == "deleted"}
     assert {"application acme", "operational webhooks, endpoint ops"} <= deleted
 
@@ -489,7 +491,7 @@ async def test_what_is_refused_leaves_the_rest(side):
 async def test_a_dry_run_says_what_would_be_done_and_does_nothing(side):
     fill(side.svix)
     before = await side.rows()
-    dry = await side.run(is_dry=True)
+    dry = await side.run(is_dry_run=True)
     assert await side.rows() == before
     wet = await side.run()
     assert (dry.counts, dry.changes, dry.not_moved) == (wet.counts, wet.changes, wet.not_moved)
@@ -499,18 +501,18 @@ def commit_each_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let imports do without transactions."""
 
     @contextlib.asynccontextmanager
-    async def work(self: Importer) -> AsyncIterator[Work]:
+    async def work(self: SvixImporter) -> AsyncIterator[UnitOfWork]:
         async with self._desk.database.acquire() as connection:
-            yield Work(self._desk, connection, self._options.organization, self._options.actor)
+            yield UnitOfWork(self._desk, connection, self._options.organization, self._options.actor)
 
-    monkeypatch.setattr(Importer, "_work", work)
+    monkeypatch.setattr(SvixImporter, "_work", work)
 
 
 async def test_mutant_a_dry_run_that_commits_is_seen(side, monkeypatch):
     fill(side.svix)
     before = await side.rows()
     commit_each_statement(monkeypatch)
-    await side.run(is_dry=True)
+    await side.run(is_dry_run=True)
     assert await side.rows() != before
 
 
@@ -520,7 +522,7 @@ async def test_an_application_is_imported_whole_or_not_at_all(side, monkeypatch)
 
     async def fail_at_b(work: Any, application: Any, new: Any, **more: Any) -> Any:
         if "b.example.com" in new.url:
-            raise JournalError("PostgreSQL is away")
+            raise DatabaseError("PostgreSQL is away")
         return await create(work, application, new, **more)
 
     monkeypatch.setattr(endpoints, "create", fail_at_b)
@@ -536,7 +538,7 @@ async def test_mutant_without_a_transaction_a_part_of_it_stays(side, monkeypatch
     fill(side.svix)
 
     async def fail(*_: object, **__: object) -> None:
-        raise JournalError("PostgreSQL is away")
+        raise DatabaseError("PostgreSQL is away")
 
     monkeypatch.setattr(endpoints, "create", fail)
     commit_each_statement(monkeypatch)
@@ -560,12 +562,12 @@ async def test_an_endpoint_is_changed_with_the_archived_types_that_it_has(side):
     async with side.context.work() as work:
         acme = await applications.get(work, "acme")
         names = [*((await endpoints.get(work, acme, "crm")).event_types or ()), "invoice.late"]
-        changed = await endpoints.change(work, acme, "crm", {"event_types": names})
+        changed = await endpoints.update(work, acme, "crm", {"event_types": names})
         assert set(changed.event_types or ()) == set(names)
         with pytest.raises(InvalidValue, match=r"no event type invoice\.gone"):
-            await endpoints.change(work, acme, "crm", {"event_types": [*names, "invoice.gone"]})
+            await endpoints.update(work, acme, "crm", {"event_types": [*names, "invoice.gone"]})
         with pytest.raises(InvalidValue, match=r"no event type invoice\.old"):
-            await endpoints.change(work, acme, "keys", {"event_types": ["invoice.old"]})
+            await endpoints.update(work, acme, "keys", {"event_types": ["invoice.old"]})
 
 
 async def test_endpoints_may_be_created_disabled_and_stay_as_they_are_set(side):
@@ -573,7 +575,7 @@ async def test_endpoints_may_be_created_disabled_and_stay_as_they_are_set(side):
     await side.run(is_disabled=True)
     assert (await side.endpoint("acme", "crm"))["disabled"]
     async with side.context.work() as work:
-        await endpoints.change(work, await applications.get(work, "acme"), "crm", {"is_disabled": False})
+        await endpoints.update(work, await applications.get(work, "acme"), "crm", {"is_disabled": False})
     acme = next(id for id, row in side.svix.apps.items() if row["uid"] == "acme")
     side.svix.endpoints[acme][at.plain]["disabled"] = True
     assert not (await side.run(is_disabled=True)).changes
@@ -596,7 +598,7 @@ async def test_what_was_made_before_is_taken_over_and_keeps_what_svix_has_not(si
 
 
 async def test_more_endpoints_than_there_may_be_are_named(side, monkeypatch):
-    monkeypatch.setattr(endpoints, "MOST_ENDPOINTS", 2)
+    monkeypatch.setattr(endpoints, "MAX_ENDPOINTS", 2)
     acme = side.svix.add_app("Acme", "acme")
     for number in range(4):
         side.svix.add_endpoint(acme, f"https://a.example.com/{number}", uid=f"e{number}")

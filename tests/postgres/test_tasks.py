@@ -8,26 +8,30 @@ from uuid import UUID
 
 import pytest
 
-from boathook.admin.desk import new_id
-from boathook.dispatch import tasks as runner
+from boathook.db import integrity, resends, tasks
+from boathook.db.database import Connection, Database
+from boathook.db.tasks import Task, TaskOperation, TaskState
+from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.handlers.outbox import Outbox
-from boathook.journal import books, resends, tasks
-from boathook.journal.database import Connection, Database
-from boathook.journal.tasks import Kind, Task, TaskState
+from boathook.service.unit_of_work import new_id
 from tests.postgres.message_factory import MessageFactory, ago
 
 FAR = timedelta(days=1)
 
 
-async def start(factory: MessageFactory, kind: Kind, endpoint_id: UUID | None = None, **request: Any) -> Task:
+async def start(factory: MessageFactory, kind: TaskOperation, endpoint_id: UUID | None = None, **request: Any) -> Task:
     """Store a task about the bag's application, by default about the last week."""
     async with factory.db.transaction() as connection:
         return await insert(connection, factory, kind, endpoint_id, **request)
 
 
 async def insert(
-    connection: Connection, factory: MessageFactory, kind: Kind, endpoint_id: UUID | None = None, **request: Any
+    connection: Connection,
+    factory: MessageFactory,
+    kind: TaskOperation,
+    endpoint_id: UUID | None = None,
+    **request: Any,
 ) -> Task:
     return await tasks.insert(
         connection,
@@ -48,7 +52,7 @@ async def run(factory: MessageFactory, task: Task) -> Task:
         assert found is not None
         if found.state is not TaskState.RUNNING:
             return found
-        await runner.run_piece(factory.db, Outbox())
+        await runner.run_step(factory.db, Outbox())
     raise AssertionError("the task does not end")
 
 
@@ -56,14 +60,14 @@ async def run(factory: MessageFactory, task: Task) -> Task:
 async def factory(db: Database) -> AsyncIterator[MessageFactory]:
     """A bag whose books have to balance in the end, whatever was owed again."""
     yield await MessageFactory(db).open()
-    found = await books.verify(db, dedup_days=30, is_deep=True)
-    assert found.imbalances == ()
+    found = await integrity.check_integrity(db, dedup_days=30, is_deep=True)
+    assert found.violations == ()
 
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resends, "PAGE", 40)
-    monkeypatch.setattr(resends, "BIG_PAGE", 7)
+    monkeypatch.setattr(resends, "BODY_PAGE", 7)
 
 
 async def three_hundred_failed(factory: MessageFactory, endpoint_id: UUID) -> list[UUID]:
@@ -87,11 +91,11 @@ async def revived(factory: MessageFactory, endpoint_id: UUID) -> list[UUID]:
 async def test_recover_brings_back_each_of_300_failed_messages_once(factory: MessageFactory, small_pages: None):
     endpoint_id = await factory.endpoint()
     failed = await three_hundred_failed(factory, endpoint_id)
-    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
+    task = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
     assert task.state is TaskState.FINISHED
     assert task.data == {"messagesSent": 300}
     assert await revived(factory, endpoint_id) == sorted(failed)
-    again = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
+    again = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
     assert again.data == {"messagesSent": 0}
 
 
@@ -105,7 +109,7 @@ async def test_paging_by_the_time_of_death_would_lose_messages(
         where recipient = $1 and state = 'dead' and event_id >= $2 and event_id < $3 and died_at <= $4
         order by died_at limit $5"""
     monkeypatch.setitem(resends.SQL, "page_dead", by_death)
-    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
+    task = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
     assert task.data["messagesSent"] < 300
 
 
@@ -125,7 +129,7 @@ async def test_recover_leaves_everything_else_alone(factory: MessageFactory):
     await factory.mark_dead(forgotten)
     failed = await factory.failed(ago(hours=2), endpoint_id, dice)
     before = {row["event_id"]: dict(row) for row in await factory.pending_deliveries(endpoint_id)}
-    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
+    task = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
     assert task.data == {"messagesSent": 1}
     after = {row["event_id"]: dict(row) for row in await factory.pending_deliveries(endpoint_id)}
     assert {one for one in after if after[one] != before[one]} == {failed}
@@ -142,26 +146,26 @@ async def test_of_several_dead_letters_of_a_message_recover_revives_one(factory:
     await factory.db.execute("update boathook.delivery set is_manual = ordinal < 2")
     for ordinal in range(3):
         await factory.attempt(message_id, ordinal, moment=ago(hours=5 - ordinal), outcome="dead")
-    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
+    task = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
     assert task.data == {"messagesSent": 1}
     pending = [row for row in await factory.pending_deliveries(endpoint_id) if row["state"] == "pending"]
     assert [row["ordinal"] for row in pending] == [2]
 
 
-@pytest.mark.parametrize("kind", [Kind.RECOVER, Kind.REPLAY_MISSING, Kind.BULK_REPLAY])
+@pytest.mark.parametrize("kind", [TaskOperation.RECOVER, TaskOperation.REPLAY_MISSING, TaskOperation.BULK_REPLAY])
 async def test_a_task_that_is_killed_between_and_within_pieces_does_everything_once(
-    factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch, kind: TaskOperation
 ):
     endpoint_id = await factory.endpoint()
     dice = random.Random(2)
     for place in range(130):
         moment = ago(hours=20) + timedelta(seconds=9 * place)
-        if kind is Kind.REPLAY_MISSING:
+        if kind is TaskOperation.REPLAY_MISSING:
             await factory.message(moment)
         else:
             await factory.failed(moment, endpoint_id, dice, attempts=1)
     task = await start(factory, kind, endpoint_id)
-    await runner.run_piece(factory.db, Outbox())
+    await runner.run_step(factory.db, Outbox())
     save = tasks.save
 
     async def die(*_args: Any, **_options: Any) -> Any:
@@ -170,9 +174,9 @@ async def test_a_task_that_is_killed_between_and_within_pieces_does_everything_o
     for _ in range(2):
         monkeypatch.setattr(tasks, "save", die)
         with pytest.raises(KeyboardInterrupt):
-            await runner.run_piece(factory.db, Outbox())
+            await runner.run_step(factory.db, Outbox())
         monkeypatch.setattr(tasks, "save", save)
-        await runner.run_piece(factory.db, Outbox())
+        await runner.run_step(factory.db, Outbox())
     ended = await run(factory, task)
     assert ended.data == {"messagesSent": 130}
     rows = await factory.pending_deliveries(endpoint_id)
@@ -187,8 +191,8 @@ async def test_a_place_that_is_lost_in_a_crash_would_show(
     endpoint_id = await factory.endpoint()
     for place in range(130):
         await factory.message(ago(hours=20) + timedelta(seconds=9 * place))
-    task = await start(factory, Kind.REPLAY_MISSING, endpoint_id)
-    owe_missing = resends.owe_missing
+    task = await start(factory, TaskOperation.REPLAY_MISSING, endpoint_id)
+    owe_missing = resends.resend_missing
 
     async def elsewhere(_connection: Any, *args: Any, **options: Any) -> Any:
         step = await owe_missing(_connection, *args, **options)
@@ -196,7 +200,7 @@ async def test_a_place_that_is_lost_in_a_crash_would_show(
         await _connection.execute("begin")
         return step
 
-    monkeypatch.setattr(resends, "owe_missing", elsewhere)
+    monkeypatch.setattr(resends, "resend_missing", elsewhere)
     ended = await run(factory, task)
     assert len(await factory.pending_deliveries(endpoint_id)) != ended.data["messagesSent"]
 
@@ -216,13 +220,13 @@ async def test_replay_missing_owes_what_fits_and_was_never_owed(factory: Message
     await factory.message(ago(hours=4), **fits | {"payload": {"amount": 99}})
     await factory.message(ago(hours=4), **fits, expunged_at=ago(hours=1))
     missing = [await factory.message(ago(hours=3) + timedelta(seconds=place), **fits) for place in range(25)]
-    task = await run(factory, await start(factory, Kind.REPLAY_MISSING, endpoint_id))
+    task = await run(factory, await start(factory, TaskOperation.REPLAY_MISSING, endpoint_id))
     assert task.data == {"messagesSent": 25}
     rows = await factory.pending_deliveries(endpoint_id)
     assert [row["event_id"] for row in rows if row["is_replay"]] == missing
     assert [row["event_id"] for row in rows if not row["is_replay"]] == [open_one]
     assert all(row["ordinal"] == 0 and not row["is_manual"] for row in rows)
-    again = await run(factory, await start(factory, Kind.REPLAY_MISSING, endpoint_id))
+    again = await run(factory, await start(factory, TaskOperation.REPLAY_MISSING, endpoint_id))
     assert again.data == {"messagesSent": 0}
 
 
@@ -231,7 +235,7 @@ async def test_replayed_messages_of_an_ordered_endpoint_wait_in_line(factory: Me
     first = await factory.message(ago(hours=9), payload={"customer": "a"}, recipients=(endpoint_id,), order_key="a")
     for customer in ("a", "b", "a", "b"):
         await factory.message(ago(hours=5), payload={"customer": customer})
-    task = await run(factory, await start(factory, Kind.REPLAY_MISSING, endpoint_id))
+    task = await run(factory, await start(factory, TaskOperation.REPLAY_MISSING, endpoint_id))
     assert task.data == {"messagesSent": 4}
     rows = await factory.pending_deliveries(endpoint_id)
     by_key = {key: sorted((row for row in rows if row["order_key"] == key), key=lambda row: row["seq"]) for key in "ab"}
@@ -250,7 +254,7 @@ async def test_bulk_replay_sends_successes_and_failures_again(factory: MessageFa
     failed = await factory.failed(ago(hours=8), endpoint_id, dice)
     running = await factory.message(ago(hours=7), recipients=(endpoint_id,))
     await factory.message(ago(hours=7))
-    task = await run(factory, await start(factory, Kind.BULK_REPLAY, endpoint_id))
+    task = await run(factory, await start(factory, TaskOperation.BULK_REPLAY, endpoint_id))
     assert task.data == {"messagesSent": 46}
     rows = await factory.pending_deliveries(endpoint_id)
     assert sorted(row["event_id"] for row in rows if row["is_replay"]) == sorted(done)
@@ -284,7 +288,7 @@ async def test_bulk_replay_chooses_by_filters(factory: MessageFactory):
     await factory.attempt(three, moment=ago(hours=6), outcome="succeeded", status=200)
     for request, number in CHOICES:
         async with factory.db.transaction() as connection:
-            task = await insert(connection, factory, Kind.BULK_REPLAY, endpoint_id, **request)
+            task = await insert(connection, factory, TaskOperation.BULK_REPLAY, endpoint_id, **request)
             await runner.advance(connection, Outbox(), task)
             ended = await tasks.find(connection, factory.organization, task.id)
             assert ended is not None
@@ -295,15 +299,15 @@ async def test_bulk_replay_chooses_by_filters(factory: MessageFactory):
 
 async def test_a_task_about_a_deleted_endpoint_fails_and_says_why(factory: MessageFactory):
     endpoint_id = await factory.endpoint(deleted_at=ago(hours=1))
-    task = await run(factory, await start(factory, Kind.RECOVER, endpoint_id))
+    task = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
     assert task.state is TaskState.FAILED
     assert task.data["error"] == "the endpoint was deleted"
 
 
 async def test_a_fault_fails_its_task_and_holds_up_no_other(factory: MessageFactory, monkeypatch: pytest.MonkeyPatch):
     endpoint_id = await factory.endpoint()
-    broken = await start(factory, Kind.RECOVER, endpoint_id, since="no date")
-    sound = await start(factory, Kind.RECOVER, endpoint_id)
+    broken = await start(factory, TaskOperation.RECOVER, endpoint_id, since="no date")
+    sound = await start(factory, TaskOperation.RECOVER, endpoint_id)
     await runner.run_tasks(factory.db, Outbox())
     assert (await run(factory, broken)).state is TaskState.FAILED
     assert (await run(factory, sound)).state is TaskState.FINISHED
@@ -316,7 +320,7 @@ async def test_the_end_of_a_task_is_told(factory: MessageFactory):
         "update boathook.application set is_operational = true where id = $1", operational.application_id
     )
     listener = await operational.endpoint(event_types=["background_task.finished"])
-    task = await run(factory, await start(factory, Kind.RECOVER, await factory.endpoint()))
+    task = await run(factory, await start(factory, TaskOperation.RECOVER, await factory.endpoint()))
     (owed,) = await operational.pending_deliveries(listener)
     body = await factory.db.fetchval(
         "select convert_from(body, 'UTF8')::json ->> 'data' from boathook.event where id = $1", owed["event_id"]
@@ -334,7 +338,7 @@ async def test_purging_forgets_every_content_and_buries_what_is_pending(
         await factory.message(ago(hours=2), recipients=(endpoint_id,))
     other = await MessageFactory(factory.db).open()
     kept = await other.message(ago(hours=2))
-    task = await run(factory, await start(factory, Kind.PURGE_CONTENT))
+    task = await run(factory, await start(factory, TaskOperation.PURGE_CONTENT))
     assert task.data == {"messagesPurged": 10}
     assert {row["state"] for row in await factory.pending_deliveries(endpoint_id)} == {"dead"}
     rest = await factory.db.fetch("select id from boathook.event where length(body) > 0")
@@ -351,7 +355,7 @@ async def test_types_and_usage_are_counted_by_application(factory: MessageFactor
     catch_all = await factories[2].endpoint()
     await factories[2].message(ago(hours=1), recipients=(catch_all, await factories[2].endpoint()))
     await factories[2].message(ago(days=9), recipients=(catch_all,))
-    types = (await run(factory, await start(factory, Kind.AGGREGATE_TYPES))).data["event_types"]
+    types = (await run(factory, await start(factory, TaskOperation.AGGREGATE_TYPES))).data["event_types"]
     assert [row["appId"] for row in types] == [one.name for one in factories]
     assert types[1] == {
         "appId": factories[1].name,
@@ -360,8 +364,8 @@ async def test_types_and_usage_are_counted_by_application(factory: MessageFactor
     }
     assert types[2]["hasCatchAllEndpoint"]
     assert types[2]["explicitlySubscribedEventTypes"] == []
-    usage = (await run(factory, await start(factory, Kind.COUNT_USAGE))).data["appStats"]
+    usage = (await run(factory, await start(factory, TaskOperation.COUNT_USAGE))).data["appStats"]
     assert [row["messageDestinations"] for row in usage] == [0, 0, 2, 0, 0]
     assert [row["appUid"] for row in usage] == [None, "u0", "u1", "u2", "u3"]
-    some = await start(factory, Kind.COUNT_USAGE, application_ids=[str(factories[2].application_id)])
+    some = await start(factory, TaskOperation.COUNT_USAGE, application_ids=[str(factories[2].application_id)])
     assert [row["appId"] for row in (await run(factory, some)).data["appStats"]] == [factories[2].name]

@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from boathook.config import RetentionSettings
+from boathook.db import maintenance
+from boathook.db.database import Database
+from boathook.db.maintenance import run_maintenance
 from boathook.domain import ids
-from boathook.domain.errors import JournalUnavailable
-from boathook.journal import upkeep
-from boathook.journal.database import Database
-from boathook.journal.upkeep import run_upkeep
+from boathook.domain.errors import DatabaseUnavailable
 
 NOW = datetime.now(UTC)
 OLD = NOW - timedelta(days=200)
@@ -96,7 +96,7 @@ async def test_an_old_week_is_dropped_and_counted(db: Database) -> None:
     for _ in range(7):
         await add_event(db, OLD)
     young = await add_event(db, NOW)
-    report = await run_upkeep(db, retention())
+    report = await run_maintenance(db, retention())
     assert report.weeks_dropped == 1
     assert report.left == []
     assert dict(report.dropped) == await counted(db) == {(table, "age"): 7 for table in TABLES}
@@ -110,10 +110,10 @@ async def test_a_week_is_kept_until_its_last_day_is_old_enough(db: Database) -> 
     await make_week(db, monday)
     await add_event(db, monday)
     age = (datetime.now(UTC) - monday - timedelta(days=7)) / timedelta(days=1)
-    report = await run_upkeep(db, retention(events_days=age + 0.01))
+    report = await run_maintenance(db, retention(events_days=age + 0.01))
     assert report.weeks_dropped == 0
     assert (await stored(db))["event"] == 1
-    report = await run_upkeep(db, retention(events_days=age - 0.01))
+    report = await run_maintenance(db, retention(events_days=age - 0.01))
     assert report.weeks_dropped == 1
     assert (await stored(db))["event"] == 0
 
@@ -124,14 +124,14 @@ async def test_what_is_owed_keeps_its_event_with_all_that_hangs_on_it(db: Databa
     kept = await add_event(db, OLD, state=state)
     for _ in range(5):
         await add_event(db, OLD)
-    report = await run_upkeep(db, retention())
+    report = await run_maintenance(db, retention())
     assert report.weeks_dropped == 0
     assert await counted(db) == {(table, "age"): 5 for table in TABLES}
     assert [row["id"] for row in await db.fetch("select id from boathook.event")] == [kept]
     assert await stored(db) == {"event": 1, "attempt": 1, "outcome": 0, "effect": 1, "reply": 1}
 
     await db.execute("delete from boathook.delivery")
-    report = await run_upkeep(db, retention())
+    report = await run_maintenance(db, retention())
     assert report.weeks_dropped == 1
     assert (await counted(db))["event", "age"] == 6
     assert await stored(db) == dict.fromkeys(TABLES, 0)
@@ -142,18 +142,18 @@ async def test_mutant_without_the_look_at_deliveries_a_dead_letter_loses_its_eve
 ) -> None:
     await make_week(db, OLD)
     await add_event(db, OLD, state="dead")
-    monkeypatch.setitem(upkeep.SQL, "is_week_owed", "select false and $1::timestamptz is null")
-    await run_upkeep(db, retention())
+    monkeypatch.setitem(maintenance.SQL, "is_week_owed", "select false and $1::timestamptz is null")
+    await run_maintenance(db, retention())
     assert (await stored(db))["event"] == 0
 
 
 async def test_many_old_events_go_in_batches(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_BATCH", 3)
+    monkeypatch.setattr(maintenance, "_BATCH", 3)
     await make_week(db, OLD)
     await add_event(db, OLD, state="dead")
     for _ in range(10):
         await add_event(db, OLD)
-    await run_upkeep(db, retention())
+    await run_maintenance(db, retention())
     assert (await counted(db))["event", "age"] == 10
     assert await db.fetchval("select count(*) from boathook.retention") == len(
         TABLES
@@ -168,12 +168,12 @@ async def test_an_event_that_is_being_replayed_stays(db: Database) -> None:
         await operator.execute(
             "select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1, 0))", str(replayed)
         )
-        await run_upkeep(db, retention())
+        await run_maintenance(db, retention())
         await operator.execute(
             "insert into boathook.delivery (event_id, ordinal, recipient, is_replay) values ($1, 1, 'h', true)",
             replayed,
         )
-    await run_upkeep(db, retention())
+    await run_maintenance(db, retention())
     assert (await stored(db))["event"] == 2
     assert await counted(db) == {}
 
@@ -181,10 +181,10 @@ async def test_an_event_that_is_being_replayed_stays(db: Database) -> None:
 async def test_mutant_without_the_operators_lock_a_replayed_event_is_lost(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heedless = upkeep.SQL["pick_old_events"].replace(
+    heedless = maintenance.SQL["pick_old_events"].replace(
         "where pg_try_advisory_xact_lock", "where true or pg_try_advisory_xact_lock"
     )
-    monkeypatch.setitem(upkeep.SQL, "pick_old_events", heedless)
+    monkeypatch.setitem(maintenance.SQL, "pick_old_events", heedless)
     await make_week(db, OLD)
     await add_event(db, OLD, state="dead")
     replayed = await add_event(db, OLD)
@@ -192,7 +192,7 @@ async def test_mutant_without_the_operators_lock_a_replayed_event_is_lost(
         await operator.execute(
             "select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1, 0))", str(replayed)
         )
-        await run_upkeep(db, retention())
+        await run_maintenance(db, retention())
         await operator.execute(
             "insert into boathook.delivery (event_id, ordinal, recipient, is_replay) values ($1, 1, 'h', true)",
             replayed,
@@ -205,13 +205,13 @@ async def test_a_reader_of_an_old_week_is_waited_for_and_not_disturbed(db: Datab
     await add_event(db, OLD)
     async with db.transaction() as reader:
         assert await reader.fetchval("select count(*) from boathook.event") == 1
-        report = await run_upkeep(db, retention())
+        report = await run_maintenance(db, retention())
         assert report.left
         assert report.weeks_dropped == 0
         assert not report.dropped
         assert await reader.fetchval("select count(*) from boathook.event") == 1
     assert await counted(db) == {}
-    assert (await run_upkeep(db, retention())).weeks_dropped == 1
+    assert (await run_maintenance(db, retention())).weeks_dropped == 1
     assert (await counted(db))["event", "age"] == 1
 
 
@@ -221,11 +221,11 @@ async def test_live_traffic_on_the_parents_only_delays_the_drop(db: Database) ->
     async with db.transaction() as handler:
         event_id = new_id(NOW)
         await handler.execute("insert into boathook.effect values ($1, 'h', 'mail', '1')", event_id)
-        report = await run_upkeep(db, retention())
+        report = await run_maintenance(db, retention())
         assert report.weeks_dropped == 0
         assert report.dropped["event", "age"] == 1
     assert await db.fetchval("select count(*) from boathook.event") == 0
-    report = await run_upkeep(db, retention())
+    report = await run_maintenance(db, retention())
     assert report.weeks_dropped == 1
     assert not report.dropped
     assert (await counted(db))["event", "age"] == 1
@@ -235,9 +235,9 @@ async def test_strays_get_a_partition_of_their_own(db: Database) -> None:
     last_week, far = NOW - timedelta(days=21), NOW + timedelta(days=50)
     strays = [await add_event(db, moment) for moment in (last_week, last_week, far)]
     assert await db.fetchval("select count(*) from boathook.event_default") == 3
-    report = await run_upkeep(db, retention())
-    assert report.rows_rescued == 3 * len(TABLES)
-    assert report.partitions_made == 2 * len(TABLES)
+    report = await run_maintenance(db, retention())
+    assert report.rows_moved == 3 * len(TABLES)
+    assert report.partitions_created == 2 * len(TABLES)
     for table in TABLES:
         assert await db.fetchval(f"select count(*) from boathook.{table}_default") == 0
     assert {row["id"] for row in await db.fetch("select id from boathook.event")} == set(strays)
@@ -251,7 +251,7 @@ async def test_partitions_ahead_come_back_after_a_long_pause(db: Database) -> No
         if not name.endswith("default"):
             await db.execute(f"drop table boathook.{name}")
     stray = await add_event(db, NOW)
-    report = await run_upkeep(db, retention())
+    report = await run_maintenance(db, retention())
     assert report.left == []
     assert len(await partitions(db, "event")) == 6
     assert (
@@ -261,13 +261,13 @@ async def test_partitions_ahead_come_back_after_a_long_pause(db: Database) -> No
 
 
 async def test_too_many_strays_stay_and_nothing_breaks(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_MOST_STRAYS", 1)
+    monkeypatch.setattr(maintenance, "_MAX_MOVED_ROWS", 1)
     for name in await partitions(db, "event"):
         if not name.endswith("default"):
             await db.execute(f"drop table boathook.{name}")
     for _ in range(2):
         await add_event(db, NOW)
-    report = await run_upkeep(db, retention())
+    report = await run_maintenance(db, retention())
     assert len(report.left) == 2
     assert await db.fetchval("select count(*) from boathook.event_default") == 2
 
@@ -275,19 +275,19 @@ async def test_too_many_strays_stay_and_nothing_breaks(db: Database, monkeypatch
 async def test_old_strays_are_dropped_where_they_are(db: Database) -> None:
     await add_event(db, OLD)
     await add_event(db, OLD, state="dead")
-    await run_upkeep(db, retention())
+    await run_maintenance(db, retention())
     assert await counted(db) == {(table, "age"): 1 for table in TABLES}
     assert (await stored(db))["event"] == 1
 
 
 async def test_expired_keys_are_forgotten_and_others_kept(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_BATCH", 4)
+    monkeypatch.setattr(maintenance, "_BATCH", 4)
     await db.execute(
         "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
         " select gen_random_uuid(), gen_random_uuid(), sha256('x'), now() + make_interval(mins => case when n <= 11 then -1 else 1 end)"
         " from generate_series(1, 20) n"
     )
-    report = await run_upkeep(db, retention())
+    report = await run_maintenance(db, retention())
     assert report.dropped["dedup", "expired"] == 11
     assert await counted(db) == {("dedup", "expired"): 11}
     assert await db.fetchval("select count(*) from boathook.dedup where expires_at > now()") == 9
@@ -297,17 +297,17 @@ async def test_expired_keys_are_forgotten_and_others_kept(db: Database, monkeypa
 async def test_a_large_memory_of_keys_is_covered_over_many_rounds(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_MOST_PAGES", 4)
+    monkeypatch.setattr(maintenance, "_MAX_PAGES", 4)
     await db.execute(
         "insert into boathook.dedup (key, event_id, body_sha256, expires_at)"
         " select gen_random_uuid(), gen_random_uuid(), sha256('x'), now() - interval '1 day' from generate_series(1, 1500) n"
     )
-    first = (await run_upkeep(db, retention())).dropped["dedup", "expired"]
+    first = (await run_maintenance(db, retention())).dropped["dedup", "expired"]
     assert 0 < first < 1500
     for _ in range(300):
         if not await db.fetchval("select count(*) from boathook.dedup"):
             break
-        await run_upkeep(db, retention())
+        await run_maintenance(db, retention())
     assert await counted(db) == {("dedup", "expired"): 1500}
 
 
@@ -318,8 +318,8 @@ async def test_a_key_in_use_is_passed_by(db: Database) -> None:
     )
     async with db.transaction() as gateway:
         await gateway.execute("select from boathook.dedup limit 1 for update")
-        assert (await run_upkeep(db, retention())).dropped["dedup", "expired"] == 2
-    assert (await run_upkeep(db, retention())).dropped["dedup", "expired"] == 1
+        assert (await run_maintenance(db, retention())).dropped["dedup", "expired"] == 2
+    assert (await run_maintenance(db, retention())).dropped["dedup", "expired"] == 1
 
 
 async def add_rejection(db: Database, source: str, age: timedelta, size: int = 10) -> UUID:
@@ -338,7 +338,7 @@ async def test_rejections_are_bounded_for_each_source(db: Database) -> None:
     await add_rejection(db, "a", timedelta(days=8))
     kept += [await add_rejection(db, "b", timedelta(minutes=5), size=60)]
     await add_rejection(db, "b", timedelta(minutes=6), size=60)
-    report = await run_upkeep(db, retention(rejections_count=3, rejections_bytes=100))
+    report = await run_maintenance(db, retention(rejections_count=3, rejections_bytes=100))
     expected = {("rejection", "age"): 1, ("rejection", "count"): 5, ("rejection", "bytes"): 1}
     assert dict(report.dropped) == await counted(db) == expected
     assert {row["id"] for row in await db.fetch("select id from boathook.rejection")} == set(kept)
@@ -351,7 +351,7 @@ async def test_conflicts_go_when_they_were_not_seen_for_long(db: Database) -> No
             " last_seen_at) values ($1, $1, 's', 'k', 'body', '{}', '', '', '', now() - make_interval(days => $2))",
             new_id(OLD), days,
         )  # fmt: skip
-    await run_upkeep(db, retention())
+    await run_maintenance(db, retention())
     assert await counted(db) == {("conflict", "age"): 2}
     assert await db.fetchval("select count(*) from boathook.conflict") == 2
 
@@ -360,26 +360,26 @@ async def test_two_at_once_do_not_count_twice(db: Database) -> None:
     await make_week(db, OLD)
     for _ in range(20):
         await add_event(db, OLD)
-    reports = await asyncio.gather(*(run_upkeep(db, retention()) for _ in range(4)))
+    reports = await asyncio.gather(*(run_maintenance(db, retention()) for _ in range(4)))
     assert sum(report.dropped["event", "age"] for report in reports) == 20
     assert (await counted(db))["event", "age"] == 20
 
 
 async def test_upkeep_elsewhere_is_left_alone(db: Database) -> None:
     async with db.acquire() as other:
-        await other.execute(upkeep.SQL["take_turn"])
-        assert (await run_upkeep(db, retention())).was_busy_elsewhere
-        await other.execute(upkeep.SQL["end_turn"])
-    assert not (await run_upkeep(db, retention())).was_busy_elsewhere
+        await other.execute(maintenance.SQL["take_turn"])
+        assert (await run_maintenance(db, retention())).was_already_running
+        await other.execute(maintenance.SQL["end_turn"])
+    assert not (await run_maintenance(db, retention())).was_already_running
 
 
 async def test_the_count_and_the_deletion_are_one_transaction(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_week(db, OLD)
     for _ in range(3):
         await add_event(db, OLD)
-    monkeypatch.setitem(upkeep.SQL, "empty_week", "select 1 / 0; truncate {children}")
+    monkeypatch.setitem(maintenance.SQL, "empty_week", "select 1 / 0; truncate {children}")
     with pytest.raises(Exception, match="division by zero"):
-        await run_upkeep(db, retention())
+        await run_maintenance(db, retention())
     assert await counted(db) == {}
     assert (await stored(db))["event"] == 3
 
@@ -402,7 +402,7 @@ async def test_events_go_on_being_stored_meanwhile(db: Database) -> None:
     writer = asyncio.create_task(write())
     dropped = 0
     for _ in range(50):
-        dropped += (await run_upkeep(db, retention())).weeks_dropped
+        dropped += (await run_maintenance(db, retention())).weeks_dropped
         if dropped == 4 and written > 20:
             break
     stop.set()
@@ -415,8 +415,8 @@ async def test_events_go_on_being_stored_meanwhile(db: Database) -> None:
 
 async def test_raises_when_the_server_is_away(db: Database) -> None:
     await db.close()
-    with pytest.raises(JournalUnavailable):
-        await run_upkeep(db, retention())
+    with pytest.raises(DatabaseUnavailable):
+        await run_maintenance(db, retention())
 
 
 async def content(db: Database) -> dict[str, int]:
@@ -436,11 +436,11 @@ async def test_the_content_of_messages_goes_when_its_time_is_over_and_nothing_is
         await db.execute(
             "update boathook.event set dedup_key = $2, content_until = $3 where id = $1", event_id, key, until
         )
-    report = await run_upkeep(db, retention())
+    report = await run_maintenance(db, retention())
     assert await content(db) == {"dead": 0, "done": 0, "kept": 20, "waiting": 20, "young": 20}
     assert await counted(db) == dict(report.dropped) == {("content", "expired"): 2}
     await db.execute("delete from boathook.delivery where state = 'pending'")
-    await run_upkeep(db, retention())
+    await run_maintenance(db, retention())
     assert (await content(db))["waiting"] == 0
     assert await counted(db) == {("content", "expired"): 3}
 
@@ -448,17 +448,17 @@ async def test_the_content_of_messages_goes_when_its_time_is_over_and_nothing_is
 async def test_much_content_goes_in_batches_and_a_replay_under_way_keeps_its_own(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_BATCH", 4)
+    monkeypatch.setattr(maintenance, "_BATCH", 4)
     events = [await add_event(db, NOW) for _ in range(9)]
     await db.execute("update boathook.event set content_until = now() - interval '1 s'")
     async with db.transaction() as connection:
         await connection.fetch(
             "select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1::uuid::text, 0))", events[0]
         )
-        await run_upkeep(db, retention())
+        await run_maintenance(db, retention())
         sizes = (await content(db)).values()
         assert sorted(sizes) == [0] * 8 + [20]
-    await run_upkeep(db, retention())
+    await run_maintenance(db, retention())
     assert set((await content(db)).values()) == {0}
 
 
@@ -476,11 +476,11 @@ async def test_without_the_second_look_content_of_a_replay_would_go(
             " on conflict do nothing",
             event_id,
         )
-        number: int = await db.fetchval(upkeep.SQL["expunge_content"], [event_id])
+        number: int = await db.fetchval(maintenance.SQL["expunge_content"], [event_id])
         return number
 
     assert await owed_meanwhile() == 0
     guard = "and not exists (select from boathook.delivery d where d.event_id = e.id and d.state <> 'dead')"
-    assert guard in upkeep.SQL["expunge_content"]
-    monkeypatch.setitem(upkeep.SQL, "expunge_content", upkeep.SQL["expunge_content"].replace(guard, ""))
+    assert guard in maintenance.SQL["expunge_content"]
+    monkeypatch.setitem(maintenance.SQL, "expunge_content", maintenance.SQL["expunge_content"].replace(guard, ""))
     assert await owed_meanwhile() == 1

@@ -6,28 +6,28 @@ from datetime import timedelta
 
 import pytest
 
-from boathook.admin import verify_runs as actions
-from boathook.dispatch import verifying
-from boathook.dispatch.tasks import run_tasks
-from boathook.dispatch.verifying import Verifying
-from boathook.domain.errors import NotPossible
+from boathook.db import integrity, integrity_runs
+from boathook.db.database import Database
+from boathook.delivery import integrity_runner
+from boathook.delivery.integrity_runner import IntegrityRunner
+from boathook.delivery.tasks import run_tasks
+from boathook.domain.errors import InvalidState
 from boathook.handlers.outbox import Outbox
-from boathook.journal import books, verify_runs
-from boathook.journal.database import Database
+from boathook.service import integrity_runs as actions
 from tests.postgres.api_client import make_context
 from tests.support import eventually
 
 
-def maker(db: Database) -> Verifying:
-    return Verifying(db, functools.partial(Database.open, db.url, purpose="verify", size=2))
+def maker(db: Database) -> IntegrityRunner:
+    return IntegrityRunner(db, functools.partial(Database.open, db.url, purpose="verify", size=2))
 
 
 async def begin(db: Database, **how: bool) -> str:
     async with make_context(db).work(actor="test") as work:
-        return (await actions.begin(work, **how)).shown_id
+        return (await actions.start(work, **how)).shown_id
 
 
-async def state_of(db: Database, id: str) -> verify_runs.VerifyRun:
+async def state_of(db: Database, id: str) -> integrity_runs.IntegrityRun:
     async with make_context(db).work() as work:
         return await actions.get(work, id)
 
@@ -49,23 +49,23 @@ async def test_a_check_is_made_and_its_result_kept(db: Database):
 
 async def test_only_one_is_under_way(db: Database):
     await begin(db)
-    with pytest.raises(NotPossible, match="under way"):
+    with pytest.raises(InvalidState, match="under way"):
         await begin(db)
 
 
 async def test_those_who_ask_at_once_get_one(db: Database):
     found = await asyncio.gather(*(begin(db) for _ in range(6)), return_exceptions=True)
     assert sum(isinstance(one, str) for one in found) == 1
-    assert all(isinstance(one, str | NotPossible) for one in found)
+    assert all(isinstance(one, str | InvalidState) for one in found)
 
 
 async def test_one_that_fell_silent_is_made_anew_by_another(db: Database, monkeypatch: pytest.MonkeyPatch):
     id = await begin(db)
-    assert await verify_runs.claim(db, "somebody who dies", timedelta(seconds=30)) is not None
+    assert await integrity_runs.claim(db, "somebody who dies", timedelta(seconds=30)) is not None
     other = maker(db)
     await other.begin()
     assert await has_state(db, id, "running"), "its maker may be alive"
-    monkeypatch.setattr(verifying, "SILENT_S", 0.0)
+    monkeypatch.setattr(integrity_runner, "HEARTBEAT_TIMEOUT_S", 0.0)
     await other.begin()
     await eventually(lambda: has_state(db, id, "finished"))
     await other.close()
@@ -73,10 +73,10 @@ async def test_one_that_fell_silent_is_made_anew_by_another(db: Database, monkey
 
 async def test_the_late_result_of_a_dead_maker_changes_nothing(db: Database):
     id = await begin(db)
-    run = await verify_runs.claim(db, "the slow one", timedelta(seconds=30))
+    run = await integrity_runs.claim(db, "the slow one", timedelta(seconds=30))
     assert run is not None
-    assert await verify_runs.claim(db, "the other one", timedelta()) is not None
-    assert not await verify_runs.end(db, run, "the slow one", "finished", {"balanced": True})
+    assert await integrity_runs.claim(db, "the other one", timedelta()) is not None
+    assert not await integrity_runs.end(db, run, "the slow one", "finished", {"balanced": True})
     assert await has_state(db, id, "running")
 
 
@@ -90,8 +90,8 @@ async def test_a_stopped_check_is_broken_off(db: Database, monkeypatch: pytest.M
         finally:
             broken_off.set()
 
-    monkeypatch.setattr(books, "verify", endless)
-    monkeypatch.setattr(verifying, "BEAT_S", 0.02)
+    monkeypatch.setattr(integrity, "check_integrity", endless)
+    monkeypatch.setattr(integrity_runner, "HEARTBEAT_INTERVAL_S", 0.02)
     id, one = await begin(db), maker(db)
     await one.begin()
     await begun.wait()
@@ -107,7 +107,7 @@ async def test_a_fault_of_a_check_is_told_and_harms_nobody(db: Database, monkeyp
     async def broken(*_args: object, **_more: object) -> None:
         raise ZeroDivisionError("of the check itself")
 
-    monkeypatch.setattr(books, "verify", broken)
+    monkeypatch.setattr(integrity, "check_integrity", broken)
     id, one = await begin(db), maker(db)
     await one.begin()
     await eventually(lambda: has_state(db, id, "failed"))
@@ -122,9 +122,9 @@ async def test_tasks_that_run_in_pieces_leave_checks_alone(db: Database):
 
 
 async def test_only_the_last_ones_are_kept(db: Database):
-    for _ in range(verify_runs.KEPT + 3):
+    for _ in range(integrity_runs.MAX_RUNS + 3):
         id = await begin(db)
         async with make_context(db).work(actor="test") as work:
             await actions.stop(work, id)
-            assert len(await actions.list_last(work)) <= verify_runs.KEPT
-    assert await db.fetchval("select count(*) from boathook.task") == verify_runs.KEPT
+            assert len(await actions.list_last(work)) <= integrity_runs.MAX_RUNS
+    assert await db.fetchval("select count(*) from boathook.task") == integrity_runs.MAX_RUNS

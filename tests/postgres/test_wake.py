@@ -13,15 +13,16 @@ from uuid import UUID
 import pytest
 
 from boathook import Boathook, Event, Retry, Transaction
-from boathook.admin.platform import AppPlatform, open_platform
+from boathook.db import delivery_commands, integrity
+from boathook.db.database import Database
+from boathook.db.deliveries import DeliveryStore
+from boathook.db.delivery_commands import AuditContext
+from boathook.db.queries import listings
+from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.policy import RetryPolicy
-from boathook.journal import books, ledger, moves
-from boathook.journal.database import Database
-from boathook.journal.deliveries import DeliveryStore
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action
+from boathook.service.app_platform import AppPlatform, open_platform
 from tests.postgres.test_deliveries import add_deliveries, back, claim, lapse, settle
 from tests.sender_harness import Reply, Sink, add_endpoint, running_sender
 from tests.sender_harness import add_deliveries as add_endpoint_deliveries
@@ -29,7 +30,7 @@ from tests.support import eventually
 from tests.worker_harness import accept_events, running_worker, settings_for, wait_for_states
 
 LONG_S = 3600.0
-ACTION = Action(actor="app:shop", note="woken")
+ACTION = AuditContext(actor="app:shop", note="woken")
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ async def platform(db: Database, tmp_path: Path) -> AsyncIterator[AppPlatform]:
 
 async def wake(db: Database, event_id: UUID) -> int:
     async with db.transaction() as connection:
-        return await moves.wake(connection, event_id, ACTION)
+        return await delivery_commands.make_due_now(connection, event_id, ACTION)
 
 
 async def row_of(db: Database, event_id: UUID) -> Any:
@@ -54,7 +55,7 @@ async def put_off(db: Database, *, due_in_s: float | None = LONG_S) -> UUID:
     """Store an event whose delivery has failed, and waits or is dead."""
     (event_id,) = await add_deliveries(db)
     (work,) = await claim(DeliveryStore(db))
-    assert await DeliveryStore(db).set_back([back(work, due_in_s=due_in_s)]) == [True]
+    assert await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=due_in_s)]) == [True]
     return event_id
 
 
@@ -62,7 +63,7 @@ class TestPending:
     async def test_is_due_once_the_wake_is_committed(self, db: Database):
         event_id = await put_off(db)
         async with db.transaction() as connection:
-            assert await moves.wake(connection, event_id, ACTION) == 1
+            assert await delivery_commands.make_due_now(connection, event_id, ACTION) == 1
             assert not (await row_of(db, event_id))["is_due"]
             assert await claim(DeliveryStore(db)) == []
         (work,) = await claim(DeliveryStore(db))
@@ -77,7 +78,7 @@ class TestPending:
     @staticmethod
     async def wake_and_fail(db: Database, event_id: UUID) -> None:
         async with db.transaction() as connection:
-            await moves.wake(connection, event_id, ACTION)
+            await delivery_commands.make_due_now(connection, event_id, ACTION)
             raise KeyError
 
     async def test_that_is_due_already_becomes_due_no_later(self, db: Database):
@@ -108,7 +109,7 @@ class TestDead:
 
 
 async def audit(db: Database) -> list[tuple[str, str]]:
-    rows = await ledger.list_audit(db, Filter(limit=100), action=moves.REPLAY_DEAD)
+    rows = await listings.list_audit(db, ListFilter(limit=100), action=delivery_commands.REPLAY_DEAD)
     return [(row.actor, row.subject) for row in rows]
 
 
@@ -117,7 +118,7 @@ class TestLeased:
         (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db))
         assert await wake(db, event_id) == 1
-        await DeliveryStore(db).set_back([back(work, due_in_s=LONG_S)])
+        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=LONG_S)])
         row = await row_of(db, event_id)
         assert (row["state"], row["is_due"], row["code"], row["woken_by"]) == ("pending", True, "BROKEN", None)
 
@@ -125,9 +126,9 @@ class TestLeased:
         (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db))
         await wake(db, event_id)
-        await DeliveryStore(db).set_back([back(work, due_in_s=LONG_S)])
+        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=LONG_S)])
         (work,) = await claim(DeliveryStore(db))
-        await DeliveryStore(db).set_back([back(work, due_in_s=LONG_S)])
+        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=LONG_S)])
         assert not (await row_of(db, event_id))["is_due"]
 
     async def test_that_would_be_dead_is_pending_with_a_new_budget(self, db: Database):
@@ -135,11 +136,11 @@ class TestLeased:
         (work,) = await claim(DeliveryStore(db))
         await wake(db, event_id)
         assert await audit(db) == []
-        await DeliveryStore(db).set_back([back(work, due_in_s=None, outcome="dead")])
+        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=None, outcome="dead")])
         row = await row_of(db, event_id)
         assert (row["state"], row["is_due"], row["attempts_before"], row["replays"]) == ("pending", True, 1, 1)
         assert await audit(db) == [("app:shop", ids.show_delivery(event_id, 0))]
-        assert (await books.verify(db, dedup_days=30)).imbalances == ()
+        assert (await integrity.check_integrity(db, dedup_days=30)).violations == ()
 
     async def test_whose_worker_vanishes_is_due_at_once(self, db: Database):
         (event_id,) = await add_deliveries(db)
@@ -160,14 +161,14 @@ class TestLeased:
         (event_id,) = await add_deliveries(db)
         (work,) = await claim(DeliveryStore(db))
         await wake(db, event_id)
-        await DeliveryStore(db).give_back([work.claim])
+        await DeliveryStore(db).release_claims([work.claim])
         assert (await row_of(db, event_id))["woken_by"] is None
 
     async def test_of_a_line_stays_the_first_in_it(self, db: Database):
         first, second = await add_deliveries(db, count=2, order_key="car-1")
         (work,) = await claim(DeliveryStore(db))
         await wake(db, first)
-        await DeliveryStore(db).set_back([back(work, due_in_s=None, outcome="dead")])
+        await DeliveryStore(db).record_failed_attempts([back(work, due_in_s=None, outcome="dead")])
         (work,) = await claim(DeliveryStore(db))
         assert work.claim.event_id == first
         assert await wake(db, second) == 1
@@ -200,13 +201,13 @@ class Race:
         if self.is_ready_seen:
             await settle(self._db, self._work)
         else:
-            await DeliveryStore(self._db).set_back([back(self._work, due_in_s=LONG_S)])
+            await DeliveryStore(self._db).record_failed_attempts([back(self._work, due_in_s=LONG_S)])
 
     async def make_reason(self) -> None:
         self._waker = self._db.transaction()
         connection = await self._waker.__aenter__()
         await connection.execute("insert into reason values (1)")
-        await moves.wake(connection, self._event_id, ACTION)
+        await delivery_commands.make_due_now(connection, self._event_id, ACTION)
 
     async def commit(self) -> None:
         await self._waker.__aexit__(None, None, None)
@@ -264,8 +265,8 @@ async def test_mutant_a_wake_of_pending_ones_only_is_missed(db: Database, monkey
         update boathook.delivery set due_at = least(due_at, clock_timestamp())
         where event_id = $1 and state = 'pending' and $2::text is not null
     """
-    monkeypatch.setitem(moves.SQL, "lock_owed", "select $1::uuid")
-    monkeypatch.setitem(moves.SQL, "wake_owed", naive)
+    monkeypatch.setitem(delivery_commands.SQL, "lock_owed", "select $1::uuid")
+    monkeypatch.setitem(delivery_commands.SQL, "wake_owed", naive)
     assert ("try", "wake", "commit", "put off") in await left_waiting(db, ORDERS)
 
 
@@ -279,8 +280,8 @@ async def test_mutant_a_wake_that_does_not_wait_for_the_attempts_end_is_missed(
         update boathook.delivery d set due_at = least(d.due_at, clock_timestamp())
         from free where d.event_id = $1 and d.ordinal = free.ordinal and free.state = 'pending' and $2::text is not null
     """
-    monkeypatch.setitem(moves.SQL, "lock_owed", "select $1::uuid")
-    monkeypatch.setitem(moves.SQL, "wake_owed", eager)
+    monkeypatch.setitem(delivery_commands.SQL, "lock_owed", "select $1::uuid")
+    monkeypatch.setitem(delivery_commands.SQL, "wake_owed", eager)
     assert ("try", "wake", "put off", "commit") in await left_waiting(db, ORDERS)
 
 
@@ -301,14 +302,14 @@ async def many_races(db: Database, seed: int, rounds: int = 40) -> int:
                     await settle(db, one, name)
                 else:
                     due_in_s = None if chance.random() < 0.2 else LONG_S
-                    await store.set_back([back(one, due_in_s=due_in_s)])
+                    await store.record_failed_attempts([back(one, due_in_s=due_in_s)])
             await asyncio.sleep(0.001)
 
     async def make_reason(event_id: UUID) -> None:
         await asyncio.sleep(chance.random() * 0.2)
         async with db.transaction() as connection:
             await connection.execute("insert into reason values ($1)", event_id)
-            await moves.wake(connection, event_id, ACTION)
+            await delivery_commands.make_due_now(connection, event_id, ACTION)
             await asyncio.sleep(chance.random() * 0.01)
 
     workers = [asyncio.create_task(work(f"w{number}")) for number in range(3)]

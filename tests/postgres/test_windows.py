@@ -10,16 +10,17 @@ from uuid import UUID
 
 import pytest
 
-from boathook.admin import attempts as counting
-from boathook.admin.api import spans
-from boathook.admin.desk import Work
+from boathook.api import time_ranges
+from boathook.db import applications, audit, delivery_commands, resends, tasks
+from boathook.db import messages as message_journal
+from boathook.db.delivery_commands import AuditContext, Selection
+from boathook.db.messages import MessageFilter
+from boathook.db.queries import event_search, listings
+from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.windows import range_of
-from boathook.journal import applications, audit, ledger, moves, resends, search, tasks
-from boathook.journal import messages as message_journal
-from boathook.journal.ledger import Filter
-from boathook.journal.messages import Wanted
-from boathook.journal.moves import Action, Selection
+from boathook.service import attempts as counting
+from boathook.service.unit_of_work import UnitOfWork
 from tests.postgres.api_client import ApiClient, open_api_client
 from tests.postgres.message_factory import MessageFactory, ago, id_at, recipient
 
@@ -27,7 +28,7 @@ ROWS = 60
 START = ago(hours=1).replace(microsecond=0)
 SPAN_MS = 40
 """So short that many rows share a millisecond."""
-ACTION = Action(actor="test", note="windows")
+ACTION = AuditContext(actor="test", note="windows")
 
 
 class Ground:
@@ -69,15 +70,15 @@ class Ground:
         query = urlencode({"after": since.isoformat(), "before": until.isoformat(), "limit": 250})
         return len((await self.api.ask(200, "GET", f"{path}?{query}"))["data"])
 
-    async def in_work(self, act: Callable[[Work, Any], Awaitable[int]]) -> int:
+    async def in_work(self, act: Callable[[UnitOfWork, Any], Awaitable[int]]) -> int:
         """Run an action whose effects are undone."""
-        desk = self.api.context
+        app_context = self.api.context
         async with self.db.acquire() as connection:
             transaction = connection.transaction()
             await transaction.start()
             try:
                 application = await applications.find(connection, "default", "acme")
-                return await act(Work(desk, connection, "default", "test"), application)
+                return await act(UnitOfWork(app_context, connection, "default", "test"), application)
             finally:
                 await transaction.rollback()
 
@@ -100,7 +101,7 @@ async def api_stats(ground: Ground, since: datetime, until: datetime) -> int:
 
 
 async def recover(ground: Ground, since: datetime, until: datetime) -> int:
-    async def act(work: Work, _application: Any) -> int:
+    async def act(work: UnitOfWork, _application: Any) -> int:
         span = range_of(since, until)
         step = await resends.recover(
             work.connection, recipient(ground.endpoint_id), span, START + timedelta(days=1), ACTION
@@ -111,9 +112,9 @@ async def recover(ground: Ground, since: datetime, until: datetime) -> int:
 
 
 async def bulk_replay(ground: Ground, since: datetime, until: datetime) -> int:
-    async def act(work: Work, application: Any) -> int:
-        choice = resends.Choice(wanted=Wanted())
-        step = await resends.owe_again(
+    async def act(work: UnitOfWork, application: Any) -> int:
+        choice = resends.ResendFilter(wanted=MessageFilter())
+        step = await resends.resend_matching(
             work.connection, application.shown_id, recipient(ground.endpoint_id), range_of(since, until), choice,
             START + timedelta(days=1), ACTION,
         )  # fmt: skip
@@ -123,7 +124,7 @@ async def bulk_replay(ground: Ground, since: datetime, until: datetime) -> int:
 
 
 async def usage(ground: Ground, since: datetime, until: datetime) -> int:
-    async def act(work: Work, _application: Any) -> int:
+    async def act(work: UnitOfWork, _application: Any) -> int:
         rows = await tasks.page_usage(work.connection, "default", UUID(int=0), range_of(since, until), None, limit=10)
         return sum(row.destinations for row in rows)
 
@@ -131,7 +132,7 @@ async def usage(ground: Ground, since: datetime, until: datetime) -> int:
 
 
 async def purge(ground: Ground, since: datetime, until: datetime) -> int:
-    async def act(work: Work, application: Any) -> int:
+    async def act(work: UnitOfWork, application: Any) -> int:
         span = range_of(since, until)
         return len(await message_journal.page_ids(work.connection, application.shown_id, span, limit=250))
 
@@ -139,35 +140,37 @@ async def purge(ground: Ground, since: datetime, until: datetime) -> int:
 
 
 async def statistics(ground: Ground, since: datetime, until: datetime) -> int:
-    async def act(work: Work, application: Any) -> int:
+    async def act(work: UnitOfWork, application: Any) -> int:
         return (await counting.count(work, application, "main", since, until)).fail
 
     return await ground.in_work(act)
 
 
 async def replayed_events(ground: Ground, since: datetime, until: datetime) -> int:
-    return await moves.count_events(ground.db, Filter(since=since, until=until))
+    return await delivery_commands.count_events(ground.db, ListFilter(since=since, until=until))
 
 
 async def replayed_letters(ground: Ground, since: datetime, until: datetime) -> int:
-    groups = await moves.count_dead(ground.db, Selection(Filter(since=since, until=until)))
+    groups = await delivery_commands.count_dead(ground.db, Selection(ListFilter(since=since, until=until)))
     return sum(group.number for group in groups)
 
 
 def listed(read: Callable[..., Awaitable[list[Any]]]) -> Callable[..., Awaitable[int]]:
     async def number(ground: Ground, since: datetime, until: datetime) -> int:
-        return len(await read(ground.db, Filter(since=since, until=until, limit=250)))
+        return len(await read(ground.db, ListFilter(since=since, until=until, limit=250)))
 
     return number
 
 
 async def audited(ground: Ground, since: datetime, until: datetime) -> int:
-    wanted = audit.Wanted(actor="windows", since=since, until=until)
+    wanted = audit.AuditFilter(actor="windows", since=since, until=until)
     return len((await audit.search(ground.db, wanted, before=None, limit=250)).rows)
 
 
 async def searched(ground: Ground, since: datetime, until: datetime) -> int:
-    look = await search.look(ground.db, search.Wanted(since=since, until=until), limit=250, budget_s=60)
+    look = await event_search.search(
+        ground.db, event_search.EventFilter(since=since, until=until), limit=250, budget_s=60
+    )
     return len(look.events)
 
 
@@ -183,11 +186,11 @@ READERS = {
     "purge": purge,
     "events replay": replayed_events,
     "dead replay": replayed_letters,
-    "events": listed(ledger.list_events),
-    "deliveries": listed(ledger.list_deliveries),
-    "dead letters": listed(ledger.list_dead),
-    "rejections": listed(ledger.list_rejections),
-    "conflicts": listed(ledger.list_conflicts),
+    "events": listed(listings.list_events),
+    "deliveries": listed(listings.list_deliveries),
+    "dead letters": listed(listings.list_dead_letters),
+    "rejections": listed(listings.list_rejections),
+    "conflicts": listed(listings.list_conflicts),
     "audit": audited,
     "search": searched,
 }
@@ -265,7 +268,7 @@ async def test_a_reader_who_went_on_behind_the_newest_row_would_miss_it(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ):
     """The mutant: ids are not committed in their order, so the newest id seen is no place to go on from."""
-    monkeypatch.setattr(spans, "resume_at", lambda last, _now: last)
+    monkeypatch.setattr(time_ranges, "resume_at", lambda last, _now: last)
     stored, seen = await read_with_a_late_row(ground)
     assert len(stored - seen) == 1
 

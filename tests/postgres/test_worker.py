@@ -15,13 +15,13 @@ from typing import Self
 import pytest
 
 from boathook import config
-from boathook.dispatch import schedule, worker
-from boathook.dispatch.keeper import Keeper
-from boathook.domain.errors import JournalUnavailable
+from boathook.db.database import Connection, Database
+from boathook.delivery import handler_queues, worker
+from boathook.delivery.keeper import Keeper
+from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.policy import Breaker, RetryPolicy
 from boathook.handlers.api import Boathook, Event, Transaction
-from boathook.handlers.runner import Lane
-from boathook.journal.database import Connection, Database
+from boathook.handlers.runner import RunSlot
 from tests.support import eventually
 from tests.worker_harness import accept_events, attempts, delivery_states, running_worker, settings_for, wait_for_states
 
@@ -105,7 +105,7 @@ async def test_a_slow_handler_does_not_delay_another(shop: Database) -> None:
 
 async def test_without_kept_places_it_would(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    monkeypatch.setattr(schedule.Schedule, "_kept", lambda self, share: 0)
+    monkeypatch.setattr(handler_queues.HandlerQueues, "_reserved", lambda self, queue: 0)
     assert not await is_quick_one_done(shop, patience_s=1)
 
 
@@ -179,16 +179,16 @@ async def test_a_handler_follows_its_own_policy_then_its_sources_then_the_defaul
 async def test_what_cannot_begin_is_given_back_and_not_counted(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The journal goes away between the claim and the handler, more often than the policy would forgive."""
     hook, left = Boathook(), 12
-    connect = Lane.connection
+    connect = RunSlot.connection
 
-    async def connection(lane: Lane) -> Connection:
+    async def connection(run_slot: RunSlot) -> Connection:
         nonlocal left
         left -= 1
         if left >= 0:
-            raise JournalUnavailable("the database system is starting up")
-        return await connect(lane)
+            raise DatabaseUnavailable("the database system is starting up")
+        return await connect(run_slot)
 
-    monkeypatch.setattr(Lane, "connection", connection)
+    monkeypatch.setattr(RunSlot, "connection", connection)
 
     @hook.on("shop", retry=RetryPolicy(first_s=0.01, max_attempts=2))
     async def note(event: Event, tx: Transaction) -> None:
@@ -235,9 +235,9 @@ async def test_stopping_finishes_what_runs_and_gives_back_the_rest(shop: Databas
         await accept_events(shop, {}, {})
         await started.wait()
         stopping = asyncio.create_task(stop_soon())
-        share = one._schedule.shares["handler:note"]
-        share.learn(0.0001)  # as if it were quick, so that the second one is claimed ahead
-        share._mean_s = 0.0001
+        queue = one._queues.queues["handler:note"]
+        queue.record(0.0001)  # as if it were quick, so that the second one is claimed ahead
+        queue._mean_s = 0.0001
         one._hint.set()
         one._room.set()
 
@@ -291,7 +291,7 @@ async def test_a_handler_that_cannot_be_stopped_ends_the_worker(
                 except asyncio.CancelledError:
                     continue
 
-    with pytest.raises(worker.Stuck):  # noqa: PT012 it is the end of the block that raises
+    with pytest.raises(worker.HandlerStuck):  # noqa: PT012 it is the end of the block that raises
         async with running_worker(shop, hook, lease_s=0.3) as one:
             await accept_events(shop, {})
             await asyncio.wait_for(one._quit.wait(), 300)
@@ -381,7 +381,7 @@ async def test_slow_clocks_of_this_host_do_not_bend_the_policy(shop: Database, m
 
 PROGRAM = textwrap.dedent("""
     import asyncio, os, sys, uuid
-    from boathook.dispatch.worker import run_worker
+    from boathook.delivery.worker import run_worker
     from boathook.domain.policy import RetryPolicy
     from boathook.handlers.api import Boathook
     from tests.worker_harness import settings_for

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from boathook.inbound.proving.keyring import KeyRing
-from boathook.inbound.verdict import Reason, Rejected, Request, SourceSpec, Verified
-from boathook.inbound.verify import Verifier
+from boathook.domain.verification import Reason, Rejected, Request, SourceSpec, Verified
 from boathook.testing import Signed
+from boathook.verification.keyring import KeyRing
+from boathook.verification.verifier import Verifier
 
 URL = "https://hooks.example.com/in/test?shop=1"
 FORM = "application/x-www-form-urlencoded"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from boathook.inbound.verdict import Request, SourceSpec, Verdict
-from boathook.inbound.verify import Verifier
+from boathook.domain.verification import Request, SourceSpec, Verdict
+from boathook.verification.verifier import Verifier
 
 NOW = float(int(time.time()))
 URL = "https://hooks.example.com/in/test"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from boathook.inbound.facts import Facts
-from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.proofs import Addresses, Asymmetric, Fetched, Jwt, NoProof
-from boathook.inbound.providers.recipe import Recipe
-from boathook.inbound.proving.keyring import KeyRing
-from boathook.inbound.verdict import Request, SourceSpec
-from boathook.inbound.verify import Verifier
+from boathook.domain.verification import Request, SourceSpec
+from boathook.providers import RECIPES
+from boathook.providers.recipe import Recipe
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import Addresses, Asymmetric, FetchedKey, Jwt, NoProof
 from boathook.testing import Keys, Signed, make_keys, signed_request
+from boathook.verification.keyring import KeyRing
+from boathook.verification.verifier import Verifier
 
 NOW = time.time()
 PUBLIC_URL = "https://hooks.example.com"
@@ -99,17 +99,17 @@ def _provider_source(name: str, scheme: str, recipe: Recipe) -> ProviderSource:
         secrets = () if isinstance(recipe.proof, Addresses | NoProof) else (secret,)
         return ProviderSource(label, recipe, settings, secret, secrets, {})
     keys = make_keys(name, **settings)
-    place = _key_place(recipe, settings, keys)
-    if place is None:
+    selector = _key_place(recipe, settings, keys)
+    if selector is None:
         return ProviderSource(label, recipe, settings, keys.private, (keys.public,), {})
-    return ProviderSource(label, recipe, settings, keys.private, (), {place: keys.public.encode()})
+    return ProviderSource(label, recipe, settings, keys.private, (), {selector: keys.public.encode()})
 
 
 def _key_place(recipe: Recipe, settings: Mapping[str, Any], keys: Keys) -> str | None:
     match recipe.proof:
         case Jwt(key_set=str() as url):
             return url
-        case Asymmetric(key=Fetched(place=place)):
+        case Asymmetric(key=FetchedKey(selector=selector)):
             blank = signed_request(recipe.name, keys.private, **settings)
             request = Request(
                 method="POST",
@@ -120,7 +120,7 @@ def _key_place(recipe: Recipe, settings: Mapping[str, Any], keys: Keys) -> str |
                 body=blank.body,
                 client="",
             )
-            return Facts(request).text(place)
+            return RequestReader(request).text(selector)
     return None
 
 

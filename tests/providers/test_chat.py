@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from slack_sdk.signature import Clock, SignatureVerifier
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.providers import find
-from boathook.inbound.providers.chat import NO_COLON, NOT_JSON
-from boathook.inbound.providers.recipe import PRINTABLE, Recipe, SignText
-from boathook.inbound.verdict import Challenge, Reason, Rejected, Verified
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Challenge, Reason, Rejected, Verified
+from boathook.providers import find_recipe
+from boathook.providers.chat import NO_COLON, NOT_JSON
+from boathook.providers.recipe import PRINTABLE, Recipe, SignText
 from boathook.testing import make_keys, sign, signed_request
 from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, request, verdict_of, verifier
 
@@ -39,7 +39,7 @@ def loosened(monkeypatch, recipe: Recipe, allowed: re.Pattern[str] = PRINTABLE) 
         for shake in recipe.handshakes
     )
     loose = replace(recipe, handshakes=shakes)
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: loose)
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: loose)
 
 
 # Slack.
@@ -63,7 +63,7 @@ def slack_headers(body: bytes, secret: str = SECRET, stamp: str = STAMP) -> dict
 def test_slack_what_its_sdk_signs_is_taken(body):
     verdict = verdict_of("slack", SECRET, slack_headers(body), body)
     assert isinstance(verdict, Verified), verdict
-    assert verdict.grade is Grade.BODY
+    assert verdict.grade is ProofStrength.BODY
     assert verdict.timestamp.timestamp() == NOW
 
 
@@ -258,7 +258,7 @@ def test_telegram_takes_its_token_and_no_other():
     """Source: https://core.telegram.org/bots/api#setwebhook."""
     verdict = verdict_of("telegram", SECRET, {"X-Telegram-Bot-Api-Secret-Token": SECRET}, UPDATE)
     assert isinstance(verdict, Verified), verdict
-    assert (verdict.grade, verdict.dedup_key, verdict.type) == (Grade.TOKEN, "10000", "message")
+    assert (verdict.grade, verdict.dedup_key, verdict.type) == (ProofStrength.TOKEN, "10000", "message")
     assert not any("secret" in name for name in verdict.kept_headers)
     for headers, reason in (
         ({"X-Telegram-Bot-Api-Secret-Token": SECRET + "x"}, Reason.TOKEN_MISMATCH),
@@ -295,7 +295,7 @@ def test_vk_takes_its_secret_in_the_body_and_answers_ok():
     """Source: https://dev.vk.com/api/callback/getting-started."""
     verdict = verdict_of("vk", SECRET, {}, NEWS, confirmation="1a2b3c4d")
     assert isinstance(verdict, Verified), verdict
-    assert (verdict.grade, verdict.dedup_key, verdict.type) == (Grade.TOKEN, "e1", "message_new")
+    assert (verdict.grade, verdict.dedup_key, verdict.type) == (ProofStrength.TOKEN, "e1", "message_new")
     assert (verdict.reply.status, verdict.reply.body) == (200, b"ok")
     for body, reason in (
         (NEWS.replace(b"signing", b"sighing"), Reason.TOKEN_MISMATCH),
@@ -385,10 +385,10 @@ def test_meta_the_same_change_at_another_time_or_of_another_person_is_another():
 
 
 def test_mutant_without_the_entry_around_it_a_second_grant_would_be_lost(monkeypatch):
-    recipe = find("meta")
+    recipe = find_recipe("meta")
     assert recipe.items is not None
     bare = replace(recipe, items=replace(recipe.items, around={}))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: bare)
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: bare)
     first, second = (meta(meta_body(entry(CHANGE, time=moment))).items[0] for moment in (1, 2))
     assert first.dedup_key == second.dedup_key
 
@@ -556,7 +556,7 @@ def test_x_is_signed_nothing_that_could_be_an_event(token):
 
 
 def test_mutant_a_challenge_that_looks_like_json_would_forge_an_event(monkeypatch):
-    loosened(monkeypatch, find("x"))
+    loosened(monkeypatch, find_recipe("x"))
     stolen = json.loads(x_asks(POSTED.decode()).body)["response_token"]
     assert isinstance(verdict_of("x", SECRET, {OAUTH2: stolen}, POSTED), Verified)
 
@@ -626,7 +626,7 @@ def test_zoom_is_signed_nothing_that_could_be_a_request(token):
 def test_mutant_a_challenge_with_colons_would_forge_an_event(monkeypatch):
     text = f"v0:{STAMP}:" + STARTED.decode()
     assert NO_COLON.fullmatch(text) is None
-    loosened(monkeypatch, find("zoom"))
+    loosened(monkeypatch, find_recipe("zoom"))
     stolen = json.loads(zoom_asks(text).body)["encryptedToken"]
     forged = {"x-zm-signature": f"v0={stolen}", "x-zm-request-timestamp": STAMP}
     assert isinstance(verdict_of("zoom", SECRET, forged, STARTED), Verified)

@@ -18,12 +18,12 @@ from google.oauth2 import id_token
 from standardwebhooks.webhooks import Webhook as StandardWebhook
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
+from boathook.domain.model import ProofStrength
 from boathook.domain.replies import check_status
-from boathook.inbound.providers import cloud, find
-from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Reply, Verified
-from boathook.inbound.verify import Verifier
+from boathook.domain.verification import Challenge, KeyRequired, Reason, Rejected, Reply, Verified
+from boathook.providers import cloud, find_recipe
 from boathook.testing import Keys, make_keys, sign, signed_request
+from boathook.verification.verifier import Verifier
 from tests.unit.verifier_factory import request, verifier
 
 NOW = float(int(time.time()))
@@ -67,7 +67,7 @@ def test_okta_sends_its_token_and_many_events():
         ("data.events.0", "user.session.start", "item:f790999f"),
         ("data.events.1", "user.session.end", "item:f790999g"),
     ]
-    assert (verdict.grade, verdict.type) == (Grade.TOKEN, "batch")
+    assert (verdict.grade, verdict.type) == (ProofStrength.TOKEN, "batch")
     assert verdict.reply == Reply(status=200, body=b"", content_type="text/plain; charset=utf-8")
     assert "authorization" not in verdict.kept_headers
     assert refusal(okta.verify(request(OKTA, {"authorization": "api-key-2"}), NOW)) == Reason.TOKEN_MISMATCH
@@ -229,7 +229,7 @@ def test_what_is_signed_by_amazons_rules_is_accepted_by_its_package_and_by_us(ju
     assert judge.asks("sns", "verify", body=body, certificate=sns_keys.public) is True
     verdict = sns(sns_keys).verify(request(body, {"x-amz-sns-topic-arn": TOPIC}), NOW)
     assert isinstance(verdict, Verified)
-    assert (verdict.dedup_key, verdict.type, verdict.grade) == ("22b80b92", "Notification", Grade.BODY)
+    assert (verdict.dedup_key, verdict.type, verdict.grade) == ("22b80b92", "Notification", ProofStrength.BODY)
     assert verdict.timestamp == datetime.fromtimestamp(NOW, UTC)
 
 
@@ -292,11 +292,11 @@ def test_mutant_without_the_topic_any_customer_of_amazon_could_send(sns_keys, mo
     foreign_topic = TOPIC.replace("123456789012", "666666666666")
     foreign = sign_by_hand(sns_keys, NOTIFICATION, TopicArn=foreign_topic)
 
-    def careless(facts: Any, secret: str) -> Any:
-        return cloud.state_sns(replace(facts, settings={"topic_arn": f"{TOPIC},{foreign_topic}"}), secret)
+    def careless(reader: Any, secret: str) -> Any:
+        return cloud.state_sns(replace(reader, settings={"topic_arn": f"{TOPIC},{foreign_topic}"}), secret)
 
-    mutant = replace(cloud.SNS, proof=replace(cloud.SNS.proof, state=careless))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mutant)
+    mutant = replace(cloud.SNS, proof=replace(cloud.SNS.proof, read_signed_parts=careless))
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: mutant)
     assert isinstance(sns(sns_keys).verify(request(foreign, {}), NOW), Verified)
 
 
@@ -325,7 +325,7 @@ def test_certificates_are_fetched_from_amazons_own_addresses_only(sns_keys, addr
 def test_a_certificate_not_yet_known_is_asked_for(sns_keys, region, end):
     address = CERTIFICATE.replace("eu-central-1", region).replace(".com/", f".com{end}/")
     body = sign_by_hand(sns_keys, NOTIFICATION, SigningCertURL=address)
-    assert sns(sns_keys).verify(request(body, {}), NOW) == KeyWanted(url=address)
+    assert sns(sns_keys).verify(request(body, {}), NOW) == KeyRequired(url=address)
 
 
 def test_mutant_with_a_looser_pattern_a_foreign_bucket_would_be_asked_for_the_key(sns_keys, monkeypatch):
@@ -333,10 +333,10 @@ def test_mutant_with_a_looser_pattern_a_foreign_bucket_would_be_asked_for_the_ke
     loose = re.compile(r"https://sns\.[a-zA-Z0-9\-]{3,}\.amazonaws\.com(\.cn)?/.*\.pem")
     key = replace(cloud.SNS.proof.key, pattern=loose)
     mutant = replace(cloud.SNS, proof=replace(cloud.SNS.proof, key=key))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mutant)
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: mutant)
     bucket = "https://sns.s3-eu-west-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"
     forged = sign_by_hand(sns_keys, NOTIFICATION, SigningCertURL=bucket)
-    assert sns(sns_keys).verify(request(forged, {}), NOW) == KeyWanted(url=bucket)
+    assert sns(sns_keys).verify(request(forged, {}), NOW) == KeyRequired(url=bucket)
 
 
 @pytest.mark.judge("sns")
@@ -442,7 +442,7 @@ def test_googles_own_package_accepts_our_tokens_and_we_pyjwts(google_keys):
     verdict = pubsub(google_keys, now).verify(request(PUSH, google_token(google_keys, now)), now)
     assert (verdict.dedup_key, verdict.grade, verdict.volatile) == (
         "2070443601311540",
-        Grade.TOKEN,
+        ProofStrength.TOKEN,
         ("deliveryAttempt",),
     )
     assert "authorization" not in verdict.kept_headers
@@ -450,7 +450,7 @@ def test_googles_own_package_accepts_our_tokens_and_we_pyjwts(google_keys):
 
 def test_pubsubs_key_set_is_asked_for_at_googles_own_address(google_keys):
     judged = verifier("pubsub", secrets=(), audience=AUDIENCE, email=EMAIL)
-    assert judged.verify(request(PUSH, google_token(google_keys, NOW)), NOW) == KeyWanted(url=CERTS)
+    assert judged.verify(request(PUSH, google_token(google_keys, NOW)), NOW) == KeyRequired(url=CERTS)
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ def test_a_token_under_another_key_or_algorithm_is_refused(google_keys):
 def test_mutant_without_the_account_any_google_customer_could_push(google_keys, monkeypatch):
     foreign = google_token(google_keys, NOW, email="push@stranger.iam.gserviceaccount.com")
     mutant = replace(cloud.PUBSUB, proof=replace(cloud.PUBSUB.proof, judge=lambda _claims, _facts: None))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mutant)
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: mutant)
     assert isinstance(pubsub(google_keys, NOW).verify(request(PUSH, foreign), NOW), Verified)
 
 
@@ -530,8 +530,9 @@ def test_equal_messages_of_pubsub_without_an_id_are_both_told(google_keys):
 
 def graph_body(*states: str | None, **changes: Any) -> bytes:
     notices = [
-        {"subscriptionId": "s1", "changeType": "updated", "resource": "me/drive/root", "clientState": state} | changes
-        for state in states
+        {"subscriptionId": "s1", "changeType": "updated", "resource": "me/drive/root", "clientState": read_signed_parts}
+        | changes
+        for read_signed_parts in states
     ]
     return json.dumps({"value": notices}).encode()
 
@@ -542,7 +543,7 @@ def test_graph_puts_its_token_into_every_notice():
     graph = verifier("graph", "state-1")
     verdict = graph.verify(request(graph_body("state-1", "state-1", id="n1"), {}), NOW)
     assert keys_of(verdict) == [("value.0", "updated", "item:n1")]
-    assert (verdict.grade, verdict.type) == (Grade.TOKEN, "updated")
+    assert (verdict.grade, verdict.type) == (ProofStrength.TOKEN, "updated")
     assert verdict.reply == Reply(status=202, body=b"", content_type="text/plain; charset=utf-8")
     for states in (("state-1", "state-2"), ("state-2",), ("state-1", None), ()):
         assert refusal(graph.verify(request(graph_body(*states), {}), NOW))
@@ -580,7 +581,7 @@ def test_graph_checks_that_the_endpoint_exists():
 
 @pytest.mark.parametrize("name", ["okta", "auth0", "openai", "sns", "pubsub", "microsoft-graph"])
 def test_samples_bring_ids_and_types(name, google_keys, sns_keys):
-    recipe = find(name)
+    recipe = find_recipe(name)
     fetched = {"sns": sns_keys, "pubsub": google_keys}.get(name)
     secret = fetched.private if fetched else recipe.sample.secret
     sent = signed_request(name, secret, timestamp=NOW)
@@ -600,13 +601,13 @@ def test_names_and_aliases():
         ("google-pubsub", "pubsub", cloud.PUBSUB),
         ("graph", "microsoft-graph", cloud.MICROSOFT_GRAPH),
     ):
-        assert find(alias) is find(name)
-        assert find(name).proof == recipe.proof
+        assert find_recipe(alias) is find_recipe(name)
+        assert find_recipe(name).proof == recipe.proof
 
 
 @pytest.mark.parametrize(("name", "final"), [("okta", {400, 404, 410, 429}), ("sns", {400, 403, 404, 410})])
 def test_a_final_4xx_is_never_said_to_senders_that_give_up_at_it(name, final):
-    stops = find(name).stop_statuses
+    stops = find_recipe(name).stop_statuses
     assert final <= stops
     for status in final:
         with pytest.raises(ValueError, match="stop sending"):

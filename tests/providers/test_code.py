@@ -13,12 +13,12 @@ import pytest
 from standardwebhooks.webhooks import Webhook as StandardWebhook
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
+from boathook.domain.model import ProofStrength
 from boathook.domain.replies import check_status
-from boathook.inbound.providers import code, find
-from boathook.inbound.verdict import Reason, Rejected, Verified
-from boathook.inbound.verify import Verifier
+from boathook.domain.verification import Reason, Rejected, Verified
+from boathook.providers import code, find_recipe
 from boathook.testing import sign, signed_request
+from boathook.verification.verifier import Verifier
 from tests.unit.verifier_factory import NOW, URL, request, verifier
 
 SECRET = "It's a Secret to Everybody"
@@ -112,7 +112,7 @@ def test_gitlab_signs_by_standard_webhooks(body):
     gitlab = verifier("gitlab", STANDARD)
     verdict = gitlab.verify(request(body, headers), now)
     assert isinstance(verdict, Verified)
-    assert (verdict.dedup_key, verdict.grade, verdict.replay_material) == ("f5e5f430", Grade.BODY, None)
+    assert (verdict.dedup_key, verdict.grade, verdict.replay_material) == ("f5e5f430", ProofStrength.BODY, None)
     theirs.verify(body, sign("gitlab", STANDARD, body, timestamp=now, id="f5e5f430"))
     assert refusal(gitlab.verify(request(flipped(body), headers), now)) == Reason.SIGNATURE_MISMATCH
     assert refusal(gitlab.verify(request(body, headers | {"webhook-id": "other"}), now)) == Reason.SIGNATURE_MISMATCH
@@ -132,7 +132,7 @@ def test_gitlabs_secret_token_is_a_scheme_of_its_own():
     gitlab = verifier("gitlab", "glwt-1", scheme="token")
     headers = {"x-gitlab-token": "glwt-1", "idempotency-key": "f5e5f430", "x-gitlab-event": "Push Hook"}
     verdict = gitlab.verify(request(b'{"ref":"refs/heads/main"}', headers), NOW)
-    assert (verdict.dedup_key, verdict.type, verdict.grade) == ("f5e5f430", "Push Hook", Grade.TOKEN)
+    assert (verdict.dedup_key, verdict.type, verdict.grade) == ("f5e5f430", "Push Hook", ProofStrength.TOKEN)
     assert "x-gitlab-token" not in verdict.kept_headers
     assert refusal(gitlab.verify(request(b"{}", headers | {"x-gitlab-token": "glwt-2"}), NOW)) == Reason.TOKEN_MISMATCH
     assert refusal(gitlab.verify(request(b"{}", {}), NOW)) == Reason.TOKEN_MISSING
@@ -237,7 +237,7 @@ def test_atlassians_own_package_and_we_accept_each_others_tokens(judge):
     jira = verifier("jira", SECRET, scheme="connect")
     verdict = jira.verify(connect_request(judge.asks("jira", "sign", secret=SECRET, claims=connect_claims(judge))), NOW)
     assert isinstance(verdict, Verified)
-    assert (verdict.type, verdict.grade) == ("jira:issue_created", Grade.METADATA)
+    assert (verdict.type, verdict.grade) == ("jira:issue_created", ProofStrength.METADATA)
     ours = signed_request("jira", SECRET, b"{}", timestamp=NOW, url=URL, scheme="connect")
     token = ours.headers["authorization"].removeprefix("JWT ")
     claims = judge.asks("jira", "decode", secret=SECRET, token=token)
@@ -339,8 +339,8 @@ def test_the_owner_may_narrow_linears_window():
 
 
 def test_mutant_without_its_stamp_an_old_request_of_linears_would_do(monkeypatch):
-    stampless = replace(code.LINEAR, proof=replace(code.LINEAR.proof, stamp=None))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: stampless)
+    stampless = replace(code.LINEAR, proof=replace(code.LINEAR.proof, timestamp=None))
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: stampless)
     old = LINEAR_BODY % ((NOW - 28_801) * 1000)
     assert isinstance(verifier("linear", SECRET).verify(linear_request(old), NOW), Verified)
 
@@ -375,7 +375,7 @@ def test_netlify_signs_a_hash_of_the_body(body):
     netlify = verifier("netlify", LONG_SECRET)
     refuses_forgeries(netlify, body, netlify_token(body))
     verdict = netlify.verify(request(body, netlify_token(body)), NOW)
-    assert (verdict.type, verdict.grade) == ("deploy_created", Grade.BODY)
+    assert (verdict.type, verdict.grade) == ("deploy_created", ProofStrength.BODY)
     assert verdict.dedup_key == netlify.verify(request(body, netlify_token(body)), NOW + 1).dedup_key
     locked = netlify.verify(request(body, netlify_token(body) | {"x-netlify-event": "deploy_locked"}), NOW)
     assert locked.dedup_key != verdict.dedup_key
@@ -401,7 +401,7 @@ def test_other_tokens_are_not_netlifys(headers):
 
 def test_mutant_without_its_claim_netlifys_token_would_go_with_any_body(monkeypatch):
     careless = replace(code.NETLIFY, proof=replace(code.NETLIFY.proof, judge=lambda _claims, _facts: None))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: careless)
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: careless)
     sent = request(b'{"altered":true}', netlify_token(b"{}"))
     assert isinstance(verifier("netlify", LONG_SECRET).verify(sent, NOW), Verified)
 
@@ -491,12 +491,12 @@ def test_samples_bring_an_id_and_a_type_of_their_own(recipe):
     verdict = verifier(recipe.name, secret).verify(request(sent.body, dict(sent.headers)), NOW)
     assert isinstance(verdict, Verified)
     assert verdict.type != "unknown"
-    assert "boathook-sample" in verdict.dedup_key or not recipe.id.places
+    assert "boathook-sample" in verdict.dedup_key or not recipe.id.selectors
 
 
 @pytest.mark.parametrize("name", ["bitbucket", "jira", "sentry", "pagerduty"])
 def test_a_final_4xx_is_never_said_to_senders_that_give_up_at_it(name):
-    stops = find(name).stop_statuses
+    stops = find_recipe(name).stop_statuses
     for status in (400, 403, 404, 410, 422):
         with pytest.raises(ValueError, match="stop sending"):
             check_status(status, stops)

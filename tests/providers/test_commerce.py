@@ -13,15 +13,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from sendgrid.helpers.eventwebhook import EventWebhook
 from twilio.request_validator import HMAC_SHA256, RequestValidator
 
+from boathook import providers
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound import providers
-from boathook.inbound.facts import Facts
-from boathook.inbound.places import Header
-from boathook.inbound.providers import commerce, find
-from boathook.inbound.providers.proofs import Statement
-from boathook.inbound.providers.recipe import Recipe
-from boathook.inbound.verdict import Challenge, Rejected, Reply, Verified
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Challenge, Rejected, Reply, Verified
+from boathook.providers import commerce, find_recipe
+from boathook.providers.recipe import Recipe
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import SignedPart
+from boathook.providers.selectors import Header
 from boathook.testing import make_keys, sign, signed_request
 from tests.unit.verifier_factory import NOW, URL, request, verifier
 
@@ -117,8 +117,8 @@ def test_one_body_under_two_topics_is_two_events_but_a_replay_under_the_same(mon
     assert len({first.dedup_key, second.dedup_key, replayed.dedup_key}) == 3
     assert first.replay_material == replayed.replay_material != second.replay_material
     # Mutant: were the type no part of it, the second topic would be taken for a replay of the first and be lost.
-    recipe = find(provider)
-    use_mutant(monkeypatch, replace(recipe, type=replace(recipe.type, tells_apart=False)))
+    recipe = find_recipe(provider)
+    use_mutant(monkeypatch, replace(recipe, type=replace(recipe.type, is_part_of_replay_key=False)))
     careless = verifier(provider, SECRET)
     blind = [careless.verify(request(body, make(body, topic, "d")), NOW).replay_material for topic in topics]
     assert blind[0] == blind[1]
@@ -263,7 +263,9 @@ def test_a_body_that_nothing_covers_is_refused_though_the_address_is_signed(monk
     # Mutant: with only the address and the fields stated, any such body would pass under a captured signature.
     careless = replace(
         commerce.TWILIO.proof,
-        state=lambda facts, _secret: (Statement(Header("x-twilio-signature"), facts.request.url.encode()),),
+        read_signed_parts=lambda reader, _secret: (
+            SignedPart(Header("x-twilio-signature"), reader.request.url.encode()),
+        ),
     )
     use_mutant(monkeypatch, replace(commerce.TWILIO, proof=careless))
     assert isinstance(verifier("twilio", TOKEN).verify(sent, NOW), Verified)
@@ -408,7 +410,7 @@ def test_mailgun_signs_moment_and_token_as_its_documentation_shows():
     assert (verdict.type, verdict.dedup_key, verdict.grade) == (
         "delivered",
         "CPgfbmQMTCKtHW6uIWtuVe.m1@mg.example.com",
-        Grade.METADATA,
+        ProofStrength.METADATA,
     )
     assert verdict.timestamp.timestamp() == NOW
     other_token = mailgun_body().replace(b"aaa", b"bbb", 1)
@@ -460,10 +462,10 @@ BASIC = {"authorization": "Basic " + base64.b64encode(b"postmark:geheim").decode
 
 @pytest.mark.judge("postmark")
 def test_postmark_proves_itself_by_the_password_in_its_address():
-    body = find("postmark").sample.body
+    body = find_recipe("postmark").sample.body
     postmark = verifier("postmark", "geheim")
     verdict = postmark.verify(request(body, BASIC), NOW)
-    assert (verdict.type, verdict.grade) == ("Delivery", Grade.TOKEN)
+    assert (verdict.type, verdict.grade) == ("Delivery", ProofStrength.TOKEN)
     assert refusal(verifier("postmark", "other").verify(request(body, BASIC), NOW)) == "token_mismatch"
     assert refusal(postmark.verify(request(body, {}), NOW)) == "token_missing"
 
@@ -482,7 +484,7 @@ def test_postmark_proves_itself_by_the_password_in_its_address():
     ],
 )
 def test_postmarks_token_may_stand_elsewhere(settings, headers, query):
-    body = find("postmark").sample.body
+    body = find_recipe("postmark").sample.body
     source = verifier("postmark", "geheim", **settings)
     assert isinstance(source.verify(request(body, headers, query=query), NOW), Verified)
     assert refusal(source.verify(request(body, {"x-token": "other"}), NOW)) in {"token_missing", "token_mismatch"}
@@ -515,7 +517,7 @@ def test_postmarks_events_are_told_apart_by_what_each_kind_has(fields, key):
 
 
 def test_postmarks_trace_names_an_event_where_it_comes():
-    sample = find("postmark").sample.body
+    sample = find_recipe("postmark").sample.body
     postmark = verifier("postmark", "geheim")
     bodies = (sample, sample.replace(b"Delivery", b"Open"))
     keys = [
@@ -537,14 +539,14 @@ def test_postmarks_trace_names_an_event_where_it_comes():
     ],
 )
 def test_statuses_that_stop_a_sender_are_known(provider, statuses):
-    assert find(provider).stop_statuses == statuses
+    assert find_recipe(provider).stop_statuses == statuses
 
 
 def test_states_never_raise_whatever_is_sent():
     for recipe in commerce.RECIPES:
-        state = getattr(recipe.proof, "state", None)
-        if state is None:
+        read_signed_parts = getattr(recipe.proof, "read_signed_parts", None)
+        if read_signed_parts is None:
             continue
         for body in (b"", b"null", b"[]", b'{"signature":[]}', b"\xff=\xfe", b'{"signature":{"token":"\\ud800"}}'):
-            stated = state(Facts(request(body, {}, query="bodySHA256=%ff")), "")
+            stated = read_signed_parts(RequestReader(request(body, {}, query="bodySHA256=%ff")), "")
             assert isinstance(stated, str | tuple)

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.verdict import Rejected, Reply, Verified
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Rejected, Reply, Verified
 from boathook.testing import sign
 from tests.unit.verifier_factory import NOW, request, verifier
 
@@ -28,7 +28,7 @@ def test_every_algorithm_encoding_and_form_of_key(algorithm, encoding, key_encod
     signature = ENCODE[encoding](hmac.new(KEYS[key_encoding], BODY, algorithm).digest())
     source = verifier("hmac", "00112233aabb", **settings, id_path="id", type_path="kind")
     verdict = source.verify(request(BODY, {"x-sig": signature}), NOW)
-    assert (verdict.dedup_key, verdict.type, verdict.grade) == ("e1", "k", Grade.BODY)
+    assert (verdict.dedup_key, verdict.type, verdict.grade) == ("e1", "k", ProofStrength.BODY)
     assert isinstance(source.verify(request(BODY + b" ", {"x-sig": signature}), NOW), Rejected)
     assert sign("hmac", "00112233aabb", BODY, **settings)["x-sig"] == signature
 
@@ -55,10 +55,10 @@ def test_every_unit_of_time(unit):
 @pytest.mark.judge("unsigned")
 def test_a_token_and_no_proof_at_all():
     source = verifier("token", "geheim", header="X-Token", id_path="id")
-    assert source.verify(request(BODY, {"x-token": "geheim"}), NOW).grade is Grade.TOKEN
+    assert source.verify(request(BODY, {"x-token": "geheim"}), NOW).grade is ProofStrength.TOKEN
     assert source.verify(request(BODY, {"x-token": "other"}), NOW).reason == "token_mismatch"
     verdict = verifier("unsigned", secrets=(), unsigned=True, id_path="id").verify(request(BODY, {}), NOW)
-    assert (verdict.grade, verdict.dedup_key) == (Grade.NONE, "e1")
+    assert (verdict.grade, verdict.dedup_key) == (ProofStrength.NONE, "e1")
     with pytest.raises(ConfigError, match=r"sources\.test\.unsigned"):
         verifier("unsigned", secrets=())
 

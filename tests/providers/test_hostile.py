@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from boathook.domain.model import Grade
-from boathook.inbound.proving.proof import signature_headers
-from boathook.inbound.proving.tokens import Proven
-from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, Verified
-from boathook.inbound.verify import Verifier
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Challenge, KeyRequired, Rejected, Request, Verified
+from boathook.verification.check import signature_headers
+from boathook.verification.tokens import ValidProof
+from boathook.verification.verifier import Verifier
 from tests.providers.source_factory import NOW, ProviderSource, all_sources
 from tests.support import examples, too_dear
 
@@ -22,7 +22,7 @@ every = pytest.mark.parametrize("provider_source", ALL, ids=str)
 some = settings(
     max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-Verdicts = Verified | Challenge | KeyWanted | Rejected
+Verdicts = Verified | Challenge | KeyRequired | Rejected
 
 ODD_HEADERS = [
     "", ",", "t=,v1=", "t=1;h1=2", "v1,", "v0=", "sha256=", "|&|", "Bearer ", "Bearer a.b.c", "\ud800", "Ⅻ", "0" * 64,
@@ -74,7 +74,7 @@ def _words(body: bytes) -> list[str]:
 
 
 def _headers_read(verifier: Verifier, genuine: Request) -> list[str]:
-    known = verifier.rejudged | signature_headers(verifier.recipe.proof) | genuine.headers.keys()
+    known = verifier.reverify_headers | signature_headers(verifier.recipe.proof) | genuine.headers.keys()
     return sorted(known | {"authorization", "content-encoding"})
 
 
@@ -121,10 +121,10 @@ def _trusting(verifier: Verifier) -> Verifier:
 
 
 class _Trust:
-    evidence: frozenset[str] = frozenset()
+    proof_headers: frozenset[str] = frozenset()
 
-    def check(self, _request: Request, _now: float) -> Proven:
-        return Proven(None)
+    def check(self, _request: Request, _now: float) -> ValidProof:
+        return ValidProof(None)
 
 
 @every
@@ -133,7 +133,7 @@ class _Trust:
 def test_no_forged_body_is_taken_where_the_body_is_signed(provider_source: ProviderSource, data: st.DataObject):
     _, verifier, genuine, bodies = prepare(provider_source.label)
     body = data.draw(bodies)
-    if verifier.recipe.grade is not Grade.BODY or body == genuine.body:
+    if verifier.recipe.grade is not ProofStrength.BODY or body == genuine.body:
         return
     verdict = verifier.verify(replace(genuine, body=body), NOW)
     if isinstance(verdict, Verified):
@@ -163,7 +163,7 @@ FLOODS = [
 @every
 def test_a_hostile_header_costs_a_millisecond_or_so(provider_source: ProviderSource):
     _, verifier, genuine, _ = prepare(provider_source.label)
-    for name in sorted(verifier.evidence | signature_headers(verifier.recipe.proof)):
+    for name in sorted(verifier.proof_headers | signature_headers(verifier.recipe.proof)):
         for flood in FLOODS:
             request = replace(genuine, headers={**genuine.headers, name: flood})
             dear = too_dear(partial(verifier.verify, request, NOW), most=2.5)

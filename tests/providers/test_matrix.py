@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from boathook.domain.model import Grade
-from boathook.inbound.providers import RECIPES, find
-from boathook.inbound.providers.proofs import Addresses, NoProof, Token
-from boathook.inbound.verdict import KeyWanted, Rejected, Verified
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import KeyRequired, Rejected, Verified
+from boathook.providers import RECIPES, find_recipe
+from boathook.providers.schemes import Addresses, NoProof, Token
 from boathook.testing import signed_request
 from tests.providers.source_factory import NOW, ProviderSource, all_sources
 
@@ -24,7 +24,7 @@ guarded = pytest.mark.parametrize("provider_source", GUARDED, ids=str)
 def test_its_own_request_is_taken(provider_source: ProviderSource):
     verdict = provider_source.verifier().verify(provider_source.request(provider_source.sign_sample()), NOW)
     assert isinstance(verdict, Verified), verdict
-    expected = Grade.NONE if isinstance(provider_source.recipe.proof, NoProof) else provider_source.recipe.grade
+    expected = ProofStrength.NONE if isinstance(provider_source.recipe.proof, NoProof) else provider_source.recipe.grade
     assert verdict.grade is expected
 
 
@@ -50,7 +50,7 @@ def test_mutant_the_matrix_sees_a_shared_secret():
 
 @guarded
 def test_one_changed_byte_of_a_signed_body_is_refused(provider_source: ProviderSource):
-    if provider_source.recipe.grade is not Grade.BODY:
+    if provider_source.recipe.grade is not ProofStrength.BODY:
         pytest.skip("its signature does not cover the whole body")
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     if request.body:
@@ -80,7 +80,7 @@ def test_without_its_proof_it_is_refused_with_a_status_that_means_nothing_else(p
     if isinstance(provider_source.recipe.proof, Token) or request.method == "GET":
         request = replace(request, url=provider_source.url, query="")
     verdict = provider_source.verifier().verify(request, NOW)
-    assert isinstance(verdict, Rejected | KeyWanted), verdict
+    assert isinstance(verdict, Rejected | KeyRequired), verdict
     if isinstance(verdict, Rejected):
         assert verdict.status == 401
         assert verdict.status not in provider_source.recipe.stop_statuses | FORBIDDEN
@@ -89,7 +89,7 @@ def test_without_its_proof_it_is_refused_with_a_status_that_means_nothing_else(p
 @every
 def test_the_same_request_again_has_the_same_key_and_another_has_another(provider_source: ProviderSource):
     verifier = provider_source.verifier()
-    if provider_source.recipe.id.is_repeatable and not provider_source.recipe.id.places:
+    if provider_source.recipe.id.is_repeatable and not provider_source.recipe.id.selectors:
         pytest.skip("its requests may repeat and mean something else")
     keys = []
     for word in ("sample", "simple"):
@@ -117,15 +117,15 @@ def test_a_recipe_says_what_its_users_need(recipe):
     assert recipe.docs.startswith("https://"), recipe.docs
     assert recipe.title
     described = recipe.describe()
-    assert described["grade"] in {grade.value for grade in Grade}
-    unknown = set(recipe.sure) - set(recipe.__dataclass_fields__)
+    assert described["grade"] in {grade.value for grade in ProofStrength}
+    unknown = set(recipe.confidence) - set(recipe.__dataclass_fields__)
     assert unknown == set(), "sure names facts by field"
     for one in (recipe, *recipe.schemes.values()):
         assert one.name == recipe.name
         assert isinstance(one.proof, Token | Addresses | NoProof) or one.grade in {
-            Grade.BODY,
-            Grade.METADATA,
-            Grade.TOKEN,
+            ProofStrength.BODY,
+            ProofStrength.METADATA,
+            ProofStrength.TOKEN,
         }
 
 
@@ -200,7 +200,7 @@ REFERENCE = [
 
 def test_every_provider_promised_is_there():
     for name in REFERENCE:
-        find(name)
+        find_recipe(name)
 
 
 def test_a_sample_needs_no_body_of_ones_own():

@@ -22,11 +22,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.providers import find, payments
-from boathook.inbound.proving.keyring import KeyRing
-from boathook.inbound.verdict import Challenge, KeyWanted, Reason, Rejected, Request
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Challenge, KeyRequired, Reason, Rejected, Request
+from boathook.providers import find_recipe, payments
 from boathook.testing import make_keys, signed_request
+from boathook.verification.keyring import KeyRing
 from tests.providers.payment_requests import (
     FORM,
     URL,
@@ -192,7 +192,7 @@ judged = pytest.mark.parametrize(
 
 def sample(judge: Judge) -> bytes:
     """The recipe's own sample, with letters and spacing that a parser would not keep."""
-    recipe = find(judge.provider)
+    recipe = find_recipe(judge.provider)
     scheme = judge.settings.get("scheme")
     body = (recipe.schemes[scheme] if scheme else recipe).sample.body
     return body.replace(b"{", '{ "Жуковский":"✓",'.encode(), 1)
@@ -205,7 +205,7 @@ def by_library(judge: Judge, body: bytes, secret: str | None = None, now: float 
 @judged
 def test_what_the_library_signs_is_taken(judge):
     verdict = verified(source(judge.provider, judge.secret, **judge.settings), by_library(judge, sample(judge)), NOW)
-    assert verdict.grade is Grade.BODY
+    assert verdict.grade is ProofStrength.BODY
 
 
 @judged
@@ -283,15 +283,15 @@ def test_stripe_signs_under_two_secrets_while_one_is_rotated():
 
 def test_the_count_of_pending_webhooks_is_no_conflict():
     assert "pending_webhooks" in stripe.Event.__annotations__
-    assert find("stripe").volatile == ("pending_webhooks",)
+    assert find_recipe("stripe").volatile == ("pending_webhooks",)
 
 
 def test_square_signs_the_address():
-    body = find("square").sample.body
+    body = find_recipe("square").sample.body
     request = from_signed(signed_request("square", "a secret", body, url=URL))
     elsewhere = replace(request, url=URL.replace("shop=1", "shop=2"))
     assert rejection_reason(source("square", "a secret"), elsewhere, NOW) is Reason.SIGNATURE_MISMATCH
-    assert find("square").signs_url
+    assert find_recipe("square").signs_url
 
 
 def test_razorpays_id_is_not_signed_so_the_body_is_remembered():
@@ -327,7 +327,7 @@ def test_mollies_classic_webhooks_are_events_each_because_all_look_alike():
     )
     verifier = source("mollie", unsigned=True)
     verdicts = [verified(verifier, request, NOW + later) for later in (0.0, 60.0)]
-    assert verdicts[0].grade is Grade.NONE
+    assert verdicts[0].grade is ProofStrength.NONE
     assert verdicts[0].dedup_key != verdicts[1].dedup_key
 
 
@@ -366,7 +366,7 @@ REFUNDED = {**PAID, "eventCode": "REFUND", "pspReference": "853587031437598F", "
 @pytest.mark.judge("adyen")
 def test_adyens_items_are_each_verified_and_named():
     verdict = verified(source("adyen", HEX_KEY), make_request(adyen_body(PAID, REFUNDED), {}), NOW)
-    assert verdict.grade is Grade.METADATA
+    assert verdict.grade is ProofStrength.METADATA
     assert [(item.type, item.dedup_key) for item in verdict.items] == [
         ("AUTHORISATION", "item:7914073381342284.AUTHORISATION.true"),
         ("REFUND", "item:853587031437598F.REFUND.true"),
@@ -411,9 +411,11 @@ def test_mutant_looking_at_the_first_item_only_would_let_forged_ones_in(monkeypa
     assert rejection_reason(source("adyen", HEX_KEY), make_request(forged, {}), NOW) is Reason.SIGNATURE_MISMATCH
     first_only = replace(
         payments.ADYEN,
-        proof=replace(payments.ADYEN.proof, state=lambda facts, key: payments._state_items(facts, key)[:1]),
+        proof=replace(
+            payments.ADYEN.proof, read_signed_parts=lambda reader, key: payments._state_items(reader, key)[:1]
+        ),
     )
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: first_only)
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: first_only)
     assert len(verified(source("adyen", HEX_KEY), make_request(forged, {}), NOW).items) == 2
 
 
@@ -456,7 +458,7 @@ def braintree_request(kind: str, **changes: str) -> Request:
 )
 def test_what_braintree_signs_is_taken(kind):
     verdict = verified(source("braintree", PRIVATE, public_key=PUBLIC), braintree_request(kind), NOW)
-    assert (verdict.grade, verdict.type) == (Grade.BODY, kind)
+    assert (verdict.grade, verdict.type) == (ProofStrength.BODY, kind)
 
 
 @pytest.mark.judge("braintree")
@@ -540,7 +542,7 @@ def test_mutant_with_a_wider_alphabet_a_challenge_would_sign_an_event(monkeypatc
     shake = payments.BRAINTREE.handshakes[0]
     any_text = replace(shake, answer=replace(shake.answer, allowed=re.compile(r"[\s\S]+")))
     careless = replace(payments.BRAINTREE, handshakes=(any_text,))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: careless)
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: careless)
     verifier = source("braintree", PRIVATE, public_key=PUBLIC)
     payload = base64.encodebytes(b"<notification><kind>disbursement</kind></notification>").decode()
     answer = verifier.verify(challenge(payload), NOW)
@@ -609,7 +611,7 @@ def paypal_source(key: rsa.RSAPrivateKey) -> Any:
 @pytest.mark.judge("paypal")
 def test_what_paypal_signs_is_taken(paypal_key):
     verdict = verified(paypal_source(paypal_key), paypal_request(paypal_key), NOW)
-    assert (verdict.grade, verdict.type) == (Grade.METADATA, "PAYMENT.CAPTURE.COMPLETED")
+    assert (verdict.grade, verdict.type) == (ProofStrength.METADATA, "PAYMENT.CAPTURE.COMPLETED")
     assert verdict.dedup_key == "WH-2WR32451HC0233532-67976317FL4543714"
     assert verdict.timestamp == datetime.fromtimestamp(int(NOW), UTC)
 
@@ -649,7 +651,7 @@ def test_a_retry_with_its_first_stamp_is_taken_three_days_later(paypal_key):
 
 def test_an_unknown_certificate_is_asked_for(paypal_key):
     verdict = source("paypal", webhook_id=WEBHOOK_ID).verify(paypal_request(paypal_key), NOW)
-    assert verdict == KeyWanted(url=CERT_URL)
+    assert verdict == KeyRequired(url=CERT_URL)
 
 
 @pytest.mark.parametrize(
@@ -680,7 +682,7 @@ def test_paypals_own_hosts_are_asked(paypal_key, host):
     verdict = source("paypal", webhook_id=WEBHOOK_ID).verify(
         paypal_request(paypal_key, **{"PAYPAL-CERT-URL": url}), NOW
     )
-    assert verdict == KeyWanted(url=url)
+    assert verdict == KeyRequired(url=url)
 
 
 def forge_checksum(template: bytes, wanted: int) -> bytes:
@@ -720,13 +722,13 @@ def forged_from(good: Request) -> Request:
 def test_a_forgery_by_paypals_weak_checksum_is_only_a_replay_of_what_was_captured(paypal_key):
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)
     genuine, forged = (verified(verifier, request, NOW) for request in (good, forged_from(good)))
-    assert (forged.dedup_key, forged.grade) == ("WH-forged", Grade.METADATA)
+    assert (forged.dedup_key, forged.grade) == ("WH-forged", ProofStrength.METADATA)
     assert genuine.replay_material == forged.replay_material is not None
 
 
 def test_mutant_without_remembering_transmissions_the_forgery_would_be_an_event(paypal_key, monkeypatch):
-    careless = replace(payments.PAYPAL, proof=replace(payments.PAYPAL.proof, signs_once=False))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: careless)
+    careless = replace(payments.PAYPAL, proof=replace(payments.PAYPAL.proof, is_signed_once=False))
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: careless)
     verifier, good = paypal_source(paypal_key), paypal_request(paypal_key)
     genuine, forged = (verified(verifier, request, NOW) for request in (good, forged_from(good)))
     assert genuine.replay_material != forged.replay_material

@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, urlencode
 import pytest
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.providers import find, payments_russia
-from boathook.inbound.providers.proofs import Addresses
-from boathook.inbound.verdict import Challenge, Reason, Rejected, Request
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Challenge, Reason, Rejected, Request
+from boathook.providers import find_recipe, payments_russia
+from boathook.providers.schemes import Addresses
 from boathook.testing import signed_request
 from tests.providers.payment_requests import (
     FORM,
@@ -73,7 +73,7 @@ PAYMENT = b'{"type":"notification","event":"payment.succeeded","object":{"id":"2
 def test_yookassas_own_addresses_are_taken(client):
     assert SecurityHelper().is_ip_trusted(client)
     verdict = verified(source("yookassa"), make_request(PAYMENT, {}, client=client), NOW)
-    assert (verdict.grade, verdict.type) == (Grade.ADDRESS, "payment.succeeded")
+    assert (verdict.grade, verdict.type) == (ProofStrength.ADDRESS, "payment.succeeded")
     assert verdict.dedup_key == "22d6d597-000f-5000-9000-145f6df21d6f.payment.succeeded"
 
 
@@ -120,7 +120,7 @@ def test_cloudpayments_package_and_boathook_agree_on_posts(judge, body):
     assert {"Content-HMAC": by_package} == content_hmac(body)
     request = make_request(body, {"Content-HMAC": by_package}, url=f"{ADDRESS}?kind=pay")
     verdict = verified(source("cloudpayments", SECRET), request, NOW)
-    assert (verdict.dedup_key, verdict.type, verdict.grade) == ("pay.1000001", "pay", Grade.BODY)
+    assert (verdict.dedup_key, verdict.type, verdict.grade) == ("pay.1000001", "pay", ProofStrength.BODY)
     assert verdict.reply is not None
     assert (verdict.reply.status, json.loads(verdict.reply.body)) == (200, {"code": 0})
     assert verdict.reply.content_type == "application/json"
@@ -221,7 +221,7 @@ def tbank_request(fields: dict[str, Any], token: str) -> Request:
 def test_the_vector_of_tbanks_documentation_is_taken(name):
     assert tbank_token(DOCUMENTED, PASSWORD) == TOKEN
     verdict = verified(source(name, PASSWORD), tbank_request(DOCUMENTED, TOKEN), NOW)
-    assert (verdict.grade, verdict.type) == (Grade.METADATA, "AUTHORIZED")
+    assert (verdict.grade, verdict.type) == (ProofStrength.METADATA, "AUTHORIZED")
     assert verdict.dedup_key == f"8742591.AUTHORIZED.{TOKEN}"
     assert verdict.reply is not None
     assert (verdict.reply.status, verdict.reply.body) == (200, b"OK")
@@ -268,9 +268,12 @@ def test_a_password_in_a_forged_request_is_not_hashed():
 
 
 def test_mutant_a_password_taken_from_the_body_would_verify_any_request(monkeypatch):
-    recipe = find("t-bank")
-    mine = replace(recipe, proof=replace(recipe.proof, state=lambda facts, _: recipe.proof.state(facts, "mine")))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: mine)
+    recipe = find_recipe("t-bank")
+    mine = replace(
+        recipe,
+        proof=replace(recipe.proof, read_signed_parts=lambda reader, _: recipe.proof.read_signed_parts(reader, "mine")),
+    )
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: mine)
     fields = {**DOCUMENTED, "Password": "mine"}
     verified(source("t-bank", PASSWORD), tbank_request(fields, tbank_token(fields, "mine")), NOW)
 
@@ -323,7 +326,7 @@ def test_robokassas_notices_are_taken(make, algorithm):
     signature = robokassa_signature(PAID, PASSWORD_2, algorithm)
     for written in (signature, signature.upper()):
         verdict = verified(verifier, make({**PAID, "SignatureValue": written}), NOW)
-        assert (verdict.grade, verdict.dedup_key) == (Grade.METADATA, f"1001.{written}")
+        assert (verdict.grade, verdict.dedup_key) == (ProofStrength.METADATA, f"1001.{written}")
         assert verdict.reply is not None
         assert (verdict.reply.status, verdict.reply.body) == (200, b"OK1001")
     assert verifier.methods == {"GET" if make is got else "POST"}
@@ -417,7 +420,7 @@ ORDER = {"Name": "Вася", "tranid": "1001:2002", "formid": "form1001"}
 def test_tildas_key_is_looked_for_where_the_owner_says(settings, headers, fields):
     verifier = source("tilda", SECRET, **settings)
     verdict = verified(verifier, posted({**ORDER, **fields}, headers), NOW)
-    assert (verdict.grade, verdict.type, verdict.dedup_key) == (Grade.TOKEN, "form1001", "1001:2002")
+    assert (verdict.grade, verdict.type, verdict.dedup_key) == (ProofStrength.TOKEN, "form1001", "1001:2002")
     assert verdict.reply is not None
     assert (verdict.reply.status, verdict.reply.body) == (200, b"ok")
     assert rejection_reason(verifier, posted(ORDER), NOW) is Reason.TOKEN_MISSING
@@ -452,7 +455,7 @@ def test_tildas_question_when_the_address_is_saved_is_answered_and_no_event():
 def test_tilda_without_a_key_needs_the_owners_word():
     with pytest.raises(ConfigError, match="unsigned"):
         source("tilda")
-    assert verified(source("tilda", unsigned=True), posted(ORDER), NOW).grade is Grade.NONE
+    assert verified(source("tilda", unsigned=True), posted(ORDER), NOW).grade is ProofStrength.NONE
     with pytest.raises(ConfigError, match=r"sources\.test\.field: header is set too"):
         source("tilda", SECRET, header="X-Key", field="key")
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.providers import find
-from boathook.inbound.providers.recipe import Sure
-from boathook.inbound.verdict import Rejected
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Rejected
+from boathook.providers import find_recipe
+from boathook.providers.recipe import Confidence
 from boathook.testing import sign, signed_request
 from tests.unit.verifier_factory import NOW, URL, request, verifier
 
@@ -40,7 +40,11 @@ def reason(verdict: object) -> str:
 def test_suno_signs_task_and_moment_as_its_documentation_shows():
     suno = verifier("suno", SECRET)
     verdict = suno.verify(suno_request(song()), NOW)
-    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("complete", "suno:2fac9f72:complete", Grade.METADATA)
+    assert (verdict.type, verdict.dedup_key, verdict.grade) == (
+        "complete",
+        "suno:2fac9f72:complete",
+        ProofStrength.METADATA,
+    )
     assert verdict.timestamp.timestamp() == NOW
     assert reason(suno.verify(suno_request(song(task="2fac9f73")), NOW)) == "signature_mismatch"
     assert reason(suno.verify(suno_request(song(), secret="other"), NOW)) == "signature_mismatch"
@@ -82,7 +86,7 @@ def test_sunos_other_callbacks_name_the_task_otherwise(document, key, type):
 def test_suno_sends_unsigned_where_no_key_is_set():
     sent = request(json.dumps(song()).encode(), {"x-delivery-id": "d1"})
     verdict = verifier("suno", secrets=(), unsigned=True).verify(sent, NOW)
-    assert (verdict.grade, verdict.dedup_key) == (Grade.NONE, "d1")
+    assert (verdict.grade, verdict.dedup_key) == (ProofStrength.NONE, "d1")
     assert verdict.kept_headers["x-delivery-id"] == "d1"
 
 
@@ -148,7 +152,7 @@ def test_musicapi_signs_moment_and_body():
     }
     source = verifier("suno-musicapi", SECRET)
     verdict = source.verify(request(body, headers), NOW)
-    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("song.completed", "w1", Grade.BODY)
+    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("song.completed", "w1", ProofStrength.BODY)
     assert verdict.replay_material == STAMP.encode() + b"." + body
     assert reason(source.verify(request(body[:-1] + b" }", headers), NOW)) == "signature_mismatch"
     assert reason(source.verify(request(body, headers), NOW + 301)) == "timestamp_too_old"
@@ -168,9 +172,9 @@ def test_sunoapi_com_signs_the_body():
 
 def test_what_nobody_published_is_marked_so():
     for name in ("rentprog", "umnico"):
-        assert find(name).sure["proof"] is Sure.MEMORY
-    assert find("suno-sunoapi").sure["proof"] is Sure.SECONDARY
-    assert "proof" not in find("suno").sure
+        assert find_recipe(name).confidence["proof"] is Confidence.MEMORY
+    assert find_recipe("suno-sunoapi").confidence["proof"] is Confidence.SECONDARY
+    assert "proof" not in find_recipe("suno").confidence
 
 
 # Car rental: the owner says how they prove themselves
@@ -197,7 +201,7 @@ TYPES = {"rentprog": "booking_update", "umnico": "message.incoming"}
 def test_presets_take_a_token_wherever_the_owner_puts_it(name, settings, headers, query):
     source = verifier(name, "geheim", **settings)
     verdict = source.verify(request(BOOKING, headers, query=query), NOW)
-    assert (verdict.type, verdict.grade) == (TYPES[name], Grade.TOKEN)
+    assert (verdict.type, verdict.grade) == (TYPES[name], ProofStrength.TOKEN)
     assert verdict.dedup_key.startswith("sha256:")
     other = verifier(name, "other", **settings)
     assert reason(other.verify(request(BOOKING, headers, query=query), NOW)) == "token_mismatch"
@@ -217,7 +221,7 @@ def test_presets_sign_as_the_generic_provider(name):
     signature = "sha256=" + hmac.new(b"geheim", BOOKING, "sha256").hexdigest()
     source = verifier(name, "geheim", **settings)
     verdict = source.verify(request(BOOKING, {"x-sig": signature}), NOW)
-    assert (verdict.type, verdict.dedup_key, verdict.grade) == (TYPES[name], "1", Grade.BODY)
+    assert (verdict.type, verdict.dedup_key, verdict.grade) == (TYPES[name], "1", ProofStrength.BODY)
     assert reason(source.verify(request(BOOKING + b" ", {"x-sig": signature}), NOW)) == "signature_mismatch"
     assert sign(name, "geheim", BOOKING, **settings)["x-sig"] == signature
 
@@ -227,14 +231,14 @@ def test_presets_take_all_only_where_the_owner_says_so(name):
     with pytest.raises(ConfigError, match=r"sources\.test\.secrets"):
         verifier(name, secrets=())
     verdict = verifier(name, secrets=(), unsigned=True).verify(request(BOOKING, {}), NOW)
-    assert (verdict.grade, verdict.type) == (Grade.NONE, TYPES[name])
+    assert (verdict.grade, verdict.type) == (ProofStrength.NONE, TYPES[name])
 
 
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"header": "X-A", "query": "b"}, r"sources\.test\.header: write where the token stands"),
+        ({"header": "X-A", "query": "b"}, r"sources\.test\.header: set the location of the token"),
         ({"prefix": "Bearer "}, r"sources\.test\.prefix"),
         ({"scheme": "rsa"}, r'sources\.test\.scheme: .*"hmac"'),
         ({"scheme": "hmac", "query": "key"}, r"sources\.test\.query: .*no such setting"),

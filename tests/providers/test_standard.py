@@ -11,8 +11,8 @@ from svix.webhooks import Webhook as SvixWebhook
 from svix.webhooks import WebhookVerificationError
 
 from boathook.domain.errors import ConfigError
-from boathook.inbound.providers import find
-from boathook.inbound.verdict import Rejected, Verified
+from boathook.domain.verification import Rejected, Verified
+from boathook.providers import find_recipe
 from boathook.testing import make_keys, sign
 from tests.providers.source_factory import NOW
 from tests.unit.verifier_factory import STANDARD_SECRET, request, verifier
@@ -155,4 +155,4 @@ def test_a_public_key_is_no_secret_of_the_symmetric_form():
 
 
 def test_gone_would_make_them_stop():
-    assert find("standard-webhooks").stop_statuses == {410}
+    assert find_recipe("standard-webhooks").stop_statuses == {410}

@@ -12,11 +12,11 @@ from hubspot.exceptions import InvalidSignatureTimestampError
 from hubspot.utils.signature import Signature
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.providers import find
-from boathook.inbound.verdict import Challenge, Reason, Rejected, SourceSpec, Verified
-from boathook.inbound.verify import Verifier
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Challenge, Reason, Rejected, SourceSpec, Verified
+from boathook.providers import find_recipe
 from boathook.testing import sign, signed_request
+from boathook.verification.verifier import Verifier
 from tests.providers.request_factory import NOW, URL, altered, base64_mac, hex_mac, request, verdict_of, verifier
 
 SECRET = "a signing secret"
@@ -87,7 +87,7 @@ def test_what_is_signed_by_hand_is_taken(provider):
     body = BODIES[provider]
     verdict = verdict_of(provider, SECRET, by_hand(provider, body), body)
     assert isinstance(verdict, Verified), verdict
-    assert verdict.grade is Grade.BODY
+    assert verdict.grade is ProofStrength.BODY
 
 
 @every
@@ -137,7 +137,7 @@ def test_events_are_named(provider, key, type):
 
 @pytest.mark.parametrize(("provider", "statuses"), [("typeform", {404, 410}), ("intercom", {410})])
 def test_statuses_that_would_switch_the_sender_off_are_known(provider, statuses):
-    assert find(provider).stop_statuses == statuses
+    assert find_recipe(provider).stop_statuses == statuses
 
 
 # Dropbox.
@@ -171,9 +171,9 @@ def test_dropbox_says_the_same_of_the_next_change_and_is_heard():
 
 
 def test_mutant_with_the_body_as_its_key_the_next_change_would_be_lost(monkeypatch):
-    recipe = find("dropbox")
+    recipe = find_recipe("dropbox")
     once = replace(recipe, id=replace(recipe.id, is_repeatable=False))
-    monkeypatch.setattr("boathook.inbound.settling.find", lambda _name: once)
+    monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: once)
     assert dropbox(NOW).dedup_key == dropbox(NOW + 1).dedup_key
 
 
@@ -441,7 +441,7 @@ def test_xero_intends_to_be_received_and_to_be_refused():
 def test_xero_wants_silence():
     verdict = verdict_of("xero", SECRET, by_hand("xero", BODIES["xero"]), BODIES["xero"])
     assert (verdict.reply.status, verdict.reply.body) == (200, b"")
-    assert find("xero").wants_silence
+    assert find_recipe("xero").has_empty_error_body
 
 
 def test_xero_items_are_one_by_one():

@@ -22,14 +22,15 @@ from boathook.config import load
 from boathook.domain import signing
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
-from boathook.inbound import encoding, limits, protocol
-from boathook.inbound.app import IngestApp
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.gates import compile_gates
-from boathook.inbound.limits import Connections, Rate
-from boathook.inbound.listener import Listener
-from boathook.inbound.protocol import House
-from boathook.telemetry import log
+from boathook.http import connection, limits
+from boathook.http.connection import ConnectionRegistry
+from boathook.http.limits import ConnectionLimiter, RateLimiter
+from boathook.http.listener import Listener
+from boathook.ingest import content_encoding
+from boathook.ingest.app import IngestApp
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.sources import compile_sources
+from boathook.observability import log
 
 
 class MemoryIntake:
@@ -77,13 +78,13 @@ class InspectionApp:
 
 def count_macs(inspection: InspectionApp) -> None:
     """Count every signature that is computed."""
-    digest = signing.Mac.digest
+    digest = signing.HmacKey.digest
 
-    def counted(self: signing.Mac, chunks: Any) -> bytes:
+    def counted(self: signing.HmacKey, chunks: Any) -> bytes:
         inspection.macs += 1
         return digest(self, chunks)
 
-    signing.Mac.digest = counted  # type: ignore[method-assign]
+    signing.HmacKey.digest = counted  # type: ignore[method-assign]
 
 
 def apply_mutant(name: str) -> None:
@@ -93,28 +94,30 @@ def apply_mutant(name: str) -> None:
         case "":
             return
         case "no deadlines":
-            patch(protocol.Connection, "check", lambda _self, _now: None)
+            patch(connection.Connection, "check", lambda _self, _now: None)
         case "no end of flushing":
-            patch(protocol.Connection, "_has_unread_answer", lambda _self: False)
+            patch(connection.Connection, "_has_unread_answer", lambda _self: False)
         case "no judge of heads":
-            patch(protocol, "_refusal_of_head", lambda _watched, _version: None)
+            patch(connection, "_head_error", lambda _watched, _version: None)
         case "lenient parser":
-            patch(protocol, "_refusal_of_head", lambda _watched, _version: None)
+            patch(connection, "_head_error", lambda _watched, _version: None)
             patch(
-                protocol.Connection, "connection_made", partialmethod(_leniently, protocol.Connection.connection_made)
+                connection.Connection,
+                "connection_made",
+                partialmethod(_leniently, connection.Connection.connection_made),
             )
         case "no cap on decoding":
-            patch(encoding.Decoder, "__call__", _decode_all)
+            patch(content_encoding.Decoder, "__call__", _decode_all)
         case "no cap on chunks":
-            patch(protocol, "_MOST_CHUNKS", sys.maxsize)
-            patch(protocol, "_MOST_FRAMING", sys.maxsize)
+            patch(connection, "_MAX_CHUNKS", sys.maxsize)
+            patch(connection, "_MAX_FRAMING_BYTES", sys.maxsize)
         case "no rate":
-            patch(limits.Rate, "wait_s", lambda _self, _key, _now: 0.0)
+            patch(limits.RateLimiter, "wait_s", lambda _self, _key, _now: 0.0)
         case _:
             raise ValueError(name)
 
 
-def _leniently(self: protocol.Connection, made: Any, transport: Any) -> None:
+def _leniently(self: connection.Connection, made: Any, transport: Any) -> None:
     made(self, transport)
     self.parser.set_dangerous_leniencies(
         lenient_headers=True,
@@ -126,7 +129,7 @@ def _leniently(self: protocol.Connection, made: Any, transport: Any) -> None:
     )
 
 
-def _decode_all(self: encoding.Decoder, body: bytes) -> bytes:
+def _decode_all(self: content_encoding.Decoder, body: bytes) -> bytes:
     self.decoded = zlib.decompress(body, wbits=zlib.MAX_WBITS | 32)
     return self.decoded
 
@@ -150,16 +153,16 @@ async def main() -> None:
     inspection = InspectionApp(memory)
     count_macs(inspection)
     app = IngestApp(
-        compile_gates(settings),
+        compile_sources(settings),
         memory,
-        Arrivals(router, read_router),
+        EventBuilder(router, read_router),
         quarantine=None,
         others=inspection,
-        client_rate=Rate(bounds.client_rate, bounds.client_burst) if bounds.client_rate else None,
+        client_rate=RateLimiter(bounds.client_rate, bounds.client_burst) if bounds.client_rate else None,
         trusted_proxies=settings.server.trusted_proxies,
     )
-    connections = Connections(bounds.max_connections, bounds.max_connections_per_client)
-    listener = Listener(House(app, bounds, connections, settings.server.trusted_proxies))
+    connections = ConnectionLimiter(bounds.max_connections, bounds.max_connections_per_client)
+    listener = Listener(ConnectionRegistry(app, bounds, connections, settings.server.trusted_proxies))
     await listener.start(socket.socket(fileno=int(sys.argv[1])))
     await asyncio.Event().wait()
 

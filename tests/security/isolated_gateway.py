@@ -11,9 +11,9 @@ from typing import Final
 import psutil
 import psycopg
 
-from boathook.journal import migrations
-from boathook.journal.embedded import EmbeddedServer
-from boathook.outbound.loopback import Answer, Client
+from boathook.db import migrations
+from boathook.db.embedded import EmbeddedServer
+from boathook.http_client.loopback import LoopbackClient, LoopbackResponse
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.conftest import open_folder
 from tests.support import until
@@ -23,9 +23,9 @@ Sent = tuple[bytes, dict[str, str]]
 
 SPY: Final = """
 import os
-from boathook.domain import documents
-from boathook.inbound import extract
-from boathook.inbound.proving import hints
+from boathook.domain import json_document
+from boathook.providers import extractor
+from boathook.verification import diagnostics
 
 place = "looks.txt"
 
@@ -37,9 +37,9 @@ def told(call):
         return call(*args, **named)
     return spy
 
-documents.parse = hints.parse = told(documents.parse)
-extract.Picker.pick = told(extract.Picker.pick)
-explain = hints.explain
+json_document.parse = diagnostics.parse = told(json_document.parse)
+extractor.FieldExtractor.extract = told(extractor.FieldExtractor.extract)
+explain = diagnostics.explain
 
 def explaining(*args):
     global place
@@ -49,7 +49,7 @@ def explaining(*args):
     finally:
         place = "looks.txt"
 
-hints.explain = explaining
+diagnostics.explain = explaining
 """
 """A sitecustomize.py that counts how often a body is parsed as JSON, separately for verification and for the diagnosis of
 stored rejections. The modules that parse import these names."""
@@ -90,15 +90,15 @@ def memory_bytes(running: BoathookProcess) -> int:
     return int(psutil.Process(child.pid).memory_info().rss)
 
 
-def post_all(running: BoathookProcess, requests: Sequence[Sent], *, connections: int = 24) -> list[Answer]:
+def post_all(running: BoathookProcess, requests: Sequence[Sent], *, connections: int = 24) -> list[LoopbackResponse]:
     """Send all requests over a few keep-alive connections, and return the responses in order."""
 
-    async def run() -> list[Answer]:
+    async def run() -> list[LoopbackResponse]:
         waiting = iter(enumerate(requests))
-        answers: dict[int, Answer] = {}
+        answers: dict[int, LoopbackResponse] = {}
 
         async def send_next() -> None:
-            client = Client(running.port)
+            client = LoopbackClient(running.port)
             for number, (body, headers) in waiting:
                 answers[number] = await _sent(client, headers, body)
             client.close()
@@ -109,7 +109,7 @@ def post_all(running: BoathookProcess, requests: Sequence[Sent], *, connections:
     return asyncio.run(run())
 
 
-async def _sent(client: Client, headers: dict[str, str], body: bytes) -> Answer:
+async def _sent(client: LoopbackClient, headers: dict[str, str], body: bytes) -> LoopbackResponse:
     try:
         return await client.request("POST", IN, headers, body)
     except ConnectionError:  # a connection that the gateway closed meanwhile

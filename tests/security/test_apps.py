@@ -13,23 +13,23 @@ import pytest
 from websockets.frames import Opcode
 
 from boathook import Boathook
-from boathook.admin.platform import open_platform
 from boathook.cli.apps import tables
-from boathook.cli.commands import read_opening
+from boathook.cli.commands import parse_global_options
 from boathook.config import load
-from boathook.dispatch import chores
-from boathook.domain.errors import ConfigError, JournalError, JournalUnavailable
+from boathook.db.database import Database
+from boathook.db.migrations import list_pending, migrate
+from boathook.delivery import chores
+from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from boathook.handlers.manifest import Chore
-from boathook.inbound import sockets
-from boathook.inbound.shape import compile_shape
-from boathook.journal.database import Database
-from boathook.journal.migrations import migrate, pending
+from boathook.http import websocket
+from boathook.observability import meters
+from boathook.observability.exporters import MetricHistory, merge, to_prometheus
 from boathook.server import console, mounts
+from boathook.server.asgi_guard import WebSocketGuard
 from boathook.server.lifespan import Lifespan
 from boathook.server.loading import load_apps, with_apps
-from boathook.server.visits import SocketVisit
-from boathook.telemetry import emit
-from boathook.telemetry.exporters import History, merge, to_prometheus
+from boathook.service.app_platform import open_platform
+from boathook.verification.body_schema import compile_body_schema
 from tests.postgres.api_client import make_context, make_token
 from tests.postgres.test_mounts import MountClient
 from tests.support import eventually
@@ -100,7 +100,7 @@ hook = Boathook("shelf", settings=Own)
 
     @pytest.mark.parametrize("arguments", [["--config"], ["-c"], ["--config="]])
     def test_half_an_option_is_no_fault_of_ours(self, arguments: list[str]):
-        assert read_opening(arguments)[1] is None
+        assert parse_global_options(arguments)[1] is None
 
 
 class TestMetrics:
@@ -110,7 +110,7 @@ class TestMetrics:
         hook.counter(f"shelf_{label}_total", "x", label).add(2, **{label: "a"})
         hook.gauge(f"shelf_{label}", "x", label).set(3, **{label: "a"})
         hook.histogram(f"shelf_{label}_seconds", "x", label).observe(1, **{label: "a"})
-        assert emit.snapshot()[f"shelf_{label}_total"] == [[["a"], 2]]
+        assert meters.snapshot()[f"shelf_{label}_total"] == [[["a"], 2]]
 
     @pytest.mark.parametrize("labels", [("le",), ("a", "a"), ("__name__",)])
     def test_labels_that_would_spoil_all_metrics_are_refused(self, same_metrics: None, labels: tuple[str, ...]):
@@ -132,7 +132,7 @@ class TestMetrics:
         assert lines[0] == rb"# HELP shelf_books_total first\nsecond \\ third"
         assert [line[-2:] for line in lines[2:]] == [b" 2"] * 3
         assert len(text) < 100_000
-        assert max(len(str(key)) for key in emit._quick) < 1_000
+        assert max(len(str(key)) for key in meters._series_cache) < 1_000
 
 
 def test_settings_show_no_secret_of_an_app(place: Place):
@@ -146,9 +146,9 @@ class TestHostileBodies:
         for _ in range(100):
             leaf = [leaf]
         body = json.dumps(leaf).encode()
-        shape = compile_shape("books", TREE)
+        shape = compile_body_schema("books", TREE)
         began = time.thread_time()
-        assert "steps" in (shape.fault_of(body) or "")
+        assert "steps" in (shape.find_error(body) or "")
         spent = time.thread_time() - began
         began = time.thread_time()
         repr(json.loads(body))
@@ -157,13 +157,13 @@ class TestHostileBodies:
     def test_a_large_body_is_still_judged_through_several_alternatives(self):
         body = json.dumps([[["x" * 900_000]]]).encode()
         schema = {"anyOf": [{"type": "integer"}, {"type": "array"}], "items": {"anyOf": [{"type": "null"}, {}]}}
-        assert compile_shape("books", schema).fault_of(body) is None
+        assert compile_body_schema("books", schema).find_error(body) is None
 
 
 def test_mutant_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: pytest.MonkeyPatch):
-    from boathook.inbound import schemas
+    from boathook.verification import json_schema
 
-    monkeypatch.setattr(schemas, "_TOLD", 10**12)
+    monkeypatch.setattr(json_schema, "_MESSAGE_CHARS_PER_STEP", 10**12)
     with pytest.raises(AssertionError):
         TestHostileBodies().test_what_is_told_of_large_bodies_costs_little(list(range(130_000)))
 
@@ -199,7 +199,7 @@ class TestFloodsOfFrames:
         assert harness.wire.is_closed
 
     async def test_mutant_where_all_is_read_at_once_thousands_are_held(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(sockets, "_SLICE", 1 << 30)
+        monkeypatch.setattr(websocket, "_READ_CHUNK", 1 << 30)
         with pytest.raises(AssertionError):
             await self.test_tiny_messages_in_one_piece_are_held_as_they_came()
 
@@ -224,7 +224,7 @@ class TestApplicationsThatExit:
 
     async def test_end_their_websocket_and_not_the_gateway(self):
         client = Client()
-        await SocketVisit(client.receive, client.send, "req_1", None).run(self.leave, {"path": "/x"})
+        await WebSocketGuard(client.receive, client.send, "req_1", None).run(self.leave, {"path": "/x"})
         assert client.got[0]["status"] == 500
 
     async def test_end_their_life_and_not_the_gateway(self):
@@ -238,7 +238,7 @@ class TestApplicationsThatExit:
             raise SystemExit(3)
 
         await chores._do(chores._Owned("shelf", Chore(name="tidy", every_s=1.0, function=leave)))
-        assert emit.snapshot()["boathook_chores_total"][-1][0] == ["shelf", "tidy", "failed"]
+        assert meters.snapshot()["boathook_chores_total"][-1][0] == ["shelf", "tidy", "failed"]
 
 
 class TestTransactionsWithinTransactions:
@@ -257,7 +257,7 @@ class TestTransactionsWithinTransactions:
 
         try:
             ends = await asyncio.wait_for(asyncio.gather(*(nest() for _ in range(6)), return_exceptions=True), 300)
-            assert any(isinstance(end, JournalUnavailable) and "connection" in str(end) for end in ends)
+            assert any(isinstance(end, DatabaseUnavailable) and "connection" in str(end) for end in ends)
             async with hook.transaction() as tx:
                 assert await tx.fetchval("select 1") == 1
         finally:
@@ -272,23 +272,23 @@ class TestMigrations:
     async def test_a_file_that_is_not_utf8_is_named(self, pg_url: str, folder: Path):
         (folder / "0001_first.sql").write_bytes(b"create schema shelf; -- caf\xe9")
         with pytest.raises(ConfigError, match=r"0001_first\.sql is not UTF-8"):
-            await pending(pg_url, [("shelf", folder)])
+            await list_pending(pg_url, [("shelf", folder)])
 
     async def test_a_file_that_cannot_be_read_is_named(self, pg_url: str, folder: Path):
         (folder / "0001_first.sql").mkdir()
         with pytest.raises(ConfigError, match=r"cannot read .*0001_first\.sql"):
-            await pending(pg_url, [("shelf", folder)])
+            await list_pending(pg_url, [("shelf", folder)])
 
     @pytest.mark.parametrize("end", ["rollback", "commit", "rollback; select 1", "abort", "end"])
     async def test_a_file_that_ends_its_transaction_is_refused(self, pg_url: str, folder: Path, end: str):
         (folder / "0001_first.sql").write_text(f"create schema shelf; {end};")
-        with pytest.raises(JournalError, match=r"shelf/0001_first.*leave out"):
+        with pytest.raises(DatabaseError, match=r"shelf/0001_first.*leave out"):
             await migrate(pg_url, [("shelf", folder)])
-        assert await pending(pg_url, [("shelf", folder)]) == ["shelf/0001_first"]
+        assert await list_pending(pg_url, [("shelf", folder)]) == ["shelf/0001_first"]
 
     async def test_a_file_with_a_nul_is_refused(self, pg_url: str, folder: Path):
         (folder / "0001_first.sql").write_bytes(b"create schema shelf; select '\x00'")
-        with pytest.raises((JournalError, ConfigError)):
+        with pytest.raises((DatabaseError, ConfigError)):
             await migrate(pg_url, [("shelf", folder)])
 
     async def test_what_one_file_sets_for_its_session_is_not_there_for_the_next(self, db: Database, folder: Path):
@@ -390,7 +390,7 @@ async def test_an_app_that_fails_in_an_unheard_of_way_is_told_of_and_the_api_sta
     monkeypatch.setattr(console, "_prepare_mounts", burn)
     monkeypatch.setattr(console._LOG, "error", lambda event, **_: told.append(event), raising=False)
     overrides = {"database.url": db.url, "server.data_dir": str(tmp_path), "server.app": "any:hook"}
-    opened = console.Console(load(None, overrides), History(tmp_path))
+    opened = console.Console(load(None, overrides), MetricHistory(tmp_path))
     opened.open()
     await eventually(lambda: bool(told))
     assert told == ["console_failed"]
@@ -432,5 +432,5 @@ async def deaf_to_the_end(pg_url: str) -> AsyncIterator[str]:
 
 async def test_a_server_that_falls_silent_while_a_pool_is_opened_keeps_nobody_waiting(pg_url: str):
     async with deaf_to_the_end(pg_url) as url:
-        with pytest.raises(JournalUnavailable):
+        with pytest.raises(DatabaseUnavailable):
             await asyncio.wait_for(Database.open(url, purpose="test", size=1, connect_timeout_s=0.5), 300)

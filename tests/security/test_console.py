@@ -22,27 +22,28 @@ import msgspec
 import pytest
 from starlette.routing import Route
 
-from boathook.admin import keys, operators
-from boathook.admin.authorization import RULES
-from boathook.admin.console import signing_in, visits
-from boathook.admin.console.app import AREAS
-from boathook.admin.console.frame import token_of
-from boathook.admin.console.pages import BASE, Entry, Visit
-from boathook.admin.console.portal import all_pages
-from boathook.admin.console.signing_in import AWAY, RETURN, Tries
-from boathook.admin.oidc import Attempt
+from boathook.console import context
+from boathook.console import login as signing_in
+from boathook.console.app import AREAS
+from boathook.console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH, LoginRateLimiter
+from boathook.console.portal import all_pages
+from boathook.console.rendering import csrf_token
+from boathook.console.routes import BASE, ConsoleContext, RouteSpec
+from boathook.db import operators as operator_journal
+from boathook.db.database import Database
+from boathook.db.operators import ClientInfo
 from boathook.domain import ids
 from boathook.domain.roles import Role
-from boathook.journal import operators as operator_journal
-from boathook.journal.database import Database
-from boathook.journal.operators import Browser
-from boathook.server.proxies import seen_through_proxies
+from boathook.server.proxies import apply_forwarded_headers
+from boathook.service import keys, operators
+from boathook.service.authorization import ACCESS_RULES
+from boathook.service.oidc import AuthorizationRequest
 from tests.permission_matrix import is_covered
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, PageClient, open_console
 
 ENTRIES = [entry for area in AREAS for entry in area.entries]
 FORMS = [entry for entry in ENTRIES if entry.method == "POST"]
-OPEN = {f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", AWAY, RETURN}
+OPEN = {f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", OIDC_START_PATH, OIDC_CALLBACK_PATH}
 """What needs no session."""
 OUTSIDERS = ("nobody", "invented", "disabled", "expired", "idle", "customer", "program")
 FORGED: tuple[dict[str, str], ...] = (
@@ -65,13 +66,13 @@ class AttackTarget:
     sessions: dict[str, str]
     places: dict[str, str]
 
-    def path(self, entry: Entry) -> str:
+    def path(self, entry: RouteSpec) -> str:
         """Return an address of a route that leads to something."""
         area = entry.path.split("/")[1] if "/" in entry.path else ""
         known = {**self.places, "id": self.places.get(f"id of {area}", "x"), "name": self.places.get(area, "x")}
         return BASE + re.sub(r"\{(\w+)(:\w+)?\}", lambda found: known.get(found[1], "x"), entry.path)
 
-    async def send(self, entry: Entry, who: str, *, csrf: str | None = None, **headers: str) -> httpx.Response:
+    async def send(self, entry: RouteSpec, who: str, *, csrf: str | None = None, **headers: str) -> httpx.Response:
         """Request a page or submit its form as one of the users."""
         async with PageClient(self.console.app) as browser:
             session = self.sessions[who]
@@ -80,7 +81,7 @@ class AttackTarget:
                 # A stream has no end: of it, the head alone is asked for.
                 ask = browser.head if entry.path.endswith("/live") else browser.get
                 return await ask(self.path(entry), headers=headers)
-            form = {"csrf": token_of(session) if csrf is None else csrf, **_FIELDS}
+            form = {"csrf": csrf_token(session) if csrf is None else csrf, **_FIELDS}
             headers = {"origin": ORIGIN, **headers}
             if not headers["origin"]:
                 del browser.headers["origin"], headers["origin"]
@@ -176,7 +177,7 @@ async def test_who_is_out_sees_and_changes_nothing(target: AttackTarget, who: st
 async def test_nobody_gets_beyond_their_role(target: AttackTarget, who: Role):
     before, denied = await target.state(), 0
     for entry in ENTRIES:
-        if not is_covered(RULES[entry.permission], who):
+        if not is_covered(ACCESS_RULES[entry.permission], who):
             answer = await target.send(entry, who.value)
             assert answer.status_code == 403, f"{entry}: {answer.status_code}"
             denied += 1
@@ -191,7 +192,7 @@ async def test_looking_changes_nothing(target: AttackTarget, who: Role):
         if entry.method == "GET":
             answer = await target.send(entry, who.value)
             assert answer.status_code < 500, f"{entry}: {answer.status_code}"
-            assert (answer.status_code == 403) is not is_covered(RULES[entry.permission], who), (
+            assert (answer.status_code == 403) is not is_covered(ACCESS_RULES[entry.permission], who), (
                 f"{entry}: {answer.status_code}"
             )
     assert await target.state() == before
@@ -200,7 +201,7 @@ async def test_looking_changes_nothing(target: AttackTarget, who: Role):
 async def test_no_form_is_taken_that_was_forged(target: AttackTarget):
     before = await target.state()
     for entry in FORMS:
-        for csrf in ("", "x", "é", token_of(target.sessions["other"])):
+        for csrf in ("", "x", "é", csrf_token(target.sessions["other"])):
             answer = await target.send(entry, "admin", csrf=csrf)
             assert answer.status_code == 403, f"{entry} with the token {csrf!r}: {answer.status_code}"
         for headers in FORGED:
@@ -210,15 +211,15 @@ async def test_no_form_is_taken_that_was_forged(target: AttackTarget):
 
 
 async def test_without_the_check_of_roles_a_viewer_would_make_an_admin(target: AttackTarget, monkeypatch):
-    monkeypatch.setattr(Visit, "may", lambda _visit, _role: True)
+    monkeypatch.setattr(ConsoleContext, "may", lambda _visit, _role: True)
     (entry,) = [one for one in FORMS if one.path == "/operators"]
     assert (await target.send(entry, "viewer")).status_code == 303
     assert await target.database.fetchval("select role from boathook.operator where name = 'taken.over'") == "admin"
 
 
 async def test_without_the_checks_of_forms_another_site_would_make_an_admin(target: AttackTarget, monkeypatch):
-    monkeypatch.setattr(visits, "check_origin", lambda _request, _url: None)
-    monkeypatch.setattr(visits, "check_token", lambda _session, _given: None)
+    monkeypatch.setattr(context, "check_origin", lambda _request, _url: None)
+    monkeypatch.setattr(context, "check_csrf_token", lambda _session, _given: None)
     (entry,) = [one for one in FORMS if one.path == "/operators"]
     assert (await target.send(entry, "admin", csrf="", origin="https://evil.example")).status_code == 303
     assert await target.database.fetchval("select true from boathook.operator where name = 'taken.over'")
@@ -277,7 +278,7 @@ async def test_every_response_carries_the_policy(target: AttackTarget):
             assert "default-src 'none'" in answer.headers["content-security-policy"], (method, path)
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.status_code in {204, 404, 405}
-            assert answer.status_code != 405 or ("This page takes no forms" in answer.text and answer.headers["allow"])
+            assert answer.status_code != 405 or ("Method not allowed" in answer.text and answer.headers["allow"])
 
 
 # Password guessing
@@ -287,7 +288,7 @@ async def test_every_response_carries_the_policy(target: AttackTarget):
 def held_comparisons() -> Iterator[None]:
     """Let every comparison of passwords wait until the block ends."""
     let_go = threading.Event()
-    operators._COMPARING.submit(let_go.wait, 60)
+    operators._PASSWORD_POOL.submit(let_go.wait, 60)
     try:
         yield
     finally:
@@ -311,7 +312,7 @@ async def _ended(guesses: list["asyncio.Task[httpx.Response]"]) -> list[int]:
 
 
 async def test_password_guessing_keeps_no_request_from_the_database(target: AttackTarget):
-    most = operators._MOST_WAITING + 1
+    most = operators._MAX_WAITING + 1
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(most)]
         await until_waiting(most)
@@ -326,7 +327,7 @@ async def test_password_guessing_keeps_no_request_from_the_database(target: Atta
 
 
 async def test_without_a_bound_guesses_would_queue_for_ever(target: AttackTarget, monkeypatch):
-    monkeypatch.setattr(operators, "_MOST_WAITING", 10**6)
+    monkeypatch.setattr(operators, "_MAX_WAITING", 10**6)
     with held_comparisons():
         waiting = [guess(target.console, f"nobody-{number}") for number in range(12)]
         await until_waiting(12)
@@ -356,7 +357,10 @@ async def sessions_left(console: ConsoleApp, change: Callable[[ConsoleApp, PageC
     """Return which of an operator's two browsers are still signed in after a change made in the first of them."""
     async with console.context.work(actor="test") as work:
         made = await operators.create(work, "zoe", Role.ADMIN, PASSWORD)
-        begun = [await operators.begin(work, made, timedelta(hours=1), Browser("127.0.0.1", "test")) for _ in range(2)]
+        begun = [
+            await operators.start_session(work, made, timedelta(hours=1), ClientInfo("127.0.0.1", "test"))
+            for _ in range(2)
+        ]
     browsers = [PageClient(console.app) for _ in begun]
     for browser, session in zip(browsers, begun, strict=True):
         browser.cookies.set("boathook", session.token)
@@ -411,7 +415,7 @@ async def test_a_password_that_ends_while_it_is_compared_lets_nobody_in(
 
 
 def test_a_name_is_guessed_no_faster_however_it_is_written_or_from_where_in_a_network():
-    tries = Tries()
+    tries = LoginRateLimiter()
     names = ("Adrian", "ADRIAN", "adr\u0130an", "\uff41drian", "adri\u0301an")
     let = [tries.take(names[number % 5], f"2001:db8::{number:x}") for number in range(40)]
     assert sum(let) == 10
@@ -420,7 +424,7 @@ def test_a_name_is_guessed_no_faster_however_it_is_written_or_from_where_in_a_ne
 
 
 def test_one_client_that_keeps_guessing_does_not_lock_the_owner_out():
-    tries = Tries()
+    tries = LoginRateLimiter()
     for _ in range(1_000):
         tries.take("anna", "192.0.2.66")
     assert not tries.take("anna", "192.0.2.66")
@@ -428,14 +432,14 @@ def test_one_client_that_keeps_guessing_does_not_lock_the_owner_out():
 
 
 def test_many_clients_that_guess_one_name_are_slowed_down_together():
-    tries = Tries()
+    tries = LoginRateLimiter()
     let = sum(tries.take("anna", f"192.0.2.{number % 250}") for number in range(2_000))
     assert 100 < let < 200
 
 
 def test_made_up_names_make_no_other_count_forgotten(monkeypatch):
-    monkeypatch.setattr(signing_in, "_REMEMBERED", 100)
-    tries = Tries()
+    monkeypatch.setattr(signing_in, "_MAX_BUCKETS", 100)
+    tries = LoginRateLimiter()
     for number in range(2_000):
         tries.take("anna", f"192.0.{number % 250}.1")
     assert not tries.take("anna", "198.51.100.1")
@@ -446,7 +450,7 @@ def test_made_up_names_make_no_other_count_forgotten(monkeypatch):
 
 
 def test_who_has_an_account_of_their_own_guesses_no_more_names_from_one_address():
-    tries = Tries()
+    tries = LoginRateLimiter()
     let = 0
     for number in range(1_000):
         let += tries.take(f"colleague {number}", "192.0.2.66")
@@ -456,20 +460,22 @@ def test_who_has_an_account_of_their_own_guesses_no_more_names_from_one_address(
 
 
 def test_a_whole_office_signs_in_from_one_address():
-    tries = Tries()
+    tries = LoginRateLimiter()
     for number in range(1_000):
         assert tries.take(f"colleague {number}", "192.0.2.66")
         tries.forget(f"colleague {number}", "192.0.2.66")
 
 
 async def test_a_state_that_no_provider_writes_is_refused_with_a_page(db: Database):
-    cookie = base64.urlsafe_b64encode(msgspec.json.encode(Attempt())).decode()
+    cookie = base64.urlsafe_b64encode(msgspec.json.encode(AuthorizationRequest())).decode()
     issuer = {"console__oidc_issuer": "http://127.0.0.1:1", "console__oidc_client_id": "boathook"}
     async with open_console(db, **issuer) as console:
         browser = PageClient(console.app)
-        answer = await browser.get(f"{RETURN}?state=%C3%A9&code=x", headers={"cookie": f"boathook_attempt={cookie}"})
+        answer = await browser.get(
+            f"{OIDC_CALLBACK_PATH}?state=%C3%A9&code=x", headers={"cookie": f"boathook_attempt={cookie}"}
+        )
     assert answer.status_code == 400
-    assert "another attempt" in answer.text
+    assert "another sign-in attempt" in answer.text
 
 
 async def test_an_open_browser_does_not_help_to_guess_its_owners_password(target: AttackTarget, monkeypatch):
@@ -479,7 +485,7 @@ async def test_an_open_browser_does_not_help_to_guess_its_owners_password(target
     monkeypatch.setattr(operators, "is_password_of", is_wrong)
     (entry,) = [one for one in FORMS if one.path == "/account/password"]
     answers = [await target.send(entry, "viewer") for _ in range(12)]
-    assert ["too many tries" in answer.text for answer in answers] == [False] * 10 + [True] * 2
+    assert ["too many attempts" in answer.text for answer in answers] == [False] * 10 + [True] * 2
     assert {answer.status_code for answer in answers} == {400}
 
 
@@ -488,7 +494,7 @@ async def test_only_a_trusted_proxy_is_believed_about_https_and_the_client(
     target: AttackTarget, trusted: str, is_believed: bool
 ):
     async def behind(scope: Any, receive: Any, send: Any) -> None:
-        await target.console.app(seen_through_proxies(scope, (ip_network(trusted),)), receive, send)
+        await target.console.app(apply_forwarded_headers(scope, (ip_network(trusted),)), receive, send)
 
     async with target.console.context.work(actor="test") as work:
         await operators.create(work, "zoe", Role.ADMIN, PASSWORD)

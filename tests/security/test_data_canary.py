@@ -106,7 +106,7 @@ COMMANDS: Final = (
     "sources list --json", "sources providers --json", "sources show stripe", "sources show query", "sources show basic",
     "sources show vk", "sources show meta --json", "events list --json", "deliveries list --json", "dead list",
     "dead list --json", "rejections list", "rejections list --json", "keys list", "keys list --json", "apps list --json",
-    "endpoints list --json", "verify", "verify --json", "applications list --json", "sources secrets list github",
+    "endpoints list --json", "check", "check --json", "applications list --json", "sources secrets list github",
     "sources secrets list github --json",
 )  # fmt: skip
 
@@ -116,7 +116,7 @@ PAGES: Final = ("/metrics", "/metrics.json", "/metrics/history", "/selftest", "/
 MANY: Final = """
 import json, os, sys, tempfile
 from boathook.cli import main
-import boathook.cli.running, boathook.cli.listings, boathook.journal.database, boathook.admin.doctor
+import boathook.cli.serve, boathook.cli.list, boathook.db.database, boathook.service.doctor
 
 def said(arguments):
     with tempfile.TemporaryFile() as out:

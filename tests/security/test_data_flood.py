@@ -135,7 +135,7 @@ def test_ten_thousand_forged_requests_leave_only_the_quarantine(server: str, tmp
 
 
 UNBOUNDED = """
-from boathook.inbound import quarantine
+from boathook.ingest import quarantine
 class Generous(quarantine.Quarantine):
     def __init__(self, write, *, per_second):
         super().__init__(write, per_second=1e9)
@@ -144,12 +144,12 @@ quarantine.Quarantine = Generous
 
 TRUSTING = """
 import json
-from boathook.inbound import app
+from boathook.ingest import app
 seen, judge = set(), app.IngestApp._judge
 async def trusting(self, gate, request, request_id):
     key = json.loads(request.body)["id"]
     if key in seen:
-        return app.Answer(200, b'{"ok":true,"duplicate":true}', "duplicate")
+        return app.Response(200, b'{"ok":true,"duplicate":true}', "duplicate")
     answer = await judge(self, gate, request, request_id)
     seen.add(key)
     return answer
@@ -157,12 +157,12 @@ app.IngestApp._judge = trusting
 """
 
 CURIOUS = """
-from boathook.inbound import verify
-judge = verify.Verifier.verify
+from boathook.verification import verifier
+judge = verifier.Verifier.verify
 def curious(self, request, now, decode=None):
-    self._picker.pick(request.body)
+    self._extractor.extract(request.body)
     return judge(self, request, now, decode)
-verify.Verifier.verify = curious
+verifier.Verifier.verify = curious
 """
 
 

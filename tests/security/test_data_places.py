@@ -14,20 +14,20 @@ from uuid import UUID
 import pytest
 
 import boathook
-from boathook.admin import openapi
 from boathook.config import load
-from boathook.config.reading import SOURCE_NAME
+from boathook.config.loader import SOURCE_NAME
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.filters import Pattern, Router
 from boathook.domain.model import Accepted, NewEvent
-from boathook.inbound import app as ingest
-from boathook.inbound import captured
-from boathook.inbound.app import IngestApp
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.captured import CapturedSecrets
-from boathook.inbound.gates import compile_gates
-from boathook.inbound.inline import Outcome, Question
-from boathook.inbound.limits import Rate
+from boathook.http.limits import RateLimiter
+from boathook.ingest import app as ingest
+from boathook.ingest import handshake_secrets
+from boathook.ingest.app import IngestApp
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.handshake_secrets import HandshakeSecrets
+from boathook.ingest.reply_waiter import PendingReply, ReplyOutcome
+from boathook.ingest.sources import compile_sources
+from boathook.service import openapi_import
 from tests.acceptance.conftest import payload, signed
 from tests.support import too_dear
 
@@ -49,7 +49,9 @@ NAMES = [
 def escaped(folder: Path) -> list[str]:
     """Return what stands in a folder but directly in its one room for such files."""
     return [
-        str(file) for file in folder.rglob("*") if file.is_file() and file.parent != folder / "inner" / captured.FOLDER
+        str(file)
+        for file in folder.rglob("*")
+        if file.is_file() and file.parent != folder / "inner" / handshake_secrets.FOLDER
     ]
 
 
@@ -58,7 +60,7 @@ def tell_all(folder: Path) -> None:
     inner.mkdir()
     for name in NAMES:
         try:
-            CapturedSecrets(inner).tell(name, "secret_0123456789abcdef")
+            HandshakeSecrets(inner).save(name, "secret_0123456789abcdef")
         except (OSError, ValueError, BoathookError):
             continue  # a name no file can have
 
@@ -66,11 +68,11 @@ def tell_all(folder: Path) -> None:
 def test_no_name_of_a_source_leads_out_of_the_folder_of_told_secrets(tmp_path: Path):
     tell_all(tmp_path)
     assert escaped(tmp_path) == []
-    assert len(list((tmp_path / "inner" / captured.FOLDER).iterdir())) > 50
+    assert len(list((tmp_path / "inner" / handshake_secrets.FOLDER).iterdir())) > 50
 
 
 def test_mutant_with_names_as_they_are_files_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(captured, "quote", lambda name, safe: name)
+    monkeypatch.setattr(handshake_secrets, "quote", lambda name, safe: name)
     tell_all(tmp_path)
     assert escaped(tmp_path) != []
 
@@ -146,7 +148,7 @@ def dangers(text: str) -> Iterator[str]:
 def test_nothing_runs_code_out_of_data():
     found = {str(path.relative_to(SOURCE)): sorted(dangers(path.read_text())) for path in SOURCE.rglob("*.py")}
     assert len(found) > 200
-    assert {path: what for path, what in found.items() if what} == {"admin/openapi.py": ["yaml"]}
+    assert {path: what for path, what in found.items() if what} == {"service/openapi_import.py": ["yaml"]}
 
 
 @pytest.mark.parametrize("tag", ["python/object/apply:os.system", "python/name:os.system", "python/object/new:type"])
@@ -155,7 +157,7 @@ def test_the_one_reader_of_yaml_makes_nothing_but_plain_values(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BoathookError):
-        openapi._read_yaml(f"!!{tag} ['touch ran']")
+        openapi_import._read_yaml(f"!!{tag} ['touch ran']")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -222,21 +224,21 @@ class Door:
             "stripe": {"provider": "stripe", "secrets": ["whsec_acceptance"], "mode": "inline", "reply_within_s": 0.2}
         }
         settings = load(Path("/dev/null"), {"sources": sources})
-        self.sink, self.asked = Sink(), list[Question]()
-        self.rate = Rate(100.0, 50)
+        self.sink, self.asked = Sink(), list[PendingReply]()
+        self.rate = RateLimiter(100.0, 50)
         router = Router((), 1)
 
         async def read() -> Router:
             return router
 
         self.app = IngestApp(
-            compile_gates(settings), self.sink, Arrivals(router, read), quarantine=None, others=None,
-            client_rate=self.rate, waiting_room=self,
+            compile_sources(settings), self.sink, EventBuilder(router, read), quarantine=None, others=None,
+            client_rate=self.rate, reply_waiter=self,
         )  # fmt: skip
 
-    async def ask(self, question: Question, _seconds: float, _receive: object) -> tuple[None, Outcome]:
+    async def ask(self, question: PendingReply, _seconds: float, _receive: object) -> tuple[None, ReplyOutcome]:
         self.asked.append(question)
-        return None, Outcome.FALLBACK
+        return None, ReplyOutcome.FALLBACK
 
     async def post(self, body: bytes, headers: dict[str, str], client: str = "192.0.2.1") -> int:
         sent: list[dict[str, object]] = []
@@ -278,13 +280,13 @@ async def test_mutant_one_rate_for_all_clients_and_a_place_before_the_proof_are_
     door = Door()
     wait_s = door.rate.wait_s
     monkeypatch.setattr(door.rate, "wait_s", lambda _client, now: wait_s("all", now))
-    refuse = ingest.refuse
+    refuse = ingest.error_response
 
-    def asking(*args: object, **named: object) -> ingest.Answer:
-        door.asked.append(Question(UUID(int=1), is_new=True))
+    def asking(*args: object, **named: object) -> ingest.Response:
+        door.asked.append(PendingReply(UUID(int=1), is_new=True))
         return refuse(*args, **named)
 
-    monkeypatch.setattr(ingest, "refuse", asking)
+    monkeypatch.setattr(ingest, "error_response", asking)
     found = await occupied(door)
     assert any(one.startswith("places") for one in found)
     assert any(one.startswith("refused") for one in found)

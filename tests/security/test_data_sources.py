@@ -14,18 +14,19 @@ from typing import Any, Final
 
 import pytest
 
-from boathook.admin.doctor.finding import Verdict as Concern
-from boathook.admin.doctor.setup import _sources
 from boathook.config import load
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound import quarantine, verify
-from boathook.inbound.places import Header
-from boathook.inbound.providers.proofs import Addresses, Asymmetric, NoProof, Token
-from boathook.inbound.providers.recipe import Recipe
-from boathook.inbound.verdict import Challenge, KeyWanted, Rejected, Request, SourceSpec, Verdict, Verified
-from boathook.inbound.verify import Verifier
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Challenge, KeyRequired, Rejected, Request, SourceSpec, Verdict, Verified
+from boathook.ingest import quarantine
+from boathook.providers.recipe import Recipe
+from boathook.providers.schemes import Addresses, Asymmetric, NoProof, Token
+from boathook.providers.selectors import Header
+from boathook.service.doctor.finding import CheckStatus as Concern
+from boathook.service.doctor.setup import _sources
 from boathook.testing import signed_request
+from boathook.verification import verifier as verify
+from boathook.verification.verifier import Verifier
 from tests.providers.source_factory import NOW, PUBLIC_URL, ProviderSource, all_sources, make_sources
 
 ALL: Final = list(all_sources())
@@ -64,15 +65,15 @@ def crowded(request: Request, without: frozenset[str]) -> Request:
 
 def named(recipe: Recipe) -> set[str]:
     """Return the headers that the recipe and the rule allow to be stored."""
-    return {"content-type", "user-agent", *recipe.keep, *(place.name for place in verify._places(recipe)
-            if isinstance(place, Header))}  # fmt: skip
+    return {"content-type", "user-agent", *recipe.keep, *(selector.name for selector in verify._selectors(recipe)
+            if isinstance(selector, Header))}  # fmt: skip
 
 
 @every
 def test_none_of_two_hundred_headers_is_stored_with_an_event(provider_source: ProviderSource):
     assert len(set(HEADERS)) == 200
     verifier, sent = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
-    request = crowded(sent, verifier.evidence | named(provider_source.recipe))
+    request = crowded(sent, verifier.proof_headers | named(provider_source.recipe))
     verdict = verifier.verify(request, NOW)
     assert isinstance(verdict, Verified), verdict
     assert set(verdict.kept_headers) <= named(provider_source.recipe)
@@ -83,9 +84,9 @@ def test_none_of_two_hundred_headers_is_stored_with_an_event(provider_source: Pr
 @every
 def test_none_of_them_is_stored_with_a_rejection(provider_source: ProviderSource):
     verifier = provider_source.verifier()
-    request = crowded(provider_source.request(provider_source.sign_sample()), verifier.rejudged)
-    kept = quarantine.kept_headers(request.headers, verifier.rejudged)
-    allowed = {"content-type", "content-encoding", "user-agent", *verifier.rejudged, *quarantine._CREDENTIALS}
+    request = crowded(provider_source.request(provider_source.sign_sample()), verifier.reverify_headers)
+    kept = quarantine.stored_headers(request.headers, verifier.reverify_headers)
+    allowed = {"content-type", "content-encoding", "user-agent", *verifier.reverify_headers, *quarantine._CREDENTIALS}
     assert set(kept) <= allowed
     assert CANARY not in str(kept)
     if isinstance(provider_source.recipe.proof, Token):
@@ -134,7 +135,7 @@ def test_what_is_signed_for_one_source_is_refused_by_another_of_the_same_provide
     verdict = (
         other_secret(provider_source).verifier().verify(provider_source.request(provider_source.sign_sample()), NOW)
     )
-    assert isinstance(verdict, Rejected | KeyWanted), verdict
+    assert isinstance(verdict, Rejected | KeyRequired), verdict
 
 
 def borrowing(theirs: ProviderSource, ours: ProviderSource) -> Verifier | None:
@@ -215,7 +216,7 @@ def test_a_replay_at_any_moment_and_under_any_delivery_id_has_no_second_effect(p
         pytest.skip("it is to be heard each time")
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
     first = known_by(verifier.verify(request, NOW))
-    proven = provider_source.recipe.grade in {Grade.BODY, Grade.METADATA}
+    proven = provider_source.recipe.grade in {ProofStrength.BODY, ProofStrength.METADATA}
     for moment in MOMENTS:
         for number, again in enumerate(copies(request, verifier) if proven else [request]):
             verdict = verifier.verify(again, NOW + moment)
@@ -228,8 +229,12 @@ def copies(request: Request, verifier: Verifier) -> Iterator[Request]:
     yield request
     type = verifier.recipe.type
     # One body tells of several things there, and its sender signs not which.
-    besides = {place.name for place in type.places if isinstance(place, Header)} if type.tells_apart else set()
-    for name in sorted((verifier.rejudged & request.headers.keys()) - besides):
+    besides = (
+        {selector.name for selector in type.selectors if isinstance(selector, Header)}
+        if type.is_part_of_replay_key
+        else set()
+    )
+    for name in sorted((verifier.reverify_headers & request.headers.keys()) - besides):
         yield replace(request, headers=dict(request.headers) | {name: "f0f0f0f0-0000-4000-8000-00000000f0f0"})
 
 
@@ -250,13 +255,13 @@ def test_what_is_signed_with_its_moment_is_refused_outside_the_tolerance_on_both
     longest = PATIENT.get(provider_source.label, 300.0) + 1
     for moment in (-longest, longest, -365 * DAY_S, 365 * DAY_S):
         late = verifier.verify(request, NOW + moment)
-        assert isinstance(late, Rejected | KeyWanted), (moment, late)
+        assert isinstance(late, Rejected | KeyRequired), (moment, late)
 
 
 def test_mutant_without_a_key_of_the_signed_bytes_a_replay_would_be_news(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(one for one in GUARDED if one.recipe.name == "github")
     verifier, request = provider_source.verifier(), provider_source.request(provider_source.sign_sample())
-    monkeypatch.setattr(verifier._names, "replayed", lambda *_: None)
+    monkeypatch.setattr(verifier._dedup_keys, "replayed", lambda *_: None)
     first = known_by(verifier.verify(request, NOW))
     news = [again for again in copies(request, verifier) if isinstance(verdict := verifier.verify(again, NOW), Verified)
             and not known_by(verdict) & first]  # fmt: skip
@@ -347,7 +352,7 @@ def test_a_source_is_open_only_where_its_owner_says_so_and_then_it_says_so_too()
             )
         except ConfigError:
             continue
-        assert not isinstance(verdict, Verified) or verdict.grade is Grade.NONE, provider_source.label
+        assert not isinstance(verdict, Verified) or verdict.grade is ProofStrength.NONE, provider_source.label
 
 
 def test_mutant_if_an_empty_secret_were_a_secret_doors_stand_open(monkeypatch: pytest.MonkeyPatch):

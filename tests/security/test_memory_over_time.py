@@ -19,7 +19,7 @@ import psutil
 import psycopg
 import pytest
 
-from boathook.outbound.loopback import Client
+from boathook.http_client.loopback import LoopbackClient
 from tests.acceptance.conftest import BoathookProcess, payload, shared_boathook, signed  # noqa: F401 - a fixture
 from tests.support import until
 
@@ -49,7 +49,7 @@ LOOPBACK: Final = """
 LEAKING: Final = """
 import sys
 if "serve" in getattr(sys, "orig_argv", ()):
-    from boathook.inbound.app import IngestApp
+    from boathook.ingest.app import IngestApp
     answer, kept = IngestApp._answer, []
 
     def remembering(self, gate, scope, *more):
@@ -140,49 +140,49 @@ class Traffic:
         self.number += 1
         return f"w{self.number}x{random.randrange(10**9)}"
 
-    async def event(self, client: Client) -> int:
+    async def event(self, client: LoopbackClient) -> int:
         body, headers = signed(payload(self.word(), "payment.paid"))
         return (await client.request("POST", "/in/stripe", headers, body)).status
 
-    async def forged(self, client: Client) -> int:
+    async def forged(self, client: LoopbackClient) -> int:
         body, headers = signed(payload(self.word()), secret=self.word())
         return (await client.request("POST", "/in/stripe", {**headers, f"x-{self.word()}": "1"}, body)).status
 
-    async def nowhere(self, client: Client) -> int:
+    async def nowhere(self, client: LoopbackClient) -> int:
         return (await client.request("GET", f"/{self.word()}/{self.word()}", {})).status
 
-    async def page(self, client: Client) -> int:
+    async def page(self, client: LoopbackClient) -> int:
         path = random.choice(("events?q", "events?type", "audit?actor", "rejections?source", "dead?q", "conflicts?q"))
         return (await client.request("GET", f"/console/{path}={self.word()}", self.cookie)).status
 
-    async def guess(self, client: Client) -> int:
+    async def guess(self, client: LoopbackClient) -> int:
         body = urlencode({"name": self.word(), "password": self.word()}).encode()
         return (await client.request("POST", "/console/sign-in", self.form, body)).status
 
-    async def portal(self, client: Client) -> int:
+    async def portal(self, client: LoopbackClient) -> int:
         headers = {"cookie": f"boathook-portal={self.word()}"}
         return (await client.request("GET", "/portal/endpoints", headers)).status
 
-    async def application(self, client: Client) -> int:
+    async def application(self, client: LoopbackClient) -> int:
         headers = {**self.api, "idempotency-key": self.word()}
         body = json.dumps({"name": self.word(), "uid": self.word()}).encode()
         return (await client.request("POST", "/api/v1/app", headers, body)).status
 
-    async def message(self, client: Client) -> int:
+    async def message(self, client: LoopbackClient) -> int:
         body = json.dumps({"eventType": "a.thing", "payload": {"word": self.word()}}).encode()
         return (await client.request("POST", "/api/v1/app/acme/msg", self.api, body)).status
 
-    async def unknown(self, client: Client) -> int:
+    async def unknown(self, client: LoopbackClient) -> int:
         return (await client.request("GET", f"/api/v1/app/{self.word()}/msg/{self.word()}", self.api)).status
 
-    async def figures(self, client: Client) -> int:
+    async def figures(self, client: LoopbackClient) -> int:
         path = random.choice(("/metrics", "/metrics.json", "/metrics/history", "/readyz"))
         return (await client.request("GET", path, {})).status
 
-    async def watch(self, client: Client) -> int:
+    async def watch(self, client: LoopbackClient) -> int:
         return await self._look_in("/console/now/live", self.cookie)
 
-    async def listen(self, client: Client) -> int:
+    async def listen(self, client: LoopbackClient) -> int:
         return await self._look_in(f"/api/v1/listen?type={self.word()}", self.api)
 
     async def _look_in(self, path: str, headers: dict[str, str]) -> int:
@@ -195,13 +195,15 @@ class Traffic:
         return int(head[9:12])
 
 
-async def drive(running: BoathookProcess, doing: Callable[[Client], Awaitable[int]], number: int) -> Counter[int]:
+async def drive(
+    running: BoathookProcess, doing: Callable[[LoopbackClient], Awaitable[int]], number: int
+) -> Counter[int]:
     """Let so many come, eight at a time; return what they were answered."""
     seen: Counter[int] = Counter()
     left = iter(range(number))
 
     async def lane() -> None:
-        client = Client(running.port)
+        client = LoopbackClient(running.port)
         for _ in left:
             seen[await doing(client)] += 1
         client.close()

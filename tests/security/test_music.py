@@ -11,8 +11,8 @@ from boathook.apps.music.kinds import Kind
 from boathook.apps.music.s3 import S3, Bucket
 from boathook.apps.music.sigv4 import Credentials
 from boathook.apps.music.storage import LocalFolder, StorageFailed
-from boathook.handlers.platform import HttpAnswer
-from boathook.outbound.client import Client
+from boathook.handlers.platform import HttpResponse
+from boathook.http_client.client import Client
 from tests.apps.music.conftest import server, studio
 from tests.apps.music.server import unique
 from tests.support import until
@@ -27,11 +27,11 @@ BUCKET = Bucket(endpoint="http://127.0.0.1:9", name="b", region="us-east-1", cre
 class FixedResponse:
     """An HTTP client whose service answers always alike."""
 
-    def __init__(self, answer: HttpAnswer) -> None:
+    def __init__(self, answer: HttpResponse) -> None:
         self._answer = answer
         self.asked = 0
 
-    async def request(self, *_: object, **__: object) -> HttpAnswer:
+    async def request(self, *_: object, **__: object) -> HttpResponse:
         self.asked += 1
         assert self.asked < 50, "it goes on for ever"
         return self._answer
@@ -47,7 +47,7 @@ class FixedResponse:
 )
 async def test_what_is_no_listing_is_not_taken_for_an_empty_bucket(body: bytes):
     with pytest.raises(StorageFailed) as caught:
-        async for _ in S3(BUCKET, FixedResponse(HttpAnswer(200, {}, body))).pages("tracks/"):
+        async for _ in S3(BUCKET, FixedResponse(HttpResponse(200, {}, body))).pages("tracks/"):
             pass
     assert caught.value.code == "BAD_ANSWER"
 
@@ -55,7 +55,7 @@ async def test_what_is_no_listing_is_not_taken_for_an_empty_bucket(body: bytes):
 async def test_a_listing_without_a_zone_is_in_utc():
     one = "<Contents><Key>tracks/a/b.mp3</Key><Size>1</Size><LastModified>2026-01-01T00:00:00</LastModified></Contents>"
     body = (LISTING.format(more="false", rest=one) + "</ListBucketResult>").encode()
-    pages = [page async for page in S3(BUCKET, FixedResponse(HttpAnswer(200, {}, body))).pages("tracks/")]
+    pages = [page async for page in S3(BUCKET, FixedResponse(HttpResponse(200, {}, body))).pages("tracks/")]
     assert pages[0][0].modified_at.isoformat() == "2026-01-01T00:00:00+00:00"
 
 
@@ -69,7 +69,7 @@ async def test_a_listing_without_a_zone_is_in_utc():
 )
 async def test_an_object_that_is_shown_badly_is_an_error_of_the_storage(headers: dict[str, str]):
     with pytest.raises(StorageFailed) as caught:
-        await S3(BUCKET, FixedResponse(HttpAnswer(200, headers, b""))).head("tracks/a/b.mp3")
+        await S3(BUCKET, FixedResponse(HttpResponse(200, headers, b""))).head("tracks/a/b.mp3")
     assert caught.value.code == "BAD_ANSWER"
 
 

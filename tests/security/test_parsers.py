@@ -12,25 +12,25 @@ import pytest
 import yaml
 from starlette.requests import Request
 
-from boathook.admin import endpoint_values
-from boathook.admin.api.calls import _read_json
-from boathook.admin.api.errors import ApiError
-from boathook.admin.comparing import _compare
-from boathook.admin.console import signing_in
-from boathook.admin.console.event_types import TypeForm
-from boathook.admin.endpoint_values import MAX_PEM
-from boathook.admin.openapi import read_webhooks
+from boathook.api.errors import ApiError
+from boathook.api.route import _read_json
 from boathook.apps.billing.tilda import read_order
 from boathook.apps.fleet.parse import read
 from boathook.apps.fleet.ruby import read_hash
 from boathook.apps.music import s3
 from boathook.apps.music.storage import StorageFailed
-from boathook.domain.documents import MAX_DEPTH, parse
+from boathook.console import login
+from boathook.console.event_types import EventTypeForm
 from boathook.domain.errors import InvalidValue
 from boathook.domain.filters import compile_filter
-from boathook.domain.json_text import lay_out
-from boathook.inbound.facts import read_form
-from boathook.inbound.schemas import check_schema, validate
+from boathook.domain.json_document import MAX_DEPTH, parse
+from boathook.domain.json_text import format_json
+from boathook.providers.request_reader import read_form
+from boathook.service import endpoint_values
+from boathook.service.conflicts import _compare
+from boathook.service.endpoint_values import MAX_PEM
+from boathook.service.openapi_import import read_webhooks
+from boathook.verification.json_schema import check_schema, validate
 from tests.support import exit_code
 
 SIZE = 120_000
@@ -70,11 +70,11 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "the API's bodies": lambda text: _read_json(text.encode()),
     "bodies of events": lambda text: parse(text.encode()),
     "forms of senders": lambda text: read_form(text.encode()),
-    "laid out": lay_out,
+    "laid out": format_json,
     "filters": lambda text: compile_filter(_json(text)),
     "schemas": lambda text: check_schema(_json(text)),
     "payloads": lambda text: validate(_json(text), {"1": {"items": {"type": "object"}, "uniqueItems": True}}),
-    "the form of an event type": lambda text: TypeForm(schemas=text, example=text).judge(),
+    "the form of an event type": lambda text: EventTypeForm(schemas=text, example=text).check_schemas(),
     "OpenAPI": read_webhooks,
     "two bodies compared": lambda text: _compare(text.encode(), text[1:].encode()),
     "fleet": lambda text: read(text.encode()),
@@ -104,8 +104,8 @@ def test_mutant_a_parser_without_bounds_ends_its_process():
 
 def test_a_hostile_cookie_of_a_sign_in_is_none():
     nested = base64.urlsafe_b64encode(b'{"unknown":' + b"[" * 9_000)
-    cookie = f"{signing_in._ATTEMPT}=".encode() + nested
-    assert signing_in._read_attempt(Request({"type": "http", "headers": [(b"cookie", cookie)]})) is None
+    cookie = f"{login._ATTEMPT_COOKIE}=".encode() + nested
+    assert login._read_attempt(Request({"type": "http", "headers": [(b"cookie", cookie)]})) is None
 
 
 @pytest.mark.parametrize("name", ["certificate", "key"])

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from boathook.admin.reverifying import reverify
 from boathook.config import load
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext
+from boathook.db.events import EventStore
+from boathook.db.queries.listings import ListFilter
+from boathook.db.route_registry import read_routes
 from boathook.domain import ids
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, Receipt
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.verdict import Request, Verified
-from boathook.inbound.verify import Verifier
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.ledger import Filter
-from boathook.journal.moves import Action
-from boathook.journal.registry import read_routes
+from boathook.domain.verification import Request, Verified
+from boathook.ingest.event_builder import EventBuilder
+from boathook.service.reverification import reverify
+from boathook.verification.verifier import Verifier
 from tests.postgres.test_events import conflicts, count
 from tests.providers.source_factory import NOW
 from tests.security.test_verification import REWRITES, SAFE, SOURCES_BY_LABEL, cloudpayments, genuine
@@ -39,7 +39,7 @@ class Gateway:
 
     async def keep(self, verified: Verified, body: bytes) -> Receipt:
         routes = await read_routes(self.db)
-        arrivals = Arrivals(Router(routes.routes, routes.version), self._never)
+        arrivals = EventBuilder(Router(routes.routes, routes.version), self._never)
         event = arrivals.event(self.label, verified, body, "", time.time())
         (receipt,) = await self.store.append([event])
         return receipt
@@ -121,5 +121,5 @@ async def test_a_host_that_nobody_can_read_does_not_end_the_judging(db: Database
             name, f"http://{host}/in/shop", json.dumps({}), b"{}",
         )  # fmt: skip
     settings = load(None, {"sources": {"shop": {"provider": "github", "secrets": ["right"]}}})
-    judged = reverify(db, settings, Filter(), Action(actor="test", note="because"))
+    judged = reverify(db, settings, ListFilter(), AuditContext(actor="test", note="because"))
     assert [one.outcome async for one in judged] == ["refused"] * 4

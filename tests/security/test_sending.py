@@ -8,37 +8,37 @@ from uuid import UUID
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from boathook.admin import endpoints, tasks
-from boathook.admin.api import calls, idempotency
-from boathook.admin.api.fields import Moment
-from boathook.admin.authorization import Principal
-from boathook.admin.endpoint_values import read_headers
-from boathook.admin.keys import MadeKey
-from boathook.dispatch.tasks import run_tasks
+from boathook.api import idempotency, route
+from boathook.db import messages
+from boathook.db.api_keys import ApiKey
+from boathook.delivery.http_attempt import REDACTED, RequestTarget, collect_secrets, redact
+from boathook.delivery.signer import make_secret, read_signer
+from boathook.delivery.tasks import run_tasks
 from boathook.domain.conditions import Budget, compile_condition
 from boathook.domain.errors import InvalidValue
-from boathook.inbound.schemas import MAX_PATTERNS_S, check_schema
-from boathook.journal import messages
-from boathook.journal.api_keys import Key
-from boathook.outbound.attempt import REDACTED, Target, redact, secrets_of
-from boathook.outbound.outgoing import Answer, Outgoing
-from boathook.outbound.signer import make_secret, read_signer
+from boathook.http_client.messages import OutgoingRequest, RequestResult
+from boathook.service import endpoints, tasks
+from boathook.service.authorization import Principal
+from boathook.service.endpoint_values import read_headers
+from boathook.service.keys import CreatedKey
+from boathook.service.schemas.fields import Timestamp
+from boathook.verification.json_schema import MAX_PATTERNS_S, check_schema
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.postgres.message_factory import ago
 
 
 def test_a_moment_that_is_outside_of_the_calendar_in_utc_is_a_wrong_value():
     for text in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
-        with pytest.raises(ValidationError, match="outside the years 1 to 9999"):
-            TypeAdapter(Moment).validate_python(text)
+        with pytest.raises(ValidationError, match="within the years 1 to 9999"):
+            TypeAdapter(Timestamp).validate_python(text)
 
 
 @pytest.mark.parametrize("letters", ["ab/", "a"])
 def test_hiding_secrets_takes_little_time_whatever_secrets_and_response_are_chosen(letters):
     long = (letters * 4_096)[:4_000]
     headers = {f"x-key-{number}": f"{long}{number}" for number in range(50)}
-    target = Target(url="http://x/", signers=(read_signer(make_secret()),), timeout_s=1, headers=headers)
-    secrets = secrets_of(target)
+    target = RequestTarget(url="http://x/", signers=(read_signer(make_secret()),), timeout_s=1, headers=headers)
+    secrets = collect_secrets(target)
     assert len(secrets) >= 50
     began = time.process_time()
     redact(b"." * 100 + long.encode() + b"!", secrets)
@@ -84,15 +84,15 @@ def test_lists_of_values_tell_json_types_apart():
 
 
 def test_requests_that_appear_in_a_log_show_no_secrets():
-    outgoing = Outgoing(
+    request = OutgoingRequest(
         url="https://user:hunter2@example.com/hunter2",
         headers=(("authorization", "Bearer hunter2"),),
         body=b"hunter2",
         timeout_s=1,
         basic=("user", "hunter2"),
     )
-    assert "hunter2" not in repr(Answer(outgoing, 0, {}, b"", 0.0, None, ""))
-    assert "hunter2" not in repr(MadeKey(Key(id=UUID(int=1), organization="o", application_id=None), "hunter2"))
+    assert "hunter2" not in repr(RequestResult(request, 0, {}, b"", 0.0, None, ""))
+    assert "hunter2" not in repr(CreatedKey(ApiKey(id=UUID(int=1), organization="o", application_id=None), "hunter2"))
 
 
 def test_a_schema_of_patterns_that_are_slow_to_make_ready_is_refused_soon():
@@ -141,7 +141,7 @@ async def test_without_rights_in_the_key_nor_a_decision_a_reader_is_given_the_se
     def forgetful(request, principal, *rest):
         return read_key(request, Principal(principal.key_id, principal.organization, principal.application_id), *rest)
 
-    monkeypatch.setattr("boathook.admin.api.calls.read_key", forgetful)
+    monkeypatch.setattr("boathook.api.route.read_key", forgetful)
     monkeypatch.setattr(Principal, "may", lambda _principal, _permission: True)
     _, told = await rotate(await application_client(api), endpoint)
     assert await rotate(await application_client(api, readOnly=True), endpoint) == (200, told)
@@ -164,13 +164,13 @@ async def test_moments_outside_of_the_calendar_in_utc_are_wrong_values(api, endp
 
 async def test_the_body_of_an_unauthorized_request_is_not_parsed(api, endpoint, monkeypatch):
     parsed: list[bytes] = []
-    read = calls._read_json
+    read = route._read_json
 
     def watched(raw: bytes) -> Any:
         parsed.append(raw)
         return read(raw)
 
-    monkeypatch.setattr(calls, "_read_json", watched)
+    monkeypatch.setattr(route, "_read_json", watched)
     foreign_client = api.as_token("bhk_unknown")
     body = b"[" + b",".join([b"{}"] * 1_000) + b"]"
     assert (await foreign_client.post("/app", content=body)).status_code == 401
@@ -181,7 +181,7 @@ async def test_the_body_of_an_unauthorized_request_is_not_parsed(api, endpoint, 
 
 
 async def test_an_application_has_a_bounded_number_of_endpoints(api, endpoint, monkeypatch):
-    monkeypatch.setattr(endpoints, "MOST_ENDPOINTS", 3)
+    monkeypatch.setattr(endpoints, "MAX_ENDPOINTS", 3)
     path, body = "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/hook"}
     made = await asyncio.gather(*(api.post(path, json=body) for _ in range(6)))
     assert sorted(one.status_code for one in made) == [201, 201, 400, 400, 400, 400]
@@ -193,8 +193,8 @@ async def test_an_application_has_a_bounded_number_of_endpoints(api, endpoint, m
 
 async def test_an_application_and_an_organization_have_a_bounded_number_of_running_tasks(api, endpoint, monkeypatch):
     span = {"since": ago(hours=1).isoformat()}
-    monkeypatch.setattr(tasks, "MOST_OF_APPLICATION", 2)
-    monkeypatch.setattr(tasks, "MOST_OF_ORGANIZATION", 3)
+    monkeypatch.setattr(tasks, "MAX_PER_APPLICATION", 2)
+    monkeypatch.setattr(tasks, "MAX_PER_ORGANIZATION", 3)
     for _ in range(2):
         await api.ask(202, "POST", f"{endpoint}/recover", span)
     assert (await api.ask(400, "POST", f"{endpoint}/replay-missing", span))["code"] == "limit_reached"
@@ -208,7 +208,7 @@ async def test_an_application_and_an_organization_have_a_bounded_number_of_runni
 
 
 async def test_what_publishers_read_of_an_application_is_bounded(api, endpoint, monkeypatch):
-    monkeypatch.setattr(endpoints, "MOST_ROUTING", 2_000)
+    monkeypatch.setattr(endpoints, "MAX_ROUTING_BYTES", 2_000)
     path, url = "/app/acme/endpoint", "http://127.0.0.1:18080/hook"
     long = {"body": {"n": {"in": [str(number) for number in range(400)]}}}
     types = [f"invoice.{number}.*" for number in range(200)]
@@ -231,7 +231,7 @@ async def walk(api: ApiClient, path: str, **params: Any) -> tuple[list[list[str]
 
 
 async def test_a_page_ends_where_contents_are_large_together(api, endpoint, monkeypatch):
-    monkeypatch.setattr(messages, "MOST_CONTENT", 3_500)
+    monkeypatch.setattr(messages, "MAX_PAGE_BYTES", 3_500)
     sent = [
         (await api.ask(202, "POST", "/app/acme/msg", {"eventType": "a.b", "payload": {"n": "x" * size}}))["id"]
         for size in (1_000, 1_000, 1_000, 1_000, 1_000, 9_000, 10)

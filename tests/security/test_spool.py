@@ -17,25 +17,25 @@ from uuid import uuid4
 import pytest
 
 from boathook.config import Settings
+from boathook.db.database import Database
+from boathook.db.events import EventStore
 from boathook.domain import ids
-from boathook.domain.errors import RowRefused, SpoolUnavailable
+from boathook.domain.errors import SpoolUnavailable, ValueRejected
 from boathook.domain.model import Accepted, Duplicate, NewDelivery, NewEvent
-from boathook.inbound import intake as intake_module
-from boathook.inbound.draining import Brought, Refused, RoutedStore
-from boathook.inbound.intake import Intake, Mode
-from boathook.inbound.probes import Probes
-from boathook.inbound.records import encode
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
+from boathook.ingest import intake as intake_module
+from boathook.ingest.event_writer import EventWriter, Refused, Stored
+from boathook.ingest.health import HealthEndpoints
+from boathook.ingest.intake import Intake, Mode
+from boathook.ingest.spool_records import encode
+from boathook.observability import log
+from boathook.observability.exporters import MetricHistory
 from boathook.server import supervisor
+from boathook.spool import inspection
 from boathook.spool import spool as spool_module
-from boathook.spool import survey
 from boathook.spool.disk import RealDisk
 from boathook.spool.segment import Record
-from boathook.spool.shelf import Bounds, Shelf
+from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
-from boathook.telemetry import log
-from boathook.telemetry.exporters import History
 from tests.postgres.test_events import count
 from tests.postgres.test_events import event as stored_event
 from tests.support import LOCK_WAITED_FOR, eventually
@@ -71,7 +71,7 @@ class Disk(RealDisk):
 
 
 def left_by_the_dead(root: Path, name: str, *payloads: bytes) -> Path:
-    shelf = Shelf(root, SMALL, name=name)
+    shelf = SegmentStore(root, SMALL, name=name)
     shelf.write(payloads)
     shelf.close()
     return root / name
@@ -92,13 +92,13 @@ class TestForeignThings:
 
     def test_files_of_others_do_not_keep_events_from_being_taken_and_drained(self, tmp_path: Path):
         left_by_the_dead(tmp_path, "1", b"old")
-        shelf = Shelf(tmp_path, SMALL, name="2")
+        shelf = SegmentStore(tmp_path, SMALL, name="2")
         assert shelf.adopt() == 1
         shelf.write([b"new"])
         assert drained(shelf) == [b"old", b"new"]
         shelf.tidy(0)
-        assert shelf.aside() == (0, 0)
-        assert [folder.life for folder in survey.look(tmp_path)] == ["1", "2"]
+        assert shelf.count_set_aside() == (0, 0)
+        assert [folder.life for folder in inspection.list_folders(tmp_path)] == ["1", "2"]
         assert (tmp_path / "lost+found").exists()
 
     def test_a_folder_that_may_not_be_read_keeps_nobody_from_adopting_the_others(self, tmp_path: Path):
@@ -110,7 +110,7 @@ class TestForeignThings:
 
         left_by_the_dead(tmp_path, "1", b"of root")
         left_by_the_dead(tmp_path, "2", b"ours")
-        shelf = Shelf(tmp_path, SMALL, OfRoot(), name="3")
+        shelf = SegmentStore(tmp_path, SMALL, OfRoot(), name="3")
         with pytest.raises(PermissionError):
             shelf.adopt()
         shelf.write([b"new"])
@@ -123,7 +123,7 @@ class TestReading:
     def test_a_segment_that_cannot_be_read_for_a_moment_is_not_given_up(self, tmp_path: Path, error: int):
         left_by_the_dead(tmp_path, "1", b"x")
         disk = Disk()
-        shelf = Shelf(tmp_path, SMALL, disk, name="2")
+        shelf = SegmentStore(tmp_path, SMALL, disk, name="2")
         shelf.adopt()
         disk.unreadable = [error] * 3
         for _ in range(3):
@@ -135,7 +135,7 @@ class TestReading:
         left_by_the_dead(tmp_path, "1", b"rotten")
         left_by_the_dead(tmp_path, "2", b"good")
         disk = Disk()
-        shelf = Shelf(tmp_path, SMALL, disk, name="3")
+        shelf = SegmentStore(tmp_path, SMALL, disk, name="3")
         shelf.adopt()
         disk.unreadable = [errno.EIO] * 5
         for _ in range(4):
@@ -147,7 +147,7 @@ class TestReading:
     def test_one_that_lacks_descriptors_is_never_given_up(self, tmp_path: Path):
         left_by_the_dead(tmp_path, "1", b"x")
         disk = Disk()
-        shelf = Shelf(tmp_path, SMALL, disk, name="2")
+        shelf = SegmentStore(tmp_path, SMALL, disk, name="2")
         shelf.adopt()
         disk.unreadable = [errno.EMFILE] * 50
         for _ in range(50):
@@ -158,26 +158,26 @@ class TestReading:
 
 class TestFolders:
     def test_lives_are_drained_in_order_although_the_clock_was_set_back(self, tmp_path: Path):
-        before = Shelf(tmp_path, SMALL, name="00000000000000000900")
+        before = SegmentStore(tmp_path, SMALL, name="00000000000000000900")
         before.write([b"first"])
         before.close()
-        after = Shelf(tmp_path, SMALL, name="00000000000000000005")
+        after = SegmentStore(tmp_path, SMALL, name="00000000000000000005")
         after.write([b"second"])
         after.close()
-        last = Shelf(tmp_path, SMALL, name="00000000000000000950")
+        last = SegmentStore(tmp_path, SMALL, name="00000000000000000950")
         last.adopt()
         assert drained(last) == [b"first", b"second"]
 
     def test_mutant_named_by_the_clock_alone_they_are_not(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(Shelf, "_later_than_all", lambda self: self._name)
+        monkeypatch.setattr(SegmentStore, "_next_folder_name", lambda self: self._name)
         left_by_the_dead(tmp_path, "00000000000000000900", b"first")
         left_by_the_dead(tmp_path, "00000000000000000005", b"second")
-        last = Shelf(tmp_path, SMALL, name="00000000000000000950")
+        last = SegmentStore(tmp_path, SMALL, name="00000000000000000950")
         last.adopt()
         assert drained(last) == [b"second", b"first"]
 
     def test_a_folder_that_is_removed_meanwhile_is_made_again(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL, name="1")
+        shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([b"x" * 3000])
         (segment,) = (tmp_path / "1").iterdir()
         segment.unlink()
@@ -201,26 +201,26 @@ class TestFolders:
 
         left_by_the_dead(tmp_path, "1", b"x")
         with pytest.raises(OSError, match="input/output"):
-            Shelf(tmp_path, SMALL, Blind(), name="2").adopt()
-        other = Shelf(tmp_path, SMALL, name="3")
+            SegmentStore(tmp_path, SMALL, Blind(), name="2").adopt()
+        other = SegmentStore(tmp_path, SMALL, name="3")
         assert other.adopt() == 1
 
     def test_a_failing_disk_is_not_filled_with_segments_that_hold_nothing(self, tmp_path: Path, monkeypatch):
         disk = Failing()
-        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf = SegmentStore(tmp_path, SMALL, disk)
         shelf.write([b"safe"])
         disk.sync_fails = 20
         for _ in range(20):
-            monkeypatch.setattr(shelf, "_rests_until", 0.0)
+            monkeypatch.setattr(shelf, "_backoff_until", 0.0)
             with pytest.raises(SpoolUnavailable):
                 shelf.write([b"nobody knows"])
         assert len(list(tmp_path.glob("*/*"))) == 1
-        monkeypatch.setattr(shelf, "_rests_until", 0.0)
+        monkeypatch.setattr(shelf, "_backoff_until", 0.0)
         shelf.write([b"safe too"])
         assert {b"safe", b"safe too"} <= set(drained(shelf))
 
     def test_a_spool_smaller_than_a_segment_takes_what_it_can(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, Bounds(segment_bytes=1 << 20, max_bytes=4096, max_disk_used=1.0))
+        shelf = SegmentStore(tmp_path, SpoolLimits(segment_bytes=1 << 20, max_bytes=4096, max_disk_used=1.0))
         shelf.write([b"x" * 3000])
         with pytest.raises(SpoolUnavailable, match="full"):
             shelf.write([b"y" * 3000])
@@ -231,9 +231,9 @@ class TestFolders:
             def lock(self, folder: Path):
                 raise OSError(errno.ENOLCK, "no locks available")
 
-        Shelf(tmp_path, SMALL).rehearse()
+        SegmentStore(tmp_path, SMALL).check_writable()
         with pytest.raises(OSError, match="no locks"):
-            Shelf(tmp_path, SMALL, Network()).rehearse()
+            SegmentStore(tmp_path, SMALL, Network()).check_writable()
         assert list(tmp_path.iterdir()) == []
 
     def test_a_file_that_could_not_be_ended_does_not_close_the_descriptor_of_another(self, tmp_path: Path, monkeypatch):
@@ -254,9 +254,9 @@ class TestFolders:
 
 class TestDraining:
     async def test_an_outage_may_last_for_thousands_of_tries(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(intake_module, "_PAUSE_S", (0.0,))
+        monkeypatch.setattr(intake_module, "_DRAIN_BACKOFF_S", (0.0,))
         journal = Journal()
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         journal.is_away = True
         await intake.accept(event("a"))
@@ -267,14 +267,14 @@ class TestDraining:
         await intake.drain()
 
     def test_there_is_a_longest_pause_whatever_the_number_of_tries(self):
-        assert max(intake_module._PAUSE_S) == intake_module._PAUSE_S[-1] <= 1.0
+        assert max(intake_module._DRAIN_BACKOFF_S) == intake_module._DRAIN_BACKOFF_S[-1] <= 1.0
 
     async def test_a_disk_that_becomes_read_only_keeps_nothing_from_the_journal(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(intake_module, "_LOOK_S", 0.02)
+        monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
         left_by_the_dead(tmp_path, "1", *events_of("a", "b"))
         disk, journal = Disk(), Journal()
         disk.is_read_only = True
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
         await intake.start()
         await back(intake)
         receipt = await intake.accept(event("c"))
@@ -286,7 +286,7 @@ class TestDraining:
         assert journal.offers == offers  # and it is not offered again and again
         await intake.drain()
         disk.is_read_only = False
-        later = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk, name="3")), within_s=0.2)
+        later = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="3")), within_s=0.2)
         await later.start()
         await back(later)
         assert journal.order == ["a", "b", "c"]
@@ -296,12 +296,12 @@ class TestDraining:
     async def test_mutant_a_segment_that_is_not_passed_over_is_offered_again_and_again(
         self, tmp_path: Path, monkeypatch
     ):
-        monkeypatch.setattr(intake_module, "_LOOK_S", 0.02)
-        monkeypatch.setattr(Shelf, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
+        monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
+        monkeypatch.setattr(SegmentStore, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
         left_by_the_dead(tmp_path, "1", *events_of("a"))
         disk, journal = Disk(), Journal()
         disk.is_read_only = True
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
         await intake.start()
         await back(intake)
         offers = journal.offers
@@ -310,7 +310,7 @@ class TestDraining:
 
     async def test_segments_that_are_removed_block_nothing(self, tmp_path: Path):
         journal = Journal()
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, name="1")), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, name="1")), within_s=0.2)
         await intake.start()
         journal.is_away = True
         await intake.accept(event("lost"))
@@ -328,7 +328,7 @@ class TestAnswers:
         self, tmp_path: Path
     ):
         journal = Journal()
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         journal.is_away = True
         await intake.accept(event("before"))
@@ -345,7 +345,7 @@ class TestAnswers:
 
     async def test_copies_throughout_an_outage_are_answered_with_the_first_and_take_no_room(self, tmp_path: Path):
         journal = Journal()
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         journal.is_away = True
         first = await intake.accept(event("a"))
@@ -359,7 +359,7 @@ class TestAnswers:
 
     async def test_a_caller_who_is_gone_does_not_keep_the_others_from_their_answers(self, tmp_path: Path):
         journal = Journal()
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         journal.hangs.clear()
         under_way = asyncio.create_task(intake.accept(event("first")))
@@ -379,11 +379,11 @@ class TestAnswers:
         self, tmp_path: Path, key: str
     ):
         journal = Journal()
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         journal.is_away = True
         await intake.accept(event("before"))
-        with pytest.raises(RowRefused):
+        with pytest.raises(ValueRejected):
             await intake.accept(dataclasses.replace(event("x"), dedup_key=key))
         await intake.drain()
 
@@ -391,7 +391,7 @@ class TestAnswers:
         self, tmp_path: Path, monkeypatch
     ):
         journal = Journal()
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         journal.refused = {"bad"}
         append, calls = journal.append, 0
 
@@ -414,24 +414,24 @@ class TestAnswers:
 
 class TestHangingDisks:
     async def test_a_disk_that_does_not_answer_refuses_and_takes_again_once_it_does(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(spool_module, "_STUCK_S", 0.05)
+        monkeypatch.setattr(spool_module, "_STUCK_AFTER_S", 0.05)
         disk, journal = Disk(), Journal()
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, SMALL, disk)), within_s=0.2)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
         await intake.start()
-        assert intake.takes_without_journal
+        assert intake.accepts_without_database
         journal.is_away = True
         disk.answers.clear()
         first = asyncio.create_task(intake.accept(event("a")))
         await eventually(lambda: intake.spool is not None and intake.spool.is_stuck)
         with pytest.raises(SpoolUnavailable):
             await asyncio.wait_for(intake.accept(event("b")), 1)
-        assert intake.is_refusing
+        assert intake.is_rejecting
         disk.answers.set()
         receipt = await first
         assert isinstance(receipt, Accepted)
         assert receipt.is_spooled
         await intake.accept(event("c"))
-        assert intake.takes_without_journal
+        assert intake.accepts_without_database
         journal.is_away = False
         await back(intake)
         assert journal.order == ["a", "c"]
@@ -460,7 +460,7 @@ class TestLeftovers:
         settings = SimpleNamespace(
             spool=SimpleNamespace(enabled=enabled), server=SimpleNamespace(roles=roles, data_dir=folder)
         )
-        supervisor._tell_of_leftovers(cast("Settings", settings))
+        supervisor._warn_of_undrained_spool(cast("Settings", settings))
         log.flush()
         return capfd.readouterr().err
 
@@ -468,9 +468,9 @@ class TestLeftovers:
 class TestProbes:
     async def test_a_gateway_whose_spool_is_full_says_that_it_is_not_ready(self, tmp_path: Path):
         journal = Journal()
-        full = Bounds(segment_bytes=4096, max_bytes=4096, max_disk_used=1.0)
-        intake = Intake(journal, spool=Spool(Shelf(tmp_path, full)), within_s=0.2)
-        probes = Probes(History(None, ""), is_draining=lambda: False, intake=intake)
+        full = SpoolLimits(segment_bytes=4096, max_bytes=4096, max_disk_used=1.0)
+        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, full)), within_s=0.2)
+        probes = HealthEndpoints(MetricHistory(None, ""), is_draining=lambda: False, intake=intake)
         await intake.start()
         journal.is_away = True
         await intake.accept(event("a"))
@@ -480,11 +480,11 @@ class TestProbes:
         assert await status_of(probes, "/readyz") == 503
         journal.is_away = False
         await back(intake)
-        assert not intake.is_refusing
+        assert not intake.is_rejecting
         await intake.drain()
 
 
-async def status_of(probes: Probes, path: str) -> int:
+async def status_of(probes: HealthEndpoints, path: str) -> int:
     sent: list[dict[str, Any]] = []
 
     async def send(message: dict[str, Any]) -> None:
@@ -508,16 +508,16 @@ async def routed(events: list[NewEvent]) -> list[NewEvent]:
     return [replace(one, deliveries=(NewDelivery("handler:x"),), routes_version=1) for one in events]
 
 
-async def bring(store: EventStore, *events: NewEvent) -> list[Brought | Refused]:
+async def bring(store: EventStore, *events: NewEvent) -> list[Stored | Refused]:
     records = [Record(number, encode(one)) for number, one in enumerate(events, 1)]
-    return [result async for result in RoutedStore(store, routed).bring(records)]
+    return [result async for result in EventWriter(store, routed).bring(records)]
 
 
 async def test_an_event_that_has_waited_for_longer_than_any_partition_is_kept_is_owed_like_any_other(db: Database):
     store = EventStore(db)
     old = replace(stored_event("k"), id=ids.make(int((time.time() - 400 * DAY_S) * 1000), 7))
     (result,) = await bring(store, old)
-    assert isinstance(result, Brought)
+    assert isinstance(result, Stored)
     assert (await store.get(old.id)).dedup_key == "k"
     assert await count(db, "delivery") == 1
 
@@ -530,8 +530,8 @@ async def test_one_that_is_stored_and_forgotten_meanwhile_is_not_taken_for_impos
     for forget in ("update boathook.dedup set expires_at = now() - interval '1 day'", "delete from boathook.dedup"):
         await db.execute(forget)
         results = await bring(store, first, other)
-        assert all(isinstance(result, Brought) for result in results)
-    assert results[0] == Brought(results[0].event, Accepted(first.id, is_new=False))
+        assert all(isinstance(result, Stored) for result in results)
+    assert results[0] == Stored(results[0].event, Accepted(first.id, is_new=False))
     assert (await count(db, "event"), await count(db, "delivery")) == (2, 2)
 
 
@@ -550,5 +550,5 @@ async def test_a_partition_that_is_made_at_that_moment_is_no_reason_to_put_an_ev
         )
         await keeper.execute(attach)
     (result,) = await bringing
-    assert isinstance(result, Brought)
+    assert isinstance(result, Stored)
     assert (await store.get(old.id)).dedup_key == "k"

@@ -11,21 +11,22 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import pytest
 
-from boathook.domain.documents import UNREADABLE, parse
 from boathook.domain.errors import ConfigError
 from boathook.domain.filters import Router
-from boathook.domain.model import Grade
+from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import BatchItem, Challenge, Rejected, Request, Verdict, Verified
 from boathook.handlers.event import Event
-from boathook.inbound import handshakes, verify
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.facts import read_form, read_pairs
-from boathook.inbound.providers import cloud, payments
-from boathook.inbound.proving.proof import signature_headers
-from boathook.inbound.proving.tokens import Proven
-from boathook.inbound.verdict import Challenge, Item, Rejected, Request, Verdict, Verified
-from boathook.inbound.verify import Verifier
+from boathook.ingest.event_builder import EventBuilder
+from boathook.providers import cloud, payments
+from boathook.providers.request_reader import read_form, read_pairs
 from boathook.testing import signed_request
-from boathook.verification import verify as verify_anywhere
+from boathook.verification import handshakes
+from boathook.verification import verifier as verify
+from boathook.verification.check import signature_headers
+from boathook.verification.library import verify as verify_anywhere
+from boathook.verification.tokens import ValidProof
+from boathook.verification.verifier import Verifier
 from tests.providers.source_factory import NOW, all_sources
 from tests.support import too_dear
 
@@ -53,7 +54,7 @@ def is_another_event(first: Verified, second: Verdict) -> bool:
     return not is_known and (second.replay_material is None or second.replay_material != first.replay_material)
 
 
-def _keys(items: tuple[Item, ...]) -> set[str]:
+def _keys(items: tuple[BatchItem, ...]) -> set[str]:
     return {item.dedup_key for item in items}
 
 
@@ -146,7 +147,7 @@ KNOWN: dict[str, str] = {
 PROVEN = [
     label
     for label, provider_source in SOURCES_BY_LABEL.items()
-    if provider_source.recipe.grade in {Grade.BODY, Grade.METADATA}
+    if provider_source.recipe.grade in {ProofStrength.BODY, ProofStrength.METADATA}
 ]
 SAFE = [label for label in PROVEN if label not in KNOWN]
 
@@ -165,9 +166,9 @@ def test_other_headers_make_no_other_event(label: str):
     verifier, request = genuine(label)
     first = taken(verifier.verify(request, NOW))
     recipe = verifier.recipe
-    named = {*verifier.rejudged, *signature_headers(recipe.proof), "webhook-id", "svix-id", "idempotency-key"}
+    named = {*verifier.reverify_headers, *signature_headers(recipe.proof), "webhook-id", "svix-id", "idempotency-key"}
     for header in sorted(named):
-        if recipe.type.tells_apart and header in {"x-shopify-topic", "x-wc-webhook-topic", "x-netlify-event"}:
+        if recipe.type.is_part_of_replay_key and header in {"x-shopify-topic", "x-wc-webhook-topic", "x-netlify-event"}:
             continue  # one body holds several events there, and the signature does not say which
         for value in (None, "other", request.headers.get(header, "") + ", other", "0"):
             second = verifier.verify(_unsigned_header(verifier, request, header, value), NOW)
@@ -200,7 +201,7 @@ def test_without_the_id_of_the_proof_it_would(monkeypatch: pytest.MonkeyPatch):
     verifier, request = genuine("resend")
     signed = {name.replace("svix-", "webhook-"): text for name, text in request.headers.items()}
     check = verifier.check.check
-    monkeypatch.setattr(verifier.check, "check", lambda *args: Proven(check(*args).sent_at))
+    monkeypatch.setattr(verifier.check, "check", lambda *args: ValidProof(check(*args).sent_at))
     forged = taken(verifier.verify(replace(request, headers=signed | {"svix-id": "msg_chosen"}), NOW))
     assert forged.dedup_key == "msg_chosen"
 
@@ -324,7 +325,7 @@ def test_events_by_get_are_told_apart_and_stored_by_their_query():
     async def nothing() -> Router:
         raise AssertionError
 
-    event = Arrivals(Router((), 0), nothing).event("pay", one, b"whatever", "text/plain", NOW)
+    event = EventBuilder(Router((), 0), nothing).event("pay", one, b"whatever", "text/plain", NOW)
     assert (event.body, event.content_type) == (b"TransactionId=1&Amount=5", "application/x-www-form-urlencoded")
 
 

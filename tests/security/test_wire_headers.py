@@ -14,16 +14,16 @@ import time_machine
 from boathook.domain import signing
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, NewEvent
-from boathook.inbound.app import IngestApp
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.gates import Gate
-from boathook.inbound.providers import forms
-from boathook.inbound.providers.forms import MAX_SIGNATURES
-from boathook.inbound.proving import asymmetric, stamps
-from boathook.inbound.proving.proof import signature_headers
-from boathook.inbound.proving.publickeys import fits as fits_key
-from boathook.inbound.verdict import Request
-from boathook.telemetry import emit
+from boathook.domain.verification import Request
+from boathook.ingest.app import IngestApp
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.sources import CompiledSource
+from boathook.observability import meters
+from boathook.providers import signature_formats
+from boathook.providers.signature_formats import MAX_SIGNATURES
+from boathook.verification import asymmetric, timestamps
+from boathook.verification.check import signature_headers
+from boathook.verification.public_keys import is_valid_signature as fits_key
 from tests.providers.source_factory import NOW, ProviderSource, all_sources
 
 ALL = list(all_sources())
@@ -74,8 +74,8 @@ async def _nobody(_scope: Any, _receive: Any, _send: Any) -> None:
 
 def app_of(provider_source: ProviderSource) -> IngestApp:
     verifier = provider_source.verifier()
-    count = emit.counter("boathook_events_accepted_total", source=provider_source.label)
-    gate = Gate(
+    count = meters.counter("boathook_events_accepted_total", source=provider_source.label)
+    compiled = CompiledSource(
         source=provider_source.label, verifier=verifier, is_unsigned=False, methods=verifier.methods, max_body=1 << 20,
         encodings=frozenset(), max_decoded=1 << 23, max_ratio=20, public_url="https://hooks.example.com", rate=None,
         accepted=count, duplicates=count, skew_s=count,
@@ -85,7 +85,7 @@ def app_of(provider_source: ProviderSource) -> IngestApp:
     async def read_router() -> Router:
         return router
 
-    return IngestApp({"/in": gate}, Takes(), Arrivals(router, read_router), quarantine=None, others=_nobody)
+    return IngestApp({"/in": compiled}, Takes(), EventBuilder(router, read_router), quarantine=None, others=_nobody)
 
 
 async def answered(app: IngestApp, request: Request, headers: dict[str, bytes]) -> int:
@@ -116,7 +116,7 @@ def hostile(provider_source: ProviderSource) -> Iterator[tuple[Request, str, dic
     genuine = provider_source.request(provider_source.sign_sample(at=NOW))
     plain = {name: value.encode("latin-1", "replace") for name, value in genuine.headers.items()}
     verifier = provider_source.verifier()
-    for name in sorted(verifier.rejudged | signature_headers(verifier.recipe.proof) | {"authorization"}):
+    for name in sorted(verifier.reverify_headers | signature_headers(verifier.recipe.proof) | {"authorization"}):
         for value in (*CORPUS, *(join.join([plain.get(name, b"")[:-1] + b"0"] * 10_000) for join in (b",", b" "))):
             yield genuine, name, plain | {name: value}
 
@@ -140,7 +140,7 @@ async def test_no_hostile_header_is_a_fault_of_ours(provider_source: ProviderSou
 
 
 async def test_mutant_with_a_trusting_reader_of_moments_there_are_faults(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stamps, "read_moment", lambda text, _unit: float(int(text)))
+    monkeypatch.setattr(timestamps, "parse_timestamp", lambda text, _unit: float(int(text)))
     provider_source = next(provider_source for provider_source in ALL if provider_source.label == "slack")
     assert {name for name, _ in await faults(provider_source)} == {"x-slack-request-timestamp"}
 
@@ -148,7 +148,7 @@ async def test_mutant_with_a_trusting_reader_of_moments_there_are_faults(monkeyp
 async def most_tried(provider_source: ProviderSource, monkeypatch: pytest.MonkeyPatch) -> int:
     """Return the most signatures that were compared with one right answer."""
     tried: Counter[object] = Counter()
-    same = signing.same
+    same = signing.equal_constant_time
 
     def compare(left: str, right: str) -> bool:
         tried[left] += 1
@@ -158,8 +158,8 @@ async def most_tried(provider_source: ProviderSource, monkeypatch: pytest.Monkey
         tried[id(key), signed] += 1
         return fits_key(key, scheme, signature, signed)
 
-    monkeypatch.setattr(signing, "same", compare)
-    monkeypatch.setattr(asymmetric, "fits", check)
+    monkeypatch.setattr(signing, "equal_constant_time", compare)
+    monkeypatch.setattr(asymmetric, "is_valid_signature", check)
     app, most = app_of(provider_source), 0
     for request, _, headers in hostile(provider_source):
         tried.clear()
@@ -175,5 +175,5 @@ async def test_at_most_sixteen_signatures_are_tried(provider_source: ProviderSou
 
 async def test_mutant_without_the_limit_all_of_them_are_tried(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(provider_source for provider_source in ALL if provider_source.label == "stripe")
-    monkeypatch.setattr(forms, "MAX_SIGNATURES", 1_000_000)
+    monkeypatch.setattr(signature_formats, "MAX_SIGNATURES", 1_000_000)
     assert await most_tried(provider_source, monkeypatch) > 16

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 
 from boathook.domain import ids
-from boathook.domain.documents import UNREADABLE, parse
 from boathook.domain.filters import Router
+from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import Route
-from boathook.inbound.extract import Picker
+from boathook.providers.extractor import FieldExtractor
 from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - one is a fixture
 from tests.security.json_texts import EITHER, NOT_READ, READ, TEXTS, within
 
@@ -83,9 +83,9 @@ def _raised_by(text: bytes) -> Exception | None:
 
 
 def test_the_fast_reader_takes_for_json_what_the_patient_one_does():
-    pick = Picker(["id", "data.key"]).pick
+    extract = FieldExtractor(["id", "data.key"]).extract
     bodies = [*TEXTS, *map(within, TEXTS)]
-    assert [body[:80] for body in bodies if (pick(body) is None) is not (parse(body) is UNREADABLE)] == []
+    assert [body[:80] for body in bodies if (extract(body) is None) is not (parse(body) is UNREADABLE)] == []
 
 
 # Through a gateway and PostgreSQL.

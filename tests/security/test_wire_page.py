@@ -1,4 +1,4 @@
-"""docs/security.md is true: every row has a test that is there under its name, a target and a figure."""
+"""tests/security/README.md is true: every row has a test that is there under its name, a target and a figure."""
 
 import ast
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs/security.md"
+PAGE = Path(__file__).parents[2] / "tests/security/README.md"
 COLUMNS = ["Area", "Rule", "Test", "Target", "Latest figure"]
 LINK = re.compile(r"\[(\w+)\]\(([^)]+\.py)\)")
 AREAS = {

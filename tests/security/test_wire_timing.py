@@ -14,9 +14,9 @@ import pytest
 
 import boathook
 from boathook.domain import signing
-from boathook.inbound.providers.proofs import FieldMac, Hmac, Token
-from boathook.inbound.verdict import Rejected, Request
-from boathook.inbound.verify import Verifier
+from boathook.domain.verification import Rejected, Request
+from boathook.providers.schemes import FieldMac, Hmac, Token
+from boathook.verification.verifier import Verifier
 from tests.providers.source_factory import NOW, ProviderSource, all_sources
 from tests.unit.verifier_factory import signed, verifier
 
@@ -30,10 +30,10 @@ INNOCENT = {
     "name in secret": "the name of a query's parameter, which is no secret",
     "name == self.signature": "the name of a scheme, such as v1",
     "count == MAX_SIGNATURES": "numbers",
-    "reason in _NOT_THE_PROOF": "kinds of refusal",
+    "recipe.name in setup_guides.USER_CHOSEN_SECRETS": "the name of a sender",
 }
 """Comparisons that are called like those of proofs and are none, and why."""
-COMPARING = ("inbound", "domain")
+COMPARING = ("ingest", "verification", "providers", "domain")
 """The packages that compare what was sent with what is expected."""
 
 
@@ -110,7 +110,7 @@ def test_every_shared_secret_is_compared_in_constant_time(
 def test_mutant_another_comparison_would_not_be_seen(monkeypatch: pytest.MonkeyPatch):
     provider_source = next(provider_source for provider_source in SHARED if provider_source.label == "stripe")
     pairs = watch(monkeypatch)
-    monkeypatch.setattr(signing, "same", lambda left, right: left == right)
+    monkeypatch.setattr(signing, "equal_constant_time", lambda left, right: left == right)
     provider_source.verifier().verify(provider_source.request(provider_source.sign_sample()), NOW)
     assert pairs == []
 
@@ -172,7 +172,7 @@ def _early_exit(left: str, right: str) -> bool:
 
 
 def test_mutant_a_comparison_that_ends_early_is_found_by_the_clock(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(signing, "same", _early_exit)
+    monkeypatch.setattr(signing, "equal_constant_time", _early_exit)
     found = [abs(t_of(verifier("github"), PAIRS["first or last character"], 4_000)) for _ in range(3)]
     assert max(found) > MOST_T
 

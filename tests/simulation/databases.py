@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from boathook.journal.database import Database
+from boathook.db.database import Database
 from tests.simulation.operation_sequences import PAST, SOON
 from tests.simulation.server import Server
 from tests.simulation.tables import Transaction

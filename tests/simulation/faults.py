@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from boathook.db import delivery_commands
+from boathook.db.database import Database
+from boathook.db.queries.listings import ListFilter
 from boathook.domain.errors import BoathookError
-from boathook.journal import moves
-from boathook.journal.database import Database
-from boathook.journal.ledger import Filter
 from tests.simulation.base_world import BaseWorld
 from tests.simulation.sometimes import sometimes
 from tests.simulation.statements import DEPLOY
@@ -117,24 +117,28 @@ async def operate_once(world: BaseWorld, kind: str) -> None:
 
 
 async def _move(world: BaseWorld, database: Database, kind: str) -> None:
-    action = moves.Action(actor="operator", note=None)
-    everything = moves.Selection(Filter())
+    action = delivery_commands.AuditContext(actor="operator", note=None)
+    everything = delivery_commands.Selection(ListFilter())
     stored = list(world.server.tables.committed["event"])
     match kind:
         case "replay dead":
-            pace = moves.Pace(await moves.read_clock(database))
-            keys = await moves.replay_dead(database, everything, action, pace=pace, limit=world.rng.randint(1, 5))
+            pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(database))
+            keys = await delivery_commands.replay_dead(
+                database, everything, action, pace=pace, limit=world.rng.randint(1, 5)
+            )
             sometimes("dead letters were replayed", if_=bool(keys))
         case "ignore dead":
-            keys = await moves.ignore_dead(database, everything, action, limit=1)
+            keys = await delivery_commands.ignore_dead(database, everything, action, limit=1)
             sometimes("a dead letter was ignored", if_=bool(keys))
         case "replay events" if stored:
-            pace = moves.Pace(await moves.read_clock(database), gap_s=world.rng.random())
-            replayed = await moves.replay_events(database, world.rng.sample(stored, 1), action, pace=pace)
+            pace = delivery_commands.ReplaySchedule(
+                await delivery_commands.read_clock(database), gap_s=world.rng.random()
+            )
+            replayed = await delivery_commands.replay_events(database, world.rng.sample(stored, 1), action, pace=pace)
             sometimes("an event was replayed", if_=bool(replayed.added))
         case "wake" if stored:
             async with database.transaction() as connection:
-                await moves.wake(connection, world.rng.choice(stored), action)
+                await delivery_commands.make_due_now(connection, world.rng.choice(stored), action)
         case "routes change":
             await database.execute(DEPLOY)
         case _:

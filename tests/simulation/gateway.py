@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from boathook.domain.errors import JournalError, JournalUnavailable
+from boathook.db import delivery_commands
+from boathook.db.database import Database
+from boathook.db.events import EventStore
+from boathook.db.route_registry import read_router
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent, Receipt
-from boathook.journal import moves
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.registry import read_router
 from tests.simulation.plan import Plan
 
 URL: Final = "postgresql://simulated/boathook"
@@ -24,26 +24,26 @@ class Journal:
         self._plan = plan
         self._database: Database | None = None
 
-    async def keep_reaching(self) -> None:
+    async def keep_connecting(self) -> None:
         while self._database is None:
             try:
                 self._database = await Database.open(
                     URL, purpose="gateway", size=self._plan.lanes + 3, connect_timeout_s=2.0,
                     statement_timeout_s=self._plan.statement_timeout_s, is_reset=False,
                 )  # fmt: skip
-            except JournalError:
+            except DatabaseError:
                 await asyncio.sleep(0.5)
 
     def _there(self) -> Database:
         if self._database is None:
-            raise JournalUnavailable("PostgreSQL has not been reached yet")
+            raise DatabaseUnavailable("PostgreSQL has not been reached yet")
         return self._database
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         return await EventStore(self._there()).append(batch, within_s=within_s)
 
     async def announce(self) -> None:
-        await moves.announce_due(self._there())
+        await delivery_commands.notify_due(self._there())
 
     async def read_router(self) -> Router:
         return await read_router(self._there(), within_s=self._plan.after_s)

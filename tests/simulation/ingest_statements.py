@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from boathook.domain.model import Grade, NewEvent, Origin
+from boathook.domain.model import NewEvent, Origin, ProofStrength
 from tests.simulation.lease_statements import single
 from tests.simulation.sometimes import sometimes
 from tests.simulation.tables import Record, Seen, Stored, Transaction, owe
@@ -25,7 +25,7 @@ def append_events(t: Transaction, version: int, *columns: Any) -> list[Record]:
     for id_, row in sorted(fresh.items()):
         event = NewEvent(
             id=id_, source=row[1], application=row[2], type=row[3], dedup_key=row[4], key_hash=row[5], replay_hash=row[6],
-            grade=Grade(row[7]), origin=Origin(row[8]), headers=row[9], content_type=row[10], body=row[11], body_sha256=row[12],
+            grade=ProofStrength(row[7]), origin=Origin(row[8]), headers=row[9], content_type=row[10], body=row[11], body_sha256=row[12],
         )  # fmt: skip
         t.put("event", id_, Stored(event, t.now, row[13]))
         if has_unhandled and row[13] == 0 and event.source is not None:

@@ -1,4 +1,4 @@
-"""Checks the invariants C1 to C11 of docs/simulation.md at every commit and at the end of a run.
+"""Checks the invariants C1 to C11 of tests/simulation/README.md at every commit and at the end of a run.
 
 The recorder trusts no production code: it keeps its own fences, its own count of attempts and its own list of what senders were
 told, and holds the journal against them.
@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from boathook.domain.model import LEGAL_MOVES, NewEvent, State
+from boathook.domain.model import TRANSITIONS, NewEvent, State
 from tests.simulation.sometimes import sometimes
 from tests.simulation.tables import Key, Row, Tables, Transaction
 
@@ -99,7 +99,7 @@ class Recorder:
             after = State(new.state)
             require(new.fence >= old.fence, "C7", f"the fence of {key} fell from {old.fence} to {new.fence}")
         if after is not before:
-            require(after in LEGAL_MOVES[before], "C9", f"{key} went from {before} to {after}")
+            require(after in TRANSITIONS[before], "C9", f"{key} went from {before} to {after}")
         if new is not None and after is State.LEASED and before is not State.LEASED:
             require(new.fence > self.fences.get(key, 0), "C7", f"{key} was claimed with the fence {new.fence} again")
             self.fences[key] = new.fence

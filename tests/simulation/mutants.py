@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from boathook.dispatch.keeper import Keeper
-from boathook.domain.errors import JournalError
-from boathook.inbound.intake import Intake, Mode
-from boathook.journal.deliveries import DeliveryStore
-from boathook.spool.shelf import Segment, Shelf
+from boathook.db.deliveries import DeliveryStore
+from boathook.delivery.keeper import Keeper
+from boathook.domain.errors import DatabaseError
+from boathook.ingest.intake import Intake, Mode
+from boathook.spool.segment_store import Segment, SegmentStore
 from boathook.spool.spool import Spool
 from tests.simulation import disk, ingest_statements, lease_statements
 from tests.simulation.tables import Row, Transaction
@@ -61,15 +61,15 @@ def answering_before_the_disk_has_it(patch: pytest.MonkeyPatch) -> None:
 
 def draining_out_of_order(patch: pytest.MonkeyPatch) -> None:
     """The newest segment is drained first."""
-    oldest = Shelf.oldest
+    oldest = SegmentStore.oldest
 
-    def newest(self: Shelf) -> Segment | None:
+    def newest(self: SegmentStore) -> Segment | None:
         self.seal()
-        for life in self._lives():
+        for life in self._folders():
             life.segments = deque(sorted(life.segments, key=lambda one: one.path, reverse=True))
         return oldest(self)
 
-    patch.setattr(Shelf, "oldest", newest)
+    patch.setattr(SegmentStore, "oldest", newest)
 
 
 def putting_a_segment_aside_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def going_direct_past_the_spool(patch: pytest.MonkeyPatch) -> None:
 
     async def accept_directly(self: Intake, event: Any) -> Any:
         if self.mode is not Mode.DIRECT:
-            with contextlib.suppress(JournalError):
+            with contextlib.suppress(DatabaseError):
                 return (await self._store.append([event], 1.0))[0]
         return await accept(self, event)
 
@@ -131,14 +131,14 @@ def leaving_lines_blocked(patch: pytest.MonkeyPatch) -> None:
 
 def removing_folders_of_the_living(patch: pytest.MonkeyPatch) -> None:
     """An empty folder is removed although another process may want to spool into it again."""
-    patch.setattr(Shelf, "_remove_unused", lambda self, folder: self._disk.remove_folder(folder))
+    patch.setattr(SegmentStore, "_remove_unused", lambda self, folder: self._disk.remove_folder(folder))
 
 
 def naming_a_segment_like_one_that_failed(patch: pytest.MonkeyPatch) -> None:
     """A segment that could not be made leaves its name to the next one."""
-    begin = Shelf._begin
+    begin = SegmentStore._begin
 
-    def begin_again(self: Shelf, size: int) -> Any:
+    def begin_again(self: SegmentStore, size: int) -> Any:
         name = self._next
         try:
             return begin(self, size)
@@ -146,7 +146,7 @@ def naming_a_segment_like_one_that_failed(patch: pytest.MonkeyPatch) -> None:
             self._next = name
             raise
 
-    patch.setattr(Shelf, "_begin", begin_again)
+    patch.setattr(SegmentStore, "_begin", begin_again)
 
 
 ALL: dict[Mutant, tuple[str, int]] = {

@@ -16,15 +16,22 @@ from uuid import UUID
 
 import asyncpg
 
+from boathook.db import delivery_commands, sql_functions
+from boathook.db.database import Connection, Database
+from boathook.db.deliveries import (
+    ClaimedDelivery,
+    ClaimLimit,
+    DeliveryStore,
+    FailedAttempt,
+    settle_arguments,
+    transaction_mark,
+)
+from boathook.db.events import EventStore
+from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError
-from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin
-from boathook.domain.policy import Bury, Settle, TryAgain
-from boathook.journal import calls, moves
-from boathook.journal.database import Connection, Database
-from boathook.journal.deliveries import DeliveryStore, SetBack, Want, Work, mark, settlement
-from boathook.journal.events import EventStore
-from boathook.journal.ledger import Filter
+from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength
+from boathook.domain.policy import Complete, DeadLetter, RetryAt
 
 Op = tuple[Any, ...]
 RECIPIENTS = ("handler:a", "handler:b", "handler:c")
@@ -117,7 +124,7 @@ class Player:
         self._target = target
         self._store = DeliveryStore(target.database)
         self._entropy = random.Random(f"ids {seed}")
-        self._works: list[Work] = []
+        self._works: list[ClaimedDelivery] = []
         self._events: list[UUID] = []
         self._held: tuple[Any, Connection] | None = None
         self._waiting: asyncio.Task[Any] | None = None
@@ -181,14 +188,14 @@ class Player:
         return NewEvent(
             id=ids.make(1_772_600_000_000 + self._entropy.randrange(10**6), self._entropy.getrandbits(74)),
             source="shop", application=None, type="thing.done", dedup_key=key, key_hash=_hash(key),
-            replay_hash=None if replay is None else _hash(f"replay-{number}-{replay}"), grade=Grade.BODY,
+            replay_hash=None if replay is None else _hash(f"replay-{number}-{replay}"), grade=ProofStrength.BODY,
             origin=Origin.RECEIVED, headers="{}", content_type="application/json", body=body,
             body_sha256=hashlib.sha256(body).digest(), deliveries=tuple(NewDelivery(*one) for one in owed), routes_version=version,
         )  # fmt: skip
 
     async def _claim(self, worker: str, wants: tuple[Any, ...]) -> Any:
         works = await self._store.claim(
-            [Want(name, slots, most=most) for name, slots, most in wants], worker=worker, lease_s=300
+            [ClaimLimit(name, slots, most=most) for name, slots, most in wants], worker=worker, lease_s=300
         )
         return self._note(works)
 
@@ -196,7 +203,7 @@ class Player:
         work = await self._store.claim_suspect(list(RECIPIENTS), worker=worker, lease_s=300)
         return self._note([] if work is None else [work])
 
-    def _note(self, works: list[Work]) -> Any:
+    def _note(self, works: list[ClaimedDelivery]) -> Any:
         works = sorted(works, key=lambda work: (work.claim.event_id, work.claim.ordinal))
         self._works += works
         return [
@@ -205,7 +212,7 @@ class Player:
             for c in [w.claim]
         ]  # fmt: skip
 
-    def _chosen(self, numbers: tuple[int, ...]) -> list[Work]:
+    def _chosen(self, numbers: tuple[int, ...]) -> list[ClaimedDelivery]:
         """Return claims by how recent they are, so that most of them still hold."""
         found = {
             self._works[-1 - number % len(self._works)].claim: self._works[-1 - number % len(self._works)]
@@ -219,14 +226,16 @@ class Player:
         return sorted((str(event_id), ordinal, fence) for event_id, ordinal, fence in lost)
 
     async def _give_back(self, numbers: tuple[int, ...]) -> Any:
-        return await self._store.give_back([work.claim for work in self._chosen(numbers)])
+        return await self._store.release_claims([work.claim for work in self._chosen(numbers)])
 
     async def _set_back(self, numbers: tuple[int, ...], when: str, outcome: str, is_excused: bool) -> Any:
         works = self._chosen(numbers)
         due = {"past": PAST, "future": FUTURE}.get(when)
-        move = Bury("GIVEN_UP", "it never worked") if due is None else TryAgain(due, "BROKEN", "it broke", is_excused)
-        ended = [SetBack(work.claim, move, outcome, None, "w1", work.claimed_at) for work in works]
-        return await self._store.set_back(ended) if ended else None
+        move = (
+            DeadLetter("GIVEN_UP", "it never worked") if due is None else RetryAt(due, "BROKEN", "it broke", is_excused)
+        )
+        ended = [FailedAttempt(work.claim, move, outcome, None, "w1", work.claimed_at) for work in works]
+        return await self._store.record_failed_attempts(ended) if ended else None
 
     async def _settle(self, number: int, is_ignored: bool, is_unmarked: bool) -> Any:
         for work in self._chosen((number,)):
@@ -245,13 +254,17 @@ class Player:
         return None
 
     @staticmethod
-    async def _end(connection: Connection, work: Work, is_ignored: bool, is_unmarked: bool, tail: str) -> Any:
-        move = Settle("it isn't \\ for 'us'" if is_ignored else None)
+    async def _end(
+        connection: Connection, work: ClaimedDelivery, is_ignored: bool, is_unmarked: bool, tail: str
+    ) -> Any:
+        move = Complete("it isn't \\ for 'us'" if is_ignored else None)
         other = replace(work.claim, fence=work.claim.fence + 1)
-        arguments = settlement(work.claim, move, worker="w1", started_at=work.claimed_at)
-        await connection.execute(f"begin; set local boathook.mark = '{mark(other if is_unmarked else work.claim)}'")
+        arguments = settle_arguments(work.claim, move, worker="w1", started_at=work.claimed_at)
+        await connection.execute(
+            f"begin; set local boathook.mark = '{transaction_mark(other if is_unmarked else work.claim)}'"
+        )
         try:
-            await connection.execute(calls.SETTLE.literal(arguments) + tail)
+            await connection.execute(sql_functions.SETTLE.literal(arguments) + tail)
         except asyncpg.PostgresError:
             await connection.execute("rollback; reset all")
             raise
@@ -279,28 +292,30 @@ class Player:
 
     async def _fate(self, number: int) -> Any:
         for work in self._chosen((number,)):
-            return (await self._store.fate(work.claim)).name
+            return (await self._store.commit_outcome(work.claim)).name
         return None
 
     async def _replay_dead(self, limit: int, recipient: str | None) -> Any:
-        pace = moves.Pace(await moves.read_clock(self._target.database), gap_s=0.001)
-        selection = moves.Selection(Filter(recipient=recipient))
-        return await self._keys(functools.partial(moves.replay_dead, pace=pace, limit=limit), selection)
+        pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(self._target.database), gap_s=0.001)
+        selection = delivery_commands.Selection(ListFilter(recipient=recipient))
+        return await self._keys(functools.partial(delivery_commands.replay_dead, pace=pace, limit=limit), selection)
 
     async def _ignore_dead(self, limit: int, recipient: str | None) -> Any:
-        selection = moves.Selection(Filter(recipient=recipient))
-        return await self._keys(functools.partial(moves.ignore_dead, limit=limit), selection)
+        selection = delivery_commands.Selection(ListFilter(recipient=recipient))
+        return await self._keys(functools.partial(delivery_commands.ignore_dead, limit=limit), selection)
 
-    async def _keys(self, move: Callable[..., Awaitable[Any]], selection: moves.Selection) -> Any:
-        found = await move(self._target.database, selection, moves.Action(actor="me", note="why"))
+    async def _keys(self, move: Callable[..., Awaitable[Any]], selection: delivery_commands.Selection) -> Any:
+        found = await move(self._target.database, selection, delivery_commands.AuditContext(actor="me", note="why"))
         return [(str(event_id), ordinal) for event_id, ordinal in found]
 
     async def _replay_event(self, number: int) -> Any:
         if not self._events:
             return None
-        pace = moves.Pace(await moves.read_clock(self._target.database), gap_s=0.001)
+        pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(self._target.database), gap_s=0.001)
         chosen = [self._events[-1 - number % len(self._events)]]
-        done = await moves.replay_events(self._target.database, chosen, moves.Action(actor="me"), pace=pace)
+        done = await delivery_commands.replay_events(
+            self._target.database, chosen, delivery_commands.AuditContext(actor="me"), pace=pace
+        )
         return done.events, done.added, done.revived
 
     async def _wake(self, number: int) -> Any:
@@ -308,7 +323,7 @@ class Player:
             return None
         chosen = self._events[-1 - number % len(self._events)]
         async with self._target.database.transaction() as connection:
-            return await moves.wake(connection, chosen, moves.Action(actor="me"))
+            return await delivery_commands.make_due_now(connection, chosen, delivery_commands.AuditContext(actor="me"))
 
     async def _route(self, _numbers: tuple[int, ...]) -> Any:
         await self._target.route()
@@ -317,12 +332,12 @@ class Player:
 
     async def _remember(self, number: int) -> Any:
         for work in self._chosen((number,)):
-            return await self._store.remember(work.claim, "charge", f'"{len(self.seen)}"')
+            return await self._store.save_side_effect(work.claim, "charge", f'"{len(self.seen)}"')
         return None
 
     async def _recall(self, number: int) -> Any:
         for work in self._chosen((number,)):
-            return await self._store.recall(work.claim, "charge")
+            return await self._store.find_side_effect(work.claim, "charge")
         return None
 
 

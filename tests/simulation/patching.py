@@ -16,8 +16,8 @@ from datetime import UTC, timedelta
 from types import ModuleType
 from typing import Any
 
-from boathook.dispatch import keeper, lanes, mailing
-from boathook.spool import shelf
+from boathook.delivery import endpoint_queues, http_executor, keeper
+from boathook.spool import segment_store
 from tests.simulation.loop import PROCESS, VirtualLoop
 from tests.simulation.sending.receivers import Courier
 
@@ -25,26 +25,26 @@ BEGINNING = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 """The moment at which every simulated run begins."""
 
 ROOMS = (
-    "boathook.dispatch.",
+    "boathook.delivery.",
     "boathook.handlers.",
-    "boathook.journal.",
-    "boathook.inbound.intake",
-    "boathook.outbound.attempt",
-    "boathook.inbound.draining",
-    "boathook.inbound.arrival",
+    "boathook.db.",
+    "boathook.ingest.intake",
+    "boathook.delivery.http_attempt",
+    "boathook.ingest.event_writer",
+    "boathook.ingest.event_builder",
     "boathook.spool",
 )
-_ENTROPY = ("boathook.spool.segment", "boathook.inbound.arrival")
+_ENTROPY = ("boathook.spool.segment", "boathook.ingest.event_builder")
 _CODE = (
-    "boathook.dispatch.worker",
-    "boathook.dispatch.keeper",
-    "boathook.dispatch.chores",
-    "boathook.dispatch.sender",
+    "boathook.delivery.worker",
+    "boathook.delivery.keeper",
+    "boathook.delivery.chores",
+    "boathook.delivery.sender",
     "boathook.handlers.runner",
-    "boathook.inbound.arrival",
-    "boathook.inbound.draining",
-    "boathook.inbound.intake",
-    "boathook.journal.moves",
+    "boathook.ingest.event_builder",
+    "boathook.ingest.event_writer",
+    "boathook.ingest.intake",
+    "boathook.db.delivery_commands",
     "boathook.spool.spool",
 )
 
@@ -145,7 +145,7 @@ class _NoAlarms:
         pass
 
     @contextlib.asynccontextmanager
-    async def watched_meanwhile(self) -> AsyncIterator[None]:
+    async def run_in_background(self) -> AsyncIterator[None]:
         yield
 
 
@@ -173,8 +173,8 @@ def _exchanged(value: object) -> object | None:
     return None
 
 
-def _place_of(flight: lanes.Flight) -> int:
-    return hash((flight.send.event_id, flight.send.ordinal, flight.send.fence))
+def _place_of(attempt: endpoint_queues.Attempt) -> int:
+    return hash((attempt.send.event_id, attempt.send.ordinal, attempt.send.fence))
 
 
 @contextlib.contextmanager
@@ -188,7 +188,7 @@ def patched() -> Iterator[None]:
             new: object | None = _exchanged(value)
             if name == "get_logger":
                 new = lambda _part: _LOG  # noqa: E731
-            elif name == "crash_point":
+            elif name == "failpoint":
                 new = _crash_point
             elif name == "_LOG":
                 new = _LOG
@@ -198,14 +198,17 @@ def patched() -> Iterator[None]:
                 undo.append((module, name, value))
                 setattr(module, name, new)
     # What takes a minute outside takes a second here.
-    undo.append((shelf, "_YOUNG_S", shelf._YOUNG_S))
-    shelf._YOUNG_S = 1.0  # type: ignore[misc]
+    undo.append((segment_store, "_MIN_FOLDER_AGE_S", segment_store._MIN_FOLDER_AGE_S))
+    segment_store._MIN_FOLDER_AGE_S = 1.0  # type: ignore[misc]
     # Nothing of the wire is left, and claims have the same places in sets in every process.
-    undo += [(mailing, "Courier", vars(mailing)["Courier"]), (lanes.Flight, "__hash__", lanes.Flight.__hash__)]
-    undo.append((keeper, "Alarms", vars(keeper)["Alarms"]))
-    vars(mailing)["Courier"] = Courier
-    vars(keeper)["Alarms"] = _NoAlarms
-    lanes.Flight.__hash__ = _place_of  # type: ignore[method-assign, assignment]
+    undo += [
+        (http_executor, "HttpSender", vars(http_executor)["HttpSender"]),
+        (endpoint_queues.Attempt, "__hash__", endpoint_queues.Attempt.__hash__),
+    ]
+    undo.append((keeper, "AlertService", vars(keeper)["AlertService"]))
+    vars(http_executor)["HttpSender"] = Courier
+    vars(keeper)["AlertService"] = _NoAlarms
+    endpoint_queues.Attempt.__hash__ = _place_of  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

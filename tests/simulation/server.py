@@ -17,7 +17,7 @@ from uuid import UUID
 
 import asyncpg
 
-from boathook.journal import deliveries, safety
+from boathook.db import deliveries, safety
 from tests.simulation.lease_statements import settle
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.patching import BEGINNING

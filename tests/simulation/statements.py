@@ -8,21 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
-from boathook.journal import (
+from boathook.db import (
     audit,
+    dedup,
     deliveries,
+    delivery_commands,
+    endpoint_deliveries,
     endpoints,
     events,
-    lines,
-    memory,
-    moves,
-    registry,
-    routing,
-    samples,
-    sending,
+    integrity_runs,
+    maintenance,
+    metric_samples,
+    ordering,
+    rerouting,
+    route_registry,
     tasks,
-    upkeep,
-    verify_runs,
 )
 from tests.simulation import ingest_statements, lease_statements, operator_statements, sending_statements
 from tests.simulation.lease_statements import single
@@ -59,18 +59,18 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
         "count_troubled_endpoints": operator_statements.count_troubled_endpoints,
         "age_of_oldest_snapshot": lambda _t: single(age=0.0),
     },
-    lines: {"unblock_lines": lease_statements.unblock_lines},
-    memory: {"forget_expired": ingest_statements.forget_expired},
+    ordering: {"unblock_lines": lease_statements.unblock_lines},
+    dedup: {"forget_expired": ingest_statements.forget_expired},
     events: {
         "append_events": ingest_statements.append_events, "find_seen": ingest_statements.find_seen, "record_conflict": ingest_statements.record_conflict, "get_body": ingest_statements.get_body,
     },
-    moves: {
+    delivery_commands: {
         "lock_dead": operator_statements.lock_dead, "lock_dead_of_events": operator_statements.lock_dead_of_events, "revive_dead": operator_statements.revive_dead,
         "settle_dead": operator_statements.settle_dead, "record_actions": operator_statements.record_actions, "lock_owed": operator_statements.lock_owed, "wake_owed": operator_statements.wake_owed,
         "lock_replays": operator_statements.lock_replays, "add_replays": operator_statements.add_replays, "list_done": operator_statements.list_done, "announce_due": operator_statements.announce_due,
         "read_clock": lambda t: single(clock=t.tables.clock()),
     },
-    sending: {
+    endpoint_deliveries: {
         name: getattr(sending_statements, name)
         for name in (
             "list_due", "claim_sends", "read_addresses", "settle_sends", "ensure_health", "take_tokens", "return_tokens",
@@ -78,18 +78,18 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
         )
     },
     endpoints: {"disable_endpoint": sending_statements.disable_endpoint, "forget_failures": sending_statements.forget_failures},
-    registry: {
+    route_registry: {
         "read_routes": lambda t: single(routes=f'{{"version": {t.tables.routes_version}, "routes": {t.tables.routes}}}'),
     },
-    routing: {"count_unhandled": ingest_statements.count_unhandled},
+    rerouting: {"count_unhandled": ingest_statements.count_unhandled},
     tasks: {"take_task": lambda _t: []},
     audit: {"seal_rows": lambda _t, _most: single(sealed=0)},
-    samples: {"take_turn": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},
-    verify_runs: {"claim_run": lambda _t, *_: []},
-    upkeep: {"take_turn": lambda _t: single(turn=False)},
+    metric_samples: {"take_turn": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},
+    integrity_runs: {"claim_run": lambda _t, *_: []},
+    maintenance: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip
 # There are no operational webhooks, and no tasks, secrets or weeks that are past are simulated: these find nothing.
-for _sql in (sending.SQL[name] for name in (
+for _sql in (endpoint_deliveries.SQL[name] for name in (
     "describe_endpoints", "delete_expired_secrets", "delete_expired_answers", "delete_expired_keys",
 )):  # fmt: skip
     BY_TEXT[_sql] = ("nothing", lambda _t, *_: [])

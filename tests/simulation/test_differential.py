@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from boathook.journal import deliveries
-from boathook.journal.database import Database
+from boathook.db import deliveries
+from boathook.db.database import Database
 from tests.simulation import lease_statements
 from tests.simulation.databases import FakeDatabase, RealDatabase
 from tests.simulation.loop import VirtualLoop

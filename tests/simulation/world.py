@@ -18,17 +18,17 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings, load
-from boathook.dispatch import worker as workers
+from boathook.delivery import worker as workers
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, SpoolUnavailable
 from boathook.domain.filters import Router
-from boathook.domain.model import Accepted, Grade, NewEvent, Origin, Receipt
+from boathook.domain.model import Accepted, NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers.hooks import Hooks
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.intake import Intake, Mode
-from boathook.inbound.records import UNROUTED, decode
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.intake import Intake, Mode
+from boathook.ingest.spool_records import UNROUTED, decode
 from boathook.spool.segment import read_segment
-from boathook.spool.shelf import Bounds, Shelf
+from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 from tests.simulation import patching
 from tests.simulation.base_world import QUIET_S, BaseWorld
@@ -124,13 +124,13 @@ class World(BaseWorld):
 
     async def _serve(self, gateway: Gateway) -> None:
         plan, journal = self.plan, Journal(self.plan)
-        reaching = asyncio.create_task(journal.keep_reaching())
+        reaching = asyncio.create_task(journal.keep_connecting())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await asyncio.shield(reaching)
-        arrivals = Arrivals(Router((), UNROUTED), journal.read_router)
+        arrivals = EventBuilder(Router((), UNROUTED), journal.read_router)
         intake = Intake(
-            journal, announce=journal.announce, route=arrivals.route_again, spool=self._spool(gateway.process),
+            journal, announce=journal.announce, route=arrivals.reroute, spool=self._spool(gateway.process),
             within_s=plan.after_s, lanes=plan.lanes, batch=plan.batch, queue=plan.queue,
         )  # fmt: skip
         await intake.start(is_away=not reaching.done())
@@ -145,15 +145,17 @@ class World(BaseWorld):
     def _spool(self, process: Process) -> Spool | None:
         if not self.plan.has_spool:
             return None
-        bounds = Bounds(max_bytes=self.plan.spool_bytes, segment_bytes=self.plan.segment_bytes, keep_s=self.plan.keep_s)
+        bounds = SpoolLimits(
+            max_bytes=self.plan.spool_bytes, segment_bytes=self.plan.segment_bytes, keep_s=self.plan.keep_s
+        )
         name = f"{int(process.name.rpartition('.')[2]):020d}"
-        return Spool(Shelf(ROOT, bounds, self.disk, name=name), run=self._in_thread, queue=32)
+        return Spool(SegmentStore(ROOT, bounds, self.disk, name=name), run=self._in_thread, queue=32)
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         await asyncio.sleep(self.rng.random() * 0.01)
         return call()
 
-    async def _take(self, process: Process, arrivals: Arrivals, intake: Intake, event: NewEvent) -> Receipt:
+    async def _take(self, process: Process, arrivals: EventBuilder, intake: Intake, event: NewEvent) -> Receipt:
         (known,) = routed(arrivals.router, [event])
         self.recorder.handed_in(process.name, event)
         receipt = await intake.accept(known)
@@ -252,7 +254,7 @@ class World(BaseWorld):
         key = f"evt_{number}"
         return NewEvent(
             id=ids.make(now_ms, self.rng.getrandbits(74)), source="shop", application=None, type="thing.done", dedup_key=key,
-            key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]), replay_hash=None, grade=Grade.BODY,
+            key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]), replay_hash=None, grade=ProofStrength.BODY,
             origin=Origin.RECEIVED, headers="{}", content_type="application/json", body=body,
             body_sha256=hashlib.sha256(body).digest(),
         )  # fmt: skip

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from boathook.outbound import dialling, names
+from boathook.http_client import connect_guard, resolver
 from tests.support import eventually
 from tests.unit.receivers import Receiver, open_courier
 
@@ -112,11 +112,11 @@ def set_up_network(syns):
 
 async def run(mode):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(names, "FRESH_S", 0.0)
+        patch.setattr(resolver, "FRESH_S", 0.0)
         if mode != "guarded":
-            patch.setattr(names, "judge_here", lambda *_: None)
+            patch.setattr(resolver, "find_denial_on_host", lambda *_: None)
         if mode == "unguarded":
-            patch.setattr(dialling, "judge_here", lambda *_: None)
+            patch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
         return await attempt_all()
 
 
@@ -128,12 +128,12 @@ async def attempt_all():
         for name in ZONE:
             # Three attempts, each with a look-up of its own.
             answers = [await post(f"http://{name}:{receiver.port}/") for _ in range(3)]
-            seen[name] = [str(answer.trouble or answer.status) for answer in answers]
+            seen[name] = [str(answer.failure or answer.status) for answer in answers]
         silent = asyncio.create_task(post.many(["http://silent.test:8080/"] * 200, timeout_s=1.0))
         others = [await post(f"http://steady.test:{receiver.port}/") for _ in range(20)]
-        seen["beside silent.test"] = sorted({str(answer.trouble or answer.status) for answer in others})
+        seen["beside silent.test"] = sorted({str(answer.failure or answer.status) for answer in others})
         seen["is silent.test waited for meanwhile"] = [str(not silent.done())]
-        seen["silent.test"] = sorted({str(answer.trouble) for answer in await silent})
+        seen["silent.test"] = sorted({str(answer.failure) for answer in await silent})
         # The packets of all attempts have passed the sniffer once this last one's has.
         before = syns[GOOD]
         await post(f"http://{GOOD}:{receiver.port}/")

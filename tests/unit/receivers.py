@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from boathook.config.reading import defaults
+from boathook.config.loader import defaults
 from boathook.config.tables import OutboundSettings
-from boathook.outbound.courier import Courier, Outgoing
+from boathook.http_client.sender import HttpSender, OutgoingRequest
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -30,7 +30,7 @@ class CourierHarness:
     def __init__(self, settings):
         self.batches = []
         self._waiting = {}
-        self.courier = Courier(settings, done=self._done)
+        self.courier = HttpSender(settings, done=self._done)
 
     async def __call__(self, url, **fields):
         return (await self.many([url], **fields))[0]
@@ -39,14 +39,16 @@ class CourierHarness:
         loop = asyncio.get_running_loop()
         fields = {"headers": (("content-type", "application/json"),), "body": b"{}", "timeout_s": 10.0} | fields
         waiting = [loop.create_future() for _ in urls]
-        self.courier.send([Outgoing(url=url, token=token, **fields) for url, token in zip(urls, waiting, strict=True)])
+        self.courier.send(
+            [OutgoingRequest(url=url, token=token, **fields) for url, token in zip(urls, waiting, strict=True)]
+        )
         return await asyncio.gather(*waiting)
 
     def _done(self, answers):
         self.batches.append(answers)
         for answer in answers:
             # A second answer to one request raises here, and fails the test.
-            answer.outgoing.token.set_result(answer)
+            answer.request.token.set_result(answer)
 
 
 @contextlib.asynccontextmanager

@@ -5,16 +5,16 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from boathook.domain.model import Grade
-from boathook.inbound.providers.proofs import Hmac, Proof, SignedHeaders
-from boathook.inbound.providers.recipe import Recipe, Sample
-from boathook.inbound.verify import SourceSpec, Verifier
+from boathook.domain.model import ProofStrength
+from boathook.providers.recipe import Recipe, Sample
+from boathook.providers.schemes import Hmac, Proof, SignatureHeaders
+from boathook.verification.verifier import SourceSpec, Verifier
 
-SIGNED = Hmac(headers=(SignedHeaders(signature="x-sig"),))
+SIGNED = Hmac(headers=(SignatureHeaders(signature="x-sig"),))
 
 
 def recipe(proof: Proof = SIGNED, **fields: Any) -> Recipe:
-    given = {"name": "made-up", "title": "Made-up", "docs": "https://example.com", "grade": Grade.BODY} | fields
+    given = {"name": "made-up", "title": "Made-up", "docs": "https://example.com", "grade": ProofStrength.BODY} | fields
     return Recipe(proof=proof, sample=given.pop("sample", Sample(body=b"{}")), **given)
 
 
@@ -26,5 +26,5 @@ def source(made: Recipe, *secrets: str, **spec: Any) -> Verifier:
 
 @contextmanager
 def registered(made: Recipe) -> Iterator[None]:
-    with patch("boathook.inbound.settling.find", lambda _name: made):
+    with patch("boathook.verification.source.find_recipe", lambda _name: made):
         yield

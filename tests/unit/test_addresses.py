@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.outbound.addresses import read_address
+from boathook.http_client.addresses import read_address
 
 
 @pytest.mark.parametrize(

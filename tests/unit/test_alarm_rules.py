@@ -7,12 +7,12 @@ import pytest
 from pydantic import ValidationError
 
 from boathook import Boathook, config
-from boathook.dispatch.alarms.chart import Chart, Pick
-from boathook.dispatch.alarms.rules import compile_rules, read
+from boathook.alerts.notifier import check_channels
+from boathook.alerts.rules import compile_rules, evaluate_rule
+from boathook.alerts.window import MetricWindow, SeriesSelector
+from boathook.db.alerts import HostSeries
 from boathook.domain.errors import ConfigError
-from boathook.journal.alarms import HostSeries
-from boathook.outbound.notifier import check_channels
-from boathook.telemetry.metrics import METRICS
+from boathook.observability.metrics import METRICS
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 ACCEPTED, REJECTED = "boathook_events_accepted_total", "boathook_rejections_total"
@@ -24,7 +24,7 @@ def ago(seconds):
 
 def chart(*told):
     """Return a chart of ``(host, seconds ago, {metric: {labels: value}})``."""
-    made = Chart()
+    made = MetricWindow()
     ordered = sorted(told, key=lambda one: -one[1])
     made.add(
         HostSeries(
@@ -48,7 +48,10 @@ def rule(**keys):
 
 
 def readings(one, of, now=NOW):
-    return [(found.subject, round(found.value, 6), found.is_raised, found.is_held) for found in read(one, of, now, 60)]
+    return [
+        (found.subject, round(found.value, 6), found.is_raised, found.is_held)
+        for found in evaluate_rule(one, of, now, 60)
+    ]
 
 
 class TestChart:
@@ -57,37 +60,40 @@ class TestChart:
             *(("a", s, {ACCEPTED: {("stripe",): 100 - s}}) for s in (60, 30, 0)),
             *(("b", s, {ACCEPTED: {("stripe",): 10 - s / 10}}) for s in (60, 30, 0)),
         )
-        assert made.increases(Pick(ACCEPTED), ago(60)) == {"": 66}
-        assert made.increases(Pick(ACCEPTED, by=("source", "host")), ago(60)) == {"stripe, a": 60, "stripe, b": 6}
+        assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 66}
+        assert made.increases(SeriesSelector(ACCEPTED, by=("source", "host")), ago(60)) == {
+            "stripe, a": 60,
+            "stripe, b": 6,
+        }
 
     def test_a_counter_that_began_anew_counts_from_nothing(self):
         made = chart(*(("a", s, {ACCEPTED: {("stripe",): value}}) for s, value in ((40, 90), (20, 5), (0, 7))))
-        assert made.increases(Pick(ACCEPTED), ago(60)) == {"": 7}
+        assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 7}
 
     def test_a_series_that_appears_has_risen_by_all_of_it_and_one_that_was_there_first_by_nothing(self):
         made = chart(("a", 40, {ACCEPTED: {("old",): 9}}), ("a", 0, {ACCEPTED: {("old",): 9, ("new",): 3}}))
-        assert made.increases(Pick(ACCEPTED, by=("source",)), ago(60)) == {"old": 0, "new": 3}
+        assert made.increases(SeriesSelector(ACCEPTED, by=("source",)), ago(60)) == {"old": 0, "new": 3}
 
     def test_levels_of_hosts_are_added_up_or_the_highest_counts(self):
         spool, oldest = "boathook_spool_records", "boathook_spool_oldest_seconds"
         made = chart(("a", 5, {spool: {(): 3}, oldest: {(): 8}}), ("b", 2, {spool: {(): 4}, oldest: {(): 6}}))
-        assert made.values(Pick(spool), ago(60)) == {"": 7}
-        assert made.values(Pick(oldest), ago(60)) == {"": 8}
-        assert made.values(Pick(spool, by=("host",)), ago(60)) == {"a": 3, "b": 4}
+        assert made.values(SeriesSelector(spool), ago(60)) == {"": 7}
+        assert made.values(SeriesSelector(oldest), ago(60)) == {"": 8}
+        assert made.values(SeriesSelector(spool, by=("host",)), ago(60)) == {"a": 3, "b": 4}
 
     def test_a_host_that_is_gone_has_no_level(self):
         made = chart(("a", 120, {"boathook_spool_records": {(): 3}}))
-        assert made.values(Pick("boathook_spool_records"), ago(60)) == {}
+        assert made.values(SeriesSelector("boathook_spool_records"), ago(60)) == {}
 
     def test_the_same_sample_told_twice_counts_once(self):
         made = chart(("a", 40, {ACCEPTED: {("s",): 1}}), ("a", 0, {ACCEPTED: {("s",): 2}}))
         made.add([HostSeries("a", ago(0), {ACCEPTED: [[["s"], 2]]})])
-        assert made.increases(Pick(ACCEPTED), ago(60)) == {"": 1}
+        assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 1}
 
     def test_what_another_version_counts_otherwise_is_left_out(self):
-        made = Chart()
+        made = MetricWindow()
         made.add([HostSeries("a", ago(0), {"unknown_total": [[[], 1]], "boathook_ack_seconds": [[[], [1, 2], 3.0]]})])
-        assert made.spreads(Pick("boathook_ack_seconds"), ago(60)) == {}
+        assert made.distributions(SeriesSelector("boathook_ack_seconds"), ago(60)) == {}
 
     def test_what_is_old_is_forgotten(self):
         made = chart(("a", 100, {}), ("b", 10, {}))
@@ -139,7 +145,7 @@ class TestThresholds:
         def told(seconds, counts, total):
             return HostSeries("a", ago(seconds), {"boathook_ack_seconds": [[[], counts, total]]})
 
-        made = Chart()
+        made = MetricWindow()
         made.add([told(100, counts, 0.0), told(0, slow, 18.0)])
         ((_, value, is_raised, _),) = readings(one, made)
         assert 0.5 < value <= 1.0
@@ -166,13 +172,13 @@ class TestThresholds:
     ("keys", "message"),
     [
         ({"above": 1}, "rules.mine.metric: is missing"),
-        ({"metric": "boathook_nothing_total", "above": 1}, "rules.mine.metric: there is no metric"),
-        ({"metric": ACCEPTED, "measure": "increase"}, "rules.mine.above: give above or below"),
-        ({"metric": ACCEPTED, "above": 1, "below": 1}, "rules.mine.above: give above or below"),
+        ({"metric": "boathook_nothing_total", "above": 1}, "rules.mine.metric: unknown metric"),
+        ({"metric": ACCEPTED, "measure": "increase"}, "rules.mine.above: set either above or below"),
+        ({"metric": ACCEPTED, "above": 1, "below": 1}, "rules.mine.above: set either above or below"),
         ({"metric": ACCEPTED, "measure": "p95", "above": 1}, "is a counter, which has no such figure"),
         ({"metric": "boathook_backlog", "measure": "increase", "above": 1}, "is a gauge"),
         ({"metric": ACCEPTED, "by": ["shop"], "above": 1}, "has the labels source, host, not 'shop'"),
-        ({"metric": ACCEPTED, "above": 1, "clear": 2}, "rules.mine.clear: an alarm would never hold"),
+        ({"metric": ACCEPTED, "above": 1, "clear": 2}, "rules.mine.clear: the alert would never hold"),
         ({"metric": ACCEPTED, "measure": "share", "above": 1}, "rules.mine.against: is missing"),
         ({"metric": ACCEPTED, "above": 1, "unless": [{"metric": "boathook_backlog"}]}, "rules.mine.unless.measure"),
     ],
@@ -226,8 +232,8 @@ class TestSettings:
         ("keys", "message"),
         [
             ({**MAIL, "to": []}, "to"),
-            ({**MAIL, "to": ["nobody"]}, "is no address"),
-            ({**MAIL, "sender": "a@b.c\nBcc: d@e.f"}, "is no address"),
+            ({**MAIL, "to": ["nobody"]}, "invalid address"),
+            ({**MAIL, "sender": "a@b.c\nBcc: d@e.f"}, "invalid address"),
             ({**MAIL, "username": "anna"}, "belong together"),
             ({**MAIL, "username": "anna", "password": "x", "security": "none"}, "not sent in the clear"),
             ({"kind": "pigeon"}, "pigeon"),
@@ -248,7 +254,7 @@ class TestSettings:
             config.load(None, {f"notifications.{key}": value})
 
     def test_a_rule_cannot_tell_a_channel_that_is_not_there(self):
-        with pytest.raises(ValidationError, match=r"there is no channel 'nobody'"):
+        with pytest.raises(ValidationError, match=r"unknown channel 'nobody'"):
             settings_with(mine={"metric": ACCEPTED, "above": 1, "channels": ["nobody"]})
 
     def test_a_secret_may_stand_in_a_variable_that_looks_like_a_setting(self, tmp_path, monkeypatch):
@@ -265,17 +271,17 @@ class TestSettings:
 
 def test_old_samples_are_thinned_and_what_was_counted_stays():
     made = chart(*(("a", s, {ACCEPTED: {("stripe",): 1000 - s}}) for s in range(0, 1000, 10)))
-    before = made.increases(Pick(ACCEPTED), ago(900))
-    made.thin(ago(300), 60)
+    before = made.increases(SeriesSelector(ACCEPTED), ago(900))
+    made.downsample(ago(300), 60)
     assert 40 <= len(made._hosts["a"]) <= 45
-    assert made.increases(Pick(ACCEPTED), ago(300)) == {"": 300}
-    assert abs(made.increases(Pick(ACCEPTED), ago(900))[""] - before[""]) <= 60
+    assert made.increases(SeriesSelector(ACCEPTED), ago(300)) == {"": 300}
+    assert abs(made.increases(SeriesSelector(ACCEPTED), ago(900))[""] - before[""]) <= 60
 
 
 def test_a_clock_that_was_wrong_for_a_while_hides_nothing_that_comes_after_it():
-    chart, now = Chart(), datetime(2026, 1, 2, tzinfo=UTC)
+    chart, now = MetricWindow(), datetime(2026, 1, 2, tzinfo=UTC)
     chart.add([HostSeries("a", now + timedelta(hours=1), {"boathook_connections": [[[], 5]]})])
-    chart.forget_after(now)
+    chart.drop_after(now)
     assert chart.latest is None
     chart.add([HostSeries("a", now, {"boathook_connections": [[[], 7]]})])
-    assert chart.values(Pick("boathook_connections"), now - timedelta(minutes=1)) == {"": 7}
+    assert chart.values(SeriesSelector("boathook_connections"), now - timedelta(minutes=1)) == {"": 7}

@@ -6,29 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.domain.alarms import AlarmState, Patience, Reading, Silence, Standing, fits, move
+from boathook.domain.alerts import AlertDelays, AlertState, AlertStatus, Reading, Silence, matches_pattern, transition
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HIGH = Reading("a", 9.0, is_raised=True, is_held=True)
 HALF = Reading("a", 5.0, is_raised=False, is_held=True)
 LOW = Reading("a", 1.0, is_raised=False, is_held=False)
-PATIENT = Patience(for_s=30, clear_s=60)
+PATIENT = AlertDelays(for_s=30, clear_s=60)
 
 
-def apply_readings(readings, patience, step_s=10):
+def apply_readings(readings, delays, step_s=10):
     """Return the states after each reading, one every *step_s* seconds."""
-    standing, states = None, []
+    status, states = None, []
     for number, reading in enumerate(readings):
-        standing = move(standing, reading, patience, START + timedelta(seconds=step_s * number))
-        states.append(standing.state.value if standing else None)
-        if standing is not None and standing.state is AlarmState.RECOVERED:
-            standing = None
+        status = transition(status, reading, delays, START + timedelta(seconds=step_s * number))
+        states.append(status.state.value if status else None)
+        if status is not None and status.state is AlertState.RECOVERED:
+            status = None
     return states
 
 
 def test_it_fires_only_once_the_condition_has_held_long_enough():
     assert apply_readings([HIGH] * 5, PATIENT) == ["pending", "pending", "pending", "firing", "firing"]
-    assert apply_readings([HIGH], Patience(0, 0)) == ["firing"]
+    assert apply_readings([HIGH], AlertDelays(0, 0)) == ["firing"]
 
 
 def test_a_condition_that_ceases_in_time_is_no_alarm():
@@ -44,30 +44,30 @@ def test_one_that_comes_and_goes_is_one_alarm():
     flapping = apply_readings([HIGH] * 4 + [LOW, HIGH] * 20, PATIENT)
     assert flapping.count("recovered") == 0
     assert (
-        apply_readings([HIGH] * 4 + [LOW, HIGH] * 20, Patience(0, 0)).count("recovered") == 20
+        apply_readings([HIGH] * 4 + [LOW, HIGH] * 20, AlertDelays(0, 0)).count("recovered") == 20
     )  # without patience, it is many
 
 
 def test_between_the_two_thresholds_a_firing_alarm_goes_on_and_none_begins():
-    assert apply_readings([HALF, HALF], Patience(0, 0)) == [None, None]
-    assert apply_readings([HIGH, HALF, HALF], Patience(0, 0)) == ["firing", "firing", "firing"]
+    assert apply_readings([HALF, HALF], AlertDelays(0, 0)) == [None, None]
+    assert apply_readings([HIGH, HALF, HALF], AlertDelays(0, 0)) == ["firing", "firing", "firing"]
 
 
 def test_a_subject_that_is_not_seen_any_more_has_recovered():
-    assert apply_readings([HIGH, None, None], Patience(0, 10)) == ["firing", "clearing", "recovered"]
+    assert apply_readings([HIGH, None, None], AlertDelays(0, 10)) == ["firing", "clearing", "recovered"]
 
 
 @given(st.lists(st.sampled_from([HIGH, HALF, LOW, None]), max_size=60), st.integers(0, 60), st.integers(0, 60))
 def test_it_never_recovers_without_having_fired(readings, for_s, clear_s):
-    states = apply_readings(readings, Patience(for_s, clear_s))
+    states = apply_readings(readings, AlertDelays(for_s, clear_s))
     for before, after in zip([None, *states], states, strict=False):
         assert after != "recovered" or before in {"firing", "clearing"}
         assert after != "clearing" or before in {"firing", "clearing"}
 
 
 def test_its_value_is_the_latest():
-    standing = move(Standing(AlarmState.FIRING, START, 3.0), HIGH, PATIENT, START)
-    assert standing == Standing(AlarmState.FIRING, START, 9.0)
+    status = transition(AlertStatus(AlertState.FIRING, START, 3.0), HIGH, PATIENT, START)
+    assert status == AlertStatus(AlertState.FIRING, START, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_its_value_is_the_latest():
     ],
 )
 def test_patterns_of_silences(pattern, text, is_fit):
-    assert fits(pattern, text) is is_fit
+    assert matches_pattern(pattern, text) is is_fit
     assert Silence("*", pattern, START + timedelta(seconds=1)).covers("any", text, START) is is_fit
 
 

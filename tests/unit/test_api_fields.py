@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-import boathook.admin.api
-from boathook.admin.api.endpoints import EndpointIn, EndpointPatch
-from boathook.admin.api.environment import EnvironmentIn
-from boathook.admin.api.fields import Input, Moment, ignored_fields
-from boathook.admin.api.messages import MessageIn, TransformationsParams
+import boathook.api
+import boathook.service.schemas
+from boathook.api.environment import EnvironmentIn
+from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
+from boathook.service.schemas.fields import Input, Timestamp, ignored_fields
+from boathook.service.schemas.messages import MessageIn, TransformationsParams
 
-MOMENT = TypeAdapter(Moment)
+MOMENT = TypeAdapter(Timestamp)
 AT = datetime(2026, 11, 22, 17, 3, 50, 984_000, tzinfo=UTC)
 SPELLINGS = [
     "2026-11-22T17:03:50.984Z", "2026-11-22t17:03:50.984z", "2026-11-22 17:03:50.984 UTC", "2026-11-22 17:03:50.984000 UTC",
@@ -70,8 +71,12 @@ OTHER_NAMES = {
 
 
 def our_models() -> dict[str, type[Input]]:
-    modules = pkgutil.iter_modules(boathook.admin.api.__path__)
-    found = [importlib.import_module(f"boathook.admin.api.{module.name}") for module in modules]
+    rooms = (boathook.api, boathook.service.schemas)
+    found = [
+        importlib.import_module(f"{room.__name__}.{module.name}")
+        for room in rooms
+        for module in pkgutil.iter_modules(room.__path__)
+    ]
     return {
         name: one
         for module in found

@@ -11,15 +11,15 @@ import pytest
 from boathook.config import load
 from boathook.domain.errors import TooManyDeliveries
 from boathook.domain.filters import Router
-from boathook.domain.model import MAX_DELIVERIES, Accepted, Grade, NewDelivery, NewEvent, Route
-from boathook.inbound.app import IngestApp
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.gates import compile_gates
-from boathook.inbound.verdict import Item, Verified
+from boathook.domain.model import MAX_DELIVERIES, Accepted, NewDelivery, NewEvent, ProofStrength, Route
+from boathook.domain.verification import BatchItem, Verified
+from boathook.ingest.app import IngestApp
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.sources import compile_sources
 
 
-def item(place: int, document: Any = None, type: str = "t", key: str | None = None) -> Item:
-    return Item(
+def item(place: int, document: Any = None, type: str = "t", key: str | None = None) -> BatchItem:
+    return BatchItem(
         path=f"events.{place}",
         type=type,
         dedup_key=key or f"item:{place}",
@@ -28,9 +28,9 @@ def item(place: int, document: Any = None, type: str = "t", key: str | None = No
     )
 
 
-def verified(*items: Item, key: str = "sha256:x") -> Verified:
+def verified(*items: BatchItem, key: str = "sha256:x") -> Verified:
     return Verified(
-        grade=Grade.BODY,
+        grade=ProofStrength.BODY,
         type="batch",
         dedup_key=key,
         replay_material=None,
@@ -45,14 +45,14 @@ def route(recipient: str = "one", **changes: Any) -> Route:
     return Route(recipient=recipient, app="test", **changes)
 
 
-def arrivals(*routes: Route, later: Sequence[Route] = ()) -> Arrivals:
+def arrivals(*routes: Route, later: Sequence[Route] = ()) -> EventBuilder:
     async def read() -> Router:
         return Router(later, 2)
 
-    return Arrivals(Router(routes, 1), read)
+    return EventBuilder(Router(routes, 1), read)
 
 
-def made(by: Arrivals, found: Verified, body: bytes = b"{}", source: str = "mail") -> NewEvent:
+def made(by: EventBuilder, found: Verified, body: bytes = b"{}", source: str = "mail") -> NewEvent:
     return by.event(source, found, body, "application/json", 1_700_000_000.0)
 
 
@@ -74,7 +74,7 @@ def test_the_type_and_body_of_the_whole_request_route_no_item():
 async def test_changed_routes_judge_the_items_again():
     by = arrivals(route(), later=[route("new", filter={"body": {"n": 2}})])
     found = verified(item(0, {"n": 1}), item(1, {"n": 2}))
-    (again,) = await by.route_again([made(by, found, b'{"events": [{"n": 1}, {"n": 2}]}')])
+    (again,) = await by.reroute([made(by, found, b'{"events": [{"n": 1}, {"n": 2}]}')])
     assert (again.deliveries, again.routes_version) == ((NewDelivery("new", None, 1),), 2)
     assert again.items == made(by, found).items
 
@@ -114,7 +114,7 @@ async def test_routes_that_come_to_owe_too_much_refuse_it_too():
     found = verified(*(item(place) for place in range(MAX_DELIVERIES // 2 + 1)))
     event = made(by, found)
     with pytest.raises(TooManyDeliveries):
-        await by.route_again([event])
+        await by.reroute([event])
 
 
 class Shelf:
@@ -146,11 +146,11 @@ async def ask(app: IngestApp) -> tuple[int, bytes]:
 async def test_the_gateway_refuses_a_batch_too_large_and_stores_nothing(number: int, status: int):
     found = verified(*(item(place) for place in range(number)))
     sources = {"mail": {"provider": "github", "secrets": ["x"]}}
-    gates = compile_gates(load(None, {"sources": sources}))
+    compiled_sources = compile_sources(load(None, {"sources": sources}))
     stand_in: Any = SimpleNamespace(verify=lambda *_: found, secret_query=None)
-    gates["/in/mail"].verifier = stand_in
+    compiled_sources["/in/mail"].verifier = stand_in
     shelf = Shelf()
-    app = IngestApp(gates, shelf, arrivals(route()), quarantine=None, others=None)
+    app = IngestApp(compiled_sources, shelf, arrivals(route()), quarantine=None, others=None)
     answered, body = await ask(app)
     assert answered == status
     assert len(shelf.events) == (status == 200)

@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import Encoding
-from boathook.inbound.places import Header, Json
-from boathook.inbound.providers.forms import Plain, Versioned
-from boathook.inbound.providers.proofs import Asymmetric, Configured, Fetched, KeyText, Scheme, Stamp, Statement
-from boathook.inbound.proving import asymmetric, publickeys
-from boathook.inbound.proving.asymmetric import AsymmetricCheck
-from boathook.inbound.proving.keyring import KeyRing
-from boathook.inbound.proving.tokens import Proven
-from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
+from boathook.domain.verification import KeyRequired, Reason, Rejected, SourceSpec
+from boathook.providers.schemes import (
+    Asymmetric,
+    ConfiguredKey,
+    FetchedKey,
+    PublicKeyFormat,
+    SignatureAlgorithm,
+    SignedPart,
+    SignedTimestamp,
+)
+from boathook.providers.selectors import Header, Json
+from boathook.providers.signature_formats import Plain, Versioned
+from boathook.verification import asymmetric, public_keys
+from boathook.verification.asymmetric import AsymmetricCheck
+from boathook.verification.keyring import KeyRing
+from boathook.verification.tokens import ValidProof
 from tests.support import examples, too_dear
 from tests.unit.verifier_factory import NOW, request
 
@@ -39,8 +47,8 @@ EC_KEY = ec.generate_private_key(ec.SECP256R1())
 ED_KEY = ed25519.Ed25519PrivateKey.generate()
 
 
-def state_body(facts, _secret):
-    return (Statement(Header("x-signature"), facts.request.body),)
+def state_body(reader, _secret):
+    return (SignedPart(Header("x-signature"), reader.request.body),)
 
 
 def pem(private):
@@ -68,13 +76,13 @@ def certificate(private, *, starts=NOW - 86_400, ends=NOW + 86_400):
 
 def sign(private, scheme, message):
     match scheme:
-        case Scheme.RSA_SHA1:
+        case SignatureAlgorithm.RSA_SHA1:
             return private.sign(message, padding.PKCS1v15(), hashes.SHA1())
-        case Scheme.RSA_SHA256:
+        case SignatureAlgorithm.RSA_SHA256:
             return private.sign(message, padding.PKCS1v15(), hashes.SHA256())
-        case Scheme.ECDSA_SHA256:
+        case SignatureAlgorithm.ECDSA_SHA256:
             return private.sign(message, ec.ECDSA(hashes.SHA256()))
-        case Scheme.ED25519:
+        case SignatureAlgorithm.ED25519:
             return private.sign(message)
 
 
@@ -84,15 +92,20 @@ def b64(raw):
 
 def pasted(scheme, *keys, **changes):
     """A check whose keys the owner pasted as PEM."""
-    fields = {"state": state_body, "scheme": scheme, "key": Configured(text=KeyText.PEM), "evidence": ("x-signature",)}
+    fields = {
+        "read_signed_parts": state_body,
+        "scheme": scheme,
+        "key": ConfiguredKey(text=PublicKeyFormat.PEM),
+        "proof_headers": ("x-signature",),
+    }
     spec = SourceSpec(name="test", provider="sender", secrets=keys)
     return AsymmetricCheck(Asymmetric(**(fields | changes)), spec, {}, KeyRing())
 
 
-def fetched(ring, scheme=Scheme.RSA_SHA256, **changes):
+def fetched(ring, scheme=SignatureAlgorithm.RSA_SHA256, **changes):
     """A check whose certificate stands at an address in a header."""
-    key = Fetched(place=Header("x-cert-url"), pattern=PATTERN)
-    proof = Asymmetric(**({"state": state_body, "scheme": scheme, "key": key} | changes))
+    key = FetchedKey(selector=Header("x-cert-url"), pattern=PATTERN)
+    proof = Asymmetric(**({"read_signed_parts": state_body, "scheme": scheme, "key": key} | changes))
     return AsymmetricCheck(proof, SourceSpec(name="test", provider="sender"), {}, ring)
 
 
@@ -104,31 +117,31 @@ def sent(signature, body=BODY, **headers):
 # Keys that the owner pasted.
 
 
-@pytest.mark.parametrize("scheme", list(Scheme))
+@pytest.mark.parametrize("scheme", list(SignatureAlgorithm))
 def test_each_scheme_accepts_its_signature_and_refuses_another_body_or_key(scheme, rsa_key):
-    private = {Scheme.ECDSA_SHA256: EC_KEY, Scheme.ED25519: ED_KEY}.get(scheme, rsa_key)
+    private = {SignatureAlgorithm.ECDSA_SHA256: EC_KEY, SignatureAlgorithm.ED25519: ED_KEY}.get(scheme, rsa_key)
     other = {
-        Scheme.ECDSA_SHA256: lambda: ec.generate_private_key(ec.SECP256R1()),
-        Scheme.ED25519: ed25519.Ed25519PrivateKey.generate,
+        SignatureAlgorithm.ECDSA_SHA256: lambda: ec.generate_private_key(ec.SECP256R1()),
+        SignatureAlgorithm.ED25519: ed25519.Ed25519PrivateKey.generate,
     }.get(scheme, lambda: rsa.generate_private_key(public_exponent=65_537, key_size=2_048))()
     check = pasted(scheme, pem(private))
     signature = b64(sign(private, scheme, BODY))
-    assert check.check(sent(signature), NOW) == Proven(None)
+    assert check.check(sent(signature), NOW) == ValidProof(None)
     assert check.check(sent(signature, BODY + b" "), NOW).reason is Reason.SIGNATURE_MISMATCH
     assert check.check(sent(b64(sign(other, scheme, BODY))), NOW).reason is Reason.SIGNATURE_MISMATCH
 
 
 def test_several_keys_are_a_rotation():
     new = ec.generate_private_key(ec.SECP256R1())
-    check = pasted(Scheme.ECDSA_SHA256, pem(EC_KEY), pem(new))
+    check = pasted(SignatureAlgorithm.ECDSA_SHA256, pem(EC_KEY), pem(new))
     for private in (EC_KEY, new):
-        assert check.check(sent(b64(sign(private, Scheme.ECDSA_SHA256, BODY))), NOW) == Proven(None)
+        assert check.check(sent(b64(sign(private, SignatureAlgorithm.ECDSA_SHA256, BODY))), NOW) == ValidProof(None)
 
 
 def test_rsa_with_sha1_is_not_taken_for_sha256(rsa_key):
-    signature = b64(sign(rsa_key, Scheme.RSA_SHA1, BODY))
-    assert pasted(Scheme.RSA_SHA1, pem(rsa_key)).check(sent(signature), NOW) == Proven(None)
-    verdict = pasted(Scheme.RSA_SHA256, pem(rsa_key)).check(sent(signature), NOW)
+    signature = b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA1, BODY))
+    assert pasted(SignatureAlgorithm.RSA_SHA1, pem(rsa_key)).check(sent(signature), NOW) == ValidProof(None)
+    verdict = pasted(SignatureAlgorithm.RSA_SHA256, pem(rsa_key)).check(sent(signature), NOW)
     assert verdict.reason is Reason.SIGNATURE_MISMATCH
 
 
@@ -136,83 +149,88 @@ def test_keys_are_read_in_every_form_senders_write_them():
     raw = ED_KEY.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     der = EC_KEY.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     for form, text, scheme, private in [
-        (KeyText.HEX, raw.hex(), Scheme.ED25519, ED_KEY),
-        (KeyText.STANDARD, "whpk_" + b64(raw), Scheme.ED25519, ED_KEY),
-        (KeyText.SPKI, b64(der), Scheme.ECDSA_SHA256, EC_KEY),
-        (KeyText.SPKI, pem(EC_KEY), Scheme.ECDSA_SHA256, EC_KEY),
+        (PublicKeyFormat.HEX, raw.hex(), SignatureAlgorithm.ED25519, ED_KEY),
+        (PublicKeyFormat.STANDARD, "whpk_" + b64(raw), SignatureAlgorithm.ED25519, ED_KEY),
+        (PublicKeyFormat.SPKI, b64(der), SignatureAlgorithm.ECDSA_SHA256, EC_KEY),
+        (PublicKeyFormat.SPKI, pem(EC_KEY), SignatureAlgorithm.ECDSA_SHA256, EC_KEY),
     ]:
-        check = pasted(scheme, text, key=Configured(text=form))
-        assert check.check(sent(b64(sign(private, scheme, BODY))), NOW) == Proven(None), form
+        check = pasted(scheme, text, key=ConfiguredKey(text=form))
+        assert check.check(sent(b64(sign(private, scheme, BODY))), NOW) == ValidProof(None), form
 
 
 def test_discord_and_standard_webhooks_write_signatures_in_their_own_ways():
-    signature = sign(ED_KEY, Scheme.ED25519, BODY)
-    in_hex = pasted(Scheme.ED25519, pem(ED_KEY), encoding=Encoding.HEX)
-    assert in_hex.check(sent(signature.hex().upper()), NOW) == Proven(None)
-    versioned = pasted(Scheme.ED25519, pem(ED_KEY), form=Versioned(version="v1a"))
-    assert versioned.check(sent(f"v1,xxxx v1a,{b64(signature)}"), NOW) == Proven(None)
+    signature = sign(ED_KEY, SignatureAlgorithm.ED25519, BODY)
+    in_hex = pasted(SignatureAlgorithm.ED25519, pem(ED_KEY), encoding=Encoding.HEX)
+    assert in_hex.check(sent(signature.hex().upper()), NOW) == ValidProof(None)
+    versioned = pasted(SignatureAlgorithm.ED25519, pem(ED_KEY), form=Versioned(version="v1a"))
+    assert versioned.check(sent(f"v1,xxxx v1a,{b64(signature)}"), NOW) == ValidProof(None)
     assert versioned.check(sent("v1,xxxx"), NOW).reason is Reason.UNKNOWN_SCHEME
 
 
 @pytest.mark.parametrize(
     ("form", "text", "words"),
     [
-        (KeyText.PEM, "not a key at all", "not PEM"),
-        (KeyText.PEM, "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "secrets[0]"),
-        (KeyText.HEX, "zz" * 32, "not hexadecimal"),
-        (KeyText.HEX, "aa" * 31, "32 bytes"),
-        (KeyText.SPKI, "!!!", "not base64"),
-        (KeyText.SPKI, "AAAA", "SubjectPublicKeyInfo"),
-        (KeyText.STANDARD, "whpk_AAAA", "32 bytes"),
-        (KeyText.PEM, " ", "empty"),
+        (PublicKeyFormat.PEM, "not a key at all", "not PEM"),
+        (PublicKeyFormat.PEM, "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "secrets[0]"),
+        (PublicKeyFormat.HEX, "zz" * 32, "not hexadecimal"),
+        (PublicKeyFormat.HEX, "aa" * 31, "32 bytes"),
+        (PublicKeyFormat.SPKI, "!!!", "not base64"),
+        (PublicKeyFormat.SPKI, "AAAA", "SubjectPublicKeyInfo"),
+        (PublicKeyFormat.STANDARD, "whpk_AAAA", "32 bytes"),
+        (PublicKeyFormat.PEM, " ", "empty"),
     ],
 )
 def test_an_unreadable_key_is_refused_by_name_and_never_repeated(form, text, words):
     with pytest.raises(ConfigError, match=re.escape("sources.test.secrets[0]")) as caught:
-        pasted(Scheme.ED25519, text, key=Configured(text=form))
+        pasted(SignatureAlgorithm.ED25519, text, key=ConfiguredKey(text=form))
     assert words in str(caught.value)
     assert text.strip() == "" or text not in str(caught.value)
 
 
 def test_a_missing_weak_or_wrong_key_is_refused_at_compile_time():
     with pytest.raises(ConfigError, match="secrets: there is none"):
-        pasted(Scheme.ED25519)
+        pasted(SignatureAlgorithm.ED25519)
     weak = rsa.generate_private_key(public_exponent=65_537, key_size=1_024)
     with pytest.raises(ConfigError, match="1024 bits"):
-        pasted(Scheme.RSA_SHA256, pem(weak))
+        pasted(SignatureAlgorithm.RSA_SHA256, pem(weak))
     with pytest.raises(ConfigError, match="not of the kind"):
-        pasted(Scheme.RSA_SHA256, pem(ED_KEY))
+        pasted(SignatureAlgorithm.RSA_SHA256, pem(ED_KEY))
     for curve in (ec.SECP384R1(), ec.SECP256K1()):
         with pytest.raises(ConfigError, match=curve.name):
-            pasted(Scheme.ECDSA_SHA256, pem(ec.generate_private_key(curve)))
+            pasted(SignatureAlgorithm.ECDSA_SHA256, pem(ec.generate_private_key(curve)))
 
 
 def test_mutant_without_the_check_of_the_curve_another_curve_would_sign(monkeypatch):
     other = ec.generate_private_key(ec.SECP256K1())
-    publickeys.read_content.cache_clear()
-    monkeypatch.setattr(publickeys, "_checked", lambda key: key)
-    check = pasted(Scheme.ECDSA_SHA256, pem(other))
-    publickeys.read_content.cache_clear()
-    assert check.check(sent(b64(sign(other, Scheme.ECDSA_SHA256, BODY))), NOW) == Proven(None)
+    public_keys.read_pem.cache_clear()
+    monkeypatch.setattr(public_keys, "_checked", lambda key: key)
+    check = pasted(SignatureAlgorithm.ECDSA_SHA256, pem(other))
+    public_keys.read_pem.cache_clear()
+    assert check.check(sent(b64(sign(other, SignatureAlgorithm.ECDSA_SHA256, BODY))), NOW) == ValidProof(None)
 
 
 # Stamps, statements and schemes.
 
 
-def state_stamped(facts, _secret):
-    stamp = facts.text(Header("x-stamp")) or ""
-    return (Statement(Header("x-signature"), stamp.encode() + facts.request.body),)
+def state_stamped(reader, _secret):
+    timestamp = reader.text(Header("x-stamp")) or ""
+    return (SignedPart(Header("x-signature"), timestamp.encode() + reader.request.body),)
 
 
 def test_a_signed_stamp_must_lie_within_the_tolerance():
-    check = pasted(Scheme.ED25519, pem(ED_KEY), state=state_stamped, stamp=Stamp(place=Header("x-stamp")))
-    assert check.evidence == {"x-signature", "x-stamp"}
+    check = pasted(
+        SignatureAlgorithm.ED25519,
+        pem(ED_KEY),
+        read_signed_parts=state_stamped,
+        timestamp=SignedTimestamp(selector=Header("x-stamp")),
+    )
+    assert check.proof_headers == {"x-signature", "x-stamp"}
 
     def at(moment):
-        signature = b64(sign(ED_KEY, Scheme.ED25519, str(moment).encode() + BODY))
+        signature = b64(sign(ED_KEY, SignatureAlgorithm.ED25519, str(moment).encode() + BODY))
         return check.check(sent(signature, x_stamp=str(moment)), NOW)
 
-    assert at(int(NOW) - 300) == Proven(NOW - 300)
+    assert at(int(NOW) - 300) == ValidProof(NOW - 300)
     assert at(int(NOW) - 301).reason is Reason.TIMESTAMP_TOO_OLD
     assert at(int(NOW) + 301).reason is Reason.TIMESTAMP_IN_FUTURE
     assert check.check(sent("AAAA"), NOW).reason is Reason.TIMESTAMP_MISSING
@@ -220,60 +238,68 @@ def test_a_signed_stamp_must_lie_within_the_tolerance():
 
 
 def test_every_statement_must_be_signed():
-    def state(facts, _secret):
-        return tuple(Statement(Json(f"items.{i}.signature"), f"item {i}".encode()) for i in range(2))
+    def read_signed_parts(reader, _secret):
+        return tuple(SignedPart(Json(f"items.{i}.signature"), f"item {i}".encode()) for i in range(2))
 
-    check = pasted(Scheme.ED25519, pem(ED_KEY), state=state)
-    good = [b64(sign(ED_KEY, Scheme.ED25519, f"item {i}".encode())) for i in range(2)]
+    check = pasted(SignatureAlgorithm.ED25519, pem(ED_KEY), read_signed_parts=read_signed_parts)
+    good = [b64(sign(ED_KEY, SignatureAlgorithm.ED25519, f"item {i}".encode())) for i in range(2)]
 
     def judge(*signatures):
         items = ",".join(f'{{"signature":"{one}"}}' for one in signatures)
         return check.check(request(f'{{"items":[{items}]}}'.encode(), {}), NOW)
 
-    assert judge(*good) == Proven(None)
+    assert judge(*good) == ValidProof(None)
     assert judge(good[0], good[0]).reason is Reason.SIGNATURE_MISMATCH
     assert judge(good[0]).reason is Reason.SIGNATURE_MISSING
 
 
 def test_more_statements_or_signatures_than_sixteen_are_refused(monkeypatch):
-    def many(facts, _secret):
-        return tuple(Statement(Header("x-signature"), b"") for _ in range(17))
+    def many(reader, _secret):
+        return tuple(SignedPart(Header("x-signature"), b"") for _ in range(17))
 
-    assert pasted(Scheme.ED25519, pem(ED_KEY), state=many).check(sent("AAAA"), NOW).reason is Reason.SIGNATURE_MALFORMED
+    assert (
+        pasted(SignatureAlgorithm.ED25519, pem(ED_KEY), read_signed_parts=many).check(sent("AAAA"), NOW).reason
+        is Reason.SIGNATURE_MALFORMED
+    )
     tried = []
 
     def fail(*attempt):
         tried.append(attempt)
         return False
 
-    monkeypatch.setattr(asymmetric, "fits", fail)
-    check = pasted(Scheme.ED25519, pem(ED_KEY))
+    monkeypatch.setattr(asymmetric, "is_valid_signature", fail)
+    check = pasted(SignatureAlgorithm.ED25519, pem(ED_KEY))
     signatures = ",".join(b64(bytes([i]) * 64) for i in range(100))
     assert isinstance(check.check(sent(signatures), NOW), Rejected)
     assert len(tried) == 16
 
 
 def test_a_state_that_stumbles_or_declines_is_a_refusal():
-    def stumble(facts, _secret):
-        return (Statement(Header("x-signature"), facts.text(Json("absent")).encode()),)
+    def stumble(reader, _secret):
+        return (SignedPart(Header("x-signature"), reader.text(Json("absent")).encode()),)
 
-    verdict = pasted(Scheme.ED25519, pem(ED_KEY), state=stumble).check(sent("AAAA"), NOW)
+    verdict = pasted(SignatureAlgorithm.ED25519, pem(ED_KEY), read_signed_parts=stumble).check(sent("AAAA"), NOW)
     assert verdict.reason is Reason.SIGNATURE_MALFORMED
-    declines = pasted(Scheme.ED25519, pem(ED_KEY), state=lambda *_: "the body names no version")
+    declines = pasted(SignatureAlgorithm.ED25519, pem(ED_KEY), read_signed_parts=lambda *_: "the body names no version")
     verdict = declines.check(sent("AAAA"), NOW)
     assert (verdict.reason, verdict.detail) == (Reason.SIGNATURE_MISSING, "the body names no version")
-    assert pasted(Scheme.ED25519, pem(ED_KEY), state=lambda *_: ()).check(sent("A"), NOW).status == 401
+    assert (
+        pasted(SignatureAlgorithm.ED25519, pem(ED_KEY), read_signed_parts=lambda *_: ()).check(sent("A"), NOW).status
+        == 401
+    )
 
 
 def test_the_request_may_choose_among_the_recipes_schemes_only(rsa_key):
-    def choose(facts):
-        version = facts.text(Json("v"))
-        return {"1": Scheme.RSA_SHA1, "2": Scheme.RSA_SHA256}.get(version) or "the version is unknown"
+    def choose(reader):
+        version = reader.text(Json("v"))
+        return {"1": SignatureAlgorithm.RSA_SHA1, "2": SignatureAlgorithm.RSA_SHA256}.get(
+            version
+        ) or "the version is unknown"
 
     check = pasted(choose, pem(rsa_key))
-    for version, scheme in (("1", Scheme.RSA_SHA1), ("2", Scheme.RSA_SHA256)):
+    for version, scheme in (("1", SignatureAlgorithm.RSA_SHA1), ("2", SignatureAlgorithm.RSA_SHA256)):
         body = f'{{"v":"{version}"}}'.encode()
-        assert check.check(sent(b64(sign(rsa_key, scheme, body)), body), NOW) == Proven(None)
+        assert check.check(sent(b64(sign(rsa_key, scheme, body)), body), NOW) == ValidProof(None)
     verdict = check.check(sent("AAAA", b'{"v":"3"}'), NOW)
     assert (verdict.reason, verdict.detail) == (Reason.UNKNOWN_SCHEME, "the version is unknown")
 
@@ -284,21 +310,21 @@ def test_the_request_may_choose_among_the_recipes_schemes_only(rsa_key):
 def test_a_certificate_is_wanted_then_used_then_refreshed(rsa_key):
     ring = KeyRing()
     check = fetched(ring)
-    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=URL)
-    assert check.evidence == {"x-cert-url"}
-    assert check.check(one, NOW) == KeyWanted(url=URL)
+    one = sent(b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA256, BODY)), x_cert_url=URL)
+    assert check.proof_headers == {"x-cert-url"}
+    assert check.check(one, NOW) == KeyRequired(url=URL)
     ring.put(URL, certificate(rsa_key), NOW)
-    assert check.check(one, NOW) == Proven(None)
-    assert check.check(one, NOW + 3_599) == Proven(None)
-    assert check.check(one, NOW + 3_601) == KeyWanted(url=URL)
-    assert ring.prolong(URL, NOW + 3_601)
-    assert check.check(one, NOW + 3_602) == Proven(None)
-    assert not ring.prolong(URL, NOW + 90_000)
+    assert check.check(one, NOW) == ValidProof(None)
+    assert check.check(one, NOW + 3_599) == ValidProof(None)
+    assert check.check(one, NOW + 3_601) == KeyRequired(url=URL)
+    assert ring.extend(URL, NOW + 3_601)
+    assert check.check(one, NOW + 3_602) == ValidProof(None)
+    assert not ring.extend(URL, NOW + 90_000)
 
 
 def test_a_bare_key_serves_as_well_as_a_certificate_and_the_first_of_a_chain_counts(rsa_key):
     other = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
-    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=URL)
+    one = sent(b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA256, BODY)), x_cert_url=URL)
     for content, is_good in [
         (pem(rsa_key).encode(), True),
         (certificate(rsa_key) + certificate(other), True),
@@ -306,7 +332,7 @@ def test_a_bare_key_serves_as_well_as_a_certificate_and_the_first_of_a_chain_cou
     ]:
         ring = KeyRing()
         ring.put(URL, content, NOW)
-        assert isinstance(fetched(ring).check(one, NOW), Proven) is is_good
+        assert isinstance(fetched(ring).check(one, NOW), ValidProof) is is_good
 
 
 @pytest.mark.parametrize(
@@ -331,11 +357,11 @@ def test_a_bare_key_serves_as_well_as_a_certificate_and_the_first_of_a_chain_cou
     ],
 )
 def test_an_address_that_is_not_pinned_is_refused_and_never_wanted(url, rsa_key):
-    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=url)
+    one = sent(b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA256, BODY)), x_cert_url=url)
     verdict = fetched(KeyRing()).check(one, NOW)
     assert isinstance(verdict, Rejected)
     assert verdict.reason is Reason.SIGNATURE_MALFORMED
-    loose = Fetched(place=Header("x-cert-url"), pattern=re.compile(r"(?s)https://keys\.sender\.test.*"))
+    loose = FetchedKey(selector=Header("x-cert-url"), pattern=re.compile(r"(?s)https://keys\.sender\.test.*"))
     if any(mark in url for mark in "\\@#\n") or ".." in url:
         # A careless pattern is not the only guard.
         assert isinstance(fetched(KeyRing(), key=loose).check(one, NOW), Rejected)
@@ -344,12 +370,12 @@ def test_an_address_that_is_not_pinned_is_refused_and_never_wanted(url, rsa_key)
 def test_mutant_without_the_pinning_an_attacker_would_choose_what_is_fetched(monkeypatch):
     one = sent("AAAA", x_cert_url="https://169.254.169.254/latest/meta-data/")
     assert isinstance(fetched(KeyRing()).check(one, NOW), Rejected)
-    monkeypatch.setattr(asymmetric, "is_pinned", lambda *_: True)
-    assert fetched(KeyRing()).check(one, NOW) == KeyWanted(url="https://169.254.169.254/latest/meta-data/")
+    monkeypatch.setattr(asymmetric, "is_allowed_url", lambda *_: True)
+    assert fetched(KeyRing()).check(one, NOW) == KeyRequired(url="https://169.254.169.254/latest/meta-data/")
 
 
 def test_a_certificate_out_of_its_dates_is_refused(rsa_key):
-    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=URL)
+    one = sent(b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA256, BODY)), x_cert_url=URL)
     for dates, words in [
         ({"starts": NOW - 200, "ends": NOW - 100}, "expired"),
         ({"starts": NOW + 100, "ends": NOW + 200}, "not valid yet"),
@@ -364,9 +390,9 @@ def test_a_certificate_out_of_its_dates_is_refused(rsa_key):
 def test_mutant_without_the_dates_an_expired_certificate_would_be_used(monkeypatch, rsa_key):
     ring = KeyRing()
     ring.put(URL, certificate(rsa_key, starts=NOW - 200, ends=NOW - 100), NOW)
-    monkeypatch.setattr(publickeys.DatedKey, "trouble", lambda *_: None)
-    one = sent(b64(sign(rsa_key, Scheme.RSA_SHA256, BODY)), x_cert_url=URL)
-    assert fetched(ring).check(one, NOW) == Proven(None)
+    monkeypatch.setattr(public_keys.PublicKey, "trouble", lambda *_: None)
+    one = sent(b64(sign(rsa_key, SignatureAlgorithm.RSA_SHA256, BODY)), x_cert_url=URL)
+    assert fetched(ring).check(one, NOW) == ValidProof(None)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])
@@ -414,14 +440,16 @@ def test_the_ring_keeps_equal_bytes_as_one_object_so_that_parsed_keys_are_found_
 @given(st.text(max_size=300), st.text(max_size=300), st.binary(max_size=200))
 def test_nothing_that_is_sent_raises(signature, url, body):
     one = request(body, {"x-signature": signature, "x-cert-url": url, "x-stamp": signature})
-    stamped = Stamp(place=Header("x-stamp"))
+    stamped = SignedTimestamp(selector=Header("x-stamp"))
     for form in (Plain(), Versioned()):
-        check = pasted(Scheme.ED25519, pem(ED_KEY), form=form, state=state_stamped, stamp=stamped)
+        check = pasted(
+            SignatureAlgorithm.ED25519, pem(ED_KEY), form=form, read_signed_parts=state_stamped, timestamp=stamped
+        )
         assert isinstance(check.check(one, NOW), Rejected)
     assert isinstance(fetched(KeyRing()).check(one, NOW), Rejected)
 
 
 def test_hostile_signatures_cost_little():
-    check = pasted(Scheme.ED25519, pem(ED_KEY))
+    check = pasted(SignatureAlgorithm.ED25519, pem(ED_KEY))
     one = sent(",".join(b64(bytes([i]) * 64) for i in range(90)))
     assert too_dear(lambda: check.check(one, NOW), most=5) is None

@@ -7,59 +7,59 @@ from email.utils import formatdate
 import pytest
 import svix.webhooks
 
-from boathook.domain.policy import Failure, Success
-from boathook.outbound.attempt import (
-    Target,
-    compose,
-    read_letterhead,
+from boathook.delivery.http_attempt import (
+    RequestTarget,
+    build_request,
+    classify_response,
+    collect_secrets,
+    read_message_headers,
     recorded_headers,
     redact,
-    secrets_of,
-    verdict,
 )
-from boathook.outbound.outgoing import Answer, Outgoing, Trouble
-from boathook.outbound.signer import make_ed25519_secret, make_secret, read_signer
+from boathook.delivery.signer import make_ed25519_secret, make_secret, read_signer
+from boathook.domain.policy import Failure, Success
+from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from tests.unit.receivers import outbound
 
 SECRET, OLD = make_secret(), make_secret()
 
 
 def target(**fields):
-    return Target(**({"url": "https://a.test/x", "signers": (read_signer(SECRET),), "timeout_s": 7.0} | fields))
+    return RequestTarget(**({"url": "https://a.test/x", "signers": (read_signer(SECRET),), "timeout_s": 7.0} | fields))
 
 
 def composed(where, **settings):
-    letterhead = read_letterhead(outbound(**settings))
+    letterhead = read_message_headers(outbound(**settings))
     body = b'{"a":1}'
-    return compose(
+    return build_request(
         letterhead, where, message_id="msg_1", timestamp=int(time.time()), body=body, content_type="application/json"
     )
 
 
 def answered(status, **headers):
-    outgoing = Outgoing(url="https://a.test/", headers=(), body=b"", timeout_s=1.0)
-    return Answer(outgoing, status, {k.replace("_", "-"): v for k, v in headers.items()}, b"", 0.1, None, "")
+    request = OutgoingRequest(url="https://a.test/", headers=(), body=b"", timeout_s=1.0)
+    return RequestResult(request, status, {k.replace("_", "-"): v for k, v in headers.items()}, b"", 0.1, None, "")
 
 
 @pytest.mark.parametrize("prefixes", [("webhook",), ("svix",), ("webhook", "svix")])
 def test_a_request_is_signed_by_all_secrets_under_all_names(prefixes):
     where = target(signers=(read_signer(SECRET), read_signer(make_ed25519_secret()), read_signer(OLD)))
-    outgoing = composed(where, header_prefixes=prefixes)
-    headers = dict(outgoing.headers)
-    assert (outgoing.url, outgoing.body, outgoing.timeout_s) == ("https://a.test/x", b'{"a":1}', 7.0)
+    request = composed(where, header_prefixes=prefixes)
+    headers = dict(request.headers)
+    assert (request.url, request.body, request.timeout_s) == ("https://a.test/x", b'{"a":1}', 7.0)
     for prefix in prefixes:
         assert headers[f"{prefix}-id"] == "msg_1"
         assert [part.split(",")[0] for part in headers[f"{prefix}-signature"].split()] == ["v1", "v1a", "v1"]
     assert {name.split("-")[0] for name in headers} == {"user", "content", *prefixes}
     for secret in (SECRET, OLD):
-        svix.webhooks.Webhook(secret).verify(outgoing.body.decode(), headers)
+        svix.webhooks.Webhook(secret).verify(request.body.decode(), headers)
 
 
 def test_the_current_secrets_signature_comes_first():
-    outgoing = composed(target(signers=(read_signer(SECRET), read_signer(OLD))))
-    headers = dict(outgoing.headers)
+    request = composed(target(signers=(read_signer(SECRET), read_signer(OLD))))
+    headers = dict(request.headers)
     first = headers["webhook-signature"].split()[0]
-    assert first == read_signer(SECRET).sign("msg_1", int(headers["webhook-timestamp"]), outgoing.body)
+    assert first == read_signer(SECRET).sign("msg_1", int(headers["webhook-timestamp"]), request.body)
 
 
 def test_the_user_agent_is_ours_or_the_settings():
@@ -85,9 +85,9 @@ def test_an_endpoints_header_never_replaces_ours(name):
     ],
 )
 def test_authorization_is_sent_once(fields, header, basic):
-    outgoing = composed(target(**fields))
-    found = [value for name, value in outgoing.headers if name.lower() == "authorization"]
-    assert (found, outgoing.basic) == ([header] if header else [], basic)
+    request = composed(target(**fields))
+    found = [value for name, value in request.headers if name.lower() == "authorization"]
+    assert (found, request.basic) == ([header] if header else [], basic)
 
 
 def test_the_record_of_a_request_shows_no_secret():
@@ -117,7 +117,7 @@ def test_secrets_that_a_receiver_writes_back_are_blotted_out(shape):
         bearer="canary-3",
         client_certificate=("-----BEGIN CERTIFICATE-----", "-----BEGIN KEY-----\nMIGHcanary4\n-----END KEY-----"),
     )
-    secrets = secrets_of(where)
+    secrets = collect_secrets(where)
     for echoed in (
         SECRET,
         SECRET[6:],
@@ -137,7 +137,7 @@ def test_secrets_that_a_receiver_writes_back_are_blotted_out(shape):
 
 
 def test_a_secret_that_the_cap_cuts_in_two_is_blotted_out():
-    found = redact(b"x" * 50 + SECRET[:20].encode(), secrets_of(target()))
+    found = redact(b"x" * 50 + SECRET[:20].encode(), collect_secrets(target()))
     assert found == b"x" * 50 + b"[redacted]"
 
 
@@ -152,7 +152,7 @@ def test_nothing_secret_shows_in_a_repr():
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
 def test_2xx_is_success_whatever_else(status):
-    assert verdict(answered(status, webhook_delivery="disable", retry_after="5")) == Success()
+    assert classify_response(answered(status, webhook_delivery="disable", retry_after="5")) == Success()
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_2xx_is_success_whatever_else(status):
     ],
 )
 def test_other_statuses_are_failures(answer, code, is_final):
-    match verdict(answer):
+    match classify_response(answer):
         case Failure() as failure:
             assert (failure.code, failure.is_final) == (code, is_final)
             assert str(answer.status) in failure.error
@@ -178,11 +178,11 @@ def test_other_statuses_are_failures(answer, code, is_final):
             pytest.fail(str(other))
 
 
-@pytest.mark.parametrize("trouble", list(Trouble))
-def test_a_trouble_is_a_failure_by_its_name(trouble):
-    outgoing = Outgoing(url="https://a.test/", headers=(), body=b"", timeout_s=1.0)
-    found = verdict(Answer(outgoing, 0, {}, b"", 0.1, trouble, "why"))
-    assert found == Failure(code=trouble.value, error="why")
+@pytest.mark.parametrize("failure", list(TransportFailure))
+def test_a_trouble_is_a_failure_by_its_name(failure):
+    request = OutgoingRequest(url="https://a.test/", headers=(), body=b"", timeout_s=1.0)
+    found = classify_response(RequestResult(request, 0, {}, b"", 0.1, failure, "why"))
+    assert found == Failure(code=failure.value, error="why")
 
 
 @pytest.mark.parametrize("status", [429, 503, 500, 404])
@@ -204,11 +204,11 @@ def test_a_trouble_is_a_failure_by_its_name(trouble):
     ],
 )
 def test_retry_after_in_seconds(status, text, expected):
-    assert verdict(answered(status, retry_after=text)).retry_after_s == expected
+    assert classify_response(answered(status, retry_after=text)).retry_after_s == expected
 
 
 def test_retry_after_as_a_date(monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1_000_000_000.0)
     for offset, expected in ((90, 90.0), (-90, 0.0)):
         date = formatdate(1_000_000_000 + offset, usegmt=True)
-        assert verdict(answered(503, retry_after=date)).retry_after_s == expected
+        assert classify_response(answered(503, retry_after=date)).retry_after_s == expected

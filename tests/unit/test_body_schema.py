@@ -11,12 +11,12 @@ import pytest
 import boathook
 from boathook.config import load
 from boathook.domain.errors import ConfigError
-from boathook.inbound import shape
-from boathook.inbound.app import refuse
-from boathook.inbound.gates import verifier_of
-from boathook.inbound.proving.tokens import Proven
-from boathook.inbound.verdict import Challenge, Reason, Rejected, Request, SourceSpec, Verified
-from boathook.inbound.verify import Verifier
+from boathook.domain.verification import Challenge, Reason, Rejected, Request, SourceSpec, Verified
+from boathook.ingest.app import error_response
+from boathook.ingest.sources import compile_verifier
+from boathook.verification import body_schema
+from boathook.verification.tokens import ValidProof
+from boathook.verification.verifier import Verifier
 
 SCHEMA = {
     "type": "object",
@@ -68,7 +68,9 @@ def test_a_body_that_fits_becomes_the_event_it_would_be_without_a_schema():
 )
 def test_a_proven_body_that_does_not_fit_is_refused_with_400_and_the_field(body, detail):
     verdict = judge(body)
-    assert verdict == Rejected(status=400, reason=Reason.BODY_INVALID, detail=detail, may_reverify=True, told=detail)
+    assert verdict == Rejected(
+        status=400, reason=Reason.BODY_INVALID, detail=detail, may_reverify=True, public_detail=detail
+    )
 
 
 def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
@@ -78,11 +80,11 @@ def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
         looks.append(body)
         return {}
 
-    monkeypatch.setattr(shape, "parse", parse)
+    monkeypatch.setattr(body_schema, "parse", parse)
     verifier = Verifier(spec())
     for body in (GOOD, b"{", {"id": "p1", "amount": -1}):
         refused = verifier.verify(request(body, secret="forged"), NOW)
-        assert (refused.status, refused.reason, refused.told) == (401, Reason.SIGNATURE_MISMATCH, "")
+        assert (refused.status, refused.reason, refused.public_detail) == (401, Reason.SIGNATURE_MISMATCH, "")
     assert looks == []
     verifier.verify(request(GOOD), NOW)
     assert len(looks) == 1
@@ -90,14 +92,14 @@ def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
 
 def test_mutant_with_the_look_first_a_forger_would_be_told_of_the_schema(monkeypatch):
     verifier = Verifier(spec())
-    monkeypatch.setattr(verifier.check, "check", lambda *_: Proven(id=None, sent_at=None))
+    monkeypatch.setattr(verifier.check, "check", lambda *_: ValidProof(id=None, sent_at=None))
     refused = verifier.verify(request({"amount": -1}, secret="forged"), NOW)
-    assert (refused.status, refused.told) == (400, "'id' is a required property")
+    assert (refused.status, refused.public_detail) == (400, "'id' is a required property")
 
 
 def test_nobody_is_told_anything_by_a_source_without_a_proof():
     refused = judge({"id": "p1"}, unsigned=True, secrets=())
-    assert (refused.reason, refused.detail, refused.told) == (
+    assert (refused.reason, refused.detail, refused.public_detail) == (
         Reason.BODY_INVALID, "'amount' is a required property", "",
     )  # fmt: skip
 
@@ -150,11 +152,11 @@ def test_batches_are_checked_as_whole_bodies():
 def test_an_answer_that_tells_why_is_json_whatever_the_body_held():
     nasty = 'a"b\\c</script>\n\x00\ud800\u2028'
     verdict = judge(b'{"id": "p1", "amount": ' + json.dumps(nasty).encode() + b"}")
-    answer = refuse(400, verdict.reason, "req_1", told=verdict.told)
-    told = json.loads(answer.body)
-    assert told["detail"] == verdict.detail
-    assert list(told) == ["ok", "error", "detail", "request_id"]
-    assert b'"detail"' not in refuse(401, "x", "req_1").body
+    answer = error_response(400, verdict.reason, "req_1", public_detail=verdict.public_detail)
+    public_detail = json.loads(answer.body)
+    assert public_detail["detail"] == verdict.detail
+    assert list(public_detail) == ["ok", "error", "detail", "request_id"]
+    assert b'"detail"' not in error_response(401, "x", "req_1").body
 
 
 # Settings.
@@ -172,7 +174,7 @@ def test_a_schema_stands_in_the_table_or_in_a_file_beside_it(tmp_path, monkeypat
     monkeypatch.chdir("/")
     for text in ("schema = 'payment.json'", "[sources.pay.schema]\nrequired = ['amount']"):
         read = settings(tmp_path, text)
-        verdict = verifier_of(read, "pay").verify(request({"id": "p1"}), NOW)
+        verdict = compile_verifier(read, "pay").verify(request({"id": "p1"}), NOW)
         assert verdict.detail == "'amount' is a required property"
     monkeypatch.setenv("BOATHOOK_SOURCES_PAY_SCHEMA", "payment.json")
     assert settings(tmp_path, "").schema_of("pay") == SCHEMA
@@ -200,12 +202,12 @@ def test_settings_with_a_schema_survive_being_handed_to_a_child_process(tmp_path
 def test_a_wrong_schema_is_named_at_the_start(tmp_path, text, complaint):
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ConfigError, match=complaint):
-        verifier_of(settings(tmp_path, text), "pay")
+        compile_verifier(settings(tmp_path, text), "pay")
 
 
 def test_a_recipes_own_scheme_is_not_taken_for_a_slip(tmp_path):
     with pytest.raises(ConfigError, match="no such setting"):
-        verifier_of(settings(tmp_path, "scheme = 'x'"), "pay")
+        compile_verifier(settings(tmp_path, "scheme = 'x'"), "pay")
 
 
 # The library.
@@ -229,7 +231,7 @@ def test_the_library_judges_by_a_schema_once_the_proof_has_held():
 
 def test_without_a_schema_nothing_is_imported_for_it():
     code = (
-        "import sys; from boathook.inbound.verify import Verifier; from boathook.inbound.verdict import SourceSpec;"
+        "import sys; from boathook.verification.verifier import Verifier; from boathook.domain.verification import SourceSpec;"
         "make = lambda **more: Verifier(SourceSpec(name='p', provider='hmac', secrets=('s',), options={'header': 'x'}, **more));"
         "make(); assert 'jsonschema' not in sys.modules; make(schema={}); assert 'jsonschema' in sys.modules"
     )

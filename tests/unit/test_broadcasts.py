@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from boathook.db.pubsub import CHANNEL, MAX_BYTES, MAX_QUEUED, Subscriber, Subscription, notify_call
 from boathook.domain.errors import InvalidMessage
-from boathook.journal.broadcasts import CHANNEL, MOST_BYTES, MOST_KEPT, Ear, Hearing, tell
 
 
 def test_a_message_travels_as_json_with_its_channel():
-    call, (channel, text) = tell("fleet.cars", {"id": 7, "name": "Жук\x00"})
+    call, (channel, text) = notify_call("fleet.cars", {"id": 7, "name": "Жук\x00"})
     assert call.sql(lambda n: f"${n}").startswith("select pg_catalog.pg_notify(")
     assert channel == CHANNEL
     assert json.loads(text) == {"c": "fleet.cars", "m": {"id": 7, "name": "Жук\x00"}}
@@ -18,37 +18,37 @@ def test_a_message_travels_as_json_with_its_channel():
 
 
 def test_a_message_as_large_as_may_be_is_told_and_one_byte_more_is_not():
-    frame = len(tell("c", "")[1][1].encode())
-    assert len(tell("c", "x" * (MOST_BYTES - frame))[1][1]) == MOST_BYTES
+    frame = len(notify_call("c", "")[1][1].encode())
+    assert len(notify_call("c", "x" * (MAX_BYTES - frame))[1][1]) == MAX_BYTES
     with pytest.raises(InvalidMessage, match="7,901 bytes of JSON, more than 7,900; send an id"):
-        tell("c", "x" * (MOST_BYTES - frame + 1))
+        notify_call("c", "x" * (MAX_BYTES - frame + 1))
     with pytest.raises(InvalidMessage, match="bytes of JSON"):
-        tell("c", "ж" * 4000)
+        notify_call("c", "ж" * 4000)
 
 
 @pytest.mark.parametrize("channel", ["", "a b", "x" * 101, "a\n", "a;drop", "ж"])
 def test_a_channel_is_a_plain_name(channel: str):
     with pytest.raises(InvalidMessage, match="must be named by"):
-        tell(channel, 1)
+        notify_call(channel, 1)
     with pytest.raises(InvalidMessage, match="must be named by"):
-        Ear(None).hear(channel)
+        Subscriber(None).hear(channel)
 
 
 @pytest.mark.parametrize("message", [object(), {1: object()}, "\ud800"])
 def test_what_json_cannot_hold_is_refused(message: object):
     with pytest.raises(InvalidMessage, match="broadcast on c: the message must be what JSON can hold"):
-        tell("c", message)
+        notify_call("c", message)
 
 
 async def test_a_reader_that_is_too_slow_misses_the_oldest():
-    hearing = Hearing("c")
-    for n in range(MOST_KEPT + 5):
+    hearing = Subscription("c")
+    for n in range(MAX_QUEUED + 5):
         hearing.put(n)
-    assert [await anext(hearing) for _ in range(MOST_KEPT)] == list(range(5, MOST_KEPT + 5))
+    assert [await anext(hearing) for _ in range(MAX_QUEUED)] == list(range(5, MAX_QUEUED + 5))
 
 
 async def test_a_reader_waits_for_what_comes():
-    hearing = Hearing("c")
+    hearing = Subscription("c")
     waiting = asyncio.create_task(anext(hearing))
     await asyncio.sleep(0)
     assert not waiting.done()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from boathook.admin.api import idempotency, messages
-from boathook.admin.api.calls import ApiRoute
+from boathook.api import idempotency, messages
+from boathook.api.route import ApiRoute
 from tests.support import examples
 
 CREATE = next(
@@ -30,7 +30,7 @@ PAYLOADS = st.dictionaries(st.text("xyz", max_size=2), DOCUMENTS, max_size=4)
 def form(text: str, query: bytes = b"") -> bytes:
     """Return the canonical form of a request to create a message."""
     request = Request({"type": "http", "method": "POST", "path": "/", "query_string": query, "headers": []})
-    return CREATE._understanding.canonical(request, text.encode())
+    return CREATE._canonicalizer.canonical(request, text.encode())
 
 
 def shuffled(value: Any, dice: random.Random) -> Any:

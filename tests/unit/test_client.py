@@ -12,10 +12,10 @@ import pycurl
 import pytest
 
 from boathook.domain.errors import ConfigError, FetchFailed
-from boathook.outbound import client as module
-from boathook.outbound import dialling, line
-from boathook.outbound.client import Client
-from boathook.outbound.names import Found
+from boathook.http_client import client as module
+from boathook.http_client import connect_guard, curl_easy
+from boathook.http_client.client import Client
+from boathook.http_client.resolver import Resolution
 from tests.support import eventually
 from tests.unit.file_server import FileServer
 from tests.unit.receivers import OK, Authority, Receiver, outbound
@@ -85,13 +85,13 @@ async def test_a_file_that_cannot_be_read_or_becomes_shorter_is_no_request(clien
         assert str(tmp_path) not in str(error)
         assert receiver.accepted == 0
         path.write_bytes(b"x" * 1_000)
-        plain = line.Line._particulars
+        plain = curl_easy.CurlEasyClient._particulars
 
         def shorten(*args):
             path.write_bytes(b"x" * 10)
             return plain(*args)
 
-        monkeypatch.setattr(line.Line, "_particulars", shorten)
+        monkeypatch.setattr(curl_easy.CurlEasyClient, "_particulars", shorten)
         await refused(client, "has become shorter", "PUT", receiver.url, body=path, timeout_s=10.0)
         await eventually(lambda: receiver.accepted == 1)
         assert receiver.requests == []
@@ -202,13 +202,15 @@ async def test_blocked_addresses_get_no_connection():
             "0x7f000001",
         ):
             await refused(
-                client, "not dialled|[Nn]ot found|cannot be found|resolve", url=f"http://{host}:{canary.port}/"
+                client,
+                "blocked address|not dialled|[Nn]ot found|cannot be found|resolve",
+                url=f"http://{host}:{canary.port}/",
             )
     assert canary.accepted == 0
 
 
 async def test_mutant_without_the_guard_the_canary_is_reached(monkeypatch):
-    monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
+    monkeypatch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
     async with Receiver() as canary:
         await Client(outbound(allow=[])).request("GET", canary.url)
     assert canary.accepted == 1
@@ -227,7 +229,7 @@ async def test_a_name_with_one_bad_address_is_not_dialled(monkeypatch):
 
 async def test_what_is_dialled_is_what_was_judged(monkeypatch):
     """A name that stands for another address a moment later is still dialled at the one that was judged."""
-    monkeypatch.setattr(line, "look_up_within", lambda *_: Found(("127.0.0.1",)))
+    monkeypatch.setattr(curl_easy, "look_up_within", lambda *_: Resolution(("127.0.0.1",)))
     async with Receiver() as receiver:
         assert (await Client(outbound()).request("GET", f"http://nowhere.invalid:{receiver.port}/")).is_ok
 
@@ -255,7 +257,7 @@ async def test_the_owners_proxy_is_asked_for_the_judged_address():
         client = Client(outbound(proxy=f"http://127.0.0.1:{proxy.port}"))
         await refused(client, "403|CONNECT", url="http://127.0.0.1:8080/bot123:secret/x")
         assert proxy.requests[0].lines[0] == "CONNECT 127.0.0.1:8080 HTTP/1.1"
-        await refused(client, "not dialled: private", url="http://10.1.2.3:8080/")
+        await refused(client, "blocked address: private", url="http://10.1.2.3:8080/")
         assert len(proxy.requests) == 1
     with pytest.raises(ConfigError, match=r"outbound\.proxy"):
         Client(outbound(proxy="env:PROXY"))
@@ -320,15 +322,17 @@ async def test_many_requests_at_once_are_all_answered(client):
 
 async def test_no_more_run_at_once_than_there_are_threads(client):
     async with Receiver((0.3, OK)) as receiver:
-        tasks = [asyncio.create_task(client.request("GET", receiver.url)) for _ in range(2 * module.REQUESTS)]
-        await eventually(lambda: receiver.accepted == module.REQUESTS)
-        assert receiver.accepted == module.REQUESTS
+        tasks = [
+            asyncio.create_task(client.request("GET", receiver.url)) for _ in range(2 * module.MAX_CONCURRENT_REQUESTS)
+        ]
+        await eventually(lambda: receiver.accepted == module.MAX_CONCURRENT_REQUESTS)
+        assert receiver.accepted == module.MAX_CONCURRENT_REQUESTS
         await asyncio.gather(*tasks)
-    assert receiver.accepted == 2 * module.REQUESTS
+    assert receiver.accepted == 2 * module.MAX_CONCURRENT_REQUESTS
 
 
 async def test_more_than_may_wait_are_refused(client, monkeypatch):
-    monkeypatch.setattr(module, "MOST", 3)
+    monkeypatch.setattr(module, "MAX_PENDING", 3)
     async with Receiver((0.2, OK)) as receiver:
         tasks = [client.request("GET", receiver.url) for _ in range(5)]
         ended = await asyncio.gather(*tasks, return_exceptions=True)
@@ -338,20 +342,26 @@ async def test_more_than_may_wait_are_refused(client, monkeypatch):
 
 async def test_whoever_stops_waiting_ends_the_request(client):
     async with Receiver((30.0, OK)) as receiver:
-        tasks = [asyncio.create_task(client.request("GET", receiver.url)) for _ in range(module.REQUESTS + 1)]
-        await eventually(lambda: len(receiver.requests) == module.REQUESTS)
+        tasks = [
+            asyncio.create_task(client.request("GET", receiver.url)) for _ in range(module.MAX_CONCURRENT_REQUESTS + 1)
+        ]
+        await eventually(lambda: len(receiver.requests) == module.MAX_CONCURRENT_REQUESTS)
         for task in tasks:
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(one, asyncio.CancelledError) for one in ended)
         await eventually(lambda: client._under_way == 0)
-        assert len(receiver.requests) == module.REQUESTS  # the one that waited for its turn was never sent
+        assert (
+            len(receiver.requests) == module.MAX_CONCURRENT_REQUESTS
+        )  # the one that waited for its turn was never sent
 
 
 async def test_a_closed_client_gives_up_and_refuses(client):
     async with Receiver((30.0, OK)) as receiver:
-        tasks = [asyncio.create_task(client.request("GET", receiver.url)) for _ in range(module.REQUESTS + 3)]
-        await eventually(lambda: len(receiver.requests) == module.REQUESTS)
+        tasks = [
+            asyncio.create_task(client.request("GET", receiver.url)) for _ in range(module.MAX_CONCURRENT_REQUESTS + 3)
+        ]
+        await eventually(lambda: len(receiver.requests) == module.MAX_CONCURRENT_REQUESTS)
         client.close()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(one, FetchFailed) for one in ended), ended
@@ -403,5 +413,5 @@ async def test_what_a_storage_signs_arrives_as_it_was_signed(client, tmp_path):
 
 def test_a_handle_is_never_used_twice():
     """A request sent again because an old connection broke would be two."""
-    assert (pycurl.FRESH_CONNECT, 1) in line._options(outbound())
-    assert (pycurl.FORBID_REUSE, 1) in line._options(outbound())
+    assert (pycurl.FRESH_CONNECT, 1) in curl_easy._options(outbound())
+    assert (pycurl.FORBID_REUSE, 1) in curl_easy._options(outbound())

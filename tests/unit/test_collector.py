@@ -14,13 +14,13 @@ from pathlib import Path
 
 role, folder, mutant = sys.argv[1:]
 gc.disable()
-import boathook.dispatch.keeper, boathook.dispatch.sender, boathook.dispatch.worker
+import boathook.delivery.keeper, boathook.delivery.sender, boathook.delivery.worker
 from boathook import config
-from boathook.server import child, collector, gateway
-from boathook.server.order import Life, Order
+from boathook.server import child, gateway, gc_tuning
+from boathook.server.child_config import ProcessContext, ChildConfig
 
 if mutant:
-    collector.end_start = child.end_start = lambda: None
+    gc_tuning.finish_startup = child.finish_startup = lambda: None
 settings = config.load(overrides={"server.data_dir": folder, "server.roles": ["gateway", "worker", "keeper"]})
 
 async def tell(*_, **__):
@@ -38,14 +38,14 @@ class Idle:
     async def __aenter__(self): pass
     async def __aexit__(self, *_): pass
 
-boathook.dispatch.worker.run_worker = boathook.dispatch.sender.run_sender = boathook.dispatch.keeper.run_keeper = tell
-gateway._Desk = gateway.Listener = Idle
+boathook.delivery.worker.run_worker = boathook.delivery.sender.run_sender = boathook.delivery.keeper.run_keeper = tell
+gateway._GatewayRuntime = gateway.Listener = Idle
 
 async def play():
-    order = Order(slot=f"{role}-0", worker_id="w", predecessors=[], settings="")
+    order = ChildConfig(slot=f"{role}-0", worker_id="w", predecessors=[], settings="")
     bound = socket.socket().detach()
     nothing = lambda: None
-    await child._play(role, Life(order, settings, Stop(), nothing, nothing, asyncio.Event(), bound))
+    await child._run_role(role, ProcessContext(order, settings, Stop(), nothing, nothing, asyncio.Event(), bound))
 
 asyncio.run(play())
 """

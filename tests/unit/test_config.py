@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.admin.shown_settings import all_settings
 from boathook.config import SECTIONS, Settings, SourceSettings, defaults, load
 from boathook.domain.errors import ConfigError
+from boathook.service.shown_settings import all_settings
 
 
 @pytest.fixture(autouse=True)

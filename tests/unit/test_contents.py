@@ -8,59 +8,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.admin import contents, curl
-from boathook.admin.contents import MASK, MOST, View, show
-from boathook.admin.curl import Request, Shell, write
+from boathook.service import body_view, curl
+from boathook.service.body_view import MASK, MAX_BYTES, BodyFormat, render
+from boathook.service.curl import CurlRequest, Shell, render_command
 
 
 def test_json_is_laid_out_and_can_be_seen_as_it_was_sent():
     body = b'{"a" :1}'
-    assert show(body, len(body)).text == '{\n  "a": 1\n}'
-    assert show(body, len(body), "raw").text == '{"a" :1}'
-    assert show(body, len(body), "hex").text.startswith("00000000  7b 22 61 22")
+    assert render(body, len(body)).text == '{\n  "a": 1\n}'
+    assert render(body, len(body), "raw").text == '{"a" :1}'
+    assert render(body, len(body), "hex").text.startswith("00000000  7b 22 61 22")
 
 
 @pytest.mark.parametrize("body", [b"\x00\x01binary", b"caf\xe9", b"ok\x1b[31m", b'{"a":"\x00"}'])
 def test_what_is_not_text_is_shown_in_hex(body):
-    found = show(body, len(body))
-    assert found.view is View.HEX
-    assert found.views == (View.HEX, View.RAW)
+    found = render(body, len(body))
+    assert found.view is BodyFormat.HEX
+    assert found.views == (BodyFormat.HEX, BodyFormat.RAW)
     assert found.text.startswith("00000000")
-    assert all(one.isprintable() or one == "\n" for one in show(body, len(body), "raw").text)
+    assert all(one.isprintable() or one == "\n" for one in render(body, len(body), "raw").text)
 
 
 def test_text_that_should_be_json_and_is_none_says_why():
-    problem = show(b"{oops}", 6, content_type="application/json").problem
-    assert problem == "This is no JSON: 'oops}' is nothing that JSON has, after 1 characters."
-    assert show(b"hello", 5, content_type="text/plain").problem is None
+    problem = render(b"{oops}", 6, content_type="application/json").problem
+    assert problem == "Invalid JSON: 'oops}' is not JSON, after 1 characters."
+    assert render(b"hello", 5, content_type="text/plain").problem is None
 
 
 def test_the_first_256_kib_of_a_huge_body_are_shown():
     body = b"[" + b'"\xc3\xa9",' * 100_000 + b"1]"
-    found = show(body[:MOST], len(body))
-    assert found.view is View.PRETTY
+    found = render(body[:MAX_BYTES], len(body))
+    assert found.view is BodyFormat.PRETTY
     assert found.is_cut
 
 
 def test_a_character_that_the_cut_goes_through_is_left_out():
     body = ("é" * 200_000).encode()
-    assert show(body[: MOST - 1], len(body)).view is View.RAW
+    assert render(body[: MAX_BYTES - 1], len(body)).view is BodyFormat.RAW
 
 
 @given(st.binary(max_size=200))
 def test_nothing_of_a_dump_is_lost(body):
-    rows = [line[10:58] for line in contents.dump(body).splitlines()]
+    rows = [line[10:58] for line in body_view.hex_dump(body).splitlines()]
     assert bytes.fromhex("".join(rows)) == body
 
 
 def test_secrets_are_masked_by_the_names_of_headers():
     headers = {"Authorization": "Bearer x", "webhook-signature": "v1,x", "X-Api-Key": "x", "content-type": "text/plain"}
-    assert contents.mask(headers) == dict.fromkeys(list(headers)[:3], MASK) | {"content-type": "text/plain"}
+    assert body_view.mask(headers) == dict.fromkeys(list(headers)[:3], MASK) | {"content-type": "text/plain"}
 
 
 def test_a_text_is_looked_for_as_json_may_have_written_it():
-    assert set(contents.spellings('é "x"')) == {'é "x"'.encode(), 'é \\"x\\"'.encode(), b'\\u00e9 \\"x\\"'}
-    assert contents.spellings("plain") == (b"plain",)
+    assert set(body_view.spellings('é "x"')) == {'é "x"'.encode(), 'é \\"x\\"'.encode(), b'\\u00e9 \\"x\\"'}
+    assert body_view.spellings("plain") == (b"plain",)
 
 
 HOSTILE = st.text(alphabet="a'\"\\ \n\t$`!*?~#&|;<>(){}[]%^é=@-", max_size=40)
@@ -77,10 +77,13 @@ def test_a_shell_hands_curl_what_was_sent(shell, tmp_path):
     @given(body=HOSTILE, value=HOSTILE)
     def holds(body: str, value: str) -> None:
         headers = {"x-odd": value.replace("\n", " ").strip() or "x"}
-        request = Request(url="http://h/in/it's?a=1&b=$x", headers=headers, body=body.encode(), file="e.bin")
+        request = CurlRequest(url="http://h/in/it's?a=1&b=$x", headers=headers, body=body.encode(), file="e.bin")
         kind = Shell.FISH if shell == "fish" else Shell.SH
         done = subprocess.run(
-            [shell, "-c", write(request, kind, has_secrets=True)], env=environment, capture_output=True, check=True
+            [shell, "-c", render_command(request, kind, has_secrets=True)],
+            env=environment,
+            capture_output=True,
+            check=True,
         )
         words = done.stdout.decode().split("\0")[:-1]
         assert words[words.index("--url") + 1] == request.url
@@ -111,15 +114,15 @@ def test_curl_reads_its_own_file_as_it_was_meant(tmp_path):
     bodies = [b'@not-a-file "quoted" \\n back\\slash\r\n\ttab $x `y`', b"\x00\xff" * 500]
     try:
         for body in bodies:
-            request = Request(
+            request = CurlRequest(
                 url=f"http://127.0.0.1:{server.server_port}/", headers={"x-odd": 'a "b" \\'}, body=body, file="e.bin"
             )
             (tmp_path / "e.bin").write_bytes(body)
-            (tmp_path / "e.curl").write_text(write(request, Shell.CONFIG, has_secrets=True))
+            (tmp_path / "e.curl").write_text(render_command(request, Shell.CONFIG, has_secrets=True))
             command = ["curl", "-sS", "--noproxy", "*", "--config", "e.curl"]
             subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
             subprocess.run(
-                ["sh", "-c", write(request, has_secrets=True) + " -sS --noproxy '*'"], cwd=tmp_path, check=True
+                ["sh", "-c", render_command(request, has_secrets=True) + " -sS --noproxy '*'"], cwd=tmp_path, check=True
             )
     finally:
         server.shutdown()
@@ -129,13 +132,13 @@ def test_curl_reads_its_own_file_as_it_was_meant(tmp_path):
 
 
 def test_a_body_that_fits_no_command_is_read_from_the_download():
-    for body in (b"\x00", b"x" * (curl.MOST + 1)):
-        request = Request(url="http://h/", headers={}, body=body, file="e.bin")
-        assert "--data-binary '@e.bin'" in write(request)
+    for body in (b"\x00", b"x" * (curl.MAX_INLINE_BYTES + 1)):
+        request = CurlRequest(url="http://h/", headers={}, body=body, file="e.bin")
+        assert "--data-binary '@e.bin'" in render_command(request)
         assert curl.needs_file(request)
 
 
 def test_secrets_are_masked_in_a_command_unless_they_are_asked_for():
-    request = Request(url="http://h/", headers={"authorization": "Bearer hush"}, body=b"", file="e.bin")
-    assert "hush" not in write(request)
-    assert "hush" in write(request, has_secrets=True)
+    request = CurlRequest(url="http://h/", headers={"authorization": "Bearer hush"}, body=b"", file="e.bin")
+    assert "hush" not in render_command(request)
+    assert "hush" in render_command(request, has_secrets=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pycurl
 import pytest
 
-from boathook.outbound import dialling, exchange, transfers
-from boathook.outbound.courier import Courier, Outgoing, Trouble
+from boathook.http_client import connect_guard, curl_multi, curl_request
+from boathook.http_client.sender import HttpSender, OutgoingRequest, TransportFailure
 from tests.support import eventually
 from tests.unit.receivers import OK, CourierHarness, Receiver, open_courier, outbound
 
@@ -27,7 +27,7 @@ async def test_the_body_arrives_byte_for_byte_and_the_headers_in_order_as_spelle
     headers = (("Webhook-Id", "msg_1"), ("x-ODD", "a: b; c"), ("Content-Type", "text/x"), ("x-ä", "é"), ("x-none", ""))
     async with Receiver() as receiver, open_courier() as post:
         answer = await post(receiver.url + "?a=%20b&c", headers=headers, body=body)
-        assert (answer.status, answer.body, answer.trouble, answer.error) == (200, b"ok", None, "")
+        assert (answer.status, answer.body, answer.failure, answer.error) == (200, b"ok", None, "")
         assert answer.headers == {"content-length": "2"}
         assert not answer.is_cut
         [request] = receiver.requests
@@ -97,7 +97,7 @@ async def test_a_header_of_authorization_wins():
 async def test_a_header_that_would_break_out_is_not_sent(value):
     async with Receiver() as receiver, open_courier() as post:
         answer = await post(receiver.url, headers=(("x-note", value),))
-        assert (answer.status, answer.trouble) == (0, Trouble.FAULT)
+        assert (answer.status, answer.failure) == (0, TransportFailure.FAULT)
         assert "x-note" in answer.error
         assert receiver.accepted == 0
 
@@ -119,7 +119,7 @@ async def test_the_environment_says_nothing_about_proxies_and_credentials(monkey
 async def test_any_status_is_an_answer(status):
     async with Receiver((NO_BODY % status,)) as receiver, open_courier() as post:
         answer = await post(receiver.url)
-        assert (answer.status, answer.trouble, len(receiver.requests)) == (status, None, 1)
+        assert (answer.status, answer.failure, len(receiver.requests)) == (status, None, 1)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 305, 307, 308])
@@ -135,9 +135,9 @@ async def test_redirects_are_not_followed(status):
 
 
 async def test_mutant_a_client_that_follows_redirects_would_go_there(monkeypatch):
-    plain, both = transfers._options, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
+    plain, both = curl_multi._options, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
     follow = [(pycurl.FOLLOWLOCATION, 1), (pycurl.REDIR_PROTOCOLS, both)]
-    monkeypatch.setattr(transfers, "_options", lambda settings: [*plain(settings), *follow])
+    monkeypatch.setattr(curl_multi, "_options", lambda settings: [*plain(settings), *follow])
     async with Receiver() as other, open_courier() as post:
         moved = f"HTTP/1.1 307 X\r\nlocation: {other.url}\r\ncontent-length: 0\r\n\r\n"
         async with Receiver((moved.encode(),)) as receiver:
@@ -163,16 +163,16 @@ async def test_a_huge_body_is_cut_off_and_the_status_counts():
 
 
 async def test_a_slow_body_is_cut_off_and_the_status_counts(monkeypatch):
-    monkeypatch.setattr(transfers, "BODY_S", 0.1)
+    monkeypatch.setattr(curl_multi, "BODY_S", 0.1)
     drip = (b"HTTP/1.1 202 OK\r\ncontent-length: 900\r\n\r\n", *[b"x", 0.1] * 900)
     async with Receiver(drip) as receiver, open_courier() as post:
         answer = await post(receiver.url, timeout_s=60.0)
-        assert (answer.status, answer.trouble, answer.is_cut) == (202, None, True)
+        assert (answer.status, answer.failure, answer.is_cut) == (202, None, True)
         assert receiver.finished == 0
 
 
 async def test_mutant_without_the_limit_a_slow_body_would_be_waited_for(monkeypatch):
-    monkeypatch.setattr(transfers, "BODY_S", 1_000.0)
+    monkeypatch.setattr(curl_multi, "BODY_S", 1_000.0)
     drip = (b"HTTP/1.1 202 OK\r\ncontent-length: 10\r\n\r\n", *[b"x", 0.1] * 10)
     async with Receiver(drip) as receiver, open_courier() as post:
         assert not (await post(receiver.url)).is_cut
@@ -191,7 +191,7 @@ async def test_mutant_without_the_limit_a_slow_body_would_be_waited_for(monkeypa
 async def test_a_body_that_breaks_off_changes_nothing(script):
     async with Receiver(script) as receiver, open_courier() as post:
         answer = await post(receiver.url, timeout_s=0.5)
-        assert (answer.status, answer.trouble, answer.body, answer.is_cut) == (200, None, b"half", True)
+        assert (answer.status, answer.failure, answer.body, answer.is_cut) == (200, None, b"half", True)
 
 
 async def test_a_compressed_body_is_not_unpacked():
@@ -251,13 +251,13 @@ async def test_only_so_many_headers_are_kept():
 async def test_what_is_no_answer_is_a_trouble_of_reading(script, words):
     async with Receiver(script) as receiver, open_courier() as post:
         answer = await post(receiver.url)
-        assert (answer.status, answer.trouble, answer.body) == (0, Trouble.READ, b"")
+        assert (answer.status, answer.failure, answer.body) == (0, TransportFailure.READ, b"")
         assert "\n" not in answer.error
         assert re.search(words, answer.error)
 
 
 async def test_mutant_without_the_limits_a_flood_of_interim_answers_would_be_read_on(monkeypatch):
-    monkeypatch.setattr(exchange, "_MOST_INTERIM", 10**9)
+    monkeypatch.setattr(curl_request, "_MOST_INTERIM", 10**9)
     async with Receiver((*[b"HTTP/1.1 102 X\r\n\r\n"] * 1_000, OK)) as receiver, open_courier() as post:
         assert (await post(receiver.url)).status == 200
 
@@ -266,7 +266,7 @@ async def test_mutant_without_the_limits_a_flood_of_interim_answers_would_be_rea
 async def test_a_slow_answer_is_given_up(script):
     async with Receiver(script) as receiver, open_courier() as post:
         answer = await post(receiver.url, timeout_s=0.4)
-        assert (answer.status, answer.trouble) == (0, Trouble.TIMEOUT)
+        assert (answer.status, answer.failure) == (0, TransportFailure.TIMEOUT)
         assert answer.duration_s >= 0.4
 
 
@@ -274,7 +274,7 @@ async def test_a_receiver_that_accepts_nothing_is_given_up():
     async with open_courier() as post:
         with socket_that_never_accepts() as port:
             answer = await post(f"https://127.0.0.1:{port}/", timeout_s=0.4)
-            assert (answer.status, answer.trouble) == (0, Trouble.TIMEOUT)
+            assert (answer.status, answer.failure) == (0, TransportFailure.TIMEOUT)
 
 
 @contextlib.contextmanager
@@ -288,9 +288,9 @@ def socket_that_never_accepts():
 async def test_a_closed_port_and_an_unknown_name_are_told_apart():
     async with Receiver() as receiver, open_courier() as post:
         receiver._server.close()
-        assert (await post(receiver.url)).trouble is Trouble.CONNECT
+        assert (await post(receiver.url)).failure is TransportFailure.CONNECT
         answer = await post("http://" + "a" * 64 + ".test/")
-        assert (answer.trouble, answer.status) == (Trouble.DNS, 0)
+        assert (answer.failure, answer.status) == (TransportFailure.DNS, 0)
 
 
 # Where it goes.
@@ -300,13 +300,13 @@ async def test_an_address_that_is_not_allowed_is_never_dialled():
     async with Receiver() as receiver, open_courier(allow=[]) as post:
         for host in ("127.0.0.1", "localhost", "0x7f.1", "0"):
             answer = await post(f"http://{host}:{receiver.port}/")
-            assert (answer.status, answer.trouble) == (0, Trouble.BLOCKED)
+            assert (answer.status, answer.failure) == (0, TransportFailure.BLOCKED)
             assert "this machine" in answer.error or "this network" in answer.error
         assert receiver.accepted == 0
 
 
 async def test_mutant_without_the_guard_it_would_be_dialled(monkeypatch):
-    monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
+    monkeypatch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
     async with Receiver() as receiver, open_courier(allow=[]) as post:
         assert (await post(receiver.url)).status == 200
 
@@ -332,7 +332,7 @@ async def test_one_bad_address_among_good_ones_spoils_a_name(monkeypatch):
         for answers in (both, both[::-1]):
             monkeypatch.setattr("socket.getaddrinfo", lambda *_, a=answers, **__: a)
             answer = await post(f"http://mixed.test:{receiver.port}/")
-            assert (answer.trouble, receiver.accepted, canary.accepted) == (Trouble.BLOCKED, 0, 0)
+            assert (answer.failure, receiver.accepted, canary.accepted) == (TransportFailure.BLOCKED, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ async def test_one_bad_address_among_good_ones_spoils_a_name(monkeypatch):
 async def test_an_address_that_may_not_be_is_answered_at_once(changes, url, words):
     async with open_courier(**changes) as post:
         answer = await post(url)
-        assert (answer.status, answer.trouble) == (0, Trouble.URL)
+        assert (answer.status, answer.failure) == (0, TransportFailure.URL)
         assert re.search(words, answer.error)
 
 
@@ -366,8 +366,8 @@ async def test_hundreds_at_once_are_each_answered_once_in_batches():
 async def test_answers_come_in_the_loop_that_made_the_courier():
     seen = asyncio.get_running_loop().create_future()
     async with Receiver() as receiver:
-        courier = Courier(outbound(), done=lambda _: seen.set_result(threading.current_thread()))
-        courier.send([Outgoing(url=receiver.url, headers=(), body=b"", timeout_s=5.0)])
+        courier = HttpSender(outbound(), done=lambda _: seen.set_result(threading.current_thread()))
+        courier.send([OutgoingRequest(url=receiver.url, headers=(), body=b"", timeout_s=5.0)])
         assert await asyncio.wait_for(seen, 300) is threading.current_thread()
         courier.close()
 
@@ -377,26 +377,26 @@ async def test_what_is_handed_over_while_the_courier_takes_the_last_of_it_is_beg
 
     def note(answers):
         for one in answers:
-            answered.put_nowait(one.outgoing.url)
+            answered.put_nowait(one.request.url)
 
-    courier = Courier(outbound(), done=note)
-    more = [Outgoing(url="nowhere:2", headers=(), body=b"", timeout_s=5.0)]
-    turn = transfers.Transfers.turn
+    courier = HttpSender(outbound(), done=note)
+    more = [OutgoingRequest(url="nowhere:2", headers=(), body=b"", timeout_s=5.0)]
+    turn = curl_multi.CurlMultiClient.turn
 
     def hand_over_and_turn(self, events):
         if more:
             courier.send([more.pop()])
         return turn(self, events)
 
-    monkeypatch.setattr(transfers.Transfers, "turn", hand_over_and_turn)
+    monkeypatch.setattr(curl_multi.CurlMultiClient, "turn", hand_over_and_turn)
     # Neither is ever under way, so nothing else ends the courier's wait.
-    courier.send([Outgoing(url="nowhere:1", headers=(), body=b"", timeout_s=5.0)])
+    courier.send([OutgoingRequest(url="nowhere:1", headers=(), body=b"", timeout_s=5.0)])
     assert {await asyncio.wait_for(answered.get(), 300) for _ in range(2)} == {"nowhere:1", "nowhere:2"}
     courier.close()
 
 
 async def test_nothing_leaks(monkeypatch):
-    monkeypatch.setattr(transfers, "BODY_S", 0.1)
+    monkeypatch.setattr(curl_multi, "BODY_S", 0.1)
     scripts = [(OK,), ("reset",), (30.0,), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", 30.0)]
 
     def descriptors():
@@ -422,7 +422,7 @@ async def test_closing_answers_what_is_under_way():
         waiting = asyncio.create_task(post.many([receiver.url] * 10))
         await eventually(lambda: len(receiver.requests) == 10)
         post.courier.close()
-        assert {one.trouble for one in await waiting} == {Trouble.CLOSED}
+        assert {one.failure for one in await waiting} == {TransportFailure.CLOSED}
         post.courier.close()
         with pytest.raises(RuntimeError, match="closed"):
             await post(receiver.url)
@@ -431,28 +431,28 @@ async def test_closing_answers_what_is_under_way():
 async def test_a_fault_in_a_callback_fails_that_request_only(monkeypatch):
     async with Receiver() as receiver, open_courier() as post:
         with monkeypatch.context() as patch:
-            patch.setattr(dialling, "judge_here", lambda *_: 1 / 0)
+            patch.setattr(connect_guard, "find_denial_on_host", lambda *_: 1 / 0)
             answer = await post(receiver.url)
-            assert (answer.trouble, "ZeroDivisionError" in answer.error) == (Trouble.FAULT, True)
+            assert (answer.failure, "ZeroDivisionError" in answer.error) == (TransportFailure.FAULT, True)
         with monkeypatch.context() as patch:
-            patch.setattr(exchange.Exchange, "_end_head", lambda _: 1 / 0)
+            patch.setattr(curl_request.CurlTransfer, "_end_head", lambda _: 1 / 0)
             # A handle has bound its callbacks, but looks the method up at each call.
-            assert (await post(receiver.url)).trouble is Trouble.FAULT
+            assert (await post(receiver.url)).failure is TransportFailure.FAULT
         assert (await post(receiver.url)).status == 200
 
 
 async def test_a_fault_in_the_thread_fails_what_is_under_way_and_the_thread_goes_on(monkeypatch):
     async with Receiver((0.3, OK)) as receiver, open_courier() as post:
         with monkeypatch.context() as patch:
-            patch.setattr(transfers.Transfers, "_collect", lambda _: 1 / 0)
-            assert {one.trouble for one in await post.many([receiver.url] * 5)} == {Trouble.FAULT}
+            patch.setattr(curl_multi.CurlMultiClient, "_collect", lambda _: 1 / 0)
+            assert {one.failure for one in await post.many([receiver.url] * 5)} == {TransportFailure.FAULT}
         assert (await post(receiver.url)).status == 200
 
 
 async def test_a_fault_while_beginning_fails_that_request_only(monkeypatch):
     async with Receiver() as receiver, open_courier() as post:
         with monkeypatch.context() as patch:
-            patch.setattr(exchange, "_header_lines", lambda *_: 1 / 0)
+            patch.setattr(curl_request, "_header_lines", lambda *_: 1 / 0)
             for url in (receiver.url, f"http://localhost:{receiver.port}/"):
-                assert (await post(url)).trouble is Trouble.FAULT
+                assert (await post(url)).failure is TransportFailure.FAULT
         assert (await post(receiver.url)).status == 200

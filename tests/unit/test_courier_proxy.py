@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from boathook.domain.errors import ConfigError
-from boathook.outbound import names
-from boathook.outbound.courier import Courier, Trouble
+from boathook.http_client import resolver as names
+from boathook.http_client.sender import HttpSender, TransportFailure
 from tests.unit.receivers import Authority, Receiver, open_courier, outbound, stop_serving
 
 
@@ -102,7 +102,7 @@ async def test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_na
     async with Receiver() as receiver, Proxy() as proxy, open_courier(proxy=f"{scheme}://{proxy.place}") as post:
         for path in "ab":
             answer = await post(f"http://receiver.test:{receiver.port}/{path}", body=b"x" * 100_000)
-            assert (answer.status, answer.trouble, "x-secret" in answer.headers) == (200, None, False)
+            assert (answer.status, answer.failure, "x-secret" in answer.headers) == (200, None, False)
         assert proxy.asked == [f"127.0.0.1:{receiver.port}"]
         assert receiver.requests[0].headers["host"] == f"receiver.test:{receiver.port}"
         assert len(receiver.requests[1].body) == 100_000
@@ -115,7 +115,7 @@ async def test_tls_goes_through_the_tunnel_and_is_verified_against_the_name(reso
     async with Receiver(context=authority.context("receiver.test")) as receiver, Proxy() as proxy:
         async with open_courier(proxy=f"{scheme}://{proxy.place}", ca_file=authority.file) as post:
             assert (await post(f"https://receiver.test:{receiver.port}/")).status == 200
-            assert (await post(f"https://other.test:{receiver.port}/")).trouble is Trouble.TLS
+            assert (await post(f"https://other.test:{receiver.port}/")).failure is TransportFailure.TLS
         assert set(proxy.asked) == {f"127.0.0.1:{receiver.port}"}
         assert len(receiver.requests) == 1
 
@@ -144,19 +144,19 @@ async def test_a_private_address_is_not_asked_of_the_proxy(resolver, scheme, add
     async with Proxy() as proxy, open_courier(proxy=f"{scheme}://{proxy.place}") as post:
         hosts = ["evil.test", *(f"[{a}]" if ":" in a else a for a in addresses if a != "127.0.0.1")]
         for answer in await post.many([f"http://{host}:8080/" for host in hosts]):
-            assert (answer.status, answer.trouble) == (0, Trouble.BLOCKED)
+            assert (answer.status, answer.failure) == (0, TransportFailure.BLOCKED)
         assert (proxy.asked, proxy.heads) == ([], [])
 
 
 async def test_mutant_without_the_guard_the_proxy_would_be_asked(resolver, monkeypatch):
-    monkeypatch.setattr(names, "judge_here", lambda *_: None)
+    monkeypatch.setattr(names, "find_denial_on_host", lambda *_: None)
     async with Receiver() as receiver, Proxy() as proxy, open_courier(proxy=f"http://{proxy.place}", allow=[]) as post:
         assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
         assert proxy.asked == [f"127.0.0.1:{receiver.port}"]
 
 
 @pytest.mark.parametrize(
-    ("bypass", "host", "is_spared"),
+    ("bypass", "host", "is_bypassed"),
     [
         ("receiver.test", "receiver.test", True),
         ("Receiver.TEST", "receiver.test", True),
@@ -171,30 +171,35 @@ async def test_mutant_without_the_guard_the_proxy_would_be_asked(resolver, monke
         ("10.0.0.0/8", "127.0.0.1", False),
     ],
 )
-async def test_the_bypass_list(resolver, monkeypatch, bypass, host, is_spared):
+async def test_the_bypass_list(resolver, monkeypatch, bypass, host, is_bypassed):
     monkeypatch.setenv("no_proxy", "*")
     resolver[host] = ["127.0.0.1"]
     async with Receiver() as receiver, Proxy() as proxy:
         async with open_courier(proxy=f"http://{proxy.place}", proxy_bypass=[bypass]) as post:
             for _ in range(2):
                 assert (await post(f"http://{host}:{receiver.port}/")).status == 200
-        assert (proxy.asked == []) == is_spared
+        assert (proxy.asked == []) == is_bypassed
 
 
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 async def test_a_proxy_that_refuses_is_a_trouble_of_the_proxy(resolver, scheme):
     async with Proxy(refuses=True) as proxy, open_courier(proxy=f"{scheme}://{proxy.place}") as post:
         answer = await post("https://receiver.test/")
-        assert (answer.status, answer.trouble, answer.body, dict(answer.headers)) == (0, Trouble.PROXY, b"", {})
+        assert (answer.status, answer.failure, answer.body, dict(answer.headers)) == (
+            0,
+            TransportFailure.PROXY,
+            b"",
+            {},
+        )
 
 
 async def test_a_proxy_that_is_away_is_a_trouble_of_the_proxy(resolver):
     async with Proxy() as proxy:
         place = proxy.place
     async with open_courier(proxy=f"http://{place}") as post:
-        assert (await post("https://receiver.test/")).trouble is Trouble.PROXY
+        assert (await post("https://receiver.test/")).failure is TransportFailure.PROXY
 
 
 async def test_a_reference_to_a_proxy_is_not_taken_for_one():
     with pytest.raises(ConfigError, match=r"outbound\.proxy"):
-        Courier(outbound(proxy="env:PROXY"), done=lambda _: None)
+        HttpSender(outbound(proxy="env:PROXY"), done=lambda _: None)

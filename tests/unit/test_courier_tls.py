@@ -11,8 +11,8 @@ from pathlib import Path
 import pycurl
 import pytest
 
-from boathook.outbound import transfers
-from boathook.outbound.courier import Trouble
+from boathook.http_client import curl_multi
+from boathook.http_client.sender import TransportFailure
 from tests.unit.receivers import Authority, Receiver, open_courier
 
 
@@ -25,14 +25,14 @@ async def test_a_receiver_that_the_authority_vouches_for_is_sent_to(authority):
     async with Receiver(context=authority.context()) as receiver, open_courier(ca_file=authority.file) as post:
         for _ in range(5):
             answer = await post(receiver.url, body=b"abc")
-            assert (answer.status, answer.trouble) == (200, None)
+            assert (answer.status, answer.failure) == (200, None)
         assert (receiver.accepted, receiver.requests[0].body) == (1, b"abc")
 
 
 async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
     async with Receiver(context=authority.context()) as receiver, open_courier() as post:
         answer = await post(receiver.url)
-        assert (answer.status, answer.trouble) == (0, Trouble.TLS)
+        assert (answer.status, answer.failure) == (0, TransportFailure.TLS)
         assert "certificate" in answer.error
         assert receiver.requests == []
 
@@ -41,14 +41,14 @@ async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
 async def test_a_certificate_for_another_name_or_time_is_not_believed(authority, wrong):
     context = authority.context(*wrong.pop("names"), **wrong)
     async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
-        assert (await post(receiver.url)).trouble is Trouble.TLS
+        assert (await post(receiver.url)).failure is TransportFailure.TLS
         assert receiver.requests == []
 
 
 async def test_mutant_without_the_check_any_server_could_answer(authority, monkeypatch):
-    plain = transfers._options
+    plain = curl_multi._options
     off = [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
-    monkeypatch.setattr(transfers, "_options", lambda settings: [*plain(settings), *off])
+    monkeypatch.setattr(curl_multi, "_options", lambda settings: [*plain(settings), *off])
     async with Receiver(context=authority.context("other.test")) as receiver, open_courier() as post:
         assert (await post(receiver.url)).status == 200
 
@@ -59,14 +59,14 @@ async def test_older_versions_of_tls_are_not_spoken(authority):
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
-        assert (await post(receiver.url)).trouble is Trouble.TLS
+        assert (await post(receiver.url)).failure is TransportFailure.TLS
         assert receiver.requests == []
 
 
 async def test_a_plain_receiver_is_no_https(authority):
     async with Receiver() as receiver, open_courier(ca_file=authority.file) as post:
         answer = await post(receiver.url.replace("http:", "https:"), timeout_s=0.5)
-        assert answer.trouble in {Trouble.TLS, Trouble.TIMEOUT}
+        assert answer.failure in {TransportFailure.TLS, TransportFailure.TIMEOUT}
         assert receiver.requests == []
 
 
@@ -79,7 +79,10 @@ async def test_a_receiver_that_wants_a_client_certificate_gets_the_right_one(aut
         assert [request.peer for request in receiver.requests] == ["ann", "bob", "ann", "bob", "bob"]
         assert receiver.accepted == 2
         answer = await post(receiver.url)
-        assert (answer.status, answer.trouble in {Trouble.TLS, Trouble.READ, Trouble.SEND}) == (0, True)
+        assert (
+            answer.status,
+            answer.failure in {TransportFailure.TLS, TransportFailure.READ, TransportFailure.SEND},
+        ) == (0, True)
         assert len(receiver.requests) == 5
 
 
@@ -89,7 +92,7 @@ async def test_a_broken_client_certificate_is_a_trouble_of_tls(authority, broken
     _, key = authority.issue("ann")
     async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
         answer = await post(receiver.url, client_certificate=(broken, key))
-        assert (answer.status, answer.trouble) == (0, Trouble.TLS)
+        assert (answer.status, answer.failure) == (0, TransportFailure.TLS)
         assert "PRIVATE" not in answer.error
 
 
@@ -97,7 +100,7 @@ async def test_another_ones_key_is_a_trouble_of_tls(authority):
     context = authority.context(asks_client=True)
     ann, bob = authority.issue("ann"), authority.issue("bob")
     async with Receiver(context=context) as receiver, open_courier(ca_file=authority.file) as post:
-        assert (await post(receiver.url, client_certificate=(ann[0], bob[1]))).trouble is Trouble.TLS
+        assert (await post(receiver.url, client_certificate=(ann[0], bob[1]))).failure is TransportFailure.TLS
         assert receiver.requests == []
 
 
@@ -139,5 +142,5 @@ async def test_http_2_is_spoken_where_the_receiver_offers_it(authority, http2_po
         for status in (200, 503, 410):
             url = f"https://127.0.0.1:{http2_port}/{status}"
             answer = await post(url, body=b"x" * 100_000, headers=(("Webhook-Id", "msg_1"),))
-            assert (answer.status, answer.trouble, answer.headers["x-sessions"]) == (status, None, "1")
+            assert (answer.status, answer.failure, answer.headers["x-sessions"]) == (status, None, "1")
             assert (answer.headers["x-size"], answer.headers["x-id"]) == ("100000", "msg_1")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from boathook.telemetry.crashpoints import POINTS, CrashPointHit, arm
+from boathook.observability.failpoints import FAILPOINTS, FailpointHit, arm
 
 
 def fired(passing, points: str) -> list[str]:
@@ -13,13 +13,13 @@ def fired(passing, points: str) -> list[str]:
     for point in points.split():
         try:
             passing(point)
-        except CrashPointHit as hit:
+        except FailpointHit as hit:
             raised.append(str(hit))
     return raised
 
 
 def test_nothing_happens_where_nothing_is_set():
-    assert fired(arm(None), " ".join(POINTS)) == []
+    assert fired(arm(None), " ".join(FAILPOINTS)) == []
 
 
 def test_a_point_is_hit_when_it_has_been_passed_so_often():

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from boathook.demo.folder import Folder
 from boathook.demo.screen import print_systems
-from boathook.demo.serving import environment
-from boathook.demo.systems import PACES, Outcome, Systems, read_outcome
+from boathook.demo.server_process import environment
+from boathook.demo.systems import EVENTS_PER_S, AppSimulators, SimulationResult, read_result
 
 RIGHT = {
     "sent": 7,
@@ -24,9 +24,9 @@ RIGHT = {
 
 
 def test_a_system_that_is_content_is_believed():
-    found = read_outcome(0, json.dumps(RIGHT), "")
-    assert found == Outcome(sent=7, taken=5, effects={"payments applied": 3, "waiting": 1})
-    assert found.told == "3 payments applied, 1 waiting"
+    found = read_result(0, json.dumps(RIGHT), "")
+    assert found == SimulationResult(sent=7, taken=5, effects={"payments applied": 3, "waiting": 1})
+    assert found.summary == "3 payments applied, 1 waiting"
 
 
 def test_what_a_system_complains_of_is_told():
@@ -34,13 +34,13 @@ def test_what_a_system_complains_of_is_told():
         "differences": ["anna: 2 payments applied, not 3"],
         "surprises": ["POST / was answered 500, not 200"],
     }
-    found = read_outcome(1, json.dumps(row), "")
+    found = read_result(1, json.dumps(row), "")
     assert found.complaints == ("POST / was answered 500, not 200", "anna: 2 payments applied, not 3")
 
 
 def test_a_system_that_was_still_at_work_is_not_finished_and_told_so_in_few_lines():
     row = RIGHT | {"differences": [f"car {n}: " + "x" * 5_000 for n in range(30)], "finished": False}
-    found = read_outcome(1, json.dumps(row), "")
+    found = read_result(1, json.dumps(row), "")
     assert not found.is_finished
     console = Console(record=True, width=200, file=io.StringIO())
     print_systems(console, {"fleet": found})
@@ -64,7 +64,7 @@ def test_a_system_that_was_still_at_work_is_not_finished_and_told_so_in_few_line
     ],
 )
 def test_a_system_that_says_nothing_sensible_is_not_believed(code: int, output: str):
-    found = read_outcome(code, output, "long ago\nboathook:\n\n nobody\nanswers\n")
+    found = read_result(code, output, "long ago\nboathook:\n\n nobody\nanswers\n")
     assert found.complaints == (f"its simulate ended with exit code {code}: boathook: nobody answers",)
 
 
@@ -72,15 +72,21 @@ def test_a_system_that_says_nothing_sensible_is_not_believed(code: int, output: 
     ("ended", "are_right"),
     [
         ({}, False),
-        (dict.fromkeys(PACES, Outcome(sent=1)), True),
-        ({name: Outcome(sent=1) for name in PACES if name != "music"}, False),
-        ({**dict.fromkeys(PACES, Outcome(sent=1)), "music": Outcome(sent=1, complaints=("a file is missing",))}, False),
+        (dict.fromkeys(EVENTS_PER_S, SimulationResult(sent=1)), True),
+        ({name: SimulationResult(sent=1) for name in EVENTS_PER_S if name != "music"}, False),
+        (
+            {
+                **dict.fromkeys(EVENTS_PER_S, SimulationResult(sent=1)),
+                "music": SimulationResult(sent=1, complaints=("a file is missing",)),
+            },
+            False,
+        ),
     ],
 )
 def test_the_systems_are_right_only_when_all_have_said_so(
-    tmp_path: Path, ended: dict[str, Outcome], *, are_right: bool
+    tmp_path: Path, ended: dict[str, SimulationResult], *, are_right: bool
 ):
-    systems = Systems(Folder(tmp_path), 8080, 20, print)
+    systems = AppSimulators(Folder(tmp_path), 8080, 20, print)
     systems._ended = ended
     assert systems.are_right is are_right
 

@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.domain.differences import Gap, Line, compare, fold, pair
+from boathook.domain.line_diff import DiffLine, SkippedLines, collapse_equal, compare, side_by_side
 
 TEXTS = st.lists(st.sampled_from("abc"), max_size=25)
 
@@ -41,15 +41,15 @@ def test_equal_lines_far_from_a_difference_are_left_out():
     lines = (
         compare([str(number) for number in range(100)], [str(number) for number in range(100) if number != 50]) or []
     )
-    folded = fold(lines)
-    assert folded[0] == Gap(47)
-    assert folded[-1] == Gap(46)
-    assert Line("-", "50", 51, None) in folded
-    assert fold(compare(["a", "b"], ["a", "b"]) or []) == [Gap(2)]
-    assert fold(compare(["a"], ["a"]) or []) == [Line(" ", "a", 1, 1)]
+    folded = collapse_equal(lines)
+    assert folded[0] == SkippedLines(47)
+    assert folded[-1] == SkippedLines(46)
+    assert DiffLine("-", "50", 51, None) in folded
+    assert collapse_equal(compare(["a", "b"], ["a", "b"]) or []) == [SkippedLines(2)]
+    assert collapse_equal(compare(["a"], ["a"]) or []) == [DiffLine(" ", "a", 1, 1)]
 
 
 def test_differences_stand_side_by_side():
-    rows = pair(compare(["a", "b", "c", "z"], ["a", "B", "z"]) or [])
-    texts = [tuple(one and one.text for one in row) for row in rows if not isinstance(row, Gap)]
+    rows = side_by_side(compare(["a", "b", "c", "z"], ["a", "B", "z"]) or [])
+    texts = [tuple(one and one.text for one in row) for row in rows if not isinstance(row, SkippedLines)]
     assert texts == [("a", "a"), ("b", "B"), ("c", None), ("z", "z")]

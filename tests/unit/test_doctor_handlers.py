@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from boathook.admin.doctor import Verdict, examine_handlers
 from boathook.config import Settings, load
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import Route
 from boathook.handlers.api import Boathook
 from boathook.handlers.hooks import Hooks
-from boathook.inbound.providers import RECIPES
+from boathook.providers import RECIPES
 from boathook.server import supervisor
+from boathook.service.doctor import CheckStatus, examine_handlers
 
 SOURCES = """
 [sources.stripe]
@@ -50,12 +50,12 @@ def looked(settings: Settings, source: str | None, *types: str) -> list[tuple[st
 @pytest.mark.parametrize(("written", "meant"), [("strpe", "stripe"), ("Stripe", "stripe"), ("git-hub", "github")])
 def test_an_unknown_source_is_a_warning_with_what_was_probably_meant(settings: Settings, written: str, meant: str):
     ((verdict, found),) = looked(settings, written)
-    assert (verdict, found.endswith(f"did you mean {meant!r}?")) == (Verdict.WARN, True)
+    assert (verdict, found.endswith(f"did you mean {meant!r}?")) == (CheckStatus.WARN, True)
 
 
 def test_a_source_like_none_is_told_with_those_that_there_are(settings: Settings):
     (finding,) = examine_handlers(settings, [route("wholly-other")])
-    assert (finding.verdict, "stripe, github" in finding.fix) == (Verdict.WARN, True)
+    assert (finding.verdict, "stripe, github" in finding.fix) == (CheckStatus.WARN, True)
 
 
 @pytest.mark.parametrize("source", [None, "stripe", "github", "plain", "broken"])
@@ -65,7 +65,7 @@ def test_a_handler_of_every_type_fits_any_source(settings: Settings, source: str
 
 def test_where_no_request_tells_a_type_a_handler_of_one_can_never_run(settings: Settings):
     ((verdict, found),) = looked(settings, "plain", "order.*", "refund")
-    assert verdict == Verdict.FAIL
+    assert verdict == CheckStatus.FAIL
     assert "wants order.*, refund of 'plain'" in found
     assert looked(settings, "plain", "unknown") == looked(settings, "plain", "order.*", "unk*") == []
     assert looked(settings, "typed", "order.*") == []
@@ -80,7 +80,7 @@ def test_where_no_request_tells_a_type_a_handler_of_one_can_never_run(settings: 
 )  # fmt: skip
 def test_a_misspelt_type_is_a_warning(settings: Settings, source: str, type: str, meant: str):
     ((verdict, found),) = looked(settings, source, type)
-    assert (verdict, found.endswith(f"did you mean {meant!r}?")) == (Verdict.WARN, True)
+    assert (verdict, found.endswith(f"did you mean {meant!r}?")) == (CheckStatus.WARN, True)
 
 
 @pytest.mark.parametrize(

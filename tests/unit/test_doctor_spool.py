@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from boathook import config
-from boathook.admin.doctor import Finding, Verdict, spool
-from boathook.spool.shelf import Shelf
+from boathook.service.doctor import CheckStatus, Finding, spool
+from boathook.spool.segment_store import SegmentStore
 from tests.unit.test_spool_survey import dead, refuse, written
 
 
@@ -41,21 +41,24 @@ def look(tmp_path: Path, monkeypatch) -> Look:
 
 def test_a_spool_that_was_never_needed_is_well_and_none_is_made(look: Look, tmp_path: Path):
     found = look()
-    assert {check: finding.verdict for check, finding in found.items()} == {"spool": Verdict.OK, "spooled": Verdict.OK}
+    assert {check: finding.verdict for check, finding in found.items()} == {
+        "spool": CheckStatus.OK,
+        "spooled": CheckStatus.OK,
+    }
     assert not (tmp_path / "data").exists(), "a folder that another user makes could not be written to by a gateway"
 
 
 def test_a_spool_that_was_used_is_tried(look: Look, tmp_path: Path, monkeypatch):
     (tmp_path / "data/spool").mkdir(parents=True)
-    assert look()["spool"].verdict is Verdict.OK
+    assert look()["spool"].verdict is CheckStatus.OK
     assert list((tmp_path / "data/spool").iterdir()) == []
 
-    def fail(_self: Shelf) -> None:
+    def fail(_self: SegmentStore) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(Shelf, "rehearse", fail)
+    monkeypatch.setattr(SegmentStore, "check_writable", fail)
     found = look()["spool"]
-    assert (found.verdict, "Input/output error" in found.found) == (Verdict.FAIL, True)
+    assert (found.verdict, "Input/output error" in found.found) == (CheckStatus.FAIL, True)
 
 
 def test_it_warns_of_a_spool_that_is_off_lies_in_memory_or_has_no_room(look: Look, monkeypatch):
@@ -81,7 +84,7 @@ def test_it_tells_what_waits_what_was_left_and_what_needs_a_person(look: Look, t
     (tmp_path / "other/refused").rename(root / "refused")
     found = look()["spooled"]
     assert (found.verdict, found.found) == (
-        Verdict.WARN, "events refused by PostgreSQL: 1; damaged segments: 0, events lost in them: 0"
+        CheckStatus.WARN, "events rejected by PostgreSQL: 1; damaged segments: 0, events lost in them: 0"
     )  # fmt: skip
 
 

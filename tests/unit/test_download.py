@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from boathook.domain.errors import FetchFailed
-from boathook.outbound import dialling, download, part
-from boathook.outbound.client import Client
+from boathook.http_client import connect_guard, download, partial_download
+from boathook.http_client.client import Client
 from tests.support import eventually
 from tests.unit.file_server import OLD, FileServer
 from tests.unit.receivers import outbound
@@ -212,7 +212,7 @@ async def test_what_was_written_before_the_machine_stopped_is_not_gone_on_with(c
     async with FileServer(SONG, cut_after=150_000) as server:
         await failing(client, server, target)
         server.cut_after = None
-        monkeypatch.setattr(part, "_boot", lambda: "another")
+        monkeypatch.setattr(partial_download, "_boot", lambda: "another")
         await fetched(client, server, target)
     assert server.ranges == [None, None]
 
@@ -231,7 +231,9 @@ async def test_a_torn_note_is_begun_anew(client, target, note):
 async def test_a_part_that_is_whole_already_is_asked_about_again(client, target, monkeypatch, more):
     """The process was killed between the last byte and the renaming."""
     async with FileServer(SONG) as server:
-        monkeypatch.setattr(part.Part, "finish", lambda _: (_ for _ in ()).throw(FetchFailed("killed")))
+        monkeypatch.setattr(
+            partial_download.PartialDownload, "finish", lambda _: (_ for _ in ()).throw(FetchFailed("killed"))
+        )
         await failing(client, server, target, "killed")
         monkeypatch.undo()
         with target.with_name("song.mp3.part").open("ab") as stream:
@@ -249,7 +251,9 @@ async def test_a_server_with_less_than_what_came_is_read_from_the_start(client, 
 
 
 def test_the_note_holds_no_credential(target):
-    note = part.note_for("https://h/bot1:secret/x?token=hidden", validator='"e"', total=5, content_type="x")
+    note = partial_download.make_metadata(
+        "https://h/bot1:secret/x?token=hidden", validator='"e"', total=5, content_type="x"
+    )
     assert not any(word in json.dumps(repr(note)) for word in ("secret", "hidden", "bot1"))
 
 
@@ -258,7 +262,7 @@ def test_the_note_holds_no_credential(target):
 KILLED = """
 import asyncio, sys
 from pathlib import Path
-from boathook.outbound.client import Client
+from boathook.http_client.client import Client
 from tests.unit.receivers import outbound
 print("begun", flush=True)
 asyncio.run(Client(outbound()).download(sys.argv[1], Path(sys.argv[2]), max_bytes=10_000_000))
@@ -377,7 +381,7 @@ async def test_blocked_addresses_get_no_connection(target):
 
 
 async def test_mutant_without_the_guard_the_canary_is_reached(client, target, monkeypatch):
-    monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
+    monkeypatch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
     async with FileServer(SONG) as canary:
         await fetched(Client(outbound(allow=[])), canary, target)
         assert len(canary.heads) == 1
@@ -399,18 +403,18 @@ async def test_a_place_that_cannot_be_written_is_named_without_its_folder(client
 
 
 async def test_a_full_disk_is_named_and_keeps_what_came(client, target, monkeypatch):
-    plain, room = part.Part.add, [100_000]
+    plain, room = partial_download.PartialDownload.add, [100_000]
 
     def add(self, piece):
         room[0] -= len(piece)
         if room[0] < 0:
-            with part._writing("song.mp3"):
+            with partial_download._writing("song.mp3"):
                 raise OSError(28, "No space left on device")
         plain(self, piece)
 
     async with FileServer(SONG) as server:
         with monkeypatch.context() as patch:
-            patch.setattr(part.Part, "add", add)
+            patch.setattr(partial_download.PartialDownload, "add", add)
             await failing(client, server, target, "song.mp3 cannot be written: No space left on device")
         await fetched(client, server, target)
         assert server.ranges[1] is not None
@@ -420,7 +424,7 @@ async def test_a_full_disk_is_named_and_keeps_what_came(client, target, monkeypa
 
 
 async def test_two_downloads_to_one_place_exclude_each_other(client, target, monkeypatch):
-    monkeypatch.setattr(part, "LOCK_S", 0.2)
+    monkeypatch.setattr(partial_download, "LOCK_S", 0.2)
     async with FileServer(SONG, piece=20_000, pause_s=0.05) as server:
         first = asyncio.create_task(client.download(server.url, target, max_bytes=10_000_000))
         await eventually(lambda: server.heads)

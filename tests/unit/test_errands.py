@@ -14,15 +14,15 @@ from boathook.config import load
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, NewEvent
-from boathook.inbound import captured, errands
-from boathook.inbound.app import IngestApp
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.captured import CapturedSecrets
-from boathook.inbound.errands import Errands
-from boathook.inbound.gates import compile_gates, dedup_days_of
-from boathook.inbound.limits import Rate
-from boathook.inbound.proving.keyring import KeyRing
+from boathook.http.limits import RateLimiter
+from boathook.ingest import handshake_secrets, verification_io
+from boathook.ingest.app import IngestApp
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.handshake_secrets import HandshakeSecrets
+from boathook.ingest.sources import compile_sources, dedup_days_by_source
+from boathook.ingest.verification_io import VerificationIO
 from boathook.testing import make_keys, sign, signed_request
+from boathook.verification.keyring import KeyRing
 
 TOPIC = "arn:aws:sns:eu-central-1:123456789012:a"
 CERTIFICATE = "https://sns.eu-central-1.amazonaws.com/SimpleNotificationService-0123456789abcdef.pem"
@@ -50,18 +50,18 @@ class Gateway:
 
     def __init__(self, folder, web, **sources):
         self.settings = load(None, {"server": {"data_dir": str(folder)}, "sources": sources})
-        self.gates = compile_gates(self.settings)
+        self.compiled_sources = compile_sources(self.settings)
         self.events: list[NewEvent] = []
         self.rejected: list[tuple] = []
         shelf = SimpleNamespace(accept=self._accept)
         quarantine = SimpleNamespace(add=lambda *args: self.rejected.append(args))
         self.app = IngestApp(
-            self.gates,
+            self.compiled_sources,
             shelf,
-            Arrivals(Router((), 1), None),
+            EventBuilder(Router((), 1), None),
             quarantine=quarantine,
             others=None,
-            errands=None if web is None else Errands(web, CapturedSecrets(folder)),
+            verification_io=None if web is None else VerificationIO(web, HandshakeSecrets(folder)),
         )
 
     async def _accept(self, event):
@@ -157,7 +157,7 @@ async def test_mutant_without_prolonging_an_old_key_would_be_useless(gateway, we
     del web.pages[CERTIFICATE]
     later = time.time() + 7_200
     monkeypatch.setattr(time, "time", lambda: later)
-    monkeypatch.setattr(KeyRing, "prolong", lambda *_: False)
+    monkeypatch.setattr(KeyRing, "extend", lambda *_: False)
     assert await gateway.post("sns", message.body, message.headers) == 503
 
 
@@ -169,14 +169,14 @@ async def test_forged_addresses_on_the_senders_host_are_fetched_at_a_bounded_rat
         forged = CERTIFICATE.replace("0123456789abcdef", f"{number:032x}")
         flood = message.body.replace(CERTIFICATE.encode(), forged.encode())
         assert await gateway.post("sns", flood, message.headers) == 503
-    assert len(web.asked) <= errands._NEW_KEYS_BURST + 10
+    assert len(web.asked) <= verification_io._NEW_KEYS_BURST + 10
     # A key that is known is not held up by the flood.
     assert await gateway.post("sns", message.body, message.headers) == 200
     assert gateway.rejected == []
 
 
 async def test_mutant_without_that_rate_each_forged_address_would_be_fetched(gateway, web, keys, monkeypatch):
-    monkeypatch.setattr(Rate, "wait_s", lambda *_: 0.0)
+    monkeypatch.setattr(RateLimiter, "wait_s", lambda *_: 0.0)
     message = note(keys)
     for number in range(60):
         forged = CERTIFICATE.replace("0123456789abcdef", f"{number:032x}")
@@ -264,7 +264,7 @@ async def test_a_told_secret_counts_once_the_operator_has_seen_it(tmp_path, web,
     assert await gateway.post("notion", secret_body(), {}) == 200
     assert await gateway.post("notion", secret_body(), {}) == 200
     assert await gateway.post("notion", *event()) == 401
-    assert CapturedSecrets(tmp_path).confirm("notion") == SENT_SECRET
+    assert HandshakeSecrets(tmp_path).confirm("notion") == SENT_SECRET
     for one in (gateway, other, Gateway(tmp_path, web, notion={"provider": "notion"})):
         assert await one.post("notion", *event()) == 200
         assert len(one.events) == 1
@@ -274,13 +274,13 @@ async def test_a_told_secret_counts_once_the_operator_has_seen_it(tmp_path, web,
 async def test_only_the_first_secret_told_is_kept(tmp_path, gateway):
     assert await gateway.post("notion", secret_body(), {}) == 200
     assert await gateway.post("notion", secret_body("secret_of_somebody_else"), {}) == 401
-    CapturedSecrets(tmp_path).confirm("notion")
+    HandshakeSecrets(tmp_path).confirm("notion")
     assert await gateway.post("notion", secret_body("secret_of_somebody_else"), {}) == 401
-    assert CapturedSecrets(tmp_path).confirmed("notion") == SENT_SECRET
+    assert HandshakeSecrets(tmp_path).confirmed("notion") == SENT_SECRET
 
 
 async def test_a_forgotten_secret_counts_no_more_and_another_can_be_told(tmp_path, gateway):
-    secrets = CapturedSecrets(tmp_path)
+    secrets = HandshakeSecrets(tmp_path)
     await gateway.post("notion", secret_body("secret_of_somebody_else"), {})
     secrets.confirm("notion")
     assert await gateway.post("notion", *event("secret_of_somebody_else")) == 200
@@ -293,8 +293,8 @@ async def test_a_forgotten_secret_counts_no_more_and_another_can_be_told(tmp_pat
 
 
 async def test_a_configured_secret_wins_over_a_told_one(tmp_path, web):
-    secrets = CapturedSecrets(tmp_path)
-    secrets.tell("notion", "secret_of_somebody_else")
+    secrets = HandshakeSecrets(tmp_path)
+    secrets.save("notion", "secret_of_somebody_else")
     secrets.confirm("notion")
     gateway = Gateway(tmp_path, web, notion={"secrets": [SENT_SECRET]})
     assert await gateway.post("notion", *event("secret_of_somebody_else")) == 401
@@ -303,16 +303,16 @@ async def test_a_configured_secret_wins_over_a_told_one(tmp_path, web):
 
 
 async def test_a_file_left_over_is_no_secret_of_a_sender_that_tells_none(tmp_path, web):
-    secrets = CapturedSecrets(tmp_path)
-    secrets.tell("github", "secret_of_somebody_else")
+    secrets = HandshakeSecrets(tmp_path)
+    secrets.save("github", "secret_of_somebody_else")
     secrets.confirm("github")
     with pytest.raises(ConfigError, match=r"sources\.github\.secrets"):
         Gateway(tmp_path, web, github={"provider": "github"})
 
 
 def test_the_file_is_the_owners_alone_and_never_half_written(tmp_path):
-    secrets = CapturedSecrets(tmp_path)
-    assert secrets.tell("notion", SENT_SECRET)
+    secrets = HandshakeSecrets(tmp_path)
+    assert secrets.save("notion", SENT_SECRET)
     folder = tmp_path / "captured"
     (file,) = folder.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
@@ -329,22 +329,22 @@ def test_a_crash_before_the_name_is_given_leaves_nothing_that_counts(tmp_path, m
 
     monkeypatch.setattr(os, "link", crash)
     with pytest.raises(OSError, match="no space"):
-        CapturedSecrets(tmp_path).tell("notion", SENT_SECRET)
+        HandshakeSecrets(tmp_path).save("notion", SENT_SECRET)
     monkeypatch.undo()
-    assert CapturedSecrets(tmp_path).confirm("notion") is None
-    assert CapturedSecrets(tmp_path).tell("notion", "secret_told_afterwards")
+    assert HandshakeSecrets(tmp_path).confirm("notion") is None
+    assert HandshakeSecrets(tmp_path).save("notion", "secret_told_afterwards")
 
 
 def tell_at_once(folder, number=16):
     barrier = threading.Barrier(number)
     kept = []
 
-    def tell(place):
+    def save(place):
         barrier.wait()
-        if CapturedSecrets(folder).tell("notion", f"secret_number_{place}"):
+        if HandshakeSecrets(folder).save("notion", f"secret_number_{place}"):
             kept.append(place)
 
-    threads = [threading.Thread(target=tell, args=(place,)) for place in range(number)]
+    threads = [threading.Thread(target=save, args=(place,)) for place in range(number)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -357,12 +357,12 @@ def test_of_many_told_at_once_exactly_one_is_kept(tmp_path):
         folder = tmp_path / str(attempt)
         folder.mkdir()
         (kept,) = tell_at_once(folder)
-        assert CapturedSecrets(folder).confirm("notion") == f"secret_number_{kept}"
+        assert HandshakeSecrets(folder).confirm("notion") == f"secret_number_{kept}"
 
 
 def test_mutant_with_a_replacing_rename_several_would_believe_to_be_first(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", Path.replace)
-    monkeypatch.setattr(captured, "_read", lambda _file: None)
+    monkeypatch.setattr(handshake_secrets, "_read", lambda _file: None)
     monkeypatch.setattr(Path, "unlink", lambda *_: None)
     assert len(tell_at_once(tmp_path)) > 1
 
@@ -371,8 +371,8 @@ def test_mutant_with_a_replacing_rename_several_would_believe_to_be_first(tmp_pa
 def test_no_name_of_a_source_leads_out_of_the_folder(tmp_path, name):
     home = tmp_path / "data"
     home.mkdir()
-    secrets = CapturedSecrets(home)
-    assert secrets.tell(name, SENT_SECRET)
+    secrets = HandshakeSecrets(home)
+    assert secrets.save(name, SENT_SECRET)
     assert secrets.confirm(name) == SENT_SECRET
     assert len(list((home / "captured").iterdir())) == 1
     assert list(tmp_path.iterdir()) == [home]
@@ -388,5 +388,5 @@ def test_a_sources_memory_outlives_its_senders_last_retry(monkeypatch):
         "mine": {"provider": "stripe", "dedup_days": 1, "secrets": ["x"]},
     }
     settings = load(None, {"retention": {"dedup_days": 1.5}, "sources": sources})
-    assert dedup_days_of(settings) == {"stripe": 4.0, "mine": 1}
-    assert dedup_days_of(load(None, {"sources": sources})) == {"mine": 1}
+    assert dedup_days_by_source(settings) == {"stripe": 4.0, "mine": 1}
+    assert dedup_days_by_source(load(None, {"sources": sources})) == {"mine": 1}

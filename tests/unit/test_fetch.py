@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from boathook.domain.errors import FetchFailed
-from boathook.outbound import dialling
-from boathook.outbound import fetch as fetching
-from boathook.outbound.fetch import Fetcher
+from boathook.http_client import connect_guard
+from boathook.http_client import fetch as fetching
+from boathook.http_client.fetch import Fetcher
 from tests.support import until
 from tests.unit.test_guard import SPELLINGS
 
@@ -189,7 +189,7 @@ def test_an_address_that_is_not_allowed_is_never_dialled(server, certificate):
 
 def test_mutant_without_the_guard_it_would_be_dialled(server, certificate, monkeypatch):
     fetcher = Fetcher((), ca_file=certificate[0], ports=frozenset({server.port}))
-    monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
+    monkeypatch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
     assert fetcher.fetch_sync(server.url, max_bytes=100) == b"hello"
 
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.domain.signing import Algorithm, Encoding, KeyForm
-from boathook.inbound.facts import expand
-from boathook.inbound.places import Basic, Form, Header, Json, Query
-from boathook.inbound.providers.proofs import Addresses, FieldMac, Hmac, SignedHeaders, Stamp, Statement, Token
-from boathook.inbound.providers.recipe import BodyForm, EventId
-from boathook.inbound.proving import fields, stamps, tokens
-from boathook.inbound.verdict import Reason, Rejected, Verified
+from boathook.domain.model import ProofStrength
+from boathook.domain.signing import Algorithm, Encoding, KeyFormat
+from boathook.domain.verification import Reason, Rejected, Verified
+from boathook.providers.recipe import BodyFormat, EventId
+from boathook.providers.request_reader import expand_path
+from boathook.providers.schemes import Addresses, FieldMac, Hmac, SignatureHeaders, SignedPart, SignedTimestamp, Token
+from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query
+from boathook.verification import field_signatures, timestamps, tokens
 from tests.unit.recipe_factory import SIGNED, recipe, source
 from tests.unit.verifier_factory import NOW, request
 
@@ -29,15 +29,17 @@ def mac(text: str, key: str = KEY) -> str:
     return hmac.new(key.encode(), text.encode(), "sha256").hexdigest()
 
 
-def state_items(facts, _secret):
+def state_items(reader, _secret):
     """Each item signs its own amount."""
-    items = facts.document
+    items = reader.document
     if not isinstance(items, list):
         return "the body is no array"
-    return tuple(Statement(Json(f"{place}.sig"), str(item["amount"]).encode()) for place, item in enumerate(items))
+    return tuple(
+        SignedPart(Json(f"{selector}.sig"), str(item["amount"]).encode()) for selector, item in enumerate(items)
+    )
 
 
-ITEMS = recipe(FieldMac(state=state_items))
+ITEMS = recipe(FieldMac(read_signed_parts=state_items))
 
 
 def sent(*amounts: int, **changes: object) -> bytes:
@@ -66,8 +68,10 @@ def test_every_statement_must_be_signed():
 def test_mutant_if_only_the_first_statement_counted_the_rest_could_be_forged(monkeypatch):
     forged = json.dumps([{"amount": 1, "sig": mac("1")}, {"amount": 9_999, "sig": mac("1")}]).encode()
     assert isinstance(judge(source(ITEMS, KEY), forged), Rejected)
-    judge_all = fields.FieldCheck._judge
-    monkeypatch.setattr(fields.FieldCheck, "_judge", lambda self, key, claims: judge_all(self, key, claims[:1]))
+    judge_all = field_signatures.FieldCheck._judge
+    monkeypatch.setattr(
+        field_signatures.FieldCheck, "_judge", lambda self, key, claims: judge_all(self, key, claims[:1])
+    )
     assert isinstance(judge(source(ITEMS, KEY), forged), Verified)
 
 
@@ -102,7 +106,7 @@ def test_what_states_nothing_or_badly_is_refused(body, reason, words):
 
 
 def test_mutant_a_request_that_states_nothing_would_pass_if_nothing_had_to_be_stated(monkeypatch):
-    monkeypatch.setattr(fields, "read_claims", lambda *_args, **_more: ())
+    monkeypatch.setattr(field_signatures, "read_signed_messages", lambda *_args, **_more: ())
     assert isinstance(judge(source(ITEMS, KEY), b"[]"), Verified)
 
 
@@ -111,7 +115,8 @@ def test_statements_and_signatures_are_bounded():
     verdict = judge(source(ITEMS, KEY), sent(*range(2_001)))
     assert (verdict.reason, "at most 2000" in verdict.detail) == (Reason.SIGNATURE_MALFORMED, True)
     one = recipe(
-        FieldMac(state=lambda facts, _secret: (Statement(Header("x-sig"), facts.request.body),)), body=BodyForm.ANY
+        FieldMac(read_signed_parts=lambda reader, _secret: (SignedPart(Header("x-sig"), reader.request.body),)),
+        body=BodyFormat.ANY,
     )
     for before, fits in ((15, True), (16, False), (5_000, False)):
         header = ",".join(["0" * 64] * before + [mac("b")])
@@ -122,11 +127,13 @@ def test_statements_and_signatures_are_bounded():
 def test_a_mac_is_read_in_its_encoding_hex_in_any_letter_case(encoding):
     made = recipe(
         FieldMac(
-            state=lambda facts, _secret: (Statement(Form("sign"), (facts.text(Form("a")) or "").encode()),),
+            read_signed_parts=lambda reader, _secret: (
+                SignedPart(Form("sign"), (reader.text(Form("a")) or "").encode()),
+            ),
             algorithm=Algorithm.SHA512,
             encoding=encoding,
         ),
-        body=BodyForm.ANY,
+        body=BodyFormat.ANY,
     )
     digest = hmac.new(KEY.encode(), b"1", "sha512").digest()
     right = digest.hex() if encoding is Encoding.HEX else base64.b64encode(digest).decode()
@@ -139,13 +146,13 @@ def test_a_mac_is_read_in_its_encoding_hex_in_any_letter_case(encoding):
     assert twice.reason is Reason.SIGNATURE_MISSING, "of a repeated field none counts"
 
 
-def state_hash(facts, secret):
-    return (Statement(Json("token"), f"{facts.text(Json('id'))}:{secret}".encode()),)
+def state_hash(reader, secret):
+    return (SignedPart(Json("token"), f"{reader.text(Json('id'))}:{secret}".encode()),)
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.MD5, Algorithm.SHA256])
 def test_a_plain_hash_with_the_secret_mixed_in(algorithm):
-    made = recipe(FieldMac(state=state_hash, is_keyed=False, algorithm=algorithm))
+    made = recipe(FieldMac(read_signed_parts=state_hash, is_keyed=False, algorithm=algorithm))
     token = hashlib.new(algorithm.value, b"7:geheim").hexdigest()
     body = json.dumps({"id": 7, "token": token}).encode()
     assert isinstance(judge(source(made, "other", KEY), body), Verified)
@@ -154,7 +161,7 @@ def test_a_plain_hash_with_the_secret_mixed_in(algorithm):
 
 
 def test_a_secret_in_the_wrong_form_is_an_error_of_the_settings():
-    made = recipe(FieldMac(state=state_items, key_form=KeyForm.HEX))
+    made = recipe(FieldMac(read_signed_parts=state_items, key_form=KeyFormat.HEX))
     with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[1\]: the secret is not hexadecimal") as caught:
         source(made, "00ff", "CANARY")
     assert "CANARY" not in str(caught.value)
@@ -166,10 +173,14 @@ def test_a_secret_in_the_wrong_form_is_an_error_of_the_settings():
 
 
 def stamped(tolerance_s: float = 300.0):
-    def state(facts, _secret):
-        return (Statement(Header("x-sig"), f"{facts.text(Json('at'))}".encode()),)
+    def read_signed_parts(reader, _secret):
+        return (SignedPart(Header("x-sig"), f"{reader.text(Json('at'))}".encode()),)
 
-    return recipe(FieldMac(state=state, stamp=Stamp(place=Json("at"), tolerance_s=tolerance_s)))
+    return recipe(
+        FieldMac(
+            read_signed_parts=read_signed_parts, timestamp=SignedTimestamp(selector=Json("at"), tolerance_s=tolerance_s)
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,30 +222,36 @@ def test_mutant_without_a_window_an_old_capture_would_pass(monkeypatch):
     old = int(NOW) - 86_400
     body, headers = json.dumps({"at": old}).encode(), {"x-sig": mac(str(old))}
     assert isinstance(judge(source(stamped(), KEY), body, headers), Rejected)
-    monkeypatch.setattr(stamps.Window, "judge", lambda _self, text, _now: float(text))
+    monkeypatch.setattr(timestamps.TimestampWindow, "judge", lambda _self, text, _now: float(text))
     assert isinstance(judge(source(stamped(), KEY), body, headers), Verified)
 
 
 def test_the_evidence_of_a_proof_over_fields():
-    made = recipe(FieldMac(state=state_items, stamp=Stamp(place=Header("x-at")), evidence=("x-sig", "x-nonce")))
-    assert source(made, KEY).evidence == {"x-sig", "x-nonce", "x-at"}
+    made = recipe(
+        FieldMac(
+            read_signed_parts=state_items,
+            timestamp=SignedTimestamp(selector=Header("x-at")),
+            proof_headers=("x-sig", "x-nonce"),
+        )
+    )
+    assert source(made, KEY).proof_headers == {"x-sig", "x-nonce", "x-at"}
 
 
 def test_what_is_signed_once_stands_for_the_event_against_replays():
-    def state(facts, _secret):
-        return (Statement(Header("x-sig"), (facts.text(Header("x-token")) or "").encode()),)
+    def read_signed_parts(reader, _secret):
+        return (SignedPart(Header("x-sig"), (reader.text(Header("x-token")) or "").encode()),)
 
     once = recipe(
-        FieldMac(state=state, evidence=("x-sig", "x-token"), signs_once=True),
-        grade=Grade.METADATA,
-        id=EventId(places=(Json("id"),), is_signed=False),
+        FieldMac(read_signed_parts=read_signed_parts, proof_headers=("x-sig", "x-token"), is_signed_once=True),
+        grade=ProofStrength.METADATA,
+        id=EventId(selectors=(Json("id"),), is_signed=False),
     )
     headers = {"x-token": "t1", "x-sig": mac("t1")}
     one, other = (judge(source(once, KEY), body, headers) for body in (b'{"id":"1"}', b'{"id":"forged"}'))
     assert one.dedup_key != other.dedup_key
     assert one.replay_material == other.replay_material == b"t1"
     # Mutant: without it, an attacker who captured one request could send any body under its signature.
-    careless = replace(once, proof=replace(once.proof, signs_once=False))
+    careless = replace(once, proof=replace(once.proof, is_signed_once=False))
     one, other = (judge(source(careless, KEY), body, headers) for body in (b'{"id":"1"}', b'{"id":"forged"}'))
     assert one.replay_material != other.replay_material
 
@@ -243,13 +260,13 @@ def test_what_is_signed_once_stands_for_the_event_against_replays():
 
 
 def test_the_signatures_of_all_headers_count_where_the_sender_sends_one_for_each_key():
-    names = tuple(SignedHeaders(signature=f"x-sig-{number}") for number in range(1, 41))
+    names = tuple(SignatureHeaders(signature=f"x-sig-{number}") for number in range(1, 41))
     made = recipe(Hmac(headers=names, any_header=True))
     right, wrong = mac("{}"), "0" * 64
     verifier = source(made, KEY)
-    for place, fits in ((1, True), (16, True), (17, False)):
-        headers = {f"x-sig-{number}": wrong for number in range(1, 20)} | {f"x-sig-{place}": right}
-        assert isinstance(judge(verifier, b"{}", headers), Verified) is fits, place
+    for selector, fits in ((1, True), (16, True), (17, False)):
+        headers = {f"x-sig-{number}": wrong for number in range(1, 20)} | {f"x-sig-{selector}": right}
+        assert isinstance(judge(verifier, b"{}", headers), Verified) is fits, selector
     assert isinstance(judge(verifier, b"{}", {"x-sig-40": right}), Verified)
     first_only = source(recipe(Hmac(headers=names)), KEY)
     assert isinstance(judge(first_only, b"{}", {"x-sig-1": wrong, "x-sig-2": right}), Rejected)
@@ -259,7 +276,7 @@ def test_the_signatures_of_all_headers_count_where_the_sender_sends_one_for_each
 
 
 @pytest.mark.parametrize(
-    ("place", "body", "reason"),
+    ("selector", "body", "reason"),
     [
         (Json("secret"), b'{"secret":"geheim"}', None),
         (Json("secret"), b'{"secret":"Geheim"}', Reason.TOKEN_MISMATCH),
@@ -282,8 +299,10 @@ def test_the_signatures_of_all_headers_count_where_the_sender_sends_one_for_each
         (Json("*"), b'["geheim"]', None),
     ],
 )
-def test_tokens_in_bodies_each_of_which_must_be_right(place, body, reason):
-    verdict = judge(source(recipe(Token(place=place), grade=Grade.TOKEN, body=BodyForm.ANY), "old", KEY), body)
+def test_tokens_in_bodies_each_of_which_must_be_right(selector, body, reason):
+    verdict = judge(
+        source(recipe(Token(selector=selector), grade=ProofStrength.TOKEN, body=BodyFormat.ANY), "old", KEY), body
+    )
     assert getattr(verdict, "reason", None) == reason
     if reason is not None:
         assert verdict.status == 401
@@ -291,22 +310,22 @@ def test_tokens_in_bodies_each_of_which_must_be_right(place, body, reason):
 
 
 def test_mutant_if_one_right_token_were_enough_another_element_could_be_forged(monkeypatch):
-    made = recipe(Token(place=Json("value.*.state")), grade=Grade.TOKEN)
+    made = recipe(Token(selector=Json("value.*.state")), grade=ProofStrength.TOKEN)
     forged = b'{"value":[{"state":"geheim"},{"state":"forged"}]}'
     assert isinstance(judge(source(made, KEY), forged), Rejected)
-    monkeypatch.setattr(tokens, "expand", lambda document, path: list(expand(document, path))[:1])
+    monkeypatch.setattr(tokens, "expand_path", lambda document, path: list(expand_path(document, path))[:1])
     assert isinstance(judge(source(made, KEY), forged), Verified)
 
 
 def test_a_prefix_stands_before_tokens_wherever_they_are():
-    for place, body, query in (
+    for selector, body, query in (
         (Query("key"), b"", "key=v1%20geheim"),
         (Form("key"), b"key=v1+geheim", ""),
         (Json("key"), b'{"key":"v1 geheim"}', ""),
     ):
-        made = recipe(Token(place=place, prefix="v1 "), grade=Grade.TOKEN, body=BodyForm.ANY)
-        assert isinstance(judge(source(made, KEY), body, query=query), Verified), place
-    basic = recipe(Token(place=Basic("bob")), grade=Grade.TOKEN, body=BodyForm.ANY)
+        made = recipe(Token(selector=selector, prefix="v1 "), grade=ProofStrength.TOKEN, body=BodyFormat.ANY)
+        assert isinstance(judge(source(made, KEY), body, query=query), Verified), selector
+    basic = recipe(Token(selector=BasicPassword("bob")), grade=ProofStrength.TOKEN, body=BodyFormat.ANY)
     assert isinstance(judge(source(basic, KEY), b"", {"authorization": "Basic Ym9iOmdlaGVpbQ=="}), Verified)
 
 
@@ -315,7 +334,7 @@ def test_a_prefix_stands_before_tokens_wherever_they_are():
 
 def test_a_path_with_stars_gives_each_element_with_its_concrete_path():
     document = {"a": [{"b": [1, 2]}, {"b": []}, {}, 7, {"b": {"0": "object"}}], "c": {"d": 5}}
-    assert list(expand(document, "a.*.b.*")) == [
+    assert list(expand_path(document, "a.*.b.*")) == [
         ("a.0.b.0", 1),
         ("a.0.b.1", 2),
         ("a.1.b.*", None),
@@ -323,10 +342,10 @@ def test_a_path_with_stars_gives_each_element_with_its_concrete_path():
         ("a.3.b.*", None),
         ("a.4.b.*", None),
     ]
-    assert list(expand(document, "c.d")) == [("c.d", 5)]
-    assert list(expand(document, "c.x")) == [("c.x", None)]
-    assert list(expand([1, [2]], "*")) == [("0", 1), ("1", [2])]
-    assert list(expand({"0": 1}, "*")) == [("*", None)]
+    assert list(expand_path(document, "c.d")) == [("c.d", 5)]
+    assert list(expand_path(document, "c.x")) == [("c.x", None)]
+    assert list(expand_path([1, [2]], "*")) == [("0", 1), ("1", [2])]
+    assert list(expand_path({"0": 1}, "*")) == [("*", None)]
 
 
 JSON_VALUES = st.recursive(
@@ -340,14 +359,14 @@ JSON_VALUES = st.recursive(
 
 @given(JSON_VALUES, st.lists(st.sampled_from(["a", "b", "*", "0"]), min_size=1, max_size=4).map(".".join))
 def test_expanding_never_raises_and_never_says_nothing(document, path):
-    found = list(expand(document, path))
+    found = list(expand_path(document, path))
     assert found
     assert len({concrete for concrete, _ in found}) == len(found)
 
 
 # Addresses.
 
-YOO = recipe(Addresses(networks=("192.0.2.0/24", "2001:db8::/32")), grade=Grade.ADDRESS)
+YOO = recipe(Addresses(networks=("192.0.2.0/24", "2001:db8::/32")), grade=ProofStrength.ADDRESS)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +386,7 @@ YOO = recipe(Addresses(networks=("192.0.2.0/24", "2001:db8::/32")), grade=Grade.
 def test_an_address_alone_proves_where_it_must(client, is_allowed):
     verdict = judge(source(YOO), b"{}", client=client)
     if is_allowed:
-        assert verdict.grade is Grade.ADDRESS
+        assert verdict.grade is ProofStrength.ADDRESS
     else:
         assert (verdict.status, verdict.reason) == (401, Reason.ADDRESS_NOT_ALLOWED)
 
@@ -383,13 +402,13 @@ def test_the_sources_own_addresses_replace_the_recipes_or_come_on_top():
     assert judge(fenced, b"{}", {"x-sig": "0"}, client="198.51.100.1").reason is Reason.SIGNATURE_MISMATCH
     open_to_one = source(recipe(SIGNED), unsigned=True, addresses=("198.51.100.1",))
     assert judge(open_to_one, b"{}", client="198.51.100.2").reason is Reason.ADDRESS_NOT_ALLOWED
-    assert judge(open_to_one, b"{}", client="198.51.100.1").grade is Grade.NONE
+    assert judge(open_to_one, b"{}", client="198.51.100.1").grade is ProofStrength.NONE
 
 
 def test_mutant_without_the_fence_any_address_would_do(monkeypatch):
     fenced = source(recipe(SIGNED), KEY, addresses=("198.51.100.1",))
     assert isinstance(judge(fenced, b"{}", {"x-sig": mac("{}")}), Rejected)
-    monkeypatch.setattr("boathook.inbound.proving.origins.is_within", lambda *_args: True)
+    monkeypatch.setattr("boathook.verification.addresses.is_within", lambda *_args: True)
     assert isinstance(judge(fenced, b"{}", {"x-sig": mac("{}")}), Verified)
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from boathook.domain import filters
 from boathook.domain.conditions import MAX_CONDITIONS
-from boathook.domain.documents import UNREADABLE, parse
-from boathook.domain.filters import Pattern, Router, Subject, compile_filter
+from boathook.domain.filters import FilterInput, Pattern, Router, compile_filter
+from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import NewDelivery, Route
 
 BODY = {
@@ -23,7 +23,7 @@ BODY = {
     "nothing": None,
     "data": {"object": {"amount": 250, "currency": "eur", "tags": ["vip", 7], "customer": "cus_1"}},
 }
-SUBJECT = Subject(BODY, {"x-github-event": "push"})
+SUBJECT = FilterInput(BODY, {"x-github-event": "push"})
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_filters(filter, passes):
 
 
 def test_conditions_on_a_body_that_is_no_json_fail():
-    subject = Subject(UNREADABLE, {})
+    subject = FilterInput(UNREADABLE, {})
     conditions: tuple[Any, ...] = ({"ne": 1}, {"exists": False}, {"nin": []}, None)
     for condition in conditions:
         assert not compile_filter({"body": {"a": condition}})(subject)
@@ -170,12 +170,12 @@ JSON = st.recursive(
 @given(JSON, st.sampled_from(["eq", "ne", "gt", "gte", "lt", "lte", "contains"]), st.integers() | st.text(max_size=3))
 def test_no_operator_raises_whatever_the_body_holds(document, operator, operand):
     for path in ("a", "a.b", "a.0.c", "b.1"):
-        assert compile_filter({"body": {path: {operator: operand}}})(Subject(document, {})) in {True, False}
+        assert compile_filter({"body": {path: {operator: operand}}})(FilterInput(document, {})) in {True, False}
 
 
 @given(JSON, st.none() | st.booleans() | st.integers() | st.text(max_size=3))
 def test_ne_is_always_the_opposite_of_eq(document, operand):
-    subject = Subject(document, {})
+    subject = FilterInput(document, {})
     equal, different = (compile_filter({"body": {"a.b": {name: operand}}})(subject) for name in ("eq", "ne"))
     assert equal is not different
 
@@ -312,14 +312,14 @@ def test_thousands_of_routes_of_others_cost_nothing():
         route(f"a{n}", application=f"a{n}") for n in range(2_000)
     ]
     router, judged = Router([*many, route("any")], 1), []
-    fits = filters._Line.fits
+    fits = filters._CompiledRoute.fits
 
     def counting(line, type):
         judged.append(line.recipient)
         return fits(line, type)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filters._Line, "fits", counting)
+        patch.setattr(filters._CompiledRoute, "fits", counting)
         assert [d.recipient for d in ask(router, source="s7")] == ["s7", "any"]
         assert [d.recipient for d in ask(router, source=None, application="a7")] == ["a7"]
     assert judged == ["s7", "any", "a7"]

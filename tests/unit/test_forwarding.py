@@ -6,25 +6,25 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from boathook.admin.listening import Heard
-from boathook.cli.feeds import Memory
-from boathook.cli.forwarding import Signing, request_for
+from boathook.cli.event_feed import SeenEvents
+from boathook.cli.forwarding import SigningOptions, request_for
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
-from boathook.inbound.verify import Request, SourceSpec, Verified, Verifier
+from boathook.service.event_feed import FeedEvent
 from boathook.testing import signed_request
+from boathook.verification.verifier import Request, SourceSpec, Verified, Verifier
 
 NOW = datetime.now(UTC)
 LOCAL = "http://localhost:3000/hook"
 
 
-def heard(**more: Any) -> Heard:
+def heard(**more: Any) -> FeedEvent:
     values: dict[str, Any] = {
         "id": ids.show(ids.EVENT, ids.make(1, 2)), "source": "s", "application": None, "type": "t", "origin": "received",
         "accepted_at": NOW, "provider": "stripe", "options": {}, "dedup_key": "k", "headers": {},
         "content_type": "application/json", "body": b'{"id": "evt_1", "type": "t"}',
     }  # fmt: skip
-    return Heard(**values | more)
+    return FeedEvent(**values | more)
 
 
 def verdict_on(request: Any, provider: str, secret: str, **options: Any) -> Any:
@@ -52,7 +52,7 @@ def test_a_local_verifier_accepts_what_is_signed_anew(provider):
     assert isinstance(proven, Verified)
     kept = dict(proven.kept_headers)
     event = heard(provider=provider, body=original.body, headers=kept, content_type=original.headers["content-type"])
-    request = request_for(event, LOCAL, Signing(secret, None, {}))
+    request = request_for(event, LOCAL, SigningOptions(secret, None, {}))
     assert request.body == original.body
     again = verdict_on(request, provider, secret)
     assert isinstance(again, Verified)
@@ -69,7 +69,7 @@ def test_what_came_by_get_goes_by_get_and_is_signed_there():
         body=query.encode(),
         content_type="application/x-www-form-urlencoded",
     )
-    request = request_for(event, LOCAL, Signing("local-secret", None, {}))
+    request = request_for(event, LOCAL, SigningOptions("local-secret", None, {}))
     assert (request.method, request.body, "content-type" in event.headers) == ("GET", b"", False)
     told, before = dict(parse_qsl(urlsplit(request.url).query)), dict(parse_qsl(query))
     assert {name for name in told if told[name] != before[name]} == {"SignatureValue"}
@@ -83,14 +83,14 @@ def test_headers_that_the_client_writes_are_left_out():
 
 def test_a_source_that_is_gone_says_how_to_sign():
     with pytest.raises(ConfigError, match="--provider"):
-        request_for(heard(provider=None), LOCAL, Signing("s", None, {}))
-    assert "stripe-signature" in request_for(heard(provider=None), LOCAL, Signing("s", "stripe", {})).headers
+        request_for(heard(provider=None), LOCAL, SigningOptions("s", None, {}))
+    assert "stripe-signature" in request_for(heard(provider=None), LOCAL, SigningOptions("s", "stripe", {})).headers
 
 
 def test_memory_tells_repeated_events_and_forgets_what_cannot_come_again():
-    memory = Memory()
+    memory = SeenEvents()
     early, late = (ids.make(int(at.timestamp() * 1000), 1) for at in (NOW, NOW + timedelta(minutes=5)))
-    assert [memory.is_news(one) for one in (early, early)] == [True, False]
-    assert memory.is_news(late)
+    assert [memory.is_new(one) for one in (early, early)] == [True, False]
+    assert memory.is_new(late)
     assert memory.latest == late
-    assert memory.is_news(early), "it is long forgotten, as no gateway tells of it again"
+    assert memory.is_new(early), "it is long forgotten, as no gateway tells of it again"

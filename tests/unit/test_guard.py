@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.outbound import guard
-from boathook.outbound.guard import judge, judge_here
+from boathook.http_client import address_rules
+from boathook.http_client.address_rules import find_denial, find_denial_on_host
 
 DENIED = [
     *("0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200", "100.127.255.255"),
@@ -49,25 +49,25 @@ SPELLINGS = [
 
 @pytest.mark.parametrize("address", DENIED)
 def test_what_is_not_public_may_not_be_dialled(address):
-    assert judge(address)
+    assert find_denial(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_what_is_public_may_be_dialled(address):
-    assert judge(address) is None
-    assert judge_here(address) is None
+    assert find_denial(address) is None
+    assert find_denial_on_host(address) is None
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_every_spelling_comes_to_a_number_that_is_judged(name):
     with pytest.raises(ValueError, match="address"):
         ip_address(name)
-    assert judge(name) == "it is no address"
+    assert find_denial(name) == "it is no address"
     try:
         found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
     except OSError:
         return
-    assert all(judge(str(address[0])) for *_, address in found)
+    assert all(find_denial(str(address[0])) for *_, address in found)
 
 
 @pytest.mark.parametrize("name", ["localhost", "ip6-localhost", "localhost.", "LOCALHOST", "sub.localhost"])
@@ -76,43 +76,43 @@ def test_names_of_this_machine_come_to_addresses_that_are_refused(name):
         found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
     except OSError:
         pytest.skip("this resolver does not know the name")
-    assert all(judge(str(address[0])) for *_, address in found)
+    assert all(find_denial(str(address[0])) for *_, address in found)
 
 
 @pytest.mark.parametrize("text", ["", " ", "127.0.0.1 ", "[::1]", "127.0.0.1:80", "1.1.1.1/32", "a", "1.1.1", "::1::"])
 def test_what_is_no_address_may_not_be_dialled(text):
-    assert judge(text)
+    assert find_denial(text)
 
 
 def test_the_owners_networks_win():
     allow = (ip_network("127.0.0.0/8"), ip_network("fd00::/8"))
-    assert judge("127.0.0.1", allow) is None
-    assert judge_here("127.0.0.1", allow) is None
-    assert judge("fd00::1", allow) is None
+    assert find_denial("127.0.0.1", allow) is None
+    assert find_denial_on_host("127.0.0.1", allow) is None
+    assert find_denial("fd00::1", allow) is None
     for address in ("10.0.0.1", "::1", "::ffff:127.0.0.1", "fc00::1", "64:ff9b::7f00:1", "2002:7f00:1::"):
-        assert judge(address, allow)
+        assert find_denial(address, allow)
 
 
 def test_this_machines_own_public_address_is_refused(monkeypatch):
-    monkeypatch.setattr(guard, "_DENIED_4", ())
-    assert judge("127.0.0.1") is None
-    assert judge_here("127.0.0.1") == "this machine's own"
-    assert judge_here("127.0.0.1", [ip_network("127.0.0.0/8")]) is None
+    monkeypatch.setattr(address_rules, "_DENIED_4", ())
+    assert find_denial("127.0.0.1") is None
+    assert find_denial_on_host("127.0.0.1") == "this machine's own"
+    assert find_denial_on_host("127.0.0.1", [ip_network("127.0.0.0/8")]) is None
 
 
 def test_mutant_without_the_table_everything_in_it_would_be_dialled(monkeypatch):
-    monkeypatch.setattr(guard, "_DENIED_4", ())
-    monkeypatch.setattr(guard, "_DENIED_6", ())
-    assert judge("169.254.169.254") is None
-    assert judge("2002:7f00:1::") is None
+    monkeypatch.setattr(address_rules, "_DENIED_4", ())
+    monkeypatch.setattr(address_rules, "_DENIED_6", ())
+    assert find_denial("169.254.169.254") is None
+    assert find_denial("2002:7f00:1::") is None
 
 
 @given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
 def test_what_pythons_own_table_calls_private_is_refused_too(address):
     if not address.is_global or address.is_multicast or address.is_reserved:
-        assert judge(str(address))
+        assert find_denial(str(address))
 
 
 @given(st.text(max_size=60))
 def test_nothing_raises(text):
-    assert judge(text) is None or isinstance(judge(text), str)
+    assert find_denial(text) is None or isinstance(find_denial(text), str)

@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.signing import KeyForm
-from boathook.inbound import handshakes
-from boathook.inbound.places import Form, Header, Json, Query
-from boathook.inbound.providers.proofs import Token
-from boathook.inbound.providers.recipe import (
-    BodyForm,
-    Capture,
+from boathook.domain.signing import KeyFormat
+from boathook.domain.verification import Challenge, Reason, Rejected, Verified
+from boathook.providers.recipe import (
+    BodyFormat,
+    CaptureSecret,
+    ConfirmByFetch,
     Echo,
+    ExpectedReply,
     Handshake,
-    Say,
     Setting,
     SignText,
-    Visit,
-    WantedReply,
+    StaticAnswer,
 )
-from boathook.inbound.verdict import Challenge, Reason, Rejected, Verified
+from boathook.providers.schemes import Token
+from boathook.providers.selectors import Form, Header, Json, Query
+from boathook.verification import handshakes
 from tests.support import too_dear
 from tests.unit.recipe_factory import SIGNED, recipe, source
 from tests.unit.verifier_factory import NOW, request
@@ -35,12 +35,14 @@ KEY = "geheim"
 CRC = Handshake(
     when=(Query("crc"),),
     answer=SignText(
-        place=Query("crc"), allowed=re.compile("[A-Za-z0-9]{1,40}"), template='{"text":"{text}","mac":"sha256={mac}"}'
+        selector=Query("crc"),
+        allowed=re.compile("[A-Za-z0-9]{1,40}"),
+        template='{"text":"{text}","mac":"sha256={mac}"}',
     ),
     method="GET",
     is_proven=False,
 )
-ECHO = Handshake(when=((Json("type"), "hello"),), answer=Echo(place=Json("text")))
+ECHO = Handshake(when=((Json("type"), "hello"),), answer=Echo(selector=Json("text")))
 
 
 def mac(body: bytes) -> str:
@@ -48,7 +50,7 @@ def mac(body: bytes) -> str:
 
 
 def made(*shakes: Handshake, **fields):
-    return recipe(SIGNED, handshakes=shakes, body=BodyForm.ANY, **fields)
+    return recipe(SIGNED, handshakes=shakes, body=BodyFormat.ANY, **fields)
 
 
 def ask(verifier, body: bytes = b"", headers=None, **more):
@@ -78,7 +80,7 @@ def test_a_proven_question_is_answered_only_with_its_proof():
 def test_all_that_makes_a_request_the_question_must_be_there():
     shake = Handshake(
         when=((Query("mode"), "subscribe"), Query("challenge"), (Header("x-kind"), "ask")),
-        answer=Echo(place=Query("challenge")),
+        answer=Echo(selector=Query("challenge")),
         method="GET",
         is_proven=False,
     )
@@ -101,7 +103,7 @@ def test_all_that_makes_a_request_the_question_must_be_there():
 
 @pytest.mark.parametrize(("value", "text"), [(1, "1"), ("1", "1"), (True, "true"), (1.5, "1.5")], ids=repr)
 def test_a_number_in_the_question_equals_its_text(value, text):
-    verifier = source(made(Handshake(when=((Json("type"), text),), answer=Say(body='{"type":1}'))), KEY)
+    verifier = source(made(Handshake(when=((Json("type"), text),), answer=StaticAnswer(body='{"type":1}'))), KEY)
     assert isinstance(ask_proven(verifier, {"type": value}), Challenge)
     assert isinstance(ask_proven(verifier, {"type": [value]}), Verified)
 
@@ -128,8 +130,8 @@ def test_an_unproven_question_is_never_an_event():
     """Whatever is answered without proof is answered only: no shape of it makes an event."""
     for shake in (
         CRC,
-        Handshake(when=(Query("crc"),), answer=Echo(place=Query("crc")), method="POST", is_proven=False),
-        Handshake(when=(Query("crc"),), answer=Say(body="yes"), method="POST", is_proven=False),
+        Handshake(when=(Query("crc"),), answer=Echo(selector=Query("crc")), method="POST", is_proven=False),
+        Handshake(when=(Query("crc"),), answer=StaticAnswer(body="yes"), method="POST", is_proven=False),
     ):
         verifier = source(made(shake), KEY)
         for query in ("crc=abc", "crc=%7B%7D", "crc=", "other=1", ""):
@@ -146,13 +148,13 @@ def test_mutant_if_a_challenge_counted_as_proof_attackers_could_create_events(mo
 
 
 def handshakes_passed():
-    from boathook.inbound.proving.tokens import Proven
+    from boathook.verification.tokens import ValidProof
 
-    return Proven(None)
+    return ValidProof(None)
 
 
 def test_before_the_proof_only_small_bodies_are_looked_into():
-    shake = Handshake(when=(Json("hello"),), answer=Say(body="yes"), is_proven=False)
+    shake = Handshake(when=(Json("hello"),), answer=StaticAnswer(body="yes"), is_proven=False)
     verifier = source(made(shake), KEY)
     assert isinstance(ask(verifier, b'{"hello":1}'), Challenge)
     assert isinstance(ask(verifier, b'{"hello":1,"x":"' + b"x" * 20_000 + b'"}'), Rejected)
@@ -172,7 +174,7 @@ def test_only_plain_text_is_echoed(text):
 
 
 def test_an_echo_may_be_wrapped():
-    shake = Handshake(when=(Header("x-ask"),), answer=Echo(place=Header("x-ask"), wrap="verification"), method="GET")
+    shake = Handshake(when=(Header("x-ask"),), answer=Echo(selector=Header("x-ask"), wrap="verification"), method="GET")
     verifier = source(made(shake), KEY)
     answer = ask(verifier, b"", {"x-ask": 'a"b', "x-sig": mac(b"")}, method="GET")
     assert json.loads(answer.body) == {"verification": 'a"b'}
@@ -180,7 +182,7 @@ def test_an_echo_may_be_wrapped():
 
 
 def test_what_is_always_said_may_stand_in_the_settings():
-    shake = Handshake(when=((Json("type"), "confirmation"),), answer=Say(setting="code"), is_proven=False)
+    shake = Handshake(when=((Json("type"), "confirmation"),), answer=StaticAnswer(setting="code"), is_proven=False)
     confirming = made(shake, settings=(Setting(name="code", help="The code the sender shows"),))
     assert ask(source(confirming, KEY, options={"code": "4fe7a"}), b'{"type":"confirmation"}').body == b"4fe7a"
     verdict = ask(source(confirming, KEY), b'{"type":"confirmation"}')
@@ -193,10 +195,10 @@ def test_a_text_is_signed_with_the_first_secret():
     answer = ask(source(made(CRC), KEY, "old"), query="crc=abc", method="GET")
     assert json.loads(answer.body) == {"text": "abc", "mac": f"sha256={expected}"}
     hashed = SignText(
-        place=Query("crc"),
+        selector=Query("crc"),
         allowed=re.compile(".+"),
         template="{public}|{mac}",
-        key_form=KeyForm.SHA1,
+        key_form=KeyFormat.SHA1,
         content_type="a/b",
     )
     shake = Handshake(when=(Query("crc"),), answer=hashed, method="GET", is_proven=False)
@@ -222,7 +224,7 @@ def test_mutant_without_the_alphabet_an_attacker_could_have_a_body_signed():
     assert isinstance(ask(source(made(CRC), KEY), query=f"crc={quoted}", method="GET"), Rejected)
     careless = Handshake(
         when=(Query("crc"),),
-        answer=SignText(place=Query("crc"), allowed=re.compile("(?s).*"), template="{mac}"),
+        answer=SignText(selector=Query("crc"), allowed=re.compile("(?s).*"), template="{mac}"),
         method="GET",
         is_proven=False,
     )
@@ -237,7 +239,7 @@ def test_without_a_secret_nothing_is_signed():
 
 
 def test_a_secret_in_the_wrong_form_for_the_answer_is_an_error_of_the_settings():
-    answer = SignText(place=Query("crc"), allowed=re.compile(".+"), template="{mac}", key_form=KeyForm.HEX)
+    answer = SignText(selector=Query("crc"), allowed=re.compile(".+"), template="{mac}", key_form=KeyFormat.HEX)
     shake = Handshake(when=(Query("crc"),), answer=answer, method="GET", is_proven=False)
     with pytest.raises(ConfigError, match=r"sources\.test\.secrets\[0\]: the secret is not hexadecimal"):
         source(made(shake), "CANARY")
@@ -247,7 +249,7 @@ def test_a_secret_in_the_wrong_form_for_the_answer_is_an_error_of_the_settings()
 
 VERIFY = Handshake(
     when=((Query("mode"), "subscribe"),),
-    answer=Echo(place=Query("challenge")),
+    answer=Echo(selector=Query("challenge")),
     method="GET",
     is_proven=False,
     token=(Query("token"), "verify_token"),
@@ -275,7 +277,7 @@ def test_without_the_setting_nobodys_token_is_right():
 
 def test_mutant_a_comparison_that_always_holds_lets_attackers_subscribe(monkeypatch):
     verifier = source(VERIFYING, KEY, options={"verify_token": "right"})
-    monkeypatch.setattr("boathook.domain.signing.same_bytes", lambda *_args: True)
+    monkeypatch.setattr("boathook.domain.signing.equal_bytes_constant_time", lambda *_args: True)
     assert isinstance(ask(verifier, query="mode=subscribe&challenge=1&token=wrong", method="GET"), Challenge)
 
 
@@ -284,7 +286,9 @@ def test_mutant_a_comparison_that_always_holds_lets_attackers_subscribe(monkeypa
 
 def test_an_address_is_visited_only_on_the_senders_own_host():
     pattern = re.compile(r"https://sns\.[a-z0-9-]+\.amazonaws\.com/\?[A-Za-z0-9=&_-]+")
-    verifier = source(made(Handshake(when=(Json("url"),), answer=Visit(place=Json("url"), pattern=pattern))), KEY)
+    verifier = source(
+        made(Handshake(when=(Json("url"),), answer=ConfirmByFetch(selector=Json("url"), pattern=pattern))), KEY
+    )
     good = "https://sns.eu-west-1.amazonaws.com/?Action=ConfirmSubscription&Token=abc"
     assert ask_proven(verifier, {"url": good}).visit == good
     for url in (
@@ -305,7 +309,7 @@ def test_an_address_is_visited_only_on_the_senders_own_host():
 SECRET_HANDSHAKE = made(
     Handshake(
         when=(Json("verification_token"),),
-        answer=Capture(place=Json("verification_token"), allowed=re.compile("secret_[A-Za-z0-9]{1,80}")),
+        answer=CaptureSecret(selector=Json("verification_token"), allowed=re.compile("secret_[A-Za-z0-9]{1,80}")),
         is_proven=False,
     )
 )
@@ -331,7 +335,7 @@ def test_until_a_secret_is_told_nothing_is_accepted_but_all_can_be_judged_later(
     assert (verdict.status, verdict.reason) == (401, Reason.SIGNATURE_MISSING)
     assert "no secret yet" in verdict.detail
     assert verdict.may_reverify
-    assert waiting.evidence == {"x-sig"}
+    assert waiting.proof_headers == {"x-sig"}
     assert isinstance(ask(source(SECRET_HANDSHAKE, "secret_abc"), body, sent), Verified)
 
 
@@ -345,14 +349,14 @@ def test_the_stand_in_for_a_secret_never_told_opens_nothing():
 
 
 def test_a_reply_may_repeat_what_the_request_says():
-    wants = made(reply=WantedReply(body=("OK", Form("InvId"), "\n"), status=202))
+    wants = made(reply=ExpectedReply(body=("OK", Form("InvId"), "\n"), status=202))
     body = b"InvId=678&OutSum=1"
     verdict = ask(source(wants, KEY), body, {"x-sig": mac(body)})
     assert (verdict.reply.status, verdict.reply.body) == (202, b"OK678\n")
     assert verdict.reply.content_type == "text/plain; charset=utf-8"
     body = b"OutSum=1"
     assert ask(source(wants, KEY), body, {"x-sig": mac(body)}).reply.body == b"OK\n"
-    again = source(made(reply=WantedReply(body=("ok",))), KEY)
+    again = source(made(reply=ExpectedReply(body=("ok",))), KEY)
     assert ask_proven(again, {}).reply is ask_proven(again, {}).reply, "rendered once"
     assert ask_proven(source(made(), KEY), {}).reply is None
 
@@ -364,7 +368,7 @@ WORDS = st.text(max_size=40) | st.sampled_from(["hello", "subscribe", "abc", "{}
 
 @given(WORDS, WORDS, st.sampled_from(["GET", "POST", "HEAD", "PUT", "\ud800"]), st.binary(max_size=60))
 def test_whatever_is_asked_without_proof_nothing_raises_and_nothing_is_an_event(name, value, method, body):
-    asking = made(CRC, ECHO, VERIFY, Handshake(when=(Json("a"),), answer=Echo(place=Json("b")), is_proven=False))
+    asking = made(CRC, ECHO, VERIFY, Handshake(when=(Json("a"),), answer=Echo(selector=Json("b")), is_proven=False))
     verifier = source(asking, KEY)
     for query in (f"{name}={value}", f"crc={value}", f"mode=subscribe&challenge={value}&token={name}"):
         verdict = ask(verifier, body, {"x-sig": value}, query=query, method=method)
@@ -372,7 +376,7 @@ def test_whatever_is_asked_without_proof_nothing_raises_and_nothing_is_an_event(
 
 
 def test_a_token_in_a_header_stays_the_proof_of_a_question():
-    shake = Handshake(when=(Header("x-ask"),), answer=Echo(place=Header("x-ask")), method="GET")
-    verifier = source(recipe(Token(place=Header("x-token")), handshakes=(shake,)), KEY)
+    shake = Handshake(when=(Header("x-ask"),), answer=Echo(selector=Header("x-ask")), method="GET")
+    verifier = source(recipe(Token(selector=Header("x-token")), handshakes=(shake,)), KEY)
     assert ask(verifier, b"{}", {"x-token": KEY, "x-ask": "abc"}, method="GET").body == b"abc"
     assert ask(verifier, b"{}", {"x-token": "wrong", "x-ask": "abc"}, method="GET").status == 401

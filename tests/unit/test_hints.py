@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from boathook.inbound.proving import hints
-from boathook.inbound.verify import Rejected, Verifier
+from boathook.verification import diagnostics
+from boathook.verification.verifier import Rejected, Verifier
 from tests.support import too_dear
 from tests.unit.verifier_factory import NOW, STANDARD_SECRET, request, signed, verifier
 
@@ -95,19 +95,19 @@ def test_of_many_sources_only_some_are_asked():
     asked = []
 
     class Counting:
-        evidence: frozenset[str] = frozenset()
+        proof_headers: frozenset[str] = frozenset()
 
         def check(self, _request, _now):
             asked.append(1)
 
     case = _case("stripe", signed("stripe", BODY, secret="x"))
-    hints.explain(case, "signature_mismatch", {str(number): Counting() for number in range(1000)})
-    assert len(asked) == hints.MAX_OTHERS
+    diagnostics.explain(case, "signature_mismatch", {str(number): Counting() for number in range(1000)})
+    assert len(asked) == diagnostics.MAX_OTHERS
 
 
 def _case(provider, sent):
     source = verifier(provider)
-    return hints.Case(source.recipe, source._spec, source._settings, source.ring, sent, NOW, None)
+    return diagnostics.RejectedRequest(source.recipe, source._spec, source._settings, source.ring, sent, NOW, None)
 
 
 def test_a_request_of_another_sender_is_recognised_by_its_header():
@@ -139,13 +139,13 @@ def test_mutant_a_hint_is_true_the_request_it_describes_would_have_passed(monkey
     """A guess that is not checked would explain anything."""
     sent = signed("hmac", BODY, secret="nobody's")
     assert explain(verifier("hmac"), sent) is None
-    monkeypatch.setattr(hints, "_holds", lambda *_args: True)
+    monkeypatch.setattr(diagnostics, "_proof_holds", lambda *_args: True)
     assert explain(verifier("hmac"), sent) is not None
 
 
 def test_looking_for_a_hint_costs_milliseconds_at_most():
     body = json.dumps([{"id": number, "text": "x" * 40} for number in range(250)]).encode()
-    assert len(body) < hints.MAX_BODY
+    assert len(body) < diagnostics.MAX_BODY
     others = [Verifier(replace(verifier("stripe", f"s{number}")._spec, name=f"s{number}")) for number in range(40)]
     for provider in ("stripe", "hmac", "standard-webhooks"):
         source = verifier(provider, STANDARD_SECRET)

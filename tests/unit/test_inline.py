@@ -10,12 +10,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from boathook.config import load
-from boathook.domain.errors import ConfigError, JournalUnavailable
+from boathook.db.replies import ReplyStatus
+from boathook.domain.errors import ConfigError, DatabaseUnavailable
 from boathook.domain.replies import Reply
-from boathook.inbound import inline
-from boathook.inbound.inline import Outcome, Question, WaitingRoom, inline_policy, inline_sources
-from boathook.inbound.providers import find
-from boathook.journal.replies import Answered
+from boathook.ingest import reply_waiter
+from boathook.ingest.reply_waiter import PendingReply, ReplyOutcome, ReplyWaiter, inline_policy, inline_sources
+from boathook.providers import find_recipe
 from tests.support import eventually
 
 YES = Reply(status=200, body=b"yes", content_type="text/plain")
@@ -25,19 +25,19 @@ class Journal:
     """What is known of events, as a waiting room reads it."""
 
     def __init__(self) -> None:
-        self.known: dict[UUID, Answered] = {}
+        self.known: dict[UUID, ReplyStatus] = {}
         self.looks = 0
         self.trouble: Exception | None = None
 
     def open(self) -> UUID:
         event_id = uuid4()
-        self.known[event_id] = Answered(event_id, None, is_open=True)
+        self.known[event_id] = ReplyStatus(event_id, None, is_open=True)
         return event_id
 
     def end(self, event_id: UUID, reply: Reply | None) -> None:
-        self.known[event_id] = Answered(event_id, reply, is_open=False)
+        self.known[event_id] = ReplyStatus(event_id, reply, is_open=False)
 
-    async def find(self, event_ids: Sequence[UUID]) -> list[Answered]:
+    async def find(self, event_ids: Sequence[UUID]) -> list[ReplyStatus]:
         self.looks += 1
         if self.trouble is not None:
             raise self.trouble
@@ -45,8 +45,8 @@ class Journal:
 
 
 @asynccontextmanager
-async def open_room(journal: Journal, places: int = 10) -> AsyncIterator[WaitingRoom]:
-    room = WaitingRoom(journal.find, places=places)
+async def open_room(journal: Journal, max_waiting: int = 10) -> AsyncIterator[ReplyWaiter]:
+    room = ReplyWaiter(journal.find, max_waiting=max_waiting)
     task = asyncio.create_task(room.run())
     try:
         yield room
@@ -59,30 +59,30 @@ async def stays() -> dict[str, Any]:
     return {}
 
 
-def ask(room: WaitingRoom, event_id: UUID, seconds: float = 5.0, *, is_new: bool = True) -> Any:
-    return asyncio.create_task(room.ask(Question(event_id, is_new), seconds, stays))
+def ask(room: ReplyWaiter, event_id: UUID, seconds: float = 5.0, *, is_new: bool = True) -> Any:
+    return asyncio.create_task(room.ask(PendingReply(event_id, is_new), seconds, stays))
 
 
 async def test_who_is_told_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline, "LOOK_S", 60.0)
+    monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
     journal = Journal()
     async with open_room(journal) as room:
         event_id = journal.open()
         asked = [ask(room, event_id), ask(room, event_id)]
         await asyncio.sleep(0)
         journal.end(event_id, YES)
-        room.hear(str(event_id))
-        assert [await one for one in asked] == [(YES, Outcome.ANSWERED)] * 2
+        room.on_notification(str(event_id))
+        assert [await one for one in asked] == [(YES, ReplyOutcome.ANSWERED)] * 2
 
 
 async def test_a_handler_may_be_quicker_than_its_senders_way_into_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline, "LOOK_S", 60.0)
+    monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
     journal = Journal()
     async with open_room(journal) as room:
         event_id = journal.open()
         journal.end(event_id, YES)
-        room.hear(str(event_id))
-        assert await ask(room, event_id) == (YES, Outcome.ANSWERED)
+        room.on_notification(str(event_id))
+        assert await ask(room, event_id) == (YES, ReplyOutcome.ANSWERED)
 
 
 async def test_what_nobody_tells_of_is_found_all_the_same() -> None:
@@ -92,27 +92,27 @@ async def test_what_nobody_tells_of_is_found_all_the_same() -> None:
         asked = ask(room, event_id)
         await asyncio.sleep(0)
         journal.end(event_id, YES)
-        assert await asked == (YES, Outcome.ANSWERED)
+        assert await asked == (YES, ReplyOutcome.ANSWERED)
 
 
 async def test_mutant_without_looking_a_lost_notification_costs_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline, "LOOK_S", 60.0)
+    monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
     journal = Journal()
     async with open_room(journal) as room:
         event_id = journal.open()
         asked = ask(room, event_id, 0.5)
         await asyncio.sleep(0)
         journal.end(event_id, YES)
-        assert await asked == (None, Outcome.FALLBACK)
+        assert await asked == (None, ReplyOutcome.FALLBACK)
 
 
 async def test_a_duplicate_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline, "LOOK_S", 60.0)
+    monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
     journal = Journal()
     async with open_room(journal) as room:
         event_id = journal.open()
         journal.end(event_id, YES)
-        assert await ask(room, event_id, is_new=False) == (YES, Outcome.ANSWERED)
+        assert await ask(room, event_id, is_new=False) == (YES, ReplyOutcome.ANSWERED)
 
 
 async def test_nobody_waits_for_what_has_ended_without_a_reply() -> None:
@@ -120,27 +120,27 @@ async def test_nobody_waits_for_what_has_ended_without_a_reply() -> None:
     async with open_room(journal) as room:
         event_id = journal.open()
         journal.end(event_id, None)
-        assert await asyncio.wait_for(ask(room, event_id, 60), 300) == (None, Outcome.FALLBACK)
+        assert await asyncio.wait_for(ask(room, event_id, 60), 300) == (None, ReplyOutcome.FALLBACK)
 
 
 async def test_nobody_waits_longer_than_allowed_and_the_room_is_empty_then() -> None:
     journal = Journal()
-    async with open_room(journal, places=1) as room:
+    async with open_room(journal, max_waiting=1) as room:
         loop = asyncio.get_running_loop()
         for _ in range(3):
             began = loop.time()
-            assert await ask(room, journal.open(), 0.1) == (None, Outcome.FALLBACK)
+            assert await ask(room, journal.open(), 0.1) == (None, ReplyOutcome.FALLBACK)
             assert 0.09 <= loop.time() - began < 20
-        assert await ask(room, journal.open(), -1.0) == (None, Outcome.FALLBACK)
+        assert await ask(room, journal.open(), -1.0) == (None, ReplyOutcome.FALLBACK)
 
 
 async def test_beyond_the_limit_no_more_senders_wait() -> None:
     journal = Journal()
-    async with open_room(journal, places=2) as room:
+    async with open_room(journal, max_waiting=2) as room:
         inside = [ask(room, journal.open()) for _ in range(2)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert await asyncio.wait_for(ask(room, journal.open()), 2) == (None, Outcome.FALLBACK)
+        assert await asyncio.wait_for(ask(room, journal.open()), 2) == (None, ReplyOutcome.FALLBACK)
         assert not any(one.done() for one in inside)
         for one in inside:
             one.cancel()
@@ -148,22 +148,22 @@ async def test_beyond_the_limit_no_more_senders_wait() -> None:
 
 async def test_who_leaves_frees_the_place() -> None:
     journal = Journal()
-    async with open_room(journal, places=1) as room:
+    async with open_room(journal, max_waiting=1) as room:
         leaves = asyncio.Event()
 
         async def receive() -> dict[str, Any]:
             await leaves.wait()
             return {"type": "http.disconnect"}
 
-        first = asyncio.create_task(room.ask(Question(journal.open(), is_new=True), 60, receive))
+        first = asyncio.create_task(room.ask(PendingReply(journal.open(), is_new=True), 60, receive))
         await asyncio.sleep(0)
         leaves.set()
-        assert await first == (None, Outcome.GONE)
+        assert await first == (None, ReplyOutcome.GONE)
         event_id = journal.open()
         journal.end(event_id, YES)
 
         async def is_in() -> bool:
-            return bool(await ask(room, event_id, is_new=False) == (YES, Outcome.ANSWERED))
+            return bool(await ask(room, event_id, is_new=False) == (YES, ReplyOutcome.ANSWERED))
 
         await eventually(is_in)
 
@@ -174,11 +174,11 @@ async def test_closing_answers_every_waiting_sender_in_time() -> None:
         asked = ask(room, journal.open(), 60)
         await asyncio.sleep(0)
         room.close(0.1)
-        assert await asyncio.wait_for(asked, 300) == (None, Outcome.FALLBACK)
-        assert await asyncio.wait_for(ask(room, journal.open(), 60), 300) == (None, Outcome.FALLBACK)
+        assert await asyncio.wait_for(asked, 300) == (None, ReplyOutcome.FALLBACK)
+        assert await asyncio.wait_for(ask(room, journal.open(), 60), 300) == (None, ReplyOutcome.FALLBACK)
 
 
-@pytest.mark.parametrize("trouble", [JournalUnavailable("away"), RuntimeError("a surprise")])
+@pytest.mark.parametrize("trouble", [DatabaseUnavailable("away"), RuntimeError("a surprise")])
 async def test_a_journal_that_was_away_is_asked_again(trouble: Exception) -> None:
     journal = Journal()
     async with open_room(journal) as room:
@@ -188,15 +188,15 @@ async def test_a_journal_that_was_away_is_asked_again(trouble: Exception) -> Non
         await eventually(lambda: journal.looks > 1)
         journal.trouble = None
         journal.end(event_id, YES)
-        assert await asked == (YES, Outcome.ANSWERED)
+        assert await asked == (YES, ReplyOutcome.ANSWERED)
 
 
 async def test_what_is_heard_of_others_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline, "_REMEMBERED", 3)
-    room = WaitingRoom(Journal().find, places=1)
+    monkeypatch.setattr(reply_waiter, "_MAX_RECENT", 3)
+    room = ReplyWaiter(Journal().find, max_waiting=1)
     for _ in range(10):
-        room.hear(str(uuid4()))
-    room.hear("no id")
+        room.on_notification(str(uuid4()))
+    room.on_notification("no id")
     assert len(room._heard) == 3
 
 
@@ -209,10 +209,10 @@ def settings(folder: Path, **keys: object) -> Any:
 
 def test_what_is_not_set_follows_from_the_provider(tmp_path: Path) -> None:
     policy = inline_policy(settings(tmp_path, mode="inline"), "stripe")
-    recipe = find("stripe")
+    recipe = find_recipe("stripe")
     assert policy is not None
     assert policy.within_s == pytest.approx(recipe.answer_within_s * 0.7 if recipe.answer_within_s else 2.0)
-    assert (policy.fallback, policy.stops >= {403, 406, 410}) == (None, True)
+    assert (policy.fallback, policy.forbidden_statuses >= {403, 406, 410}) == (None, True)
     assert inline_policy(settings(tmp_path), "stripe") is None
     assert inline_sources(settings(tmp_path)) == {}
     assert set(inline_sources(settings(tmp_path, mode="inline"))) == {"stripe"}
@@ -241,8 +241,8 @@ def test_an_impossible_policy_is_named_with_its_fix(
 ) -> None:
     from dataclasses import replace
 
-    recipe = replace(find("stripe"), answer_within_s=10.0, stop_statuses=frozenset({409}))
-    monkeypatch.setattr(inline, "recipe_of", lambda _source, _provider: recipe)
+    recipe = replace(find_recipe("stripe"), answer_within_s=10.0, stop_statuses=frozenset({409}))
+    monkeypatch.setattr(reply_waiter, "find_source_recipe", lambda _source, _provider: recipe)
     with pytest.raises(ConfigError) as caught:
         inline_policy(settings(tmp_path, mode="inline", **keys), "stripe")
     for word in words:

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from boathook.domain.errors import JournalUnavailable, Overloaded, RegistryChanged, RowRefused
-from boathook.domain.model import Accepted, Duplicate, Grade, NewDelivery, NewEvent, Origin, Receipt
-from boathook.inbound.intake import Intake
+from boathook.domain.errors import DatabaseUnavailable, Overloaded, RoutesChanged, ValueRejected
+from boathook.domain.model import Accepted, Duplicate, NewDelivery, NewEvent, Origin, ProofStrength, Receipt
+from boathook.ingest.intake import Intake
 from tests.support import eventually
 
 
@@ -23,7 +23,7 @@ def event(key: str, body: bytes = b"{}", *, deliveries: tuple[NewDelivery, ...] 
         dedup_key=key,
         key_hash=UUID(bytes=digest[:16]),
         replay_hash=None,
-        grade=Grade.BODY,
+        grade=ProofStrength.BODY,
         origin=Origin.RECEIVED,
         headers="{}",
         content_type="application/json",
@@ -72,15 +72,15 @@ async def test_what_arrives_during_a_commit_forms_the_next_one():
 
 
 async def test_one_bad_event_fails_alone():
-    shelf = Shelf(lambda one: RowRefused("a row that cannot be") if one.dedup_key == "bad" else Accepted(one.id))
+    shelf = Shelf(lambda one: ValueRejected("a row that cannot be") if one.dedup_key == "bad" else Accepted(one.id))
     intake = Intake(shelf)
     await intake.start()
     results = await hand_in(intake, *[event(key) for key in ("a", "b", "bad", "c", "d")])
-    assert [isinstance(result, RowRefused) for result in results] == [False, False, True, False, False]
+    assert [isinstance(result, ValueRejected) for result in results] == [False, False, True, False, False]
     await intake.drain()
 
 
-@pytest.mark.parametrize("error", [JournalUnavailable("away"), RegistryChanged("routes"), RuntimeError("surprise")])
+@pytest.mark.parametrize("error", [DatabaseUnavailable("away"), RoutesChanged("routes"), RuntimeError("surprise")])
 async def test_an_error_of_the_whole_batch_reaches_every_request_and_the_lane_continues(error: Exception):
     failing = [True]
     shelf = Shelf(lambda one: error if failing else Accepted(one.id))
@@ -137,8 +137,8 @@ async def test_after_an_outage_no_copy_is_answered_from_memory_of_the_time_befor
     intake = Intake(shelf)
     await intake.start()
     await intake.accept(event("a"))
-    answers.append(JournalUnavailable("it fails over to an older state"))
-    with pytest.raises(JournalUnavailable):
+    answers.append(DatabaseUnavailable("it fails over to an older state"))
+    with pytest.raises(DatabaseUnavailable):
         await intake.accept(event("b"))
     await intake.accept(event("a"))
     assert shelf.batches == [["a"], ["b"], ["a"]]
@@ -147,7 +147,7 @@ async def test_after_an_outage_no_copy_is_answered_from_memory_of_the_time_befor
 
 async def test_memory_is_bounded_and_the_youngest_stay():
     shelf = Shelf()
-    intake = Intake(shelf, remembered=2)
+    intake = Intake(shelf, dedup_cache_size=2)
     await intake.start()
     for key in "abcde":
         await intake.accept(event(key))
@@ -175,7 +175,7 @@ async def test_only_owed_work_is_announced():
     async def announce() -> None:
         announced.append(1)
 
-    intake = Intake(Shelf(lambda one: Accepted(one.id, is_owed=bool(one.deliveries))), announce=announce)
+    intake = Intake(Shelf(lambda one: Accepted(one.id, has_deliveries=bool(one.deliveries))), announce=announce)
     await intake.start()
     await intake.accept(event("nobody's"))
     await asyncio.sleep(0)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from boathook.domain.errors import JournalUnavailable, Overloaded, RowRefused, SpoolUnavailable
+from boathook.domain.errors import DatabaseUnavailable, Overloaded, SpoolUnavailable, ValueRejected
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
-from boathook.inbound import intake as intake_module
-from boathook.inbound.intake import Intake, Mode
-from boathook.inbound.records import UNROUTED, decode, encode
-from boathook.spool.shelf import Bounds, Segment, Shelf
+from boathook.ingest import intake as intake_module
+from boathook.ingest.intake import Intake, Mode
+from boathook.ingest.spool_records import UNROUTED, decode, encode
+from boathook.spool.segment_store import Segment, SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 from tests.support import eventually
 from tests.unit.test_intake import event
 
-SMALL = Bounds(segment_bytes=4096, max_disk_used=1.0)
+SMALL = SpoolLimits(segment_bytes=4096, max_disk_used=1.0)
 
 
 class Journal:
@@ -38,14 +38,14 @@ class Journal:
         try:
             await asyncio.wait_for(self.hangs.wait(), within_s)
         except TimeoutError:
-            raise JournalUnavailable("too late") from None
+            raise DatabaseUnavailable("too late") from None
         if self.is_away:
-            raise JournalUnavailable("away")
+            raise DatabaseUnavailable("away")
         if self.refused & {one.dedup_key for one in batch}:
-            raise RowRefused("a row that cannot be")
+            raise ValueRejected("a row that cannot be")
         receipts = [self._store(one) for one in batch]
         if self.loses_answers:
-            raise JournalUnavailable("the connection was lost during the commit")
+            raise DatabaseUnavailable("the connection was lost during the commit")
         return receipts
 
     def _store(self, one: NewEvent) -> Receipt:
@@ -71,7 +71,7 @@ async def intake(journal: Journal, tmp_path: Path) -> AsyncIterator[Intake]:
 
 
 def make(journal: Journal, folder: Path, **more: object) -> Intake:
-    return Intake(journal, spool=Spool(Shelf(folder, SMALL)), within_s=0.2, **more)
+    return Intake(journal, spool=Spool(SegmentStore(folder, SMALL)), within_s=0.2, **more)
 
 
 async def back(intake: Intake) -> None:
@@ -96,13 +96,13 @@ async def test_events_are_taken_while_the_journal_is_away_and_brought_back_in_or
 
 async def test_no_segment_is_read_while_the_journal_is_away(intake: Intake, journal: Journal, monkeypatch):
     reads: list[bool] = []
-    read = Shelf.oldest
+    read = SegmentStore.oldest
 
-    def noted(shelf: Shelf) -> Segment | None:
+    def noted(shelf: SegmentStore) -> Segment | None:
         reads.append(journal.is_away)
         return read(shelf)
 
-    monkeypatch.setattr(Shelf, "oldest", noted)
+    monkeypatch.setattr(SegmentStore, "oldest", noted)
     journal.is_away = True
     await intake.accept(event("0"))
     offers = journal.offers
@@ -214,7 +214,7 @@ async def test_an_event_that_can_never_be_stored_stands_in_nobodys_way(
     await back(intake)
     assert journal.order == ["a", "b"]
     assert len(list((tmp_path / "refused").iterdir())) == 1
-    with pytest.raises(RowRefused):  # and while the journal is there, its sender is told
+    with pytest.raises(ValueRejected):  # and while the journal is there, its sender is told
         await intake.accept(event("worse"))
 
 
@@ -231,7 +231,7 @@ async def test_a_queue_that_is_full_is_emptied_into_the_spool(journal: Journal, 
 
 
 async def test_a_full_spool_refuses_and_nothing_that_it_took_is_lost(journal: Journal, tmp_path: Path):
-    spool = Spool(Shelf(tmp_path, Bounds(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)))
+    spool = Spool(SegmentStore(tmp_path, SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)))
     intake = Intake(journal, spool=spool, within_s=0.2)
     await intake.start()
     journal.is_away = True
@@ -293,9 +293,9 @@ async def test_without_a_spool_those_who_wait_are_told(journal: Journal):
     intake = Intake(journal)
     await intake.start()
     journal.is_away = True
-    with pytest.raises(JournalUnavailable):
+    with pytest.raises(DatabaseUnavailable):
         await intake.accept(event("a"))
-    assert not intake.takes_without_journal
+    assert not intake.accepts_without_database
     await intake.drain()
 
 
@@ -304,7 +304,7 @@ async def test_whatever_the_journal_does_all_are_stored_once_and_in_order(
     seed: int, journal: Journal, tmp_path: Path, monkeypatch
 ):
     print(f"seed {seed}")  # noqa: T201 - what repeats the run
-    monkeypatch.setattr(intake_module, "_PAUSE_S", (0.005, 0.01, 0.05, 0.2, 1.0))
+    monkeypatch.setattr(intake_module, "_DRAIN_BACKOFF_S", (0.005, 0.01, 0.05, 0.2, 1.0))
     dice = random.Random(seed)
     intake = make(journal, tmp_path)
     await intake.start()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.inbound import items, naming
-from boathook.inbound.places import Header, Json
-from boathook.inbound.providers.recipe import BodyForm, EventId, EventType, Items
-from boathook.inbound.verdict import Reason, Rejected, Verified
+from boathook.domain.verification import Reason, Rejected, Verified
+from boathook.providers.recipe import BatchItems, BodyFormat, EventId, EventType
+from boathook.providers.selectors import Header, Json
+from boathook.verification import batch_items, dedup_key
 from tests.support import too_dear
 from tests.unit.recipe_factory import SIGNED, recipe, source
 from tests.unit.verifier_factory import NOW, request
@@ -20,14 +20,14 @@ from tests.unit.verifier_factory import NOW, request
 KEY = "geheim"
 LIST = recipe(
     SIGNED,
-    id=EventId(places=(Json("batch_id"),)),
-    type=EventType(places=(Json("kind"),)),
-    items=Items(
+    id=EventId(selectors=(Json("batch_id"),)),
+    type=EventType(selectors=(Json("kind"),)),
+    items=BatchItems(
         paths=("events.*",),
-        id=EventId(places=(Json("id"),)),
-        type=EventType(places=((Json("resource"), Json("action")),)),
+        id=EventId(selectors=(Json("id"),)),
+        type=EventType(selectors=((Json("resource"), Json("action")),)),
     ),
-    body=BodyForm.ANY,
+    body=BodyFormat.ANY,
 )
 
 
@@ -80,17 +80,17 @@ def test_a_batch_without_items_is_a_plain_event(document):
 
 def test_what_is_no_json_is_a_plain_event_where_that_may_be():
     assert judge(LIST, b"not json").items == ()
-    refused = judge(replace(LIST, body=BodyForm.JSON), b"not json")
+    refused = judge(replace(LIST, body=BodyFormat.JSON), b"not json")
     assert (refused.status, refused.reason) == (400, Reason.BODY_MALFORMED)
 
 
 def test_several_paths_with_several_stars():
     deep = replace(
         LIST,
-        items=Items(
+        items=BatchItems(
             paths=("entry.*.changes.*", "entry.*.messaging.*"),
-            id=EventId(places=(Json("id"), Json("mid"))),
-            type=EventType(places=(Json("field"),), keys_besides=("id", "mid", "sender")),
+            id=EventId(selectors=(Json("id"), Json("mid"))),
+            type=EventType(selectors=(Json("field"),), first_key_except=("id", "mid", "sender")),
         ),
     )
     document = {
@@ -110,7 +110,9 @@ def test_several_paths_with_several_stars():
 def test_an_array_as_the_whole_body_and_a_header_as_the_type():
     whole = replace(
         LIST,
-        items=Items(paths=("*",), id=EventId(places=(Json("id"),)), type=EventType(places=(Header("x-topic"),))),
+        items=BatchItems(
+            paths=("*",), id=EventId(selectors=(Json("id"),)), type=EventType(selectors=(Header("x-topic"),))
+        ),
     )
     verdict = judge(whole, [{"id": "a"}, {"id": "b"}], **{"x-topic": "t"})
     assert [(item.path, item.type) for item in verdict.items] == [("0", "t"), ("1", "t")]
@@ -119,7 +121,7 @@ def test_an_array_as_the_whole_body_and_a_header_as_the_type():
 
 # Keys.
 
-NAMELESS = replace(LIST, items=Items(paths=("events.*",)), type=EventType())
+NAMELESS = replace(LIST, items=BatchItems(paths=("events.*",)), type=EventType())
 
 
 def test_an_item_without_an_id_is_known_by_its_content_however_it_is_written():
@@ -142,7 +144,7 @@ def test_an_items_key_is_never_that_of_a_whole_request():
 def test_mutant_without_its_prefix_an_item_could_take_a_requests_key(monkeypatch):
     item = judge(LIST, {"events": [{"id": "e1"}]}).items[0]
     assert judge(LIST, {"batch_id": "e1"}).dedup_key != item.dedup_key
-    monkeypatch.setattr(items, "KEY_PREFIX", "")
+    monkeypatch.setattr(batch_items, "KEY_PREFIX", "")
     item = judge(LIST, {"events": [{"id": "e1"}]}).items[0]
     assert judge(LIST, {"batch_id": "e1"}).dedup_key == item.dedup_key
 
@@ -173,7 +175,7 @@ def test_what_may_differ_between_sendings_changes_neither_digest_nor_key():
 def test_what_surrounds_an_item_tells_it_from_another_with_the_same_content():
     around = replace(
         NAMELESS,
-        items=Items(paths=("entry.*.changes.*", "entry.*.notes.*"), around={"entry.*.changes.*": ("id", "time")}),
+        items=BatchItems(paths=("entry.*.changes.*", "entry.*.notes.*"), around={"entry.*.changes.*": ("id", "time")}),
     )
     change = {"field": "name"}
 
@@ -191,7 +193,7 @@ def test_what_surrounds_an_item_tells_it_from_another_with_the_same_content():
 
 def test_where_the_same_bytes_may_tell_of_something_else_only_the_moment_names_them():
     repeating = replace(
-        NAMELESS, id=EventId(is_repeatable=True), items=Items(paths=("events.*",), id=EventId(is_repeatable=True))
+        NAMELESS, id=EventId(is_repeatable=True), items=BatchItems(paths=("events.*",), id=EventId(is_repeatable=True))
     )
     document = {"events": [{"a": 1}, {"a": 1}]}
     first, again, later = judge(repeating, document), judge(repeating, document), judge(repeating, document, NOW + 1)
@@ -202,17 +204,17 @@ def test_where_the_same_bytes_may_tell_of_something_else_only_the_moment_names_t
     first, later = judge(plain, document), judge(plain, document, NOW + 1)
     assert first.dedup_key != later.dedup_key
     assert first.replay_material is None
-    named = replace(plain, id=EventId(places=(Json("id"),), is_repeatable=True))
+    named = replace(plain, id=EventId(selectors=(Json("id"),), is_repeatable=True))
     assert judge(named, {"id": "e"}).dedup_key == judge(named, {"id": "e"}, NOW + 1).dedup_key == "e"
 
 
 def test_one_body_under_several_types_is_several_events_where_the_recipe_says_so():
-    apart = recipe(SIGNED, type=EventType(places=(Header("x-topic"),), tells_apart=True))
+    apart = recipe(SIGNED, type=EventType(selectors=(Header("x-topic"),), is_part_of_replay_key=True))
     created, paid = (judge(apart, {"id": 1}, **{"x-topic": topic}) for topic in ("created", "paid"))
     assert created.dedup_key != paid.dedup_key
     assert created.replay_material != paid.replay_material
     assert created == judge(apart, {"id": 1}, **{"x-topic": "created"})
-    together = replace(apart, type=EventType(places=(Header("x-topic"),)))
+    together = replace(apart, type=EventType(selectors=(Header("x-topic"),)))
     created, paid = (judge(together, {"id": 1}, **{"x-topic": topic}) for topic in ("created", "paid"))
     assert (created.dedup_key, created.replay_material) == (paid.dedup_key, paid.replay_material)
 
@@ -235,15 +237,15 @@ def test_one_body_under_several_types_is_several_events_where_the_recipe_says_so
     ],
 )
 def test_the_first_key_besides_some_may_name_the_type(body, type):
-    made = recipe(SIGNED, type=EventType(keys_besides=("update_id",)), body=BodyForm.ANY)
+    made = recipe(SIGNED, type=EventType(first_key_except=("update_id",)), body=BodyFormat.ANY)
     assert judge(made, body).type == type
 
 
 def test_a_type_may_be_read_by_a_function_that_may_fail():
-    def read(facts):
-        return facts.document["kinds"][0]
+    def read(reader):
+        return reader.document["kinds"][0]
 
-    made = recipe(SIGNED, type=EventType(places=(Json("kind"),), read=read), body=BodyForm.ANY)
+    made = recipe(SIGNED, type=EventType(selectors=(Json("kind"),), read=read), body=BodyFormat.ANY)
     assert judge(made, {"kind": "k", "kinds": ["x"]}).type == "k"
     assert judge(made, {"kinds": ["x"]}).type == "x"
     for body in (b"{}", b"[]", b"", b'{"kinds":7}'):
@@ -254,9 +256,9 @@ def test_a_type_may_be_read_by_a_function_that_may_fail():
 
 
 def test_ten_thousand_items_are_taken_and_one_more_is_refused():
-    most = judge(NAMELESS, {"events": list(range(items.MAX_ITEMS))})
-    assert len(most.items) == items.MAX_ITEMS == 10_000
-    verdict = judge(NAMELESS, {"events": list(range(items.MAX_ITEMS + 1))})
+    most = judge(NAMELESS, {"events": list(range(batch_items.MAX_ITEMS))})
+    assert len(most.items) == batch_items.MAX_ITEMS == 10_000
+    verdict = judge(NAMELESS, {"events": list(range(batch_items.MAX_ITEMS + 1))})
     assert isinstance(verdict, Rejected)
     assert (verdict.status, verdict.reason) == (413, Reason.BODY_TOO_LARGE)
     assert "more than 10000 items" in verdict.detail
@@ -298,5 +300,5 @@ def test_items_with_different_ids_have_different_storable_keys(names):
 @given(st.text(max_size=40))
 def test_no_id_takes_a_key_that_boathook_makes(name):
     for own in ("sha256:", "fields:", "item:", "moment:", "id:"):
-        assert not naming.key_of(own + name).startswith(own) or own == "id:"
-    assert naming.key_of(name) != naming.key_of("id:" + name)
+        assert not dedup_key.make_dedup_key(own + name).startswith(own) or own == "id:"
+    assert dedup_key.make_dedup_key(name) != dedup_key.make_dedup_key("id:" + name)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.domain.json_text import DEEPEST, LONGEST, Laid, NoJson, lay_out
+from boathook.domain.json_text import MAX_DEPTH, MAX_LENGTH, FormattedJson, InvalidJson, format_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -15,9 +15,9 @@ VALUES = st.recursive(
 )
 
 
-def laid(text: str, **more: bool) -> Laid:
-    found = lay_out(text, **more)
-    assert isinstance(found, Laid), found
+def laid(text: str, **more: bool) -> FormattedJson:
+    found = format_json(text, **more)
+    assert isinstance(found, FormattedJson), found
     return found
 
 
@@ -35,7 +35,7 @@ def test_it_takes_for_json_what_python_does(text):
     try:
         json.loads(text, parse_constant=refuse)
     except ValueError:
-        assert isinstance(lay_out(text), NoJson)
+        assert isinstance(format_json(text), InvalidJson)
     else:
         assert laid(text).text
 
@@ -58,13 +58,13 @@ def test_ten_thousand_levels_are_laid_out_without_filling_memory():
     found = laid("[" * 10_000 + "]" * 10_000)
     assert found.is_deep
     assert len(found.text) < 10 * 10_000
-    assert laid("[" * DEEPEST + "]" * DEEPEST).is_deep is False
+    assert laid("[" * MAX_DEPTH + "]" * MAX_DEPTH).is_deep is False
 
 
 def test_what_would_fill_memory_is_cut():
-    found = laid("[" * DEEPEST + "1," * 100_000, is_whole=False)
+    found = laid("[" * MAX_DEPTH + "1," * 100_000, is_whole=False)
     assert found.is_cut
-    assert len(found.text) < LONGEST + 1_000
+    assert len(found.text) < MAX_LENGTH + 1_000
 
 
 @pytest.mark.parametrize("cut", range(1, 38))
@@ -76,5 +76,5 @@ def test_the_beginning_of_a_longer_text_may_end_anywhere(cut):
 
 
 def test_what_is_no_json_says_where():
-    assert lay_out('{"a":1,}') == NoJson("} stands where key was expected", 7)
-    assert isinstance(lay_out('{"a":1', is_whole=True), NoJson)
+    assert format_json('{"a":1,}') == InvalidJson("} found where key was expected", 7)
+    assert isinstance(format_json('{"a":1', is_whole=True), InvalidJson)

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boathook.domain.errors import ConfigError
-from boathook.inbound.providers.proofs import Jwt
-from boathook.inbound.proving import jwt
-from boathook.inbound.proving.jwt import JwtCheck
-from boathook.inbound.proving.keyring import KeyRing
-from boathook.inbound.proving.tokens import Proven
-from boathook.inbound.verdict import KeyWanted, Reason, Rejected, SourceSpec
+from boathook.domain.verification import KeyRequired, Reason, Rejected, SourceSpec
+from boathook.providers.schemes import Jwt
+from boathook.verification import jwt
+from boathook.verification.jwt import JwtCheck
+from boathook.verification.keyring import KeyRing
+from boathook.verification.tokens import ValidProof
 from tests.support import examples
 from tests.unit.verifier_factory import NOW, request
 
@@ -33,8 +33,8 @@ def private():
     return rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
 
 
-def judge_hash(claims, facts):
-    fits = claims.get("sha256") == hashlib.sha256(facts.request.body).hexdigest()
+def judge_hash(claims, reader):
+    fits = claims.get("sha256") == hashlib.sha256(reader.request.body).hexdigest()
     return None if fits else "the token is for another body"
 
 
@@ -72,11 +72,11 @@ def sent(text, body=BODY, header="x-token"):
 def test_a_token_with_a_shared_secret_proves_the_body_it_names():
     check = check_of()
     text = SHORT_KEY_TOKEN
-    assert check.check(sent(text), NOW) == Proven(NOW)
+    assert check.check(sent(text), NOW) == ValidProof(NOW)
     assert check.check(sent(text, BODY + b" "), NOW).detail == "the token is for another body"
     assert check_of(secrets=("another",)).check(sent(text), NOW).reason is Reason.SIGNATURE_MISMATCH
-    assert check_of(secrets=("another", SECRET)).check(sent(text), NOW) == Proven(NOW)
-    assert check.evidence == {"x-token"}
+    assert check_of(secrets=("another", SECRET)).check(sent(text), NOW) == ValidProof(NOW)
+    assert check.proof_headers == {"x-token"}
 
 
 def by_hand(claims, header, secret=b"short", digest="sha256"):
@@ -93,7 +93,7 @@ def test_the_header_and_its_prefix_must_be_there():
     check = check_of(prefix="Bearer ")
     assert check.check(request(BODY, {}), NOW).reason is Reason.SIGNATURE_MISSING
     assert check.check(sent(SHORT_KEY_TOKEN), NOW).reason is Reason.SIGNATURE_MISSING
-    assert check.check(sent("bearer " + SHORT_KEY_TOKEN), NOW) == Proven(NOW)
+    assert check.check(sent("bearer " + SHORT_KEY_TOKEN), NOW) == ValidProof(NOW)
 
 
 # Algorithms.
@@ -109,7 +109,7 @@ def test_an_unsigned_token_is_refused():
 def test_an_algorithm_is_the_recipes_word_and_not_the_tokens():
     text = by_hand(CLAIMS, {"alg": "HS512"}, digest="sha512")
     assert check_of().check(sent(text), NOW).reason is Reason.UNKNOWN_SCHEME
-    assert check_of(algorithms=("HS512",)).check(sent(text), NOW) == Proven(NOW)
+    assert check_of(algorithms=("HS512",)).check(sent(text), NOW) == ValidProof(NOW)
 
 
 def test_a_public_key_does_not_serve_as_a_shared_secret(private):
@@ -133,10 +133,10 @@ def test_mutant_where_the_token_chose_the_algorithm_the_public_key_would_forge(p
     # What would be wrong: the published key among the shared secrets, and no look at its form.
     check._secrets = (public.decode(),)
     check._jws._algorithms["HS256"] = NoLook()
-    assert check.check(sent(forged), NOW) == Proven(NOW)
+    assert check.check(sent(forged), NOW) == ValidProof(NOW)
 
 
-class NoLook(jwt._AnyLength):
+class NoLook(jwt._AnyKeyLength):
     """HMAC without PyJWT's refusal of keys that look like public ones."""
 
     def __init__(self):
@@ -164,10 +164,10 @@ def test_a_key_set_is_wanted_and_then_used(private):
     ring = KeyRing()
     check = public_check(ring)
     one = sent("Bearer " + token(private, "one"), header="authorization")
-    assert check.evidence == frozenset()
-    assert check.check(one, NOW) == KeyWanted(url=KEY_SET)
+    assert check.proof_headers == frozenset()
+    assert check.check(one, NOW) == KeyRequired(url=KEY_SET)
     ring.put(KEY_SET, key_set(private), NOW)
-    assert check.check(one, NOW) == Proven(NOW)
+    assert check.check(one, NOW) == ValidProof(NOW)
 
 
 def test_an_unknown_key_id_fetches_again_but_at_most_once_a_minute(private):
@@ -176,9 +176,9 @@ def test_an_unknown_key_id_fetches_again_but_at_most_once_a_minute(private):
     ring.put(KEY_SET, key_set(private, kid="old"), NOW)
     one = sent("Bearer " + token(private, "new"), header="authorization")
     assert check.check(one, NOW + 59).reason is Reason.SIGNATURE_MISMATCH
-    assert check.check(one, NOW + 61) == KeyWanted(url=KEY_SET)
+    assert check.check(one, NOW + 61) == KeyRequired(url=KEY_SET)
     ring.put(KEY_SET, key_set(private, kid="new"), NOW + 61)
-    assert check.check(one, NOW + 61) == Proven(NOW)
+    assert check.check(one, NOW + 61) == ValidProof(NOW)
 
 
 def test_mutant_without_the_minute_every_forged_key_id_would_fetch(monkeypatch, private):
@@ -186,7 +186,7 @@ def test_mutant_without_the_minute_every_forged_key_id_would_fetch(monkeypatch, 
     ring.put(KEY_SET, key_set(private, kid="old"), NOW)
     one = sent("Bearer " + token(private, "new"), header="authorization")
     monkeypatch.setattr(jwt, "REFETCH_S", -1.0)
-    assert public_check(ring).check(one, NOW) == KeyWanted(url=KEY_SET)
+    assert public_check(ring).check(one, NOW) == KeyRequired(url=KEY_SET)
 
 
 def test_keys_of_another_kind_use_or_strength_are_passed_over(private):
@@ -236,7 +236,7 @@ def test_times_and_issuer_are_judged(changes, reason):
 
 def test_the_sources_own_tolerance_counts():
     one = sent(by_hand(CLAIMS | {"exp": NOW - 20}, {"alg": "HS256"}))
-    assert check_of().check(one, NOW) == Proven(NOW)
+    assert check_of().check(one, NOW) == ValidProof(NOW)
     assert check_of(spec={"tolerance_s": 10}).check(one, NOW).reason is Reason.TIMESTAMP_TOO_OLD
 
 
@@ -244,13 +244,13 @@ def test_a_token_without_an_end_needs_a_recipe_that_allows_it():
     claims = {key: value for key, value in CLAIMS.items() if key != "exp"}
     one = sent(by_hand(claims, {"alg": "HS256"}))
     assert check_of().check(one, NOW).reason is Reason.TIMESTAMP_MISSING
-    assert check_of(must_expire=False).check(one, NOW) == Proven(NOW)
+    assert check_of(must_expire=False).check(one, NOW) == ValidProof(NOW)
 
 
 def test_mutant_without_the_times_an_old_token_would_hold(monkeypatch):
     one = sent(by_hand(CLAIMS | {"exp": NOW - 9_999}, {"alg": "HS256"}))
     monkeypatch.setattr(JwtCheck, "_judge_times", lambda *_: None)
-    assert check_of().check(one, NOW) == Proven(NOW)
+    assert check_of().check(one, NOW) == ValidProof(NOW)
 
 
 def test_a_judge_that_stumbles_is_a_refusal():

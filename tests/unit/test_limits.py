@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.inbound import limits
-from boathook.inbound.limits import LIGHT, Connections, Rate, client_address, client_key
-from boathook.server.gateway import affordable
+from boathook.http import limits
+from boathook.http.limits import LIGHT_CLIENT_CONNECTIONS, ConnectionLimiter, RateLimiter, client_address, client_key
+from boathook.server.gateway import limit_connections
 
 OURS = (ip_network("10.0.0.0/8"), ip_network("fd00::/8"))
 
 
 def test_a_burst_passes_and_then_the_rate_counts():
-    rate = Rate(10, 3)
+    rate = RateLimiter(10, 3)
     assert [rate.wait_s("a", 0.0) for _ in range(3)] == [0, 0, 0]
     assert rate.wait_s("a", 0.0) == pytest.approx(0.1)
     assert rate.wait_s("b", 0.0) == 0
@@ -25,7 +25,7 @@ def test_a_burst_passes_and_then_the_rate_counts():
 
 @given(st.floats(0.5, 1000), st.integers(1, 50), st.lists(st.floats(0, 0.5), min_size=1, max_size=200))
 def test_never_more_than_burst_and_rate_pass(per_second: float, burst: int, gaps: list[float]):
-    rate, now, passed = Rate(per_second, burst), 0.0, 0
+    rate, now, passed = RateLimiter(per_second, burst), 0.0, 0
     for gap in gaps:
         now += gap
         passed += rate.wait_s("x", now) == 0
@@ -34,7 +34,7 @@ def test_never_more_than_burst_and_rate_pass(per_second: float, burst: int, gaps
 
 @given(st.floats(0.5, 100), st.integers(1, 20))
 def test_who_waits_as_told_passes(per_second: float, burst: int):
-    rate, now = Rate(per_second, burst), 0.0
+    rate, now = RateLimiter(per_second, burst), 0.0
     for _ in range(burst * 3):
         now += rate.wait_s("x", now) + 1e-9
         if rate.wait_s("x", now) > 1e-6:
@@ -43,14 +43,14 @@ def test_who_waits_as_told_passes(per_second: float, burst: int):
 
 
 def test_memory_stays_bounded_whatever_clients_do():
-    rate = Rate(1, 5, most_keys=100)
+    rate = RateLimiter(1, 5, max_keys=100)
     for n in range(10_000):
         rate.wait_s(f"client-{n}", n / 1000)
         assert len(rate) <= 100
 
 
 def test_forgetting_hits_the_paid_up_first():
-    rate = Rate(1, 1, most_keys=10)
+    rate = RateLimiter(1, 1, max_keys=10)
     for n in range(9):
         rate.wait_s(f"old-{n}", 0.0)
     rate.wait_s("busy", 100.0)
@@ -59,7 +59,7 @@ def test_forgetting_hits_the_paid_up_first():
 
 
 def test_connections_are_counted_up_and_down():
-    connections = Connections(3, 2)
+    connections = ConnectionLimiter(3, 2)
     assert [connections.open("a"), connections.open("a"), connections.open("a")] == [True, True, False]
     assert connections.open("b") is True
     assert connections.open("c") is False
@@ -69,17 +69,17 @@ def test_connections_are_counted_up_and_down():
 
 
 def test_a_trusted_proxy_is_exempt_from_the_limit_for_one():
-    connections = Connections(10, 1)
+    connections = ConnectionLimiter(10, 1)
     assert [connections.open("10.0.0.1", is_exempt=True) for _ in range(5)] == [True] * 5
 
 
 class Idle:
     """A connection that waits for its client."""
 
-    def __init__(self, connections: Connections, client: str) -> None:
+    def __init__(self, connections: ConnectionLimiter, client: str) -> None:
         self._connections, self.client, self.is_open = connections, client, connections.open(client)
         if self.is_open:
-            connections.rest(client, self)
+            connections.mark_idle(client, self)
 
     def evict(self) -> None:
         self.is_open = False
@@ -90,7 +90,7 @@ class Idle:
 
 
 def test_when_all_are_open_the_largest_client_loses_the_idle_one_that_waited_longest():
-    connections = Connections(6, 4)
+    connections = ConnectionLimiter(6, 4)
     held = [Idle(connections, client) for client in "abbbbc"]
     assert Idle(connections, "d").is_open
     assert [one.is_open for one in held] == [True, False, True, True, True, True]
@@ -99,39 +99,39 @@ def test_when_all_are_open_the_largest_client_loses_the_idle_one_that_waited_lon
 
 
 def test_a_client_at_its_limit_loses_its_own():
-    connections = Connections(10, 2)
+    connections = ConnectionLimiter(10, 2)
     held = [Idle(connections, client) for client in "bbb"] + [Idle(connections, client) for client in "aaa"]
     assert [one.is_open for one in held] == [False, True, True, False, True, True]
 
 
 def test_a_connection_with_something_under_way_is_not_evicted():
-    connections = Connections(2, 2)
+    connections = ConnectionLimiter(2, 2)
     busy, idle = Idle(connections, "a"), Idle(connections, "b")
-    connections.wake("a", busy)
+    connections.mark_busy("a", busy)
     assert Idle(connections, "c").is_open
     assert (busy.is_open, idle.is_open) == (True, False)
-    connections.wake("c", idle)
+    connections.mark_busy("c", idle)
     connections.close("a")
     assert connections.total == 1
 
 
 def test_nothing_is_evicted_for_nobody():
-    connections = Connections(1, 2)
+    connections = ConnectionLimiter(1, 2)
     assert connections.open("a")
     assert not connections.open("b")
     assert connections.total == 1
 
 
 def test_an_eighth_of_the_places_is_for_clients_with_few():
-    connections = Connections(160, 1_000)
+    connections = ConnectionLimiter(160, 1_000)
     opened = sum(connections.open("attacker") for _ in range(200))
     assert opened == 140
-    assert connections.is_scarce
-    assert sum(connections.open("sender") for _ in range(200)) == LIGHT
+    assert connections.is_nearly_full
+    assert sum(connections.open("sender") for _ in range(200)) == LIGHT_CLIENT_CONNECTIONS
 
 
 def test_a_trusted_proxy_is_evicted_last_and_not_limited():
-    connections = Connections(32, 1)
+    connections = ConnectionLimiter(32, 1)
     proxy = "10.0.0.1"
     assert all(connections.open(proxy, is_exempt=True) for _ in range(30))
     first, other = Idle(connections, "b"), Idle(connections, "c")
@@ -156,7 +156,7 @@ def test_a_client_is_an_address_or_a_prefix(address: str, key: str):
 
 
 def _opened_from_one_prefix() -> int:
-    connections = Connections(4_096, 1_024)
+    connections = ConnectionLimiter(4_096, 1_024)
     return sum(connections.open(f"2001:db8::{n:x}") for n in range(4_096))
 
 
@@ -216,5 +216,5 @@ def test_a_gateway_has_as_many_connections_as_it_may_open_files(
     limits_set: list[tuple[int, tuple[int, int]]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda *given: limits_set.append(given))
-    assert affordable(4_096) == connections
+    assert limit_connections(4_096) == connections
     assert limits_set == ([] if raised is None else [(resource.RLIMIT_NOFILE, (raised, hard))])

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from boathook.admin.console import live as module
-from boathook.admin.console.live import Live, Reading
+from boathook.console import live as module
+from boathook.console.live import LiveState, StateUpdate
 from tests.support import eventually
 
 
@@ -30,13 +30,13 @@ def counting() -> Counting:
     return Counting()
 
 
-def made(counting: Counting, **more: int) -> Live:
-    return Live(counting.look, every_s=0.01, **more)
+def made(counting: Counting, **more: int) -> LiveState:
+    return LiveState(counting.look, max_age_s=0.01, **more)
 
 
 async def test_all_readers_share_one_producer(counting: Counting) -> None:
     live = made(counting)
-    readers = [live.readings("ann") for _ in range(10)]
+    readers = [live.updates("ann") for _ in range(10)]
     for _ in range(5):
         told = [await anext(reader) for reader in readers]
         assert all(told)
@@ -48,14 +48,14 @@ async def test_all_readers_share_one_producer(counting: Counting) -> None:
 
 async def test_a_slow_reader_is_told_the_newest_and_nothing_older(counting: Counting) -> None:
     live = made(counting)
-    assert await stale_readings(live, counting, live.readings("ann")) == 0
+    assert await stale_readings(live, counting, live.updates("ann")) == 0
 
 
 async def test_readers_who_queue_would_be_told_what_is_old(counting: Counting) -> None:
     """The mutant of the test above, without what it tests."""
     live = made(counting)
 
-    async def queueing() -> AsyncGenerator[Reading, None]:
+    async def queueing() -> AsyncGenerator[StateUpdate, None]:
         told: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
         publish = live._publish
 
@@ -71,21 +71,21 @@ async def test_readers_who_queue_would_be_told_what_is_old(counting: Counting) -
     assert await stale_readings(live, counting, queueing()) > 0
 
 
-async def stale_readings(live: Live, counting: Counting, readings: AsyncGenerator[Reading, None]) -> int:
+async def stale_readings(live: LiveState, counting: Counting, updates: AsyncGenerator[StateUpdate, None]) -> int:
     """Return how many states a reader is told that were old when it came back from being slow."""
-    await anext(readings)
+    await anext(updates)
     looks = counting.looks
     await eventually(lambda: counting.looks > looks + 5)
     newest, stale = live._number, 0
-    while (told := await anext(readings)) is not None and told[0] < newest:
+    while (told := await anext(updates)) is not None and told[0] < newest:
         stale += 1
-    await readings.aclose()
+    await updates.aclose()
     return stale
 
 
 async def test_nothing_is_produced_for_nobody(counting: Counting) -> None:
     live = made(counting)
-    reader = live.readings("ann")
+    reader = live.updates("ann")
     await anext(reader)
     producer = live._producer
     assert producer is not None
@@ -95,13 +95,13 @@ async def test_nothing_is_produced_for_nobody(counting: Counting) -> None:
 
 
 async def test_a_page_and_a_stream_share_a_look_that_is_still_good(counting: Counting) -> None:
-    live = Live(counting.look, every_s=60)
+    live = LiveState(counting.look, max_age_s=60)
     assert [await live.now() for _ in range(3)] == ["state 1"] * 3
 
 
 async def test_a_look_that_fails_is_followed_by_others(counting: Counting) -> None:
     live = made(counting)
-    reader = live.readings("ann")
+    reader = live.updates("ann")
     await anext(reader)
     counting.is_broken = True
     looks = counting.looks
@@ -115,28 +115,28 @@ async def test_a_look_that_fails_is_followed_by_others(counting: Counting) -> No
 async def test_a_state_that_stays_is_told_once_and_then_only_that_it_does(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(module, "HEARTBEAT_INTERVAL_S", 0.05)
     counting.is_still = True
     live = made(counting)
-    reader = live.readings("ann")
+    reader = live.updates("ann")
     assert [await anext(reader) for _ in range(3)] == [(1, "still"), None, None]
     await reader.aclose()
 
 
 async def test_readers_are_bounded(counting: Counting) -> None:
-    live = made(counting, most=2)
+    live = made(counting, max_readers=2)
     assert await rooms(live, ["ann", "bob"], asked="cid") == [True, True, False, True, True]
 
 
 async def test_one_person_cannot_take_the_places_of_all(counting: Counting) -> None:
-    live = made(counting, most=9, most_each=2)
+    live = made(counting, max_readers=9, max_per_operator=2)
     assert await rooms(live, ["ann", "ann"], asked="ann") == [True, True, False, True, True]
     assert await rooms(live, ["ann", "ann"], asked="bob") == [True] * 5
 
 
-async def rooms(live: Live, names: list[str], *, asked: str) -> list[bool]:
+async def rooms(live: LiveState, names: list[str], *, asked: str) -> list[bool]:
     """Return whether there is room for *asked* before, with each reader that comes, and with each that goes."""
-    readers = [live.readings(name) for name in names]
+    readers = [live.updates(name) for name in names]
     found = [live.has_room(asked)]
     for reader in readers:
         await anext(reader)

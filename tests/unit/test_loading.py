@@ -13,11 +13,11 @@ import pytest
 from boathook import config
 from boathook.cli.apps import tables
 from boathook.config import Settings
-from boathook.config.complaints import is_secret
+from boathook.config.validation_errors import is_secret
 from boathook.domain.errors import ConfigError
 from boathook.handlers.hooks import Hooks
+from boathook.observability.metrics import METRICS
 from boathook.server.loading import bind, load_app, load_apps, load_hooks, migrations_of, settings_of, with_apps
-from boathook.telemetry.metrics import METRICS
 
 _NUMBERS = itertools.count()
 
@@ -90,7 +90,7 @@ class TestTheListOfModules:
         )
 
     def test_a_module_stands_there_once(self):
-        assert "stands there twice" in complaint(lambda: config.load(overrides={"apps.load": ["a", "b", "a"]}))
+        assert "is listed twice" in complaint(lambda: config.load(overrides={"apps.load": ["a", "b", "a"]}))
 
     def test_it_may_come_from_the_environment(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("BOATHOOK_APPS_LOAD", "boathook.apps.billing,shop")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from boathook.domain.errors import InvalidValue
-from boathook.domain.moments import read_moment, read_span
+from boathook.domain.times import parse_duration, parse_time
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
@@ -20,11 +20,11 @@ NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
     ],
 )
 def test_so_long_ago(text, gone):
-    assert read_moment(text, NOW) == NOW - gone
+    assert parse_time(text, NOW) == NOW - gone
 
 
 def test_however_long_ago_it_is_a_moment():
-    assert read_moment("999999999w", NOW).year == 1976
+    assert parse_time("999999999w", NOW).year == 1976
 
 
 @pytest.mark.parametrize(
@@ -38,22 +38,22 @@ def test_however_long_ago_it_is_a_moment():
     ],
 )
 def test_a_moment_without_a_zone_is_in_utc(text, moment):
-    assert read_moment(text, NOW) == moment
+    assert parse_time(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2x", "-2h", "2026-13-01", "1969-12-31", "9999-12-31T23:59-12:00"])
 def test_what_is_none_is_refused_at_its_field(text):
     with pytest.raises(InvalidValue) as caught:
-        read_moment(text, NOW, "since")
+        parse_time(text, NOW, "since")
     assert caught.value.where == ("since",)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("2h", 7_200), (" 7 d ", 604_800), ("1w", 604_800)])
 def test_lengths_of_time(text, seconds):
-    assert read_span(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "7", "soon", "-1d", "1y", "2026-01-01", "1d2h"])
 def test_what_is_no_length_of_time_is_refused_with_an_example(text):
-    with pytest.raises(InvalidValue, match="write 90s, 2h, 7d or 1w"):
-        read_span(text)
+    with pytest.raises(InvalidValue, match="use 90s, 2h, 7d or 1w"):
+        parse_duration(text)

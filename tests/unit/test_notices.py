@@ -11,9 +11,9 @@ import pytest
 from aiosmtpd.smtp import SMTP, AuthResult
 from standardwebhooks.webhooks import Webhook
 
-from boathook.domain.telling import Bulletin, Kind, Told, collapse, show_length, show_number
-from boathook.outbound import notices
-from boathook.outbound.notifier import Notifier, NotSent, Sent
+from boathook.alerts import render
+from boathook.alerts.notifier import Notifier, SendFailed, Sent
+from boathook.domain.alert_message import AlertEntry, AlertMessage, AlertMessageKind, collapse, show_length, show_number
 from tests.alert_harness import SECRET, settings_of, webhook
 from tests.support import eventually
 from tests.unit.receivers import Authority, Receiver
@@ -24,15 +24,15 @@ HOSTILE = "<b>x</b> <!channel> @here `rm` *bold* _it_ [a](http://evil.example) \
 
 def one(**changes):
     fields = {
-        "id": "alm_1", "kind": Kind.FIRES, "rule": "dead_letters", "subject": "handler:pay", "severity": "critical",
+        "id": "alm_1", "kind": AlertMessageKind.FIRING, "rule": "dead_letters", "subject": "handler:pay", "severity": "critical",
         "summary": "{subject} has given up deliveries", "advice": "See why.", "page": "/console/dead",
         "value": 3.0, "worst": 3.0, "fired_at": NOW,
     }  # fmt: skip
-    return Told(**fields | changes)
+    return AlertEntry(**fields | changes)
 
 
 def bulletin(*told, home="https://hooks.example.com"):
-    return Bulletin("ntc_1", NOW, told or (one(),), home)
+    return AlertMessage("ntc_1", NOW, told or (one(),), home)
 
 
 def answering(body: bytes, status: str = "200 OK", head: str = ""):
@@ -65,13 +65,13 @@ class TestWebhook:
 
     async def test_a_status_that_is_no_success_is_a_failure_with_the_rest_it_asks_for(self):
         async with Receiver(script=answering(b"", "429 Slow", "retry-after: 77\r\n")) as receiver:
-            assert await send(webhook(receiver.url)) == NotSent("it answered 429", 77.0)
+            assert await send(webhook(receiver.url)) == SendFailed("response status 429", 77.0)
 
     async def test_a_redirect_is_not_followed(self):
         async with Receiver() as other:
             head = f"location: {other.url}\r\n"
             async with Receiver(script=answering(b"", "307 Temporary Redirect", head)) as receiver:
-                assert await send(webhook(receiver.url)) == NotSent("it answered 307")
+                assert await send(webhook(receiver.url)) == SendFailed("response status 307")
         assert other.requests == []
 
     async def test_whoever_answers_2xx_has_taken_it_however_much_follows(self):
@@ -80,23 +80,23 @@ class TestWebhook:
 
     async def test_a_failure_with_a_long_answer_is_a_failure(self):
         async with Receiver(script=answering(b"x" * 10_000_000, "500 No")) as receiver:
-            assert isinstance(await send(webhook(receiver.url)), NotSent)
+            assert isinstance(await send(webhook(receiver.url)), SendFailed)
 
     @pytest.mark.parametrize("asked", ["9" * 400, "1e999", "nan", "-5", "Fri, 31 Dec 1999 23:59:59 GMT", "\u0661"])
     async def test_no_wish_to_be_left_alone_is_too_strange(self, asked):
         head = f"retry-after: {asked}\r\n".encode().decode("latin-1")
         async with Receiver(script=answering(b"", "503 No", head)) as receiver:
             outcome = await send(webhook(receiver.url))
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
         assert 0 <= outcome.retry_after_s <= 3600
 
     async def test_a_fault_while_telling_is_a_failure_of_this_channel_and_nothing_else(self, monkeypatch):
-        monkeypatch.setattr(notices, "document", lambda _: 1 / 0)
-        assert await send(webhook("http://127.0.0.1:9999/x")) == NotSent("it could not be told: ZeroDivisionError")
+        monkeypatch.setattr(render, "document", lambda _: 1 / 0)
+        assert await send(webhook("http://127.0.0.1:9999/x")) == SendFailed("sending failed: ZeroDivisionError")
 
     async def test_a_secret_that_is_none_is_said_by_its_key(self):
         outcome = await send(webhook("http://127.0.0.1:9999/x", secret="whsec_%%%"))
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
         assert "notifications.channels.ops.secret" in outcome.error
 
     async def test_a_receiver_that_is_silent_is_given_up_in_time(self):
@@ -104,7 +104,7 @@ class TestWebhook:
             notifier = Notifier(settings_of(channels={"ops": webhook(receiver.url)}, timeout_s=0.3))
             outcome = await notifier.send("ops", bulletin())
             notifier.close()
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
 
 
 class TestTelegram:
@@ -130,27 +130,27 @@ class TestTelegram:
         answer = b'{"ok":false,"error_code":400,"description":"chat not found for 12:abc"}'
         async with Receiver(script=answering(answer, "400 Bad")) as receiver:
             outcome = await send(self.channel(receiver))
-        assert outcome == NotSent("Telegram answered 400: chat not found for [token]")
+        assert outcome == SendFailed("Telegram responded 400: chat not found for [token]")
 
     async def test_it_is_left_alone_for_as_long_as_it_asks(self):
         answer = b'{"ok":false,"description":"Too Many Requests","parameters":{"retry_after":40}}'
         async with Receiver(script=answering(answer, "429 Slow")) as receiver:
             outcome = await send(self.channel(receiver))
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
         assert outcome.retry_after_s == 40
 
     async def test_a_wish_of_astronomic_length_is_cut(self):
         answer = b'{"ok":false,"parameters":{"retry_after":' + b"9" * 400 + b"}}"
         async with Receiver(script=answering(answer, "429 Slow")) as receiver:
             outcome = await send(self.channel(receiver))
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
         assert 0 <= outcome.retry_after_s <= 3600
 
     async def test_a_host_that_cannot_be_reached_is_told_without_the_token(self):
         async with Receiver() as receiver:
             channel = self.channel(receiver)
         outcome = await send(channel)
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
         assert "abc" not in outcome.error
 
 
@@ -218,28 +218,28 @@ class TestMail:
     async def test_a_wrong_password_is_told_without_it(self, post_office):
         _, port, authority = post_office
         outcome = await send(self.channel(port, authority, username="boathook", password="wrong"))
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
         assert "refuses the user name or password" in outcome.error
         assert "wrong" not in outcome.error
 
     async def test_a_certificate_that_nobody_vouches_for_is_refused(self, post_office):
         mailbox, port, authority = post_office
         outcome = await send(self.channel(port, authority, ca_file=""))
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
         assert "not trusted" in outcome.error
         assert mailbox.messages == []
 
     async def test_recipients_that_are_refused_are_named(self, post_office):
         _, port, authority = post_office
         outcome = await send(self.channel(port, authority, to=["nobody@example.com"]))
-        assert outcome == NotSent("127.0.0.1 takes no mail for nobody@example.com (550)")
+        assert outcome == SendFailed("127.0.0.1 takes no mail for nobody@example.com (550)")
 
     async def test_a_server_that_is_silent_is_given_up_in_time(self, post_office):
         _, _, authority = post_office
         async with Receiver(script=(60,)) as silent:
             notifier = Notifier(settings_of(channels={"ops": self.channel(silent.port, authority)}, timeout_s=0.3))
             outcome = await notifier.send("ops", bulletin())
-        assert isinstance(outcome, NotSent)
+        assert isinstance(outcome, SendFailed)
 
     async def test_a_server_that_answers_byte_by_byte_holds_one_thread_and_no_more(self):
         async def trickle(_reader, writer):
@@ -257,8 +257,8 @@ class TestMail:
             notifier = Notifier(settings_of(channels={"ops": channel}, timeout_s=0.5))
             first, second = [await notifier.send("ops", bulletin()) for _ in range(2)]
             notifier.close()
-            assert isinstance(first, NotSent)
-            assert second == NotSent("127.0.0.1 has neither taken nor refused an earlier message")
+            assert isinstance(first, SendFailed)
+            assert second == SendFailed("127.0.0.1 has neither taken nor refused an earlier message")
             assert sum(thread.name == "boathook-mail" for thread in threading.enumerate()) == 1
             is_over.set()
             await eventually(lambda: all(thread.name != "boathook-mail" for thread in threading.enumerate()))
@@ -276,7 +276,7 @@ class TestMail:
         port = server.sockets[0].getsockname()[1]
         outcome = await send(self.channel(port, authority, security="tls"))
         server.close()
-        assert (greeted, isinstance(outcome, NotSent)) == ([True], True)
+        assert (greeted, isinstance(outcome, SendFailed)) == ([True], True)
         assert "421" in outcome.error
 
 
@@ -290,14 +290,14 @@ class TestHostileText:
         channel = settings_of(channels={"ops": {"kind": "telegram", "token": "t", "chat": "1"}}).notifications.channels[
             "ops"
         ]
-        text = json.loads(notices.telegram(channel, self.told()))["text"]
+        text = json.loads(render.telegram(channel, self.told()))["text"]
         assert "<b>x" not in text
         assert "&lt;b&gt;x" in text
         assert "@here" not in text
 
     def test_slack_gets_no_command_and_no_mention(self):
         channel = settings_of(channels={"ops": {"kind": "slack", "url": "u"}}).notifications.channels["ops"]
-        body = notices.slack(channel, self.told()).decode()
+        body = render.slack(channel, self.told()).decode()
         assert "<!channel>" not in body
         assert "@here" not in body
         assert all(block["text"]["verbatim"] for block in json.loads(body)["blocks"])
@@ -305,13 +305,13 @@ class TestHostileText:
     def test_mail_gets_no_header_and_one_line(self):
         table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
         channel = settings_of(channels={"ops": table}).notifications.channels["ops"]
-        message = message_from_bytes(bytes(notices.mail(channel, self.told())), policy=policy.default)
+        message = message_from_bytes(bytes(render.mail(channel, self.told())), policy=policy.default)
         assert "Bcc" not in message
         assert "\n" not in message["Subject"]
         assert not any(line.startswith("Bcc") for line in message.get_content().splitlines())
 
     def test_the_document_stays_one_document(self):
-        (alarm,) = json.loads(notices.document(self.told()))["data"]["alarms"]
+        (alarm,) = json.loads(render.document(self.told()))["data"]["alarms"]
         assert alarm["subject"].isprintable()
 
     def test_a_long_text_is_cut(self):
@@ -319,7 +319,7 @@ class TestHostileText:
             "ops"
         ]
         many = [one(id=str(number), subject="é" * 500, advice="x" * 900) for number in range(60)]
-        text = json.loads(notices.telegram(channel, bulletin(*many)))["text"]
+        text = json.loads(render.telegram(channel, bulletin(*many)))["text"]
         assert len(text) <= 4_096
         assert text.count("<b>") == text.count("</b>")
         assert text.count("<i>") == text.count("</i>")
@@ -328,21 +328,21 @@ class TestHostileText:
 def test_many_alarms_are_told_one_by_one_only_so_far():
     many = [one(id=str(number), subject=f"handler:{number}") for number in range(60)]
     table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
-    text = notices.mail(
+    text = render.mail(
         settings_of(channels={"ops": table}).notifications.channels["ops"], bulletin(*many)
     ).get_content()
-    assert text.count("has given up deliveries") == notices.MOST_TOLD
+    assert text.count("has given up deliveries") == render.MAX_ENTRIES
     assert "and 40 more" in text
 
 
 def test_links_are_left_out_where_nobody_has_said_where_the_console_is():
     table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
     channel = settings_of(channels={"ops": table}).notifications.channels["ops"]
-    assert "http" not in notices.mail(channel, bulletin(home="")).get_content()
+    assert "http" not in render.mail(channel, bulletin(home="")).get_content()
 
 
 def test_one_that_has_recovered_meanwhile_is_told_as_recovered():
-    recovered = one(kind=Kind.RECOVERED, recovered_at=NOW)
+    recovered = one(kind=AlertMessageKind.RECOVERED, recovered_at=NOW)
     assert collapse([one(), recovered]) == [recovered]
     assert collapse([recovered, one()]) == [recovered]
 

@@ -10,8 +10,8 @@ from urllib.parse import parse_qs
 import pytest
 
 from boathook.domain.errors import FetchFailed
-from boathook.outbound import oauth
-from boathook.outbound.oauth import TokenDesk
+from boathook.http_client import oauth
+from boathook.http_client.oauth import TokenCache
 from tests.support import eventually
 from tests.unit.receivers import Receiver, outbound
 
@@ -26,7 +26,7 @@ GOOD = token_response(access_token="tok-1", token_type="Bearer", expires_in=3600
 
 @contextlib.asynccontextmanager
 async def open_tokens(**changes):
-    one = TokenDesk(outbound(**changes))
+    one = TokenCache(outbound(**changes))
     try:
         yield one
     finally:

@@ -11,12 +11,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from boathook import config
-from boathook.admin.oidc import Attempt, Person, Provider, Refused
 from boathook.config import Settings
 from boathook.domain.errors import FetchFailed
 from boathook.domain.roles import Role
-from boathook.outbound.answers import HttpAnswer
-from boathook.outbound.client import Client
+from boathook.http_client.client import Client
+from boathook.http_client.response import HttpResponse
+from boathook.service.oidc import AuthorizationRequest, OidcIdentity, OidcProvider, OidcRejected
 
 ISSUER, CLIENT = "https://login.example.com", "boathook"
 KEY = rsa.generate_private_key(65_537, 2_048)
@@ -55,9 +55,9 @@ class Stub:
             "/token": {"id_token": token, "access_token": "any"},
         }
 
-    async def request(self, method: str, url: str, **_: Any) -> HttpAnswer:
+    async def request(self, method: str, url: str, **_: Any) -> HttpResponse:
         page = self.pages.get(url.removeprefix(ISSUER))
-        return HttpAnswer(404 if page is None else 200, {}, msgspec.json.encode(page))
+        return HttpResponse(404 if page is None else 200, {}, msgspec.json.encode(page))
 
 
 def claims(**changes: Any) -> dict[str, Any]:
@@ -73,24 +73,26 @@ def sign(content: dict[str, Any], key: Any = KEY, algorithm: str = "RS256", kid:
     return jwt.encode(content, key, algorithm, headers={"kid": kid} if kid else {})
 
 
-async def come_back(token: str, issuer: str = ISSUER) -> Person:
-    provider = Provider(SETTINGS)
+async def complete_login(token: str, issuer: str = ISSUER) -> OidcIdentity:
+    provider = OidcProvider(SETTINGS)
     provider.close()
     provider._client = cast("Client", Stub(token, issuer))
-    return await provider.come_back(Attempt(nonce="expected"), "code", "https://hooks.example.com/return")
+    return await provider.complete_login(
+        AuthorizationRequest(nonce="expected"), "code", "https://hooks.example.com/return"
+    )
 
 
 async def test_a_good_token_says_who_it_is():
-    person = await come_back(sign(claims()))
+    person = await complete_login(sign(claims()))
     assert (person.subject, person.name, person.role) == (f"{ISSUER} 17", "ada@example.com", Role.OPERATOR)
-    assert person.is_name_proven
+    assert person.is_name_verified
 
 
 async def test_the_highest_role_counts_and_none_is_none():
-    assert (await come_back(sign(claims(groups=["ops", "platform"])))).role is Role.ADMIN
-    assert (await come_back(sign(claims(groups="platform")))).role is Role.ADMIN
-    assert (await come_back(sign(claims(groups=["sales"])))).role is None
-    assert (await come_back(sign(claims(groups={"ops": 1})))).role is None
+    assert (await complete_login(sign(claims(groups=["ops", "platform"])))).role is Role.ADMIN
+    assert (await complete_login(sign(claims(groups="platform")))).role is Role.ADMIN
+    assert (await complete_login(sign(claims(groups=["sales"])))).role is None
+    assert (await complete_login(sign(claims(groups={"ops": 1})))).role is None
 
 
 @pytest.mark.parametrize(
@@ -102,8 +104,8 @@ async def test_the_highest_role_counts_and_none_is_none():
     ],
 )  # fmt: skip
 async def test_a_token_that_is_not_for_this_attempt_lets_nobody_in(change: dict[str, Any]):
-    with pytest.raises(Refused):
-        await come_back(sign(claims(**change)))
+    with pytest.raises(OidcRejected):
+        await complete_login(sign(claims(**change)))
 
 
 @pytest.mark.parametrize(
@@ -118,20 +120,20 @@ async def test_a_token_that_is_not_for_this_attempt_lets_nobody_in(change: dict[
     ],
 )  # fmt: skip
 async def test_a_token_that_the_provider_did_not_sign_lets_nobody_in(token: str):
-    with pytest.raises(Refused):
-        await come_back(token)
+    with pytest.raises(OidcRejected):
+        await complete_login(token)
 
 
 async def test_a_provider_that_calls_itself_otherwise_is_refused():
-    with pytest.raises(Refused, match="calls itself"):
-        await come_back(sign(claims()), issuer="https://other.example")
+    with pytest.raises(OidcRejected, match="calls itself"):
+        await complete_login(sign(claims()), issuer="https://other.example")
 
 
 @pytest.mark.own_process
 async def test_an_answer_that_is_no_object_is_told_as_such(monkeypatch: pytest.MonkeyPatch):
-    async def answer(*_: Any, **__: Any) -> HttpAnswer:
-        return HttpAnswer(200, {}, b"[" * 100_000)
+    async def answer(*_: Any, **__: Any) -> HttpResponse:
+        return HttpResponse(200, {}, b"[" * 100_000)
 
     monkeypatch.setattr(Stub, "request", answer)
     with pytest.raises(FetchFailed, match="no JSON object"):
-        await come_back("")
+        await complete_login("")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from boathook.admin import openapi
-from boathook.admin.openapi import MAX_REFERENCE, MAX_YAML, MAX_YAML_TOKENS, read_document, read_webhooks
-from boathook.domain.documents import MAX_DEPTH
 from boathook.domain.errors import InvalidValue
+from boathook.domain.json_document import MAX_DEPTH
+from boathook.service import openapi_import
+from boathook.service.openapi_import import MAX_REFERENCE, MAX_YAML, MAX_YAML_TOKENS, read_document, read_webhooks
 from tests.support import exit_code
 
 HOSTILE = {
@@ -36,8 +36,8 @@ def test_a_hostile_document_is_refused(name):
 
 
 def test_mutant_without_the_walk_over_events_the_process_crashes(monkeypatch):
-    monkeypatch.setattr(openapi, "check_yaml", lambda _text: None)
-    monkeypatch.setattr(openapi, "MAX_YAML", 1_000_000)
+    monkeypatch.setattr(openapi_import, "check_yaml", lambda _text: None)
+    monkeypatch.setattr(openapi_import, "MAX_YAML", 1_000_000)
     assert exit_code(lambda: read_webhooks(HOSTILE["complex keys"]), cpu_s=60) == -signal.SIGSEGV
 
 
@@ -99,6 +99,6 @@ def test_a_parsed_document_is_bounded_too(document, words):
 
 
 def test_schemas_that_take_long_to_check_together_are_refused(monkeypatch):
-    monkeypatch.setattr(openapi, "MAX_CHECK_S", 0.0)
+    monkeypatch.setattr(openapi_import, "MAX_CHECK_S", 0.0)
     with pytest.raises(InvalidValue, match="too long to check"):
         read_webhooks({"webhooks": {"a": webhook({"type": "object"})}})

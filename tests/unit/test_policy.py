@@ -8,28 +8,28 @@ from hypothesis import strategies as st
 
 from boathook.domain.policy import (
     CONNECTION_LOST,
-    MOST_EXCUSED,
+    MAX_FREE_RETRIES,
+    AttemptState,
     Breaker,
-    BreakerStanding,
     BreakerState,
-    Bury,
+    BreakerStatus,
+    Complete,
     Dead,
+    DeadLetter,
     Failure,
     Ignore,
     Interruption,
     Retry,
+    RetryAt,
     RetryPolicy,
-    Settle,
-    Standing,
     Success,
-    TryAgain,
     decide,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 seconds = st.floats(0, 100_000, allow_nan=False)
-luck = st.floats(0, 1, exclude_max=True)
+jitter = st.floats(0, 1, exclude_max=True)
 exponential = st.builds(
     RetryPolicy,
     first_s=st.floats(0, 1_000),
@@ -58,61 +58,61 @@ interruptions = st.builds(Interruption, error=st.text(max_size=3_000))
 unsuccessful = failures | retries | st.builds(Dead, st.text(max_size=200), st.text(max_size=3_000))
 
 
-@given(policy=policies, outcome=unsuccessful, luck=luck)
-def test_attempts_never_exceed_the_maximum(policy: RetryPolicy, outcome: Failure, luck: float) -> None:
+@given(policy=policies, outcome=unsuccessful, jitter=jitter)
+def test_attempts_never_exceed_the_maximum(policy: RetryPolicy, outcome: Failure, jitter: float) -> None:
     now, attempt = START, 0
     while True:
         attempt += 1
         assert attempt <= policy.max_attempts
-        move = decide(Standing(attempt=attempt, owed_since=START), outcome, policy, now, luck)
-        if isinstance(move, Bury):
+        move = decide(AttemptState(attempt=attempt, owed_since=START), outcome, policy, now, jitter)
+        if isinstance(move, DeadLetter):
             break
-        assert isinstance(move, TryAgain)
+        assert isinstance(move, RetryAt)
         now = move.due_at
 
 
-@given(policy=policies, outcome=interruptions, luck=luck, attempt=st.integers(1, 30))
+@given(policy=policies, outcome=interruptions, jitter=jitter, attempt=st.integers(1, 30))
 def test_a_lost_connection_leaves_the_budget_alone_and_is_excused_only_so_often(
-    policy: RetryPolicy, outcome: Interruption, luck: float, attempt: int
+    policy: RetryPolicy, outcome: Interruption, jitter: float, attempt: int
 ) -> None:
     assume(attempt <= policy.max_attempts)
     now, excused = START, 0
     while True:
-        standing = Standing(attempt=attempt, owed_since=START, excused=excused)
-        move = decide(standing, outcome, policy, now, luck)
-        assert isinstance(move, TryAgain | Bury)
+        standing = AttemptState(attempt=attempt, owed_since=START, excused=excused)
+        move = decide(standing, outcome, policy, now, jitter)
+        assert isinstance(move, RetryAt | DeadLetter)
         assert move.code == CONNECTION_LOST
-        if isinstance(move, Bury):
+        if isinstance(move, DeadLetter):
             break
         assert move.is_excused
         assert 0.5 <= (move.due_at - now).total_seconds() < 90.001
         now, excused = move.due_at, excused + 1
-    assert excused <= MOST_EXCUSED
+    assert excused <= MAX_FREE_RETRIES
     if policy.max_age_s >= 2_000:
-        assert excused == MOST_EXCUSED, "the policy's few attempts must not matter"
+        assert excused == MAX_FREE_RETRIES, "the policy's few attempts must not matter"
 
 
-@given(policy=policies, outcome=unsuccessful, luck=luck)
-def test_only_a_lost_connection_is_excused(policy: RetryPolicy, outcome: Failure, luck: float) -> None:
-    move = decide(Standing(attempt=1, owed_since=START), outcome, policy, START, luck)
-    assert not (isinstance(move, TryAgain) and move.is_excused)
+@given(policy=policies, outcome=unsuccessful, jitter=jitter)
+def test_only_a_lost_connection_is_excused(policy: RetryPolicy, outcome: Failure, jitter: float) -> None:
+    move = decide(AttemptState(attempt=1, owed_since=START), outcome, policy, START, jitter)
+    assert not (isinstance(move, RetryAt) and move.is_excused)
 
 
-@given(policy=policies, outcome=unsuccessful | interruptions, luck=luck, age_s=seconds, attempt=st.integers(1, 30))
+@given(policy=policies, outcome=unsuccessful | interruptions, jitter=jitter, age_s=seconds, attempt=st.integers(1, 30))
 def test_no_attempt_is_planned_past_the_maximum_age_or_in_the_past(
-    policy: RetryPolicy, outcome: Failure, luck: float, age_s: float, attempt: int
+    policy: RetryPolicy, outcome: Failure, jitter: float, age_s: float, attempt: int
 ) -> None:
     assume(attempt <= policy.max_attempts)
     now = START + timedelta(seconds=age_s)
-    move = decide(Standing(attempt=attempt, owed_since=START), outcome, policy, now, luck)
-    if isinstance(move, TryAgain):
+    move = decide(AttemptState(attempt=attempt, owed_since=START), outcome, policy, now, jitter)
+    if isinstance(move, RetryAt):
         assert now <= move.due_at <= START + timedelta(seconds=policy.max_age_s, microseconds=1)
 
 
-@given(policy=exponential, luck=luck, attempt=st.integers(1, 30))
-def test_jitter_stays_within_its_share(policy: RetryPolicy, luck: float, attempt: int) -> None:
+@given(policy=exponential, jitter=jitter, attempt=st.integers(1, 30))
+def test_jitter_stays_within_its_share(policy: RetryPolicy, jitter: float, attempt: int) -> None:
     plain = min(policy.longest_s, policy.first_s * policy.factor ** (attempt - 1))
-    wait = policy.wait_s(attempt, luck)
+    wait = policy.wait_s(attempt, jitter)
     assert plain * (1 - policy.jitter) * 0.999999 <= wait <= plain * (1 + policy.jitter) * 1.000001
 
 
@@ -121,14 +121,14 @@ def test_waits_never_shrink_with_equal_luck(policy: RetryPolicy, attempt: int) -
     assert policy.wait_s(attempt, 0.5) <= policy.wait_s(attempt + 1, 0.5)
 
 
-@given(policy=policies, outcome=unsuccessful | interruptions, luck=luck, age_s=seconds, attempt=st.integers(1, 30))
+@given(policy=policies, outcome=unsuccessful | interruptions, jitter=jitter, age_s=seconds, attempt=st.integers(1, 30))
 def test_what_the_journal_has_to_store_fits_it(
-    policy: RetryPolicy, outcome: Failure, luck: float, age_s: float, attempt: int
+    policy: RetryPolicy, outcome: Failure, jitter: float, age_s: float, attempt: int
 ) -> None:
     assume(attempt <= policy.max_attempts)
     now = START + timedelta(seconds=age_s)
-    move = decide(Standing(attempt=attempt, owed_since=START), outcome, policy, now, luck)
-    assert isinstance(move, TryAgain | Bury)
+    move = decide(AttemptState(attempt=attempt, owed_since=START), outcome, policy, now, jitter)
+    assert isinstance(move, RetryAt | DeadLetter)
     assert 1 <= len(move.code) <= 100
     assert len(move.error) <= 2_000
     for text in (move.code, move.error):
@@ -136,12 +136,14 @@ def test_what_the_journal_has_to_store_fits_it(
         text.encode()
 
 
-@given(policy=policies, attempt=st.integers(1, 99), luck=luck, reason=st.text())
-def test_a_good_end_is_settled_whatever_the_policy(policy: RetryPolicy, attempt: int, luck: float, reason: str) -> None:
-    standing = Standing(attempt=attempt, owed_since=START)
-    assert decide(standing, Success(), policy, START, luck) == Settle()
-    ignored = decide(standing, Ignore(reason), policy, START, luck)
-    assert isinstance(ignored, Settle)
+@given(policy=policies, attempt=st.integers(1, 99), jitter=jitter, reason=st.text())
+def test_a_good_end_is_settled_whatever_the_policy(
+    policy: RetryPolicy, attempt: int, jitter: float, reason: str
+) -> None:
+    standing = AttemptState(attempt=attempt, owed_since=START)
+    assert decide(standing, Success(), policy, START, jitter) == Complete()
+    ignored = decide(standing, Ignore(reason), policy, START, jitter)
+    assert isinstance(ignored, Complete)
     assert ignored.ignored_because
 
 
@@ -158,15 +160,15 @@ def test_a_good_end_is_settled_whatever_the_policy(policy: RetryPolicy, attempt:
 def test_being_asked_to_wait_stretches_the_wait_within_bounds(planned_s: float, asked_s: float, waits_s: float) -> None:
     policy = RetryPolicy(delays_s=(planned_s,), jitter=0.0, max_age_s=100_000.0)
     failure = Failure(code="HTTP_429", error="too many", retry_after_s=asked_s)
-    move = decide(Standing(attempt=1, owed_since=START), failure, policy, START, 0.5)
-    assert isinstance(move, TryAgain)
+    move = decide(AttemptState(attempt=1, owed_since=START), failure, policy, START, 0.5)
+    assert isinstance(move, RetryAt)
     assert (move.due_at - START).total_seconds() == waits_s
 
 
 def test_being_asked_to_wait_adds_no_attempt() -> None:
     failure = Failure(code="HTTP_429", error="too many", retry_after_s=5.0)
-    move = decide(Standing(attempt=1, owed_since=START), failure, RetryPolicy(delays_s=()), START, 0.5)
-    assert move == Bury("HTTP_429", "too many")
+    move = decide(AttemptState(attempt=1, owed_since=START), failure, RetryPolicy(delays_s=()), START, 0.5)
+    assert move == DeadLetter("HTTP_429", "too many")
 
 
 def test_the_default_waits_are_those_documented() -> None:
@@ -194,14 +196,14 @@ def test_an_impossible_policy_is_refused_by_name(key: str, value: object) -> Non
 BREAKER = Breaker(dependency="crm", opens_after=3, cools_s=10, longest_s=35)
 
 
-def fail(standing: BreakerStanding, times: int, at: datetime) -> BreakerStanding:
+def fail(standing: BreakerStatus, times: int, at: datetime) -> BreakerStatus:
     for _ in range(times):
         standing = standing.after(BREAKER, ConnectionError(), at)
     return standing
 
 
 def test_a_breaker_opens_probes_one_at_a_time_and_closes() -> None:
-    standing = fail(BreakerStanding(), 2, START)
+    standing = fail(BreakerStatus(), 2, START)
     assert standing.may_run(BREAKER, START, 99)
     standing = fail(standing, 1, START)
     assert standing.state(BREAKER, START) is BreakerState.OPEN
@@ -214,7 +216,7 @@ def test_a_breaker_opens_probes_one_at_a_time_and_closes() -> None:
 
 
 def test_each_failed_probe_doubles_the_pause_up_to_the_longest() -> None:
-    standing, now, pauses = fail(BreakerStanding(), 3, START), START, []
+    standing, now, pauses = fail(BreakerStatus(), 3, START), START, []
     for _ in range(4):
         pause = next(s for s in range(1, 100) if standing.may_run(BREAKER, now + timedelta(seconds=s), 0))
         pauses.append(pause)
@@ -225,7 +227,7 @@ def test_each_failed_probe_doubles_the_pause_up_to_the_longest() -> None:
 
 @given(st.lists(st.sampled_from([ConnectionError(), TimeoutError(), ValueError(), None]), max_size=50))
 def test_only_the_dependencys_own_errors_open_a_breaker(errors: list[BaseException | None]) -> None:
-    standing, streak = BreakerStanding(), 0
+    standing, streak = BreakerStatus(), 0
     for error in errors:
         standing = standing.after(BREAKER, error, START)
         streak = 0 if error is None else streak + (not isinstance(error, ValueError))

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from boathook import config
-from boathook.admin.portal import Look, contrast, link, stylesheet_of
 from boathook.domain.errors import ConfigError, InvalidValue
+from boathook.service.portal_sessions import PortalAppearance, contrast, portal_link, stylesheet_of
 
 COLOURS = st.integers(0, 0xFFFFFF).map(lambda number: f"{number:06x}")
 
@@ -23,7 +23,7 @@ def test_contrast_is_that_of_the_guidelines():
 @given(COLOURS)
 @example("008d00")
 def test_links_and_buttons_can_be_read_in_any_colour_light_and_dark(colour: str):
-    light, dark, _system = stylesheet_of(Look("", colour)).splitlines()
+    light, dark, _system = stylesheet_of(PortalAppearance("", colour)).splitlines()
     for rule, ground in ((light, "ffffff"), (dark, "13212b")):
         found = dict(re.findall(r"--([\w-]+): #([0-9a-f]{6})", rule))
         assert contrast(found["link"], ground) >= 4.5
@@ -33,7 +33,7 @@ def test_links_and_buttons_can_be_read_in_any_colour_light_and_dark(colour: str)
 
 @given(st.text(), st.text())
 def test_nothing_but_a_theme_and_a_colour_gets_into_a_page(theme: str, colour: str):
-    look = Look.tolerant(theme, colour)
+    look = PortalAppearance.parse_lenient(theme, colour)
     assert look.theme in {"", "light", "dark"}
     assert re.fullmatch(r"([0-9a-f]{6})?", look.colour)
     assert re.fullmatch(r"[a-z0-9=&]*", look.query)
@@ -41,7 +41,7 @@ def test_nothing_but_a_theme_and_a_colour_gets_into_a_page(theme: str, colour: s
 
 @given(st.text(), st.text())
 def test_an_icon_and_a_font_cannot_leave_their_place(icon: str, font: str):
-    look = Look.tolerant("", "", icon, font)
+    look = PortalAppearance.parse_lenient("", "", icon, font)
     assert re.fullmatch(r"(https://[A-Za-z0-9.-]+(:\d+)?([/?][^\s\"'<>;,`\\]*)?)?", look.icon)
     assert re.fullmatch(r"[A-Za-z0-9_, -]*", look.font)
 
@@ -58,35 +58,35 @@ FONTS = [
 
 @pytest.mark.parametrize("icon", ICONS)
 def test_what_is_no_plain_https_address_is_no_icon(icon: str):
-    assert Look.of({"icon": icon}) == Look()
+    assert PortalAppearance.of({"icon": icon}) == PortalAppearance()
 
 
 @pytest.mark.parametrize("font", FONTS)
 def test_what_is_no_name_of_fonts_is_no_font(font: str):
-    assert stylesheet_of(Look.of({"fontFamily": font}) or Look()) == ""
+    assert stylesheet_of(PortalAppearance.of({"fontFamily": font}) or PortalAppearance()) == ""
 
 
 def test_svix_react_names_the_same_in_its_own_words():
     icon = "https://cdn.example.com:8443/logo.png?v=2"
     theirs = {"darkMode": "true", "primaryColor": "#F80", "icon": icon, "fontFamily": "Open Sans, serif"}
-    look = Look.of(theirs)
-    assert look == Look("dark", "ff8800", icon, "Open Sans, serif")
+    look = PortalAppearance.of(theirs)
+    assert look == PortalAppearance("dark", "ff8800", icon, "Open Sans, serif")
     assert look.icon_origin == "https://cdn.example.com:8443"
-    assert Look.of(dict(parse_qsl(look.query))) == look
+    assert PortalAppearance.of(dict(parse_qsl(look.query))) == look
     assert 'html { font-family: "Open Sans", serif, system-ui, sans-serif; }' in stylesheet_of(look)
-    assert Look.of({"darkMode": "auto"}) == Look()
-    assert Look.of({"darkMode": "false"}) == Look("light")
-    assert Look.of({"after": "x"}) is None
+    assert PortalAppearance.of({"darkMode": "auto"}) == PortalAppearance()
+    assert PortalAppearance.of({"darkMode": "false"}) == PortalAppearance("light")
+    assert PortalAppearance.of({"after": "x"}) is None
 
 
 @pytest.mark.parametrize(("theme", "colour"), [("pink", ""), ("", "red"), ("", "ff88001"), ("dark;", "")])
 def test_a_wrong_look_is_refused_where_it_is_set(theme: str, colour: str):
     with pytest.raises(InvalidValue):
-        Look.read(theme, colour)
+        PortalAppearance.read(theme, colour)
 
 
 def test_the_token_stands_behind_the_hash():
-    address = link("https://hooks.example.com", "bhk_x", Look("dark", "aa0044"))
+    address = portal_link("https://hooks.example.com", "bhk_x", PortalAppearance("dark", "aa0044"))
     assert address == "https://hooks.example.com/portal?theme=dark&colour=aa0044#key=bhk_x"
     assert "bhk_x" not in address.partition("#")[0]
 

@@ -14,12 +14,12 @@ from standardwebhooks.webhooks import Webhook as StandardWebhook
 from svix.webhooks import Webhook as SvixWebhook
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.providers import RECIPES, find
-from boathook.inbound.providers.options import NEVER_KEPT
-from boathook.inbound.providers.proofs import Hmac
-from boathook.inbound.verify import Challenge, Rejected, Verified
+from boathook.domain.model import ProofStrength
+from boathook.providers import RECIPES, find_recipe
+from boathook.providers.options import CREDENTIAL_HEADERS
+from boathook.providers.schemes import Hmac
 from boathook.testing import sign
+from boathook.verification.verifier import Challenge, Rejected, Verified
 from tests.unit.verifier_factory import NOW, SECRETS, STANDARD_SECRET, STRIPE_SECRET, request, signed, verifier
 
 BODIES = [
@@ -40,7 +40,7 @@ def test_stripe_signs_and_we_accept(body):
     signature = stripe.WebhookSignature._compute_signature(f"{stamp}.{body.decode()}", STRIPE_SECRET)
     verdict = verifier("stripe").verify(request(body, {"stripe-signature": f"t={stamp},v1={signature},v0=6ffb"}), NOW)
     assert isinstance(verdict, Verified)
-    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("invoice.paid", "evt_1", Grade.BODY)
+    assert (verdict.type, verdict.dedup_key, verdict.grade) == ("invoice.paid", "evt_1", ProofStrength.BODY)
     assert verdict.replay_material is None
     assert verdict.volatile == ("pending_webhooks",)
     assert verdict.timestamp == datetime.fromtimestamp(NOW, UTC)
@@ -170,10 +170,10 @@ def test_a_secret_binds_a_request_to_its_source(provider):
 
 
 def test_names_and_aliases_are_found_in_any_letter_case():
-    assert find(" Stripe ").name == "stripe"
-    assert find("SVIX") is find("standard-webhooks")
+    assert find_recipe(" Stripe ").name == "stripe"
+    assert find_recipe("SVIX") is find_recipe("standard-webhooks")
     with pytest.raises(ConfigError, match="perhaps stripe"):
-        find("strpe")
+        find_recipe("strpe")
 
 
 def test_recipes_are_well_formed():
@@ -182,9 +182,9 @@ def test_recipes_are_well_formed():
     for recipe in RECIPES:
         assert recipe.name == recipe.name.lower()
         assert recipe.docs.startswith("https://")
-        assert not NEVER_KEPT & set(recipe.keep)
+        assert not CREDENTIAL_HEADERS & set(recipe.keep)
         assert json.dumps(recipe.describe())
-        assert set(recipe.sure) <= set(type(recipe).__dataclass_fields__)
+        assert set(recipe.confidence) <= set(type(recipe).__dataclass_fields__)
         if isinstance(recipe.proof, Hmac):
             assert recipe.proof.headers
             for names_of in recipe.proof.headers:
@@ -267,7 +267,7 @@ def test_tokens_in_every_place():
     ):
         verdict = verifier("token", "geheim", **{"header": None} | settings, id_path="id").verify(sent, NOW)
         assert isinstance(verdict, Verified), settings
-        assert (verdict.grade, verdict.dedup_key) == (Grade.TOKEN, "7")
+        assert (verdict.grade, verdict.dedup_key) == (ProofStrength.TOKEN, "7")
         assert "geheim" not in repr(verdict.kept_headers)
         assert "authorization" not in verdict.kept_headers
         wrong = verifier("token", "other", **{"header": None} | settings).verify(sent, NOW)
@@ -304,7 +304,7 @@ def test_an_unsigned_source_takes_all_and_says_so():
         source = verifier(provider, secrets=(), unsigned=True)
         verdict = source.verify(request(b"x", {"x-github-delivery": "guid", "x-github-event": "push"}), NOW)
         assert isinstance(verdict, Verified)
-        assert verdict.grade is Grade.NONE
+        assert verdict.grade is ProofStrength.NONE
         assert verdict.dedup_key.startswith(key)
 
 

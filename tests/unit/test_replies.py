@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.domain.replies import ENDING_STATUSES, Reply, check_media_type, make_reply
+from boathook.domain.replies import STOP_STATUSES, Reply, check_media_type, make_reply
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -35,7 +35,7 @@ def test_whatever_is_asked_for_is_a_reply_that_can_be_sent_or_a_value_error(body
     except ValueError:
         return
     assert reply.status in range(200, 600)
-    assert reply.status not in ENDING_STATUSES
+    assert reply.status not in STOP_STATUSES
     assert reply.status not in range(300, 400)
     assert "\n" not in reply.content_type
 
@@ -52,5 +52,5 @@ def test_no_media_type_breaks_a_header(text: str) -> None:
 
 def test_a_senders_own_stop_statuses_are_refused_too() -> None:
     with pytest.raises(ValueError, match="409"):
-        make_reply("", 409, stops=ENDING_STATUSES | {409})
+        make_reply("", 409, forbidden_statuses=STOP_STATUSES | {409})
     assert make_reply("", 409).status == 409

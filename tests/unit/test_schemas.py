@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from boathook.inbound import schemas
-from boathook.inbound.schemas import check_schema, validate
+from boathook.verification import json_schema
+from boathook.verification.json_schema import check_schema, validate
 from tests.support import too_dear
 
 INVOICE = {
@@ -123,7 +123,7 @@ def test_no_schema_makes_a_payload_dear(name):
 def test_without_the_budget_the_work_doubles_and_doubles(monkeypatch):
     """The mutant: steps that cost nothing let a schema of a few lines run for ever."""
     spent: list[int] = []
-    monkeypatch.setattr(schemas, "_spend", spent.append)
+    monkeypatch.setattr(json_schema, "_count_steps", spent.append)
     assert judge(1, doubling(12)) is not None
     few = len(spent)
     spent.clear()

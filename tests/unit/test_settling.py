@@ -3,13 +3,13 @@
 import pytest
 
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.places import Basic, Header
-from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.proofs import Hmac, SignedHeaders, Token
-from boathook.inbound.providers.recipe import Setting
-from boathook.inbound.settling import settle
-from boathook.inbound.verdict import SourceSpec
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import SourceSpec
+from boathook.providers import RECIPES
+from boathook.providers.recipe import Setting
+from boathook.providers.schemes import Hmac, SignatureHeaders, Token
+from boathook.providers.selectors import BasicPassword, Header
+from boathook.verification.source import resolve_source
 from tests.unit.recipe_factory import SIGNED, recipe, registered, source
 
 SET = recipe(
@@ -19,13 +19,13 @@ SET = recipe(
         Setting(name="region", help="Where it runs", default="eu", choices=("eu", "us")),
         Setting(name="verify_token", help="What you typed", is_secret=True),
     ),
-    schemes={"token": recipe(Token(place=Header("x-token")), grade=Grade.TOKEN)},
+    schemes={"token": recipe(Token(selector=Header("x-token")), grade=ProofStrength.TOKEN)},
 )
 
 
 def settled(made, **options):
     with registered(made):
-        return settle(SourceSpec(name="test", provider="made-up", secrets=("s",), options=options))
+        return resolve_source(SourceSpec(name="test", provider="made-up", secrets=("s",), options=options))
 
 
 def test_settings_are_read_with_their_defaults():
@@ -64,11 +64,11 @@ def test_another_scheme_of_a_sender_has_settings_of_its_own():
 
 
 def test_a_password_among_the_settings_is_a_secret():
-    basic = recipe(Token(place=Basic("bob")), grade=Grade.TOKEN)
+    basic = recipe(Token(selector=BasicPassword("bob")), grade=ProofStrength.TOKEN)
     assert settled(basic, password="geheim").spec.secrets == ("s", "geheim")
 
 
-URL_SIGNED = recipe(Hmac(headers=(SignedHeaders(signature="x-sig"),), template="{url}{body}"))
+URL_SIGNED = recipe(Hmac(headers=(SignatureHeaders(signature="x-sig"),), template="{url}{body}"))
 
 
 @pytest.mark.parametrize("made", [URL_SIGNED, recipe(SIGNED, needs_url=True)])

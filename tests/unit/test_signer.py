@@ -9,7 +9,7 @@ import svix.webhooks
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from boathook.outbound.signer import make_ed25519_secret, make_secret, read_signer
+from boathook.delivery.signer import make_ed25519_secret, make_secret, read_signer
 
 BODY = b'{"name":"\xc3\xa4", "x": [1, 2]}'
 

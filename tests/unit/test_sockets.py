@@ -12,9 +12,9 @@ from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
 from boathook import config
-from boathook.inbound import sockets
-from boathook.inbound.limits import Connections
-from boathook.inbound.sockets import Socket
+from boathook.http import websocket
+from boathook.http.limits import ConnectionLimiter
+from boathook.http.websocket import WebSocketConnection
 from tests.support import eventually
 
 LIMITS = config.load(None, {}).limits
@@ -58,7 +58,7 @@ class SocketHarness:
     """A WebSocket with a scripted application."""
 
     def __init__(self, *, more: bytes = b"", headers=HEADERS) -> None:
-        connections = Connections(10, 10)
+        connections = ConnectionLimiter(10, 10)
         connections.open("192.0.2.1")
         self.registry = SimpleNamespace(
             limits=LIMITS, connections=connections, date_line=b"date: today\r\n", open=set(), tasks=set()
@@ -67,7 +67,7 @@ class SocketHarness:
         self.app: asyncio.Queue[Any] = asyncio.Queue()
         self.done = asyncio.Event()
         scope = {"type": "http", "path": "/x", "headers": headers, "client": ("192.0.2.1", 1), "scheme": "http"}
-        self.socket = Socket(self.registry, self.wire, scope, self._run, more)
+        self.socket = WebSocketConnection(self.registry, self.wire, scope, self._run, more)
         self.socket.open()
 
     async def _run(self, scope, receive, send) -> None:
@@ -246,7 +246,7 @@ async def test_the_end_is_told_as_often_as_the_application_asks():
 
 async def test_an_application_that_outlives_its_peer_for_long_is_cancelled(monkeypatch: pytest.MonkeyPatch):
     """Otherwise each client of a quiet live view would leave a task behind."""
-    monkeypatch.setattr(sockets, "_FAREWELL_S", 0.05)
+    monkeypatch.setattr(websocket, "_APP_EXIT_TIMEOUT_S", 0.05)
     harness = await SocketHarness().accept()
     (task,) = harness.registry.tasks
     harness.socket.connection_lost(None)

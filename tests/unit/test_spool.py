@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from boathook.domain.errors import SpoolUnavailable
 from boathook.spool import disk as disk_module
 from boathook.spool.disk import File, RealDisk
-from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, Framer, read_segment
-from boathook.spool.shelf import Bounds, Segment, Shelf
+from boathook.spool.segment import FRAME_BYTES, HEADER_BYTES, SegmentEncoder, read_segment
+from boathook.spool.segment_store import Segment, SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 
 GOLDEN = (
     "626873706f6f6c313031323334353637070000000000000084a73e7e30313233343536370400000007000000000000000000"
     "000000000000c88649f77061696430313233343536370000000007000000000000000700000000000000e16ae9f8"
 )
-SMALL = Bounds(segment_bytes=4096, max_bytes=1 << 20, max_disk_used=1.0)
+SMALL = SpoolLimits(segment_bytes=4096, max_bytes=1 << 20, max_disk_used=1.0)
 
 
 def written(*groups: Sequence[bytes], seal: bool = False) -> bytes:
     """Return a segment whose groups were made durable one after another."""
-    framer, sequence, synced = Framer(1), 1, 0
+    framer, sequence, synced = SegmentEncoder(1), 1, 0
     data = framer.header
     for group in groups:
         for payload in group:
@@ -43,7 +43,7 @@ def payloads(data: bytes) -> list[bytes]:
     return [record.payload for record in read_segment(data).records]
 
 
-def drained(shelf: Shelf) -> list[bytes]:
+def drained(shelf: SegmentStore) -> list[bytes]:
     """Empty a shelf and return what was in it."""
     found = []
     while (segment := shelf.oldest()) is not None:
@@ -90,14 +90,14 @@ class TestSegments:
         assert read_segment(bytes(data)).lost == 1
 
     def test_a_body_that_holds_a_record_of_another_segment_is_no_record(self):
-        forged = Framer(1).frame(99, b"never accepted", 98)
+        forged = SegmentEncoder(1).frame(99, b"never accepted", 98)
         data = bytearray(written([b"x" * 10 + forged + b"x" * 10], [b"last"]))
         data[HEADER_BYTES + FRAME_BYTES] ^= 1  # the record around it rots, so the reader has to search
         assert payloads(bytes(data)) == [b"last"]
 
     def test_mutant_a_marker_that_senders_know_lets_them_forge_one(self):
-        framer = Framer(1, marker=b"constant")
-        forged = Framer(1, marker=b"constant").frame(2, b"never accepted", 0)
+        framer = SegmentEncoder(1, marker=b"constant")
+        forged = SegmentEncoder(1, marker=b"constant").frame(2, b"never accepted", 0)
         data = bytearray(framer.header + framer.frame(1, b"x" * 10 + forged, 0))
         data[HEADER_BYTES + FRAME_BYTES] ^= 1
         assert payloads(bytes(data)) == [b"never accepted"]
@@ -127,7 +127,7 @@ class TestSegments:
 
 class TestShelves:
     def test_events_come_back_in_order_over_many_segments(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL)
+        shelf = SegmentStore(tmp_path, SMALL)
         sent = [b"%d:" % number + os.urandom(700) for number in range(40)]
         for start in range(0, 40, 4):
             shelf.write(sent[start : start + 4])
@@ -136,25 +136,25 @@ class TestShelves:
         assert shelf.is_empty
 
     def test_an_event_larger_than_a_segment_gets_one_of_its_own(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL)
+        shelf = SegmentStore(tmp_path, SMALL)
         sent = [b"a", os.urandom(50_000), b"c"]
         shelf.write(sent)
         assert drained(shelf) == sent
 
     def test_what_a_dead_process_left_is_drained_first_by_the_next(self, tmp_path: Path):
-        dead = Shelf(tmp_path, SMALL, name="1")
+        dead = SegmentStore(tmp_path, SMALL, name="1")
         dead.write([b"old"])
         assert dead._own is not None
         dead._own.lock.release()  # as the system does when a process dies; nothing was sealed
-        shelf = Shelf(tmp_path, SMALL, name="2")
+        shelf = SegmentStore(tmp_path, SMALL, name="2")
         shelf.write([b"new"])
         assert shelf.adopt() == 1
         assert drained(shelf) == [b"old", b"new"]
 
     def test_the_folder_of_a_living_process_is_left_alone(self, tmp_path: Path):
-        alive = Shelf(tmp_path, SMALL, name="1")
+        alive = SegmentStore(tmp_path, SMALL, name="1")
         alive.write([b"mine"])
-        other = Shelf(tmp_path, SMALL, name="2")
+        other = SegmentStore(tmp_path, SMALL, name="2")
         assert other.adopt() == 0
         assert drained(other) == []
         assert drained(alive) == [b"mine"]
@@ -168,12 +168,12 @@ class TestShelves:
 
                 return Nothing()
 
-        Shelf(tmp_path, SMALL, name="1").write([b"mine"])
-        other = Shelf(tmp_path, SMALL, Careless(), name="2")
+        SegmentStore(tmp_path, SMALL, name="1").write([b"mine"])
+        other = SegmentStore(tmp_path, SMALL, Careless(), name="2")
         assert other.adopt() == 1
 
     def test_a_full_spool_refuses_and_takes_again_once_drained(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, Bounds(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0))
+        shelf = SegmentStore(tmp_path, SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0))
         taken: list[int] = []
 
         def fill() -> None:
@@ -190,10 +190,10 @@ class TestShelves:
 
     def test_a_disk_that_is_too_full_for_it_is_refused(self, tmp_path: Path):
         with pytest.raises(SpoolUnavailable, match="max_disk_used"):
-            Shelf(tmp_path, Bounds(max_disk_used=0.000001)).write([b"x"])
+            SegmentStore(tmp_path, SpoolLimits(max_disk_used=0.000001)).write([b"x"])
 
     def test_drained_segments_are_kept_for_a_while_then_removed(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, Bounds(segment_bytes=4096, keep_s=100, max_disk_used=1.0), name="1")
+        shelf = SegmentStore(tmp_path, SpoolLimits(segment_bytes=4096, keep_s=100, max_disk_used=1.0), name="1")
         shelf.write([b"x"])
         drained(shelf)
         (kept,) = tmp_path.glob("*/*.done")
@@ -204,7 +204,7 @@ class TestShelves:
         assert not kept.exists()
 
     def test_a_refused_event_is_kept_once_whatever_happens_in_between(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL)
+        shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"good", b"bad"])
         segment = shelf.oldest()
         assert segment is not None
@@ -214,7 +214,7 @@ class TestShelves:
         assert payloads(kept.read_bytes()) == [b"bad"]
 
     def test_a_damaged_segment_is_kept_for_operators(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL)
+        shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"a" * 100])
         shelf.write([b"b" * 100])
         shelf.seal()
@@ -226,7 +226,7 @@ class TestShelves:
         assert [one.suffix for one in tmp_path.glob("*/*")] == [".bad"]
 
     def test_folders_and_files_are_their_owners_alone(self, tmp_path: Path):
-        Shelf(tmp_path / "spool", SMALL).write([b"x"])
+        SegmentStore(tmp_path / "spool", SMALL).write([b"x"])
         modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "spool").rglob("*")}
         assert modes == {0o700, 0o600}
 
@@ -262,7 +262,7 @@ class Failing(RealDisk):
 class TestFailingDisks:
     def test_a_segment_whose_sync_failed_is_never_synced_again(self, tmp_path: Path):
         disk = Failing()
-        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf = SegmentStore(tmp_path, SMALL, disk)
         shelf.write([b"safe"])
         disk.sync_fails = 1
         with pytest.raises(SpoolUnavailable):
@@ -284,7 +284,7 @@ class TestFailingDisks:
 
     def test_after_two_failures_the_disk_rests_and_is_then_tried_again(self, tmp_path: Path, monkeypatch):
         disk = Failing()
-        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf = SegmentStore(tmp_path, SMALL, disk)
         disk.sync_fails = 2
         for _ in range(2):
             with pytest.raises(SpoolUnavailable):
@@ -294,14 +294,14 @@ class TestFailingDisks:
         with pytest.raises(SpoolUnavailable, match="left alone"):
             shelf.write([b"x"])
         assert disk.synced == []
-        monkeypatch.setattr(shelf, "_rests_until", 0.0)
+        monkeypatch.setattr(shelf, "_backoff_until", 0.0)
         shelf.write([b"again"])
         assert not shelf.is_failing
 
     def test_a_full_disk_is_no_failing_one(self, tmp_path: Path):
         disk = Failing()
         disk.error = errno.ENOSPC
-        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf = SegmentStore(tmp_path, SMALL, disk)
         disk.sync_fails = 3
         for _ in range(3):
             with pytest.raises(SpoolUnavailable):
@@ -327,7 +327,7 @@ class Leaving(RealDisk):
 class TestSequences:
     def test_that_of_a_file_that_could_not_be_made_is_not_used_again(self, tmp_path: Path):
         disk = Leaving()
-        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf = SegmentStore(tmp_path, SMALL, disk)
         disk.creations_fail = 1
         with pytest.raises(SpoolUnavailable):
             shelf.write([b"refused"])
@@ -335,14 +335,14 @@ class TestSequences:
         assert sorted(path.stem.lstrip("0") for path in tmp_path.glob("*/*.seg")) == ["1", "2"]
         assert drained(shelf) == [b"taken"]
         shelf.close()
-        following = Shelf(tmp_path, SMALL)
+        following = SegmentStore(tmp_path, SMALL)
         following.adopt()
         assert drained(following) == []
-        assert following.aside() == (0, 0)
+        assert following.count_set_aside() == (0, 0)
 
     def test_that_of_a_write_whose_sync_failed_is_not_used_again(self, tmp_path: Path):
         disk = Failing()
-        shelf = Shelf(tmp_path, SMALL, disk)
+        shelf = SegmentStore(tmp_path, SMALL, disk)
         shelf.write([b"first"])
         disk.sync_fails = 1
         with pytest.raises(SpoolUnavailable):
@@ -384,7 +384,7 @@ class Synced:
 
 def is_shelf_durable(folder: Path, synced: Synced) -> bool:
     """Return whether each step of a shelf's life is durable when it returns."""
-    shelf = Shelf(folder / "data" / "spool", SMALL)
+    shelf = SegmentStore(folder / "data" / "spool", SMALL)
     taken = []
     for number in range(4):
         taken.append(b"%d" % number * 1500)
@@ -487,19 +487,19 @@ class Filling(RealDisk):
 
 class TestLongLives:
     def test_a_clock_that_was_set_back_keeps_the_order_of_lives(self, tmp_path: Path):
-        earlier = Shelf(tmp_path, SMALL, name="500")
+        earlier = SegmentStore(tmp_path, SMALL, name="500")
         earlier.write([b"earlier"])
         earlier.close()
-        later = Shelf(tmp_path, SMALL, name="100")
+        later = SegmentStore(tmp_path, SMALL, name="100")
         later.write([b"later"])
         later.close()
-        following = Shelf(tmp_path, SMALL, name="900")
+        following = SegmentStore(tmp_path, SMALL, name="900")
         assert following.adopt() == 2
         assert drained(following) == [b"earlier", b"later"]
 
     def test_drained_segments_make_room_on_a_full_disk(self, tmp_path: Path):
         disk = Filling()
-        shelf = Shelf(tmp_path, Bounds(segment_bytes=4096, max_bytes=1 << 20, max_disk_used=0.9), disk)
+        shelf = SegmentStore(tmp_path, SpoolLimits(segment_bytes=4096, max_bytes=1 << 20, max_disk_used=0.9), disk)
         shelf.write([b"old"])
         assert drained(shelf) == [b"old"]
         disk.share = 0.9
@@ -508,7 +508,7 @@ class TestLongLives:
         assert drained(shelf) == [b"new"]
 
     def test_what_waits_is_counted_in_open_and_in_sealed_segments(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL)
+        shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"a" * 1000])
         shelf.seal()
         sealed = shelf.size
@@ -518,7 +518,7 @@ class TestLongLives:
         assert shelf.records == 2
 
     def test_a_folder_that_somebody_removes_is_made_anew(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL)
+        shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"gone"])
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
@@ -530,27 +530,27 @@ class TestLongLives:
         ]
 
     def test_a_segment_that_is_ended_says_so(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL)
+        shelf = SegmentStore(tmp_path, SMALL)
         shelf.write([b"all"])
         segment = shelf.oldest()
         assert segment is not None
         assert segment.contents.is_sealed
 
     def test_what_was_refused_is_not_drained_by_the_next_process(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL, name="1")
+        shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([b"poison"])
         segment = shelf.oldest()
         assert segment is not None
         shelf.refuse(segment, 1, b"poison")
         shelf.finish(segment)
         shelf.close()
-        following = Shelf(tmp_path, SMALL, name="2")
+        following = SegmentStore(tmp_path, SMALL, name="2")
         assert following.adopt() == 0
         assert drained(following) == []
-        assert following.aside() == (1, 0)
+        assert following.count_set_aside() == (1, 0)
 
     def test_a_segment_that_cannot_be_put_aside_is_not_drained_twice(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL, Sticky(), name="1")
+        shelf = SegmentStore(tmp_path, SMALL, Sticky(), name="1")
         shelf.write([b"once"])
         segment = shelf.oldest()
         assert segment is not None
@@ -564,16 +564,16 @@ class TestLongLives:
         assert shelf.oldest() is None
 
     def test_a_rehearsal_leaves_nothing_and_minds_nothing_that_one_before_left(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL, name="1")
+        shelf = SegmentStore(tmp_path, SMALL, name="1")
         (tmp_path / "1.probe").touch()
-        shelf.rehearse()
+        shelf.check_writable()
         assert list(tmp_path.iterdir()) == []
 
 
 class TestFormat:
     def test_the_bytes_on_disk_are_those_of_earlier_versions(self):
         """What an older boathook has written is drained by a newer one."""
-        framer = Framer(7, b"01234567")
+        framer = SegmentEncoder(7, b"01234567")
         data = framer.header + framer.frame(7, b"paid", 0) + framer.seal(7)
         assert data.hex() == GOLDEN
         assert [(one.sequence, one.payload) for one in read_segment(bytes.fromhex(GOLDEN)).records] == [(7, b"paid")]
@@ -622,7 +622,7 @@ def torn(then: bytes, now: bytes) -> list[bytes]:
 class TestPowerCuts:
     def cut(self, folder: Path, disk: Powered) -> list[Segment]:
         """Write two segments, cutting the power before each sync, and return what each cut leaves."""
-        shelf = Shelf(folder, SMALL, disk)
+        shelf = SegmentStore(folder, SMALL, disk)
         for size in (1200, 700, 1900, 900):
             shelf.write([b"a" * size, b"b" * 100])
         assert len(list(folder.glob("*/*.seg"))) == 2
@@ -640,7 +640,7 @@ class TestPowerCuts:
 class TestGroups:
     async def test_what_comes_together_is_synced_together(self, tmp_path: Path):
         disk = Failing()
-        spool = Spool(Shelf(tmp_path, Bounds(max_disk_used=1.0), disk))
+        spool = Spool(SegmentStore(tmp_path, SpoolLimits(max_disk_used=1.0), disk))
         await spool.open()
         await asyncio.gather(*[spool.append(b"%d" % number) for number in range(1, 501)])
         assert spool.depth.records == 500
@@ -649,7 +649,7 @@ class TestGroups:
 
     async def test_one_that_failed_is_told_and_the_next_is_taken(self, tmp_path: Path):
         disk = Failing()
-        spool = Spool(Shelf(tmp_path, SMALL, disk))
+        spool = Spool(SegmentStore(tmp_path, SMALL, disk))
         await spool.open()
         disk.sync_fails = 1
         with pytest.raises(SpoolUnavailable):
@@ -658,7 +658,7 @@ class TestGroups:
         await spool.close()
 
     async def test_more_than_may_wait_is_refused_at_once_as_is_all_before_it_is_open(self, tmp_path: Path):
-        spool = Spool(Shelf(tmp_path, SMALL), queue=2)
+        spool = Spool(SegmentStore(tmp_path, SMALL), queue=2)
         with pytest.raises(SpoolUnavailable, match="too many"):
             await spool.append(b"early")
         await spool.open()
@@ -672,19 +672,19 @@ class TestGroups:
 
     async def test_a_disk_that_fails_the_rehearsal_is_told(self, tmp_path: Path):
         disk = Failing()
-        spool = Spool(Shelf(tmp_path, SMALL, disk))
-        await spool.rehearse()
+        spool = Spool(SegmentStore(tmp_path, SMALL, disk))
+        await spool.check_writable()
         disk.sync_fails = 1
         with pytest.raises(SpoolUnavailable, match="Input/output"):
-            await spool.rehearse()
+            await spool.check_writable()
         await spool.close()
 
     async def test_what_is_left_at_the_end_is_there_for_the_next_process(self, tmp_path: Path):
-        spool = Spool(Shelf(tmp_path, SMALL, name="1"))
+        spool = Spool(SegmentStore(tmp_path, SMALL, name="1"))
         assert not await spool.open()
         await spool.append(b"left")
         await spool.close()
-        later = Spool(Shelf(tmp_path, SMALL, name="2"))
+        later = Spool(SegmentStore(tmp_path, SMALL, name="2"))
         assert await later.open()
         segment = await later.oldest()
         assert isinstance(segment, Segment)

@@ -13,20 +13,27 @@ from pathlib import Path
 import pytest
 
 from boathook.domain import ids
-from boathook.domain.errors import JournalUnavailable, RowRefused, SpoolUnavailable
+from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable, ValueRejected
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
-from boathook.inbound.draining import RoutedStore
-from boathook.inbound.records import encode
-from boathook.inbound.salvage import Salvage
-from boathook.inbound.spooled import events, tally
+from boathook.ingest.event_writer import EventWriter
+from boathook.ingest.spool_importer import SpoolImporter
+from boathook.ingest.spool_records import encode
+from boathook.ingest.spooled_events import events, summarize_folder
 from boathook.spool import disk as disk_module
-from boathook.spool import survey
+from boathook.spool import inspection
 from boathook.spool.disk import RealDisk
-from boathook.spool.shelf import BAD, DONE, REFUSED, WAITING, Bounds, Shelf
-from boathook.spool.survey import State, look
+from boathook.spool.inspection import SegmentState, list_folders
+from boathook.spool.segment_store import (
+    DAMAGED_SUFFIX,
+    DONE_SUFFIX,
+    PENDING_SUFFIX,
+    REJECTED_FOLDER,
+    SegmentStore,
+    SpoolLimits,
+)
 from tests.unit import test_intake
 
-SMALL = Bounds(segment_bytes=4096, max_disk_used=1.0)
+SMALL = SpoolLimits(segment_bytes=4096, max_disk_used=1.0)
 
 
 def event(key: str, body: bytes = b"{}") -> NewEvent:
@@ -45,10 +52,10 @@ class Database:
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         if self.batches_left == 0:
-            raise JournalUnavailable("away")
+            raise DatabaseUnavailable("away")
         self.batches_left -= 1
         if self.refused & {one.dedup_key for one in batch}:
-            raise RowRefused("a constraint")
+            raise ValueRejected("a constraint")
         return [self._store(one) for one in batch]
 
     def _store(self, one: NewEvent) -> Receipt:
@@ -64,9 +71,9 @@ def database() -> Database:
     return Database()
 
 
-def written(root: Path, *keys: str, name: str = "1") -> Shelf:
+def written(root: Path, *keys: str, name: str = "1") -> SegmentStore:
     """Return the shelf of a living process that has written these events."""
-    shelf = Shelf(root, SMALL, name=name)
+    shelf = SegmentStore(root, SMALL, name=name)
     shelf.write([encode(event(key)) for key in keys])
     return shelf
 
@@ -79,8 +86,8 @@ def dead(root: Path, *keys: str, name: str = "1") -> Path:
     return root / name
 
 
-def salvage(root: Path, database: Database, *, batch: int = 3) -> Salvage:
-    return Salvage(root, RoutedStore(database), batch=batch)
+def importer(root: Path, database: Database, *, batch: int = 3) -> SpoolImporter:
+    return SpoolImporter(root, EventWriter(database), batch=batch)
 
 
 def suffixes(folder: Path) -> list[str]:
@@ -91,25 +98,30 @@ class TestLooking:
     def test_each_life_is_told_with_who_holds_it_and_what_is_in_it(self, tmp_path: Path):
         dead(tmp_path, "a", "b", name="1")
         alive = written(tmp_path, "c", name="2")
-        first, second = [tally(folder) for folder in look(tmp_path)]
+        first, second = [summarize_folder(folder) for folder in list_folders(tmp_path)]
         assert (first.life, first.is_held, first.waiting) == ("1", False, 2)
         assert (second.life, second.is_held, second.waiting) == ("2", True, 1)
-        assert first.segments == {State.WAITING: 1, State.DONE: 0, State.BAD: 0, State.REFUSED: 0}
+        assert first.segments == {
+            SegmentState.WAITING: 1,
+            SegmentState.DONE: 0,
+            SegmentState.BAD: 0,
+            SegmentState.REFUSED: 0,
+        }
         assert (first.lost, first.torn_bytes) == (0, 0)
         alive.close()
 
     def test_the_oldest_is_the_moment_at_which_its_first_event_was_accepted(self, tmp_path: Path):
         dead(tmp_path, "a")
-        (folder,) = look(tmp_path)
-        (only,) = events([folder], {State.WAITING})
+        (folder,) = list_folders(tmp_path)
+        (only,) = events([folder], {SegmentState.WAITING})
         assert only.event is not None
-        assert tally(folder).oldest_at == ids.made_at(only.event.id)
+        assert summarize_folder(folder).oldest_at == ids.made_at(only.event.id)
 
     def test_a_live_gateway_writes_on_and_a_dead_ones_folder_can_be_adopted_afterwards(self, tmp_path: Path):
         dead(tmp_path, "a", name="1")
         alive = written(tmp_path, "b", name="2")
         for _ in range(20):
-            list(map(tally, look(tmp_path)))
+            list(map(summarize_folder, list_folders(tmp_path)))
         alive.write([encode(event("c"))])
         assert alive.adopt() == 1
         assert alive.records >= 3
@@ -131,33 +143,38 @@ class TestLooking:
 
     def test_a_folder_without_segments_is_not_asked_about(self, tmp_path: Path, monkeypatch):
         (tmp_path / "1").mkdir()
-        monkeypatch.setattr(survey, "_is_held", lambda _folder: pytest.fail("it was asked about"))
-        assert look(tmp_path) == []
+        monkeypatch.setattr(inspection, "_is_held", lambda _folder: pytest.fail("it was asked about"))
+        assert list_folders(tmp_path) == []
 
     def test_what_is_drained_during_the_look_is_passed_over(self, tmp_path: Path):
         dead(tmp_path, "a")
-        folders = look(tmp_path)
-        shelf = Shelf(tmp_path, SMALL, name="2")
+        folders = list_folders(tmp_path)
+        shelf = SegmentStore(tmp_path, SMALL, name="2")
         shelf.adopt()
         segment = shelf.oldest()
         assert segment is not None
         shelf.finish(segment)
-        assert list(events(folders, {State.WAITING})) == []
-        assert tally(folders[0]).waiting == 0
+        assert list(events(folders, {SegmentState.WAITING})) == []
+        assert summarize_folder(folders[0]).waiting == 0
 
     def test_where_there_is_no_spool_there_is_nothing(self, tmp_path: Path):
-        assert look(tmp_path / "nowhere") == []
+        assert list_folders(tmp_path / "nowhere") == []
 
     def test_refused_events_are_told_with_the_life_they_came_from(self, tmp_path: Path):
         refuse(tmp_path, "a")
-        (one,) = (lying for folder in look(tmp_path) for lying in folder.segments if lying.state is State.REFUSED)
+        (one,) = (
+            lying
+            for folder in list_folders(tmp_path)
+            for lying in folder.segments
+            if lying.state is SegmentState.REFUSED
+        )
         assert one.life == "1"
 
     def test_what_cannot_be_read_as_an_event_is_still_shown(self, tmp_path: Path):
-        shelf = Shelf(tmp_path, SMALL, name="1")
+        shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([b"\x09of a later boathook", encode(event("a"))])
         shelf.close()
-        unreadable, readable = events(look(tmp_path), {State.WAITING})
+        unreadable, readable = events(list_folders(tmp_path), {SegmentState.WAITING})
         assert unreadable.event is None
         assert readable.event is not None
 
@@ -187,7 +204,7 @@ def refuse(root: Path, key: str) -> Path:
     shelf.refuse(segment, record.sequence, record.payload)
     shelf.finish(segment)
     shelf.close()
-    (file,) = (root / REFUSED).iterdir()
+    (file,) = (root / REJECTED_FOLDER).iterdir()
     return file
 
 
@@ -195,25 +212,25 @@ class TestSalvaging:
     async def test_what_the_dead_have_left_is_brought_in_order_life_by_life(self, tmp_path: Path, database: Database):
         dead(tmp_path, "a", "b", "c", "d", name="1")
         dead(tmp_path, "e", "f", name="2")
-        haul = await salvage(tmp_path, database).drain()
+        import_report = await importer(tmp_path, database).drain()
         assert database.order == list("abcdef")
-        assert (haul.accepted, haul.segments, haul.is_whole) == (6, 2, True)
-        assert (suffixes(tmp_path / "1"), suffixes(tmp_path / "2")) == ([DONE], [DONE])
+        assert (import_report.accepted, import_report.segments, import_report.is_whole) == (6, 2, True)
+        assert (suffixes(tmp_path / "1"), suffixes(tmp_path / "2")) == ([DONE_SUFFIX], [DONE_SUFFIX])
 
     async def test_what_a_living_process_holds_is_left_alone(self, tmp_path: Path, database: Database):
         alive = written(tmp_path, "a")
-        haul = await salvage(tmp_path, database).drain()
-        assert (haul.segments, database.order, suffixes(tmp_path / "1")) == (0, [], [WAITING])
+        import_report = await importer(tmp_path, database).drain()
+        assert (import_report.segments, database.order, suffixes(tmp_path / "1")) == (0, [], [PENDING_SUFFIX])
         alive.close()
 
     async def test_mutant_without_locks_a_drain_takes_the_segment_a_gateway_writes_to(
         self, tmp_path: Path, database: Database, monkeypatch
     ):
         alive = written(tmp_path, "a")
-        monkeypatch.setattr(disk_module, "_get", lambda _descriptor: True)
-        await salvage(tmp_path, database).drain()
+        monkeypatch.setattr(disk_module, "_try_lock", lambda _descriptor: True)
+        await importer(tmp_path, database).drain()
         alive.write([encode(event("b"))])
-        assert suffixes(tmp_path / "1") == [DONE], "what the gateway has just written will be brought by nobody"
+        assert suffixes(tmp_path / "1") == [DONE_SUFFIX], "what the gateway has just written will be brought by nobody"
         assert "b" not in database.order
 
     async def test_a_folder_is_held_while_it_is_drained(self, tmp_path: Path, database: Database, monkeypatch):
@@ -226,7 +243,7 @@ class TestSalvaging:
             return await store(batch, within_s=within_s)
 
         monkeypatch.setattr(database, "append", look_and_store)
-        await salvage(tmp_path, database, batch=1).drain()
+        await importer(tmp_path, database, batch=1).drain()
         assert held == [None, None]
         lock = RealDisk().lock(folder)
         assert lock is not None, "and let go in the end"
@@ -243,43 +260,47 @@ class TestSalvaging:
         while True:
             database.batches_left = dice.randrange(1, 8)
             try:
-                await salvage(tmp_path, database, batch=dice.randrange(1, 9)).drain()
+                await importer(tmp_path, database, batch=dice.randrange(1, 9)).drain()
                 break
-            except JournalUnavailable:
+            except DatabaseUnavailable:
                 continue
         assert database.order == keys
-        assert all(suffixes(tmp_path / str(life)) == [DONE] * len(suffixes(tmp_path / str(life))) for life in range(4))
+        assert all(
+            suffixes(tmp_path / str(life)) == [DONE_SUFFIX] * len(suffixes(tmp_path / str(life))) for life in range(4)
+        )
 
     async def test_what_postgresql_refuses_is_kept_and_the_rest_goes_on(self, tmp_path: Path, database: Database):
         dead(tmp_path, *"abcde")
         database.refused = {"c"}
-        haul = await salvage(tmp_path, database).drain()
+        import_report = await importer(tmp_path, database).drain()
         assert database.order == list("abde")
-        assert (haul.accepted, haul.refused, haul.is_whole) == (4, 1, False)
-        assert [one.event.dedup_key for one in events(look(tmp_path), {State.REFUSED}) if one.event] == ["c"]
+        assert (import_report.accepted, import_report.refused, import_report.is_whole) == (4, 1, False)
+        assert [one.event.dedup_key for one in events(list_folders(tmp_path), {SegmentState.REFUSED}) if one.event] == [
+            "c"
+        ]
 
     async def test_the_refused_are_tried_again_and_put_with_the_done_once_they_are_taken(
         self, tmp_path: Path, database: Database
     ):
         file = refuse(tmp_path, "a")
         database.refused = {"a"}
-        assert (await salvage(tmp_path, database).try_refused()).refused == 1
+        assert (await importer(tmp_path, database).retry_refused()).refused == 1
         assert file.exists()
         database.refused = set()
-        haul = await salvage(tmp_path, database).try_refused()
-        assert (haul.accepted, haul.is_whole, file.exists()) == (1, True, False)
-        assert file.with_suffix(DONE).exists()
-        assert (await salvage(tmp_path, database).try_refused()).segments == 0
+        import_report = await importer(tmp_path, database).retry_refused()
+        assert (import_report.accepted, import_report.is_whole, file.exists()) == (1, True, False)
+        assert file.with_suffix(DONE_SUFFIX).exists()
+        assert (await importer(tmp_path, database).retry_refused()).segments == 0
 
     async def test_again_tells_what_was_missing_from_what_was_there(self, tmp_path: Path, database: Database):
         dead(tmp_path, *"abcd")
-        await salvage(tmp_path, database).drain()
+        await importer(tmp_path, database).drain()
         restored = Database()
         restored.stored = {key: one for key, one in database.stored.items() if key in "ab"}
-        haul = await salvage(tmp_path, restored).offer_again()
-        assert (haul.accepted, haul.there, restored.order) == (2, 2, ["c", "d"])
-        assert suffixes(tmp_path / "1") == [DONE], "nothing is moved"
-        assert (await salvage(tmp_path, restored).offer_again()).accepted == 0
+        import_report = await importer(tmp_path, restored).reimport_drained()
+        assert (import_report.accepted, import_report.there, restored.order) == (2, 2, ["c", "d"])
+        assert suffixes(tmp_path / "1") == [DONE_SUFFIX], "nothing is moved"
+        assert (await importer(tmp_path, restored).reimport_drained()).accepted == 0
 
     async def test_again_reaches_what_a_living_process_has_drained(self, tmp_path: Path):
         alive = written(tmp_path, "a")
@@ -288,21 +309,21 @@ class TestSalvaging:
         alive.finish(segment)
         alive.write([encode(event("b"))])
         restored = Database()
-        assert (await salvage(tmp_path, restored).offer_again()).accepted == 1
+        assert (await importer(tmp_path, restored).reimport_drained()).accepted == 1
         assert restored.order == ["a"], "what it has not drained yet it will bring itself"
         alive.close()
 
     async def test_copies_and_conflicts_are_counted_as_what_they_are(self, tmp_path: Path, database: Database):
-        shelf = Shelf(tmp_path, SMALL, name="1")
+        shelf = SegmentStore(tmp_path, SMALL, name="1")
         shelf.write([encode(event("a")), encode(event("a")), encode(event("a", b"[]"))])
         shelf.close()
-        haul = await salvage(tmp_path, database).drain()
-        assert (haul.accepted, haul.duplicate, haul.conflict) == (1, 1, 1)
+        import_report = await importer(tmp_path, database).drain()
+        assert (import_report.accepted, import_report.duplicate, import_report.conflict) == (1, 1, 1)
 
     async def test_lost_events_are_counted_and_their_segment_kept_for_operators(
         self, tmp_path: Path, database: Database
     ):
-        shelf = Shelf(tmp_path, SMALL, name="1")
+        shelf = SegmentStore(tmp_path, SMALL, name="1")
         for key in ("first", "second", "third"):
             shelf.write([encode(event(key))])
         shelf.close()
@@ -310,18 +331,18 @@ class TestSalvaging:
         data = bytearray(file.read_bytes())
         data[data.index(b"second")] ^= 1
         file.write_bytes(data)
-        haul = await salvage(tmp_path, database).drain()
-        assert (database.order, haul.lost, haul.is_whole) == (["first", "third"], 1, False)
-        assert suffixes(tmp_path / "1") == [BAD]
-        (folder,) = look(tmp_path)
-        assert (tally(folder).lost, tally(folder).segments[State.BAD]) == (1, 1)
+        import_report = await importer(tmp_path, database).drain()
+        assert (database.order, import_report.lost, import_report.is_whole) == (["first", "third"], 1, False)
+        assert suffixes(tmp_path / "1") == [DAMAGED_SUFFIX]
+        (folder,) = list_folders(tmp_path)
+        assert (summarize_folder(folder).lost, summarize_folder(folder).segments[SegmentState.BAD]) == (1, 1)
 
     async def test_old_drained_segments_are_not_removed_by_an_inspection(self, tmp_path: Path, database: Database):
         dead(tmp_path, "a")
-        await salvage(tmp_path, database).drain()
+        await importer(tmp_path, database).drain()
         (file,) = (tmp_path / "1").iterdir()
         os.utime(file, (0, 0))
-        await salvage(tmp_path, database).drain()
+        await importer(tmp_path, database).drain()
         assert file.exists()
 
     async def test_a_disk_that_fails_is_told_of_in_a_sentence(self, tmp_path: Path, database: Database, monkeypatch):
@@ -332,4 +353,4 @@ class TestSalvaging:
 
         monkeypatch.setattr(RealDisk, "rename", fail)
         with pytest.raises(SpoolUnavailable, match="Read-only file system"):
-            await salvage(tmp_path, database).try_refused()
+            await importer(tmp_path, database).retry_refused()

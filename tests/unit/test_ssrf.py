@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from boathook.outbound import dialling, names
-from boathook.outbound.courier import Trouble
-from boathook.outbound.guard import judge
+from boathook.http_client import connect_guard, resolver
+from boathook.http_client.address_rules import find_denial
+from boathook.http_client.sender import TransportFailure
 from tests.unit.receivers import Receiver, open_courier
 
 _FILE = Path(__file__).parent.parent / "ssrf_vectors.txt"
 VECTORS = [line.split(" ", 2) for line in _FILE.read_text("utf-8").splitlines() if line and not line.startswith("#")]
-NEVER_DIALLED = {Trouble.URL, Trouble.BLOCKED, Trouble.DNS}
+NEVER_DIALLED = {TransportFailure.URL, TransportFailure.BLOCKED, TransportFailure.DNS}
 
 
 def of_kind(*kinds, expected="deny"):
@@ -33,12 +33,12 @@ def test_the_list_is_long_and_each_line_says_what_is_expected():
 
 @pytest.mark.parametrize("address", of_kind("address"))
 def test_the_table_denies(address):
-    assert judge(address)
+    assert find_denial(address)
 
 
 @pytest.mark.parametrize("address", of_kind("address", expected="pass"))
 def test_the_table_lets_pass(address):
-    assert judge(address) is None
+    assert find_denial(address) is None
 
 
 def written(address):
@@ -51,12 +51,14 @@ async def test_the_courier_dials_none_of_them(monkeypatch):
         urls += [f"http://{host}:{port}/" for host in of_kind("host") for port in (canary.port, second.port)]
         urls += [unescaped(url).replace("PORT", str(canary.port)) for url in of_kind("url")]
         opened: list[object] = []
-        monkeypatch.setattr(dialling.Gate, "open_socket", _watched(dialling.Gate.open_socket, opened))
+        monkeypatch.setattr(
+            connect_guard.ConnectGuard, "open_socket", _watched(connect_guard.ConnectGuard.open_socket, opened)
+        )
         answers = await post.many(urls, timeout_s=20.0)
         dialled = [
-            (a.outgoing.url, a.trouble, a.error)
+            (a.request.url, a.failure, a.error)
             for a in answers
-            if a.trouble not in NEVER_DIALLED and "not found in time" not in a.error
+            if a.failure not in NEVER_DIALLED and "not found in time" not in a.error
         ]
         assert dialled == []
         assert opened == []
@@ -74,8 +76,8 @@ def _watched(plain, opened):
 
 
 async def test_mutant_without_the_guard_many_of_them_would_reach_the_canary(monkeypatch):
-    monkeypatch.setattr(dialling, "judge_here", lambda *_: None)
-    monkeypatch.setattr(names, "judge_here", lambda *_: None)
+    monkeypatch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
+    monkeypatch.setattr(resolver, "find_denial_on_host", lambda *_: None)
     spellings = ["127.0.0.1", "0177.0.0.1", "0x7f.1", "2130706433", "127.1", "localhost", "0", "[::ffff:127.0.0.1]"]
     async with Receiver() as canary, open_courier(allow=[]) as post:
         answers = await post.many([f"http://{host}:{canary.port}/" for host in spellings])

@@ -7,10 +7,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from boathook.admin.svix import fields
-from boathook.admin.svix.reader import RemoteEndpoint
+from boathook.delivery.signer import read_signer
 from boathook.domain.errors import InvalidValue
-from boathook.outbound.signer import read_signer
+from boathook.service.svix_import import fields
+from boathook.service.svix_import.reader import RemoteEndpoint
 from tests.support import examples
 from tests.svix_server import make_private_key, make_secret
 
@@ -27,7 +27,7 @@ VALUES = st.recursive(
 WIRES = st.dictionaries(st.sampled_from(NAMES), VALUES).map(lambda wire: {"id": "x_1", "name": "a", **wire})
 
 
-def named_by(read: Callable[[Any], fields.Moved[Any]], wire: dict[str, Any]) -> list[str]:
+def named_by(read: Callable[[Any], fields.Converted[Any]], wire: dict[str, Any]) -> list[str]:
     """Return the fields that do not move, or the one for which the object is refused."""
     try:
         return list(read(wire).not_moved)

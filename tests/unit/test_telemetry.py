@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from boathook import Boathook
 from boathook.domain.errors import ConfigError
-from boathook.telemetry import emit
-from boathook.telemetry.exporters import Buckets, History, Merged, SnapshotFile, merge, to_prometheus
-from boathook.telemetry.metrics import METRICS, MIRRORS, TABLE, Kind
+from boathook.observability import meters
+from boathook.observability.exporters import Buckets, MergedMetrics, MetricHistory, SnapshotFile, merge, to_prometheus
+from boathook.observability.metrics import METRICS, MIRRORS, TABLE, MetricKind
 from tests.support import too_dear
 
 
@@ -30,9 +30,9 @@ def _clean():
     for name in apps:
         del METRICS[name]
     MIRRORS.clear()
-    emit.reset()
+    meters.reset()
     yield
-    emit.reset()
+    meters.reset()
     METRICS.update(apps)
     MIRRORS[:] = [*mirrors, *(mirror for mirror in MIRRORS if mirror not in mirrors)]
 
@@ -42,17 +42,17 @@ def test_the_table_is_sound():
     for metric in TABLE:
         assert metric.name.startswith("boathook_")
         assert metric.help.endswith(".")
-        assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total")
-        assert (metric.kind is Kind.HISTOGRAM) == bool(metric.bounds)
+        assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total")
+        assert (metric.kind is MetricKind.HISTOGRAM) == bool(metric.bounds)
         assert list(metric.bounds) == sorted(set(metric.bounds))
 
 
 def test_labels_are_told_apart_by_name_not_by_order():
-    emit.count("boathook_requests_total", source="a", status=200)
-    emit.count("boathook_requests_total", status="200", source="a")
-    emit.count("boathook_requests_total", 3, source="200", status="a")
+    meters.count("boathook_requests_total", source="a", status=200)
+    meters.count("boathook_requests_total", status="200", source="a")
+    meters.count("boathook_requests_total", 3, source="200", status="a")
     series: dict[tuple[str, ...], Any] = {
-        tuple(labels): value for labels, value in emit.snapshot()["boathook_requests_total"]
+        tuple(labels): value for labels, value in meters.snapshot()["boathook_requests_total"]
     }
     assert series == {("a", "200"): 2, ("200", "a"): 3}
 
@@ -68,36 +68,36 @@ def test_labels_are_told_apart_by_name_not_by_order():
 )
 def test_an_unknown_name_or_label_is_an_error(name: str, labels: dict[str, str]):
     with pytest.raises(KeyError):
-        emit.count(name, **labels)
+        meters.count(name, **labels)
 
 
 def test_series_are_bounded():
-    for n in range(emit.MAX_SERIES + 500):
-        emit.count("boathook_events_accepted_total", source=f"s{n}")
-    rows = emit.snapshot()["boathook_events_accepted_total"]
-    assert len(rows) == emit.MAX_SERIES + 1
+    for n in range(meters.MAX_SERIES + 500):
+        meters.count("boathook_events_accepted_total", source=f"s{n}")
+    rows = meters.snapshot()["boathook_events_accepted_total"]
+    assert len(rows) == meters.MAX_SERIES + 1
     assert [["other"], 500] in rows
 
 
 def test_a_count_costs_little():
-    emit.count("boathook_requests_total", source="a", status=200)
+    meters.count("boathook_requests_total", source="a", status=200)
     assert too_dear(_count_10000, most=50) is None, "a count should take about a microsecond on an idle machine"
 
 
 def _count_10000() -> None:
     for _ in range(10_000):
-        emit.count("boathook_requests_total", source="a", status=200)
+        meters.count("boathook_requests_total", source="a", status=200)
 
 
 def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: Path):
-    emit.count("boathook_events_accepted_total", 5, source="a")
-    emit.observe("boathook_ack_seconds", 0.003)
-    emit.gauge("boathook_intake_queue", 7)
+    meters.count("boathook_events_accepted_total", 5, source="a")
+    meters.observe("boathook_ack_seconds", 0.003)
+    meters.gauge("boathook_intake_queue", 7)
     SnapshotFile(tmp_path, "gateway-0").write()
-    emit.reset()
-    SnapshotFile(tmp_path, "gateway-0").continue_from_last()
-    emit.count("boathook_events_accepted_total", source="a")
-    emit.observe("boathook_ack_seconds", 0.003)
+    meters.reset()
+    SnapshotFile(tmp_path, "gateway-0").restore()
+    meters.count("boathook_events_accepted_total", source="a")
+    meters.observe("boathook_ack_seconds", 0.003)
     merged = merge(tmp_path, "gateway-0", time.time())
     assert merged.numbers["boathook_events_accepted_total"][("a",)] == 6
     assert sum(merged.histograms["boathook_ack_seconds"][()].counts) == 2
@@ -110,21 +110,21 @@ def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: P
 def test_a_torn_file_counts_as_none(tmp_path: Path, content: bytes):
     (tmp_path / "metrics").mkdir()
     (tmp_path / "metrics" / "worker-0.json").write_bytes(content)
-    SnapshotFile(tmp_path, "worker-0").continue_from_last()
-    emit.count("boathook_events_accepted_total", source="a")
+    SnapshotFile(tmp_path, "worker-0").restore()
+    meters.count("boathook_events_accepted_total", source="a")
     assert merge(tmp_path, "gateway-0", time.time()).numbers["boathook_events_accepted_total"][("a",)] == 1
 
 
 def test_processes_are_added_up_and_gauges_only_of_the_living(tmp_path: Path):
     for slot, is_alive in (("worker-0", True), ("worker-1", False)):
-        emit.reset()
-        emit.count("boathook_deliveries_total", 2, recipient="handler:x", outcome="succeeded")
-        emit.gauge("boathook_running", 3, recipient="handler:x")
-        emit.gauge("boathook_backlog", 10, recipient="handler:x", state="pending")
+        meters.reset()
+        meters.count("boathook_deliveries_total", 2, recipient="handler:x", outcome="succeeded")
+        meters.gauge("boathook_running", 3, recipient="handler:x")
+        meters.gauge("boathook_backlog", 10, recipient="handler:x", state="pending")
         SnapshotFile(tmp_path, slot).write(is_alive=is_alive)
-    emit.reset()
-    emit.gauge("boathook_running", 4, recipient="handler:x")
-    emit.gauge("boathook_backlog", 12, recipient="handler:x", state="pending")
+    meters.reset()
+    meters.gauge("boathook_running", 4, recipient="handler:x")
+    meters.gauge("boathook_backlog", 12, recipient="handler:x", state="pending")
     merged = merge(tmp_path, "gateway-0", time.time())
     assert merged.numbers["boathook_deliveries_total"] == {("handler:x", "succeeded"): 4}
     assert merged.numbers["boathook_running"] == {("handler:x",): 7}
@@ -133,11 +133,11 @@ def test_processes_are_added_up_and_gauges_only_of_the_living(tmp_path: Path):
 
 def test_prometheus_own_parser_reads_what_is_exported():
     nasty = 'a"b\\c\nd'
-    emit.count("boathook_rejections_total", 2, source=nasty, reason="signature_mismatch")
+    meters.count("boathook_rejections_total", 2, source=nasty, reason="signature_mismatch")
     for value in (0.0004, 0.004, 99.0):
-        emit.observe("boathook_ack_seconds", value)
+        meters.observe("boathook_ack_seconds", value)
     families = {
-        family.name: family for family in text_string_to_metric_families(to_prometheus(History(None, "x").now()))
+        family.name: family for family in text_string_to_metric_families(to_prometheus(MetricHistory(None, "x").now()))
     }
     [sample] = families["boathook_rejections"].samples
     assert (sample.labels, sample.value) == ({"source": nasty, "reason": "signature_mismatch"}, 2)
@@ -149,7 +149,7 @@ def test_prometheus_own_parser_reads_what_is_exported():
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
 def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], share: float):
     bounds = METRICS["boathook_ack_seconds"].bounds
-    histogram = emit.Histogram(bounds)
+    histogram = meters.Histogram(bounds)
     for value in values:
         histogram.observe(value)
     found = Buckets(tuple(histogram.counts), histogram.total).quantile(bounds, share)
@@ -161,9 +161,9 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], shar
 
 
 def test_json_shows_rates_and_quantiles():
-    emit.count("boathook_events_accepted_total", 60, source="a")
-    emit.observe("boathook_ack_seconds", 0.004)
-    shown = json.loads(json.dumps(History(None, "x").to_json()))["metrics"]
+    meters.count("boathook_events_accepted_total", 60, source="a")
+    meters.observe("boathook_ack_seconds", 0.004)
+    shown = json.loads(json.dumps(MetricHistory(None, "x").to_json()))["metrics"]
     assert shown["boathook_events_accepted_total"]["series"] == [
         {"labels": {"source": "a"}, "value": 60, "per_second": 0.0}
     ]
@@ -173,7 +173,7 @@ def test_json_shows_rates_and_quantiles():
 
 
 def run_logging(script: str, form: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    code = f"from boathook.telemetry import log\nlog.configure('info', {form!r}, process='p-0')\nL = log.get_logger('test')\n"
+    code = f"from boathook.observability import log\nlog.configure('info', {form!r}, process='p-0')\nL = log.get_logger('test')\n"
     return subprocess.run(
         [sys.executable, "-c", code + textwrap.dedent(script)],
         capture_output=True,
@@ -221,7 +221,8 @@ def test_a_reader_that_has_stopped_costs_lines_not_the_process():
     read, write = os.pipe()
     script = textwrap.dedent("""
         import os, sys
-        from boathook.telemetry import emit, log
+        from boathook.observability import log
+        from boathook.observability import meters as emit
         log.configure("info", "json")
         L = log.get_logger("test")
         for n in range(60_000):
@@ -246,7 +247,7 @@ def declared() -> Iterator[None]:
     MIRRORS[:] = shown
 
 
-def series(name: str, merged: Merged) -> list[str]:
+def series(name: str, merged: MergedMetrics) -> list[str]:
     """Return the lines of the text format that tell a metric's values."""
     return [line for line in to_prometheus(merged).splitlines() if line.startswith(name)]
 
@@ -262,10 +263,10 @@ class TestMetricsOfApps:
         open_orders.set(3)
         waits.observe(4.0)
         SnapshotFile(tmp_path, "worker-0").write()
-        emit.reset()
+        meters.reset()
         orders.add(kind="paid")
         waits.observe(0.5)
-        history = History(tmp_path, "gateway-0")
+        history = MetricHistory(tmp_path, "gateway-0")
         assert series("shop_", history.now()) == [
             'shop_orders_total{kind="paid"} 3',
             "shop_orders_open 3",
@@ -283,7 +284,7 @@ class TestMetricsOfApps:
         earlier = {"at": time.time(), "series": {"shop_later_total": [[[], 5]], "shop_gone_total": [[[], 7]]}}
         file = SnapshotFile(tmp_path, "worker-0")
         (tmp_path / "metrics/worker-0.json").write_text(json.dumps(earlier))
-        file.continue_from_last()
+        file.restore()
         file.write()
         Boathook("shop").counter("shop_later_total", "Orders.").add()
         assert series("shop_later_total", merge(None, "", time.time())) == ["shop_later_total 6"]
@@ -298,9 +299,9 @@ class TestMetricsOfApps:
 @pytest.mark.usefixtures("declared")
 class TestMirrors:
     def test_show_a_counter_by_other_names_and_labels(self):
-        emit.count("boathook_requests_total", 3, source="payments", status="200")
-        emit.count("boathook_requests_total", 1, source="payments", status="401")
-        emit.count("boathook_requests_total", 7, source="github", status="200")
+        meters.count("boathook_requests_total", 3, source="payments", status="200")
+        meters.count("boathook_requests_total", 1, source="payments", status="401")
+        meters.count("boathook_requests_total", 7, source="github", status="200")
         provider = ["unknown"]
         Boathook("shop").mirror(
             "webhook_requests_total",
@@ -317,39 +318,39 @@ class TestMirrors:
         ]
 
     def test_add_up_what_differs_in_labels_that_are_not_shown(self):
-        emit.count("boathook_requests_total", 3, source="a", status="200")
-        emit.count("boathook_requests_total", 4, source="b", status="200")
-        emit.count("boathook_requests_total", 9, source="c", status="200")
+        meters.count("boathook_requests_total", 3, source="a", status="200")
+        meters.count("boathook_requests_total", 4, source="b", status="200")
+        meters.count("boathook_requests_total", 9, source="c", status="200")
         shop = Boathook("shop")
         shop.mirror("shop_in_total", "Requests.", of="boathook_requests_total", where={"source": ("a", "b")})
         assert series("shop_in_total", merge(None, "", time.time())) == ["shop_in_total 7"]
 
     def test_of_a_histogram_have_its_buckets_and_quantiles(self):
         for spent in (0.002, 0.02, 0.2):
-            emit.observe("boathook_handler_seconds", spent, recipient="handler:shop.apply")
-        emit.observe("boathook_handler_seconds", 9, recipient="handler:other")
+            meters.observe("boathook_handler_seconds", spent, recipient="handler:shop.apply")
+        meters.observe("boathook_handler_seconds", 9, recipient="handler:other")
         Boathook("shop").mirror(
             "shop_apply_seconds", "Applying.", of="boathook_handler_seconds", where={"recipient": "handler:shop.apply"}
         )
-        history = History(None, "")
+        history = MetricHistory(None, "")
         assert "shop_apply_seconds_count 3" in series("shop_apply_seconds", history.now())
         (shown,) = history.to_json()["metrics"]["shop_apply_seconds"]["series"]
         assert shown["count"] == 3
         assert 0.01 < shown["p50"] <= 0.025
 
     def test_of_a_gauge_add_up_too(self):
-        emit.gauge("boathook_backlog", 4, recipient="handler:shop.a", state="due")
-        emit.gauge("boathook_backlog", 6, recipient="handler:shop.b", state="due")
-        emit.gauge("boathook_running", 1, recipient="handler:shop.a")
-        emit.gauge("boathook_running", 2, recipient="handler:shop.b")
+        meters.gauge("boathook_backlog", 4, recipient="handler:shop.a", state="due")
+        meters.gauge("boathook_backlog", 6, recipient="handler:shop.b", state="due")
+        meters.gauge("boathook_running", 1, recipient="handler:shop.a")
+        meters.gauge("boathook_running", 2, recipient="handler:shop.b")
         shop = Boathook("shop")
         shop.mirror("shop_backlog", "Waiting.", of="boathook_backlog", labels={"status": "state"})
         shop.mirror("shop_running", "Running.", of="boathook_running")
         assert series("shop_", merge(None, "", time.time())) == ['shop_backlog{status="due"} 10', "shop_running 3"]
 
     def test_several_make_up_one_metric_and_the_same_one_twice_is_one(self):
-        emit.count("boathook_requests_total", 3, source="a", status="200")
-        emit.count("boathook_requests_total", 4, source="b", status="200")
+        meters.count("boathook_requests_total", 3, source="a", status="200")
+        meters.count("boathook_requests_total", 4, source="b", status="200")
         shop = Boathook("shop")
         for _ in range(2):
             for source, provider in (("a", "tilda"), ("b", "stripe")):
@@ -373,7 +374,7 @@ class TestMirrors:
 
     def test_are_left_out_as_long_as_the_settings_are_unknown(self):
         shop = Boathook("shop")
-        emit.count("boathook_published_total")
+        meters.count("boathook_published_total")
         shop.mirror(
             "shop_told", "Told.", of="boathook_published_total", constants={"provider": lambda: shop.settings.provider}
         )

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from boathook import config
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
-from boathook.inbound.gates import spec_of
+from boathook.ingest.sources import source_spec
+from boathook.observability import tracing
+from boathook.observability.tracing import Context, Kind, Span, Tracer, TracingOptions, read_traceparent, span_id_of
 from boathook.server import traces
-from boathook.telemetry import tracing
-from boathook.telemetry.tracing import Context, Kind, Rules, Span, Tracer, read_traceparent, span_id_of
 
 EVENT = ids.make(1_700_000_000_000, 0x2AAAAAAAAAAAAAAAAAA)
 SENDERS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -39,7 +39,7 @@ class Outlet:
 
 @pytest.fixture
 def tracer():
-    made = Tracer(Rules(), Outlet())
+    made = Tracer(TracingOptions(), Outlet())
     tracing.install(made)
     yield made
     tracing.install(None)
@@ -89,7 +89,7 @@ def test_a_sender_decides_nothing_about_sampling_unless_trusted():
     unwanted = SENDERS[:-2] + "00"
 
     def is_sampled(text: str, **rules: Any) -> bool:
-        return Tracer(Rules(**rules), Outlet()).entry(EVENT, text, is_ours=False).context.is_sampled
+        return Tracer(TracingOptions(**rules), Outlet()).entry(EVENT, text, is_ours=False).context.is_sampled
 
     assert not is_sampled(SENDERS, sample=0)
     assert is_sampled(unwanted, sample=1)
@@ -98,13 +98,13 @@ def test_a_sender_decides_nothing_about_sampling_unless_trusted():
 
 
 def test_strangers_traces_can_be_ignored_but_not_our_own():
-    ignoring = Tracer(Rules(continues=False), Outlet())
+    ignoring = Tracer(TracingOptions(continues=False), Outlet())
     assert ignoring.entry(EVENT, SENDERS, is_ours=False).context.trace_id == EVENT.int
     assert ignoring.entry(EVENT, SENDERS, is_ours=True).context.trace_id == read_traceparent(SENDERS).trace_id
 
 
 def test_the_share_of_sampled_events_is_the_one_asked_for():
-    tracer = Tracer(Rules(sample=0.25), Outlet())
+    tracer = Tracer(TracingOptions(sample=0.25), Outlet())
     events = [ids.make(1_700_000_000_000 + n, uuid.uuid4().int & ((1 << 74) - 1)) for n in range(4_000)]
     assert 800 < sum(tracer.entry(one, None, is_ours=False).context.is_sampled for one in events) < 1_200
 
@@ -115,16 +115,16 @@ def test_every_attempt_has_a_span_of_its_own():
 
 
 def test_a_message_carries_the_trace_of_its_publisher(tracer):
-    assert tracing.carried({"a": "b"}) == {"a": "b"}
+    assert tracing.with_traceparent({"a": "b"}) == {"a": "b"}
     with tracer.inside(read_traceparent(SENDERS)):
-        assert tracing.carried({"a": "b"}) == {"a": "b", "traceparent": SENDERS}
-        assert tracing.carried({"traceparent": "mine"}) == {"traceparent": "mine"}
-    assert tracing.carried({}) == {}
+        assert tracing.with_traceparent({"a": "b"}) == {"a": "b", "traceparent": SENDERS}
+        assert tracing.with_traceparent({"traceparent": "mine"}) == {"traceparent": "mine"}
+    assert tracing.with_traceparent({}) == {}
 
 
 def test_what_is_not_sampled_goes_nowhere():
     outlet = Outlet()
-    tracer = Tracer(Rules(sample=0), outlet)
+    tracer = Tracer(TracingOptions(sample=0), outlet)
     entry = tracer.entry(EVENT, None, is_ours=False)
     tracer.record(
         Span(name="x", kind=Kind.SERVER, context=entry.context, parent=None, began_ns=1, ended_ns=2, attributes={})
@@ -135,9 +135,9 @@ def test_what_is_not_sampled_goes_nowhere():
 def test_switched_off_it_changes_nothing_and_imports_nothing():
     assert tracing.current() is None
     headers = {"a": "b"}
-    assert tracing.carried(headers) is headers
+    assert tracing.with_traceparent(headers) is headers
     code = (
-        "import sys, boathook.server.child, boathook.server.gateway, boathook.dispatch.worker, boathook.dispatch.sender;"
+        "import sys, boathook.server.child, boathook.server.gateway, boathook.delivery.worker, boathook.delivery.sender;"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
@@ -160,7 +160,7 @@ class TestSettings:
         def kept(**tracing_settings: str) -> tuple[str, ...]:
             dotted = {f"tracing.{name}": value for name, value in tracing_settings.items()}
             source = {"sources.s": {"provider": "stripe", "secrets": ["x"]}}
-            return spec_of(config.load(None, {**dotted, **source}), "s").keep
+            return source_spec(config.load(None, {**dotted, **source}), "s").keep
 
         assert kept() == ()
         assert kept(endpoint="http://127.0.0.1:4318") == ("traceparent",)

@@ -6,17 +6,18 @@ from collections import Counter
 
 import pytest
 
-from boathook.inbound import limits, probes
-from boathook.inbound.limits import Turns
-from boathook.inbound.probes import Probes
-from boathook.telemetry.exporters import History
+from boathook.http import limits
+from boathook.http.limits import FairScheduler
+from boathook.ingest import health
+from boathook.ingest.health import HealthEndpoints
+from boathook.observability.exporters import MetricHistory
 
 READERS = 24
 EACH = 4
 WORK_S = 0.001
 
 
-async def begun_together(turns: Turns, *, clients: int = 1) -> int:
+async def begun_together(turns: FairScheduler, *, clients: int = 1) -> int:
     """Let readers ask again and again; return the most requests that began in one turn of the event loop."""
     begun, loop_turn, is_over = Counter[int](), 0, False
 
@@ -44,21 +45,21 @@ async def begun_together(turns: Turns, *, clients: int = 1) -> int:
 
 
 async def test_one_begins_at_a_time_while_events_are_taken_in():
-    assert await begun_together(Turns(lambda: True)) == 1
+    assert await begun_together(FairScheduler(lambda: True)) == 1
 
 
 async def test_mutant_without_turns_all_begin_together(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Turns, "_begin", lambda _self: None)
-    assert await begun_together(Turns(lambda: True)) == READERS
+    monkeypatch.setattr(FairScheduler, "_begin", lambda _self: None)
+    assert await begun_together(FairScheduler(lambda: True)) == READERS
 
 
 async def test_nobody_waits_while_nothing_goes_first():
-    assert await begun_together(Turns(lambda: False)) == READERS
+    assert await begun_together(FairScheduler(lambda: False)) == READERS
 
 
 async def test_those_that_wait_go_on_when_nothing_goes_first_any_more():
     is_busy, begun = True, []
-    turns = Turns(lambda: is_busy)
+    turns = FairScheduler(lambda: is_busy)
 
     async def one(name: str) -> None:
         await turns.take(name)
@@ -72,7 +73,7 @@ async def test_those_that_wait_go_on_when_nothing_goes_first_any_more():
 
 
 async def order_of_turns(first: int) -> list[str]:
-    turns, begun = Turns(lambda: True), list[str]()
+    turns, begun = FairScheduler(lambda: True), list[str]()
 
     async def one(name: str) -> None:
         await turns.take(name)
@@ -88,13 +89,13 @@ async def test_a_client_waits_for_one_of_each_other_client_and_not_for_all():
 
 
 async def test_mutant_in_one_queue_a_client_waits_for_all(monkeypatch: pytest.MonkeyPatch):
-    take = Turns.take
-    monkeypatch.setattr(Turns, "take", lambda self, _client: take(self, ""))
+    take = FairScheduler.take
+    monkeypatch.setattr(FairScheduler, "take", lambda self, _client: take(self, ""))
     assert (await order_of_turns(50)).index("operator") == 50
 
 
 async def test_a_client_that_has_gone_is_passed_over():
-    turns, begun = Turns(lambda: True), list[int]()
+    turns, begun = FairScheduler(lambda: True), list[int]()
 
     async def one(number: int) -> None:
         await turns.take("a")
@@ -110,7 +111,7 @@ async def test_a_client_that_has_gone_is_passed_over():
 
 async def test_no_pause_is_longer_than_a_tenth_of_a_second(monkeypatch: pytest.MonkeyPatch):
     loop, pauses = asyncio.get_running_loop(), list[float]()
-    turns = Turns(lambda: True, pause=1e9)
+    turns = FairScheduler(lambda: True, pause=1e9)
     call_later = loop.call_later
 
     def noted(seconds, *more):
@@ -119,10 +120,10 @@ async def test_no_pause_is_longer_than_a_tenth_of_a_second(monkeypatch: pytest.M
 
     monkeypatch.setattr(loop, "call_later", noted)
     await asyncio.gather(turns.take("a"), turns.take("a"))
-    assert pauses[0] == limits._LONGEST_PAUSE_S
+    assert pauses[0] == limits._MAX_PAUSE_S
 
 
-class CountingHistory(History):
+class CountingHistory(MetricHistory):
     """Counts how often the metrics are put together."""
 
     def __init__(self) -> None:
@@ -136,7 +137,7 @@ class CountingHistory(History):
 
 async def times_rendered(path: str) -> int:
     history = CountingHistory()
-    asked = Probes(history, is_draining=lambda: False)
+    asked = HealthEndpoints(history, is_draining=lambda: False)
     answers = []
 
     async def send(message):
@@ -153,14 +154,14 @@ async def times_rendered(path: str) -> int:
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics.json"])
 async def test_metrics_are_rendered_once_for_all_who_ask_within_a_second(path: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(probes, "_COUNTED_S", 3600.0)
+    monkeypatch.setattr(health, "_METRICS_MAX_AGE_S", 3600.0)
     once = await times_rendered(path)
     assert once <= 2, "to_json looks at the earlier moment too"
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics.json"])
 async def test_mutant_without_the_second_they_are_rendered_again(path: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(probes, "_COUNTED_S", 0.0)
+    monkeypatch.setattr(health, "_METRICS_MAX_AGE_S", 0.0)
     assert await times_rendered(path) >= 10
 
 
@@ -173,8 +174,8 @@ async def test_a_self_test_is_shared_by_those_who_ask_while_it_runs(monkeypatch:
         await asyncio.sleep(0.01)
         return 200, b"application/json", b"{}"
 
-    monkeypatch.setattr(Probes, "_selftest", run)
-    asked = Probes(History(None), is_draining=lambda: False)
+    monkeypatch.setattr(HealthEndpoints, "_selftest", run)
+    asked = HealthEndpoints(MetricHistory(None), is_draining=lambda: False)
 
     async def send(_message):
         pass

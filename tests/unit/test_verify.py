@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
-from boathook.inbound import extract
-from boathook.inbound.providers import RECIPES
-from boathook.inbound.providers.proofs import Hmac, TimeUnit
-from boathook.inbound.proving import stamps
-from boathook.inbound.proving.macs import HmacCheck
-from boathook.inbound.proving.stamps import read_moment
-from boathook.inbound.proving.tokens import Proven
-from boathook.inbound.verify import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
+from boathook.providers import RECIPES, extractor
+from boathook.providers.schemes import Hmac, TimestampFormat
+from boathook.verification import timestamps
+from boathook.verification.hmac import HmacCheck
+from boathook.verification.timestamps import parse_timestamp
+from boathook.verification.tokens import ValidProof
+from boathook.verification.verifier import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
 from tests.support import examples, too_dear
 from tests.unit.verifier_factory import NOW, SECRETS, STANDARD_SECRET, request, signed, verifier
 
@@ -59,7 +58,7 @@ def test_a_timestamp_is_accepted_within_300_seconds_of_receiving(provider, skew_
 def test_mutant_with_a_one_sided_tolerance_the_future_would_pass(monkeypatch):
     sent = signed("stripe", BODY, timestamp=NOW + 10_000)
     assert isinstance(verifier("stripe").verify(sent, NOW), Rejected)
-    monkeypatch.setattr(stamps, "read_moment", lambda text, unit: min(read_moment(text, unit) or NOW, NOW))
+    monkeypatch.setattr(timestamps, "parse_timestamp", lambda text, unit: min(parse_timestamp(text, unit) or NOW, NOW))
     assert isinstance(verifier("stripe").verify(sent, NOW), Verified)
 
 
@@ -92,8 +91,8 @@ def test_a_source_may_set_its_own_tolerance():
     ],
 )
 def test_what_is_not_a_plain_number_is_no_timestamp(text):
-    assert read_moment(text, TimeUnit.SECONDS) is None
-    assert read_moment(text, TimeUnit.MILLISECONDS) is None
+    assert parse_timestamp(text, TimestampFormat.SECONDS) is None
+    assert parse_timestamp(text, TimestampFormat.MILLISECONDS) is None
     for provider, header in STAMPED.items():
         value = f"t={text},v1={'0' * 64}" if provider == "stripe" else text
         verdict = verifier(provider).verify(replace_headers(signed(provider, BODY), {header: value}), NOW)
@@ -103,8 +102,8 @@ def test_what_is_not_a_plain_number_is_no_timestamp(text):
 
 @given(st.text(max_size=60))
 def test_no_text_breaks_a_reader_of_moments(text):
-    for unit in TimeUnit:
-        moment = read_moment(text, unit)
+    for unit in TimestampFormat:
+        moment = parse_timestamp(text, unit)
         assert moment is None or abs(moment) < 1e12
 
 
@@ -215,7 +214,7 @@ def test_a_request_signed_with_any_of_the_secrets_is_accepted():
         ("hmac", {"header": "two words"}, r"sources\.test\.header: 'two words' cannot be the name"),
         ("hmac", {"header": ["x"]}, r"sources\.test\.header: write text"),
         ("hmac", {"template": "{nothing}{body}"}, r"sources\.test\.template: there is no field \{nothing\}"),
-        ("hmac", {"template": "{body"}, r"sources\.test\.template: a brace stands alone"),
+        ("hmac", {"template": "{body"}, r"sources\.test\.template: unmatched brace"),
         (
             "hmac",
             {"template": "{timestamp}", "timestamp_header": "x-t"},
@@ -236,8 +235,8 @@ def test_a_request_signed_with_any_of_the_secrets_is_accepted():
             {"colour": "red"},
             r"sources\.test\.colour: the provider hmac has no such setting; it understands algorithm",
         ),
-        ("token", {"header": None}, r"sources\.test\.header: write where the token stands"),
-        ("token", {"query": "key"}, r"sources\.test\.header: write where the token stands"),
+        ("token", {"header": None}, r"sources\.test\.header: set the location of the token"),
+        ("token", {"query": "key"}, r"sources\.test\.header: set the location of the token"),
         ("token", {"header": None, "query": "key", "prefix": "x"}, r"sources\.test\.prefix: only a token in a header"),
     ],
 )
@@ -281,13 +280,13 @@ def forged_request(provider):
     yield replace(sent, body=challenge)
     yield request(challenge, {})
     yield signed(provider, BODY, secret="whsec_" + "C" * 32)
-    yield replace_headers(sent, dict.fromkeys(verifier(provider).evidence, "0"))
+    yield replace_headers(sent, dict.fromkeys(verifier(provider).proof_headers, "0"))
 
 
 @pytest.mark.parametrize("provider", SIGNING)
 def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monkeypatch):
     looks = []
-    monkeypatch.setattr(extract.Picker, "pick", lambda _self, body: looks.append(body))
+    monkeypatch.setattr(extractor.FieldExtractor, "extract", lambda _self, body: looks.append(body))
     monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
     source = verifier(provider)
     forgeries = list(forged_request(provider))
@@ -300,7 +299,7 @@ def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monk
 @pytest.mark.parametrize("provider", SIGNING)
 def test_mutant_if_the_proof_came_last_the_body_would_have_been_looked_at(provider, monkeypatch):
     looks = []
-    monkeypatch.setattr(HmacCheck, "check", lambda *_args: Proven(None))
+    monkeypatch.setattr(HmacCheck, "check", lambda *_args: ValidProof(None))
     monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
     for forged in forged_request(provider):
         verifier(provider).verify(forged, NOW)
@@ -311,7 +310,7 @@ def test_mutant_if_the_proof_came_last_the_body_would_have_been_looked_at(provid
 def test_mutant_with_a_comparison_that_always_holds_forgeries_pass(provider, monkeypatch):
     sent = replace(signed(provider, BODY), body=b'{"id":"evt_2","type":"forged"}')
     assert isinstance(verifier(provider).verify(sent, NOW), Rejected)
-    monkeypatch.setattr(signing, "same", lambda _left, _right: True)
+    monkeypatch.setattr(signing, "equal_constant_time", lambda _left, _right: True)
     assert isinstance(verifier(provider).verify(sent, NOW), Verified)
 
 
@@ -472,21 +471,21 @@ def test_only_headers_on_the_allow_list_are_kept():
 
 
 def test_what_must_be_kept_to_judge_again_holds_no_token():
-    assert verifier("stripe").evidence == {"stripe-signature"}
-    assert verifier("svix", STANDARD_SECRET).evidence >= {
+    assert verifier("stripe").proof_headers == {"stripe-signature"}
+    assert verifier("svix", STANDARD_SECRET).proof_headers >= {
         "webhook-id",
         "webhook-timestamp",
         "webhook-signature",
         "svix-id",
     }
-    assert verifier("token").evidence == frozenset()
+    assert verifier("token").proof_headers == frozenset()
 
 
 def test_a_refusal_can_be_judged_again_from_its_evidence_once_the_secret_is_right():
     sent = signed("slack", BODY)
     wrong, right = verifier("slack", "old secret"), verifier("slack")
     assert wrong.verify(sent, NOW).may_reverify
-    stored = replace(sent, headers={name: value for name, value in sent.headers.items() if name in wrong.evidence})
+    stored = replace(sent, headers={name: value for name, value in sent.headers.items() if name in wrong.proof_headers})
     assert isinstance(right.verify(stored, NOW), Verified)
 
 
@@ -565,7 +564,7 @@ def test_no_changed_bit_of_the_body_is_accepted(provider, position, bit):
 @given(position=st.integers(0, 10_000), char=st.characters(max_codepoint=255))
 def test_no_changed_character_of_a_signature_timestamp_or_signed_id_is_accepted(provider, position, char):
     sent = signed(provider, BODY)
-    for name in verifier(provider).evidence & sent.headers.keys():
+    for name in verifier(provider).proof_headers & sent.headers.keys():
         value = sent.headers[name]
         place = position % len(value)
         changed = value[:place] + char + value[place + 1 :]
@@ -637,7 +636,7 @@ def test_the_fast_reader_and_the_patient_one_agree(monkeypatch):
         b'{"id":1e3}',
     ]
     fast = [verifier("stripe").verify(signed("stripe", body), NOW) for body in bodies]
-    monkeypatch.setattr(extract, "_compile", lambda _paths: None)
+    monkeypatch.setattr(extractor, "_compile", lambda _paths: None)
     assert [verifier("stripe").verify(signed("stripe", body), NOW) for body in bodies] == fast
 
 
@@ -646,7 +645,7 @@ def test_every_hmac_recipe_has_a_check_that_compiles():
         if isinstance(recipe.proof, Hmac):
             assert HmacCheck(
                 recipe.proof, SourceSpec(name="s", provider=recipe.name, secrets=(STANDARD_SECRET,))
-            ).evidence
+            ).proof_headers
 
 
 def test_the_verdict_carries_the_signed_moment():

@@ -10,10 +10,10 @@ from starlette.applications import Starlette
 from boathook.domain.errors import ConfigError
 from boathook.handlers.manifest import Mount
 from boathook.server import lifespan
+from boathook.server.asgi_guard import HttpGuard, WebSocketGuard
 from boathook.server.lifespan import Lifespan
 from boathook.server.mounts import is_same_origin
 from boathook.server.paths import check_mounts
-from boathook.server.visits import HttpVisit, SocketVisit
 from tests.support import eventually
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
@@ -37,7 +37,7 @@ class Client:
         self.got.append(message)
 
     async def call(self, app, *, most: int = 10, headers=()) -> "Client":
-        visit = HttpVisit(self.receive, self.send, "req_1", most)
+        visit = HttpGuard(self.receive, self.send, "req_1", most)
         await visit.run(app, {"type": "http", "path": "/x", "headers": list(headers)})
         return self
 
@@ -143,7 +143,7 @@ async def test_a_socket_whose_application_chooses_no_subprotocol_gets_ours():
         await send({"type": "websocket.accept"})
         await send({"type": "websocket.accept", "subprotocol": "own"})
 
-    await SocketVisit(send, send, "req_1", "boathook").run(app, {"path": "/"})
+    await WebSocketGuard(send, send, "req_1", "boathook").run(app, {"path": "/"})
     assert [message["subprotocol"] for message in sent] == ["boathook", "own"]
 
 

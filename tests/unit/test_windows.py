@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from boathook.domain import ids, windows
 from boathook.domain.windows import (
     LATEST_COMMIT,
-    LONGEST,
+    MAX_WINDOW,
     Cursor,
     Window,
     after_message,
@@ -39,8 +39,8 @@ def test_without_anything_the_last_90_days_and_a_little_of_the_future_are_shown(
     assert not window.is_upward
     assert holds(window, NOW)
     assert holds(window, NOW + timedelta(minutes=59))
-    assert holds(window, NOW - LONGEST)
-    assert not holds(window, NOW - LONGEST - MS)
+    assert holds(window, NOW - MAX_WINDOW)
+    assert not holds(window, NOW - MAX_WINDOW - MS)
     assert not holds(window, NOW + timedelta(hours=1))
 
 
@@ -111,8 +111,8 @@ def test_a_window_that_names_both_ends_is_as_long_as_it_says():
 def test_before_alone_looks_back_90_days_and_after_alone_up_to_now():
     moment = NOW - timedelta(days=200)
     back = open_window(NOW, before=moment)
-    assert holds(back, moment - LONGEST)
-    assert not holds(back, moment - LONGEST - MS)
+    assert holds(back, moment - MAX_WINDOW)
+    assert not holds(back, moment - MAX_WINDOW - MS)
     assert not back.is_upward
     ahead = open_window(NOW, after=moment)
     assert holds(ahead, NOW)

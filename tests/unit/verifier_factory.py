@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from boathook.inbound.verify import Request, SourceSpec, Verifier
 from boathook.testing import sign
+from boathook.verification.verifier import Request, SourceSpec, Verifier
 
 NOW = 1_700_000_000.0
 URL = "https://hooks.example.com/in/test"

@@ -15,7 +15,7 @@ from rich.text import Text
 from boathook import Boathook, Transaction
 
 Result = TypeVar("Result")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 
 _LONGEST_ID: Final = 40
 _UNCUT: Final = 100_000

@@ -22,7 +22,7 @@ Url = Annotated[str, typer.Option("--url", help="Where boathook serves; loopback
 Seed = Annotated[int | None, typer.Option("--seed", help="Makes up the same again.", show_default=False)]
 Wait = Annotated[
     float,
-    typer.Option("--wait", min=0, help="Seconds without any change after which wrong books are reported."),
+    typer.Option("--wait", min=0, help="Seconds without any change after which an inconsistency is reported."),
 ]
 HERE: Final = "http://127.0.0.1:8080"
 WAIT_S: Final = 60.0

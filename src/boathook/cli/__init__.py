@@ -9,13 +9,13 @@ decisions what is to become of it
 conflicts requests that differ from the event whose key they have
 applications, endpoints, event_types   whom we send to, where, and what
 importing the set-up of another system, brought over
-running   serve, migrate, doctor, demo, bench, send
-books     verify
+running   serve, migrate, doctor, demo, send
+check     check
 listen    events as they come, and on to a server of one's own: feeds, forwarding
 operators who may sign in to the console
 top       what goes on, as a live table: dashboard draws it
 spool     what waits on disk for PostgreSQL
-alarms    what operators are told of
+alerts    list, silence and test alerts
 setup     sources, settings, alert rules, dashboards
 completion  what makes shells complete
 apps      the apps that are loaded: app_commands brings in their own commands
@@ -30,8 +30,8 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli.commands import ENTRIES, Root, read_opening
-from boathook.cli.completion import words_under_way
+from boathook.cli.commands import COMMAND_ENTRIES, Root, parse_global_options
+from boathook.cli.completion import completion_words
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
 _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -44,7 +44,7 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice.",
+    help="Receive, process and send webhooks on PostgreSQL. No accepted webhook is lost or processed twice.",
     epilog="Example: boathook demo --seconds 20",
 )
 
@@ -64,19 +64,19 @@ def start(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", metavar="PATH", help="The configuration file; boathook.toml where there is one."
+            "--config", "-c", metavar="PATH", help="Configuration file; boathook.toml by default if it exists."
         ),
     ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice."""
+    """Receive, process and send webhooks on PostgreSQL. No accepted webhook is lost or processed twice."""
     # Imported only here, as help and completion do without.
-    from boathook.cli.session import Session, fit_output
+    from boathook.cli.context import CliContext, fit_output
 
     fit_output()
-    ctx.obj = Session(file=config)
+    ctx.obj = CliContext(file=config)
     # What was imported stays, so that no collection need walk through it.
     gc.freeze()
     gc.enable()
@@ -109,9 +109,9 @@ def _run(arguments: list[str]) -> int:
 
 def _whole(arguments: list[str]) -> typer.Typer:
     """Return our commands with those of apps, as far as they are asked for, by name or by a shell that completes."""
-    words = words_under_way()
+    words = completion_words()
     asked = arguments if words is None else words
-    if read_opening(asked)[1] in ENTRIES or "--version" in asked:
+    if parse_global_options(asked)[1] in COMMAND_ENTRIES or "--version" in asked:
         return app
     # Imported only here, as most commands are our own.
     from boathook.cli.app_commands import with_commands
@@ -125,9 +125,9 @@ def _whole(arguments: list[str]) -> typer.Typer:
 
 
 def _is_misuse(error: BoathookError) -> bool:
-    from boathook.cli.session import Misused
+    from boathook.cli.context import UsageError
 
-    return isinstance(error, (ConfigError, Misused))
+    return isinstance(error, (ConfigError, UsageError))
 
 
 def _complain(message: str, code: int) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import typer
 
-from boathook.cli.commands import ENTRIES, read_opening
-from boathook.cli.session import Session, complain_once, server_url
+from boathook.cli.commands import COMMAND_ENTRIES, parse_global_options
+from boathook.cli.context import CliContext, server_url, warn_once
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
 
@@ -21,17 +21,17 @@ def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
     Raises:
         ConfigError: the command may be an app's, but they cannot be loaded; or it is a ready-made one's that is not.
     """
-    config, word = read_opening(arguments)
+    config, word = parse_global_options(arguments)
     try:
-        return _extended(app, Session(file=config), word)
+        return _extended(app, CliContext(file=config), word)
     except ConfigError as error:
         if word is not None:
             raise
-        complain_once(str(error))
+        warn_once(str(error))
         return app
 
 
-def _extended(app: typer.Typer, opened: Session, word: str | None) -> typer.Typer:
+def _extended(app: typer.Typer, opened: CliContext, word: str | None) -> typer.Typer:
     settings = opened.plain_settings()
     whole = copy.copy(app)
     whole.registered_groups = list(app.registered_groups)
@@ -48,18 +48,17 @@ def _add(whole: typer.Typer, settings: Settings) -> None:
     settings, loaded = with_apps(settings)
     bind(settings, loaded, server_url=functools.partial(_current_url, settings, migrations_of(loaded)))
     for hook in loaded:
-        if hook.manifest.commands is not None and hook.name not in ENTRIES:
+        if hook.manifest.commands is not None and hook.name not in COMMAND_ENTRIES:
             whole.add_typer(hook.manifest.commands, name=hook.name)
 
 
 @contextlib.asynccontextmanager
 async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
     """Lend the URL of the journal's server. Raises ConfigError where the apps' tables are not what they are to be."""
-    from boathook.journal.migrations import pending
+    from boathook.service.database import require_current
 
     async with server_url(settings) as url:
-        if lacking := await pending(url, folders):
-            raise ConfigError(f"the database lacks {', '.join(lacking)}: run `boathook migrate` first")
+        await require_current(url, folders)
         yield url
 
 

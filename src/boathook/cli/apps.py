@@ -9,24 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import SecretStr
 
-from boathook.admin.shown_settings import reference, without_password
-from boathook.cli import show
+from boathook.cli import output
+from boathook.cli.context import UsageError, cli_context, confirm, open_database, out, run, warn_once
 from boathook.cli.options import Json, Yes
-from boathook.cli.session import Misused, complain_once, confirm, journal, out, run, session
-from boathook.cli.show import Column
+from boathook.cli.output import Column
 from boathook.config import Settings
-from boathook.config.complaints import is_secret
+from boathook.config.validation_errors import is_secret
 from boathook.domain.errors import BoathookError, ConfigError
+from boathook.service.shown_settings import reference, without_password
 
 if TYPE_CHECKING:
-    from boathook.handlers.api import Boathook
+    from boathook.server.loading import Boathook
+    from boathook.service.apps import KnownApps
 
-apps = typer.Typer(help="Whole systems that apps.load names, such as boathook.apps.billing.")
+apps = typer.Typer(help="Apps loaded by apps.load, such as boathook.apps.billing.")
 
 
 def _migrations(one: dict[str, Any]) -> str:
     if not one["loaded"]:
-        return f"not loaded here; end its handlers by `boathook apps forget {one['module']}`"
+        return f"not loaded here; retire its handlers with `boathook apps forget {one['module']}`"
     if one["pending"] is None:
         return "unknown"
     if one["pending"]:
@@ -47,26 +48,26 @@ _APPS = (
 
 @apps.callback(invoke_without_command=True, epilog="Example: boathook apps --json")
 def list_by_default(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the apps that apps.load names, such as boathook.apps.billing; further commands look after them."""
+    """List the apps of apps.load, or manage them with a subcommand."""
     if ctx.invoked_subcommand is None:
         list_apps(ctx, as_json)
 
 
 @apps.command("list", epilog="Example: boathook apps list --json")
 def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the apps that are loaded, and those that had handlers here and are not loaded any more."""
+    """List loaded apps, and apps that are no longer loaded but still have handlers."""
     from boathook.server import with_apps
 
-    settings, loaded = with_apps(session(ctx).plain_settings())
+    settings, loaded = with_apps(cli_context(ctx).plain_settings())
     known = run(_read_journal(settings, loaded))
     rows = [_describe(settings, module, hook, known) for module, hook in zip(settings.apps.load, loaded, strict=True)]
     ours = {*settings.apps.load, settings.server.app}
-    rows += [_remains(owner) for owner in (known or {}).get("owners", ()) if owner not in ours]
+    rows += [_unloaded_app(owner) for owner in (known.owners if known else ()) if owner not in ours]
     if as_json:
         for row in rows:
-            show.print_json(row)
+            output.print_json(row)
     else:
-        out.print(show.table(_APPS, rows))
+        out.print(output.table(_APPS, rows))
 
 
 @apps.command("forget", epilog="Example: boathook apps forget boathook.apps.billing")
@@ -75,36 +76,34 @@ def forget(
     module: Annotated[str, typer.Argument(help="As `boathook apps list` shows it.")],
     yes: Yes = False,
 ) -> None:
-    """End the handlers of an app that no host loads any more: no further event is owed to them.
+    """Retire the handlers of an app that no host loads any more: they get no further events.
 
-    What they are owed already stays, and so do the app's tables.
+    Their pending deliveries and the app's tables are kept.
     """
-    settings = session(ctx).settings()
+    settings = cli_context(ctx).settings()
 
     async def work() -> None:
-        from boathook.journal.registry import list_owners, register
+        from boathook.service import apps as actions
 
-        async with journal(settings) as database:
-            if module not in await list_owners(database):
-                raise ConfigError(f"no handlers of {module} are known; see `boathook apps list`")
-            await register(database, module, [])
+        async with open_database(settings) as database:
+            await actions.forget(database, module)
 
     if module in (*settings.apps.load, settings.server.app):
         raise ConfigError(f"{module} is loaded here: remove it from boathook.toml first")
-    confirm(f"let no further event be owed to the handlers of {module}", yes=yes)
+    confirm(f"retire the handlers of {module}", yes=yes)
     run(work())
-    out.print(show.text(f"{module}: forgotten"), soft_wrap=True)
+    out.print(output.text(f"{module}: handlers retired"), soft_wrap=True)
 
 
 @apps.command("sample", epilog="Example: boathook apps sample billing > boathook.toml")
 def print_sample(
     app: Annotated[str, typer.Argument(help="A ready-made app: billing, fleet, music or cashdesk.")],
 ) -> None:
-    """Print the configuration that a ready-made app begins with, for a boathook.toml in a folder of your own."""
+    """Print a sample boathook.toml for a ready-made app."""
     samples = _samples()
     name = app.removeprefix("boathook.apps.")
     if name not in samples:
-        raise Misused(f"there is no ready-made app {app}: name one of {', '.join(sorted(samples))}")
+        raise UsageError(f"unknown ready-made app {app}; use {', '.join(sorted(samples))}")
     sys.stdout.write(samples[name].read_text(encoding="utf-8"))
 
 
@@ -126,17 +125,17 @@ def tables(settings: Settings) -> dict[str, Any]:
             if (own := settings_of(hook, settings)) is not None:
                 shown[hook.name] = own.model_dump(mode="json")
     except ConfigError:  # which was told of when the settings were read
-        shown = {name: _unread(table) for name, table in settings.extra.items()}
+        shown = {name: _configured_table(table) for name, table in settings.extra.items()}
     return {name: _hidden(table, name) for name, table in shown.items()}
 
 
-def _unread(table: Any) -> Any:
+def _configured_table(table: Any) -> Any:
     """Return a table that no app has understood: the value of a mistyped key may be a secret."""
     match table:
         case dict():
-            return {name: _unread(part) for name, part in table.items()}
+            return {name: _configured_table(part) for name, part in table.items()}
         case list():
-            return [_unread(part) for part in table]
+            return [_configured_table(part) for part in table]
         case _:
             return reference(table)
 
@@ -161,22 +160,20 @@ _MASKED = str(SecretStr("any"))
 """What pydantic shows of a secret."""
 
 
-async def _read_journal(settings: Settings, loaded: "Sequence[Boathook]") -> dict[str, Any] | None:
+async def _read_journal(settings: Settings, loaded: "Sequence[Boathook]") -> "KnownApps | None":
     """Return what the journal knows of apps; None where there is none, or it is away."""
-    from boathook.journal.migrations import pending
-    from boathook.journal.registry import list_owners
     from boathook.server import migrations_of
+    from boathook.service.apps import read_known
 
     try:
-        async with journal(settings) as database:
-            lacking = await pending(database, migrations_of(loaded))
-            return {"lacking": lacking, "owners": await list_owners(database)}
+        async with open_database(settings) as database:
+            return await read_known(database, migrations_of(loaded))
     except BoathookError as error:
-        complain_once(str(error))
+        warn_once(str(error))
         return None
 
 
-def _describe(settings: Settings, module: str, hook: "Boathook", known: dict[str, Any] | None) -> dict[str, Any]:
+def _describe(settings: Settings, module: str, hook: "Boathook", known: "KnownApps | None") -> dict[str, Any]:
     from boathook.server.loading import sources_of
 
     manifest = hook.manifest
@@ -190,12 +187,10 @@ def _describe(settings: Settings, module: str, hook: "Boathook", known: dict[str
         "mounts": [mount.path for mount in manifest.mounts],
         "commands": manifest.commands is not None,
         "migrations": sorted(path.stem for path in manifest.migrations.glob("*.sql")) if manifest.migrations else [],
-        "pending": [one.partition("/")[2] for one in known["lacking"] if one.startswith(f"{hook.name}/")]
-        if known
-        else None,
+        "pending": known.pending_of(hook.name) if known else None,
     }
 
 
-def _remains(owner: str) -> dict[str, Any]:
+def _unloaded_app(owner: str) -> dict[str, Any]:
     empty: dict[str, Any] = {key: [] for key in ("sources", "handlers", "chores", "mounts", "migrations", "pending")}
     return {"name": None, "module": owner, "loaded": False, "commands": False, **empty}

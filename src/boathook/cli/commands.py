@@ -18,7 +18,7 @@ def example(*lines: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One command, or a group of them, as the list of commands shows it."""
 
     place: str
@@ -29,84 +29,75 @@ class Entry:
     """Of a function; the commands of a group have theirs where they are written."""
 
 
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "serve": Entry(
-        "running:serve",
-        "Run boathook: the gateway that takes requests in, the workers that run handlers,"
-        " the keeper that looks after both.",
+COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
+    "serve": CommandEntry(
+        "serve:serve",
+        "Run boathook: the gateway, the workers and the keeper.",
         example("boathook serve --app shop:hook --port 8080"),
     ),
-    "migrate": Entry(
-        "running:migrate",
+    "migrate": CommandEntry(
+        "serve:migrate",
         "Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat.",
         example("boathook migrate"),
     ),
-    "verify": Entry(
-        "books:verify",
-        "Check the books: every accepted event is owed or ended exactly once, and nothing else is stored.",
-        example("boathook verify --deep --json"),
+    "check": CommandEntry(
+        "check:check",
+        "Check the store: every delivery of every accepted event is pending or finished exactly once.",
+        example("boathook check --deep --json"),
     ),
-    "doctor": Entry(
-        "running:check_up",
-        "Look the set-up over: settings, clock, database, disk, sources.",
+    "doctor": CommandEntry(
+        "serve:check_up",
+        "Diagnose the installation: settings, clock, database, disk, sources.",
         example("boathook doctor --json"),
     ),
-    "demo": Entry(
-        "running:demo",
-        "Start everything on an embedded PostgreSQL and play a few minutes of real life at it, with real signatures.",
+    "demo": CommandEntry(
+        "serve:demo",
+        "Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.",
         example("boathook demo --seconds 20"),
     ),
-    "bench": Entry(
-        "running:bench",
-        "Measure boathook against its own ceiling and against the server people write first, all in one run.",
-        example("boathook bench ingest --json"),
-    ),
-    "send": Entry(
-        "running:send",
-        "Publish one message for an application: its endpoints get it, and handlers of the application.",
+    "send": CommandEntry(
+        "serve:send",
+        "Publish one message to the endpoints and handlers of an application.",
         example("boathook send --application acme --type invoice.paid --data '{\"id\": 7}'"),
     ),
-    "listen": Entry(
+    "listen": CommandEntry(
         "listen:listen",
-        "Show events as they are accepted, and send them on to a server on your machine, signed anew.",
+        "Show events as they are accepted, and forward them to a local server, signed again.",
         example("boathook listen --url https://hooks.example.com --forward-to localhost:3000/hook --secret env:LOCAL"),
     ),
-    "top": Entry(
+    "top": CommandEntry(
         "top:top",
-        "Show what goes on: sources and recipients with rates, latencies, backlog by age, spool, hosts.",
+        "Show live statistics: rates, latencies, backlog by age, spool and hosts.",
         example("boathook top", "boathook top --url https://hooks.example.com --once --json"),
     ),
-    "alerts": Entry(
-        "setup:print_alerts",
-        "Print the alert rules for Prometheus.",
-        example("boathook alerts > /etc/prometheus/rules/boathook.yml"),
-    ),
-    "dashboards": Entry(
-        "setup:print_dashboards",
-        "Print the dashboards for Grafana, one JSON document a line, or write them into a folder.",
+    "dashboards": CommandEntry(
+        "inspect:print_dashboards",
+        "Print the Grafana dashboards, one JSON document per line, or write them to a folder.",
         example("boathook dashboards --out /var/lib/grafana/dashboards"),
     ),
-    "completion": Entry(
+    "completion": CommandEntry(
         "completion:print_script",
-        "Print the script that lets a shell complete boathook's commands and options by the tab key.",
+        "Print the completion script of a shell.",
         example("boathook completion bash >> ~/.bashrc"),
     ),
-    "sources": Entry("setup:sources", "Where requests arrive."),
-    "events": Entry("decisions:events", "What was accepted."),
-    "deliveries": Entry("listings:deliveries", "What is or was owed: one event for one recipient."),
-    "dead": Entry("decisions:dead", "Deliveries that were given up, for a person to decide."),
-    "rejections": Entry("decisions:rejections", "Requests that were refused at the gate."),
-    "conflicts": Entry("conflicts:conflicts", "Requests with an event's key and another body, or the other way round."),
-    "applications": Entry("applications:applications", "Whom we send webhooks to."),
-    "endpoints": Entry("endpoints:endpoints", "Where an application's messages go."),
-    "event-types": Entry("event_types:event_types", "What messages may be about."),
-    "import": Entry("importing:importing", "Bring the set-up of another system over."),
-    "keys": Entry("keys:keys", "Who may use the API."),
-    "operators": Entry("operators:operators", "Who may sign in to the console."),
-    "spool": Entry("spool:spool", "Events that wait on disk while PostgreSQL is away."),
-    "alarms": Entry("alarms:alarms", "What operators are told of."),
-    "config": Entry("setup:settings_app", "The settings."),
-    "apps": Entry("apps:apps", "Whole systems that apps.load names, such as boathook.apps.billing."),
+    "sources": CommandEntry("inspect:sources", "Sources: where requests arrive."),
+    "events": CommandEntry("replay:events", "Accepted events."),
+    "deliveries": CommandEntry("list:deliveries", "Deliveries: one event for one recipient."),
+    "dead": CommandEntry("replay:dead", "Dead letters: deliveries that failed permanently."),
+    "rejections": CommandEntry("replay:rejections", "Rejected requests."),
+    "conflicts": CommandEntry(
+        "conflicts:conflicts", "Requests with the same key and a different body, or the other way round."
+    ),
+    "applications": CommandEntry("applications:applications", "Applications: the tenants that you send webhooks to."),
+    "endpoints": CommandEntry("endpoints:endpoints", "Endpoints: the URLs that receive an application's messages."),
+    "event-types": CommandEntry("event_types:event_types", "Event types of messages."),
+    "import": CommandEntry("import_:importing", "Import the configuration of another system."),
+    "keys": CommandEntry("keys:keys", "API keys."),
+    "operators": CommandEntry("operators:operators", "Operators of the console."),
+    "spool": CommandEntry("spool:spool", "Events on disk that wait for PostgreSQL."),
+    "alerts": CommandEntry("alerts:alerts", "Alerts: list, silence and test them."),
+    "config": CommandEntry("inspect:settings_app", "Settings."),
+    "apps": CommandEntry("apps:apps", "Apps loaded by apps.load, such as boathook.apps.billing."),
 }
 """By name, in the order in which help lists them."""
 
@@ -116,7 +107,7 @@ class Root(typer.core.TyperGroup):
 
     def __init__(self, *, commands: Mapping[str, Any] | None = None, **rest: Any) -> None:
         super().__init__(**rest)
-        self._loading = _Loading({**ENTRIES, **(commands or {})})
+        self._loading = _LazyCommands({**COMMAND_ENTRIES, **(commands or {})})
         self.commands = self._loading
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
@@ -126,7 +117,7 @@ class Root(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's interface
         """Return what help and completion show of a command; None where there is none."""
         match self._loading.data.get(cmd_name):
-            case Entry(line=line):
+            case CommandEntry(line=line):
                 return typer.core.TyperCommand(cmd_name, help=line)
             case command:
                 return command
@@ -137,17 +128,17 @@ class Root(typer.core.TyperGroup):
         return name, self.commands[name] if name is not None else None, rest
 
 
-class _Loading(UserDict[str, Any]):
+class _LazyCommands(UserDict[str, Any]):
     """The commands by name, each of ours loaded when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
-        if isinstance(found, Entry):
+        if isinstance(found, CommandEntry):
             found = self.data[name] = _load(name, found)
         return found
 
 
-def read_opening(arguments: Sequence[str]) -> tuple[Path | None, str | None]:
+def parse_global_options(arguments: Sequence[str]) -> tuple[Path | None, str | None]:
     """Return the configuration file given, which stands first, and the first command word."""
     rest, config = list(arguments), None
     if len(rest) > 1 and rest[0] in {"--config", "-c"}:
@@ -157,7 +148,7 @@ def read_opening(arguments: Sequence[str]) -> tuple[Path | None, str | None]:
     return Path(config) if config else None, next((word for word in rest if not word.startswith("-")), None)
 
 
-def _load(name: str, entry: Entry) -> Any:
+def _load(name: str, entry: CommandEntry) -> Any:
     module, _, attribute = entry.place.partition(":")
     found = getattr(importlib.import_module(f"boathook.cli.{module}"), attribute)
     # In an app of its own, as typer makes commands only of what stands in one.

@@ -47,14 +47,14 @@ def print_script(
     shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.", show_default=False)],
 ) -> None:
     """
-    Print the script that lets a shell complete boathook's commands and options by the tab key.
+    Print the completion script of a shell.
 
     `boathook --install-completion` puts such a script where the shell in use reads it.
     """
     print(_SCRIPTS[shell])
 
 
-def words_under_way(environment: Mapping[str, str] = os.environ) -> list[str] | None:
+def completion_words(environment: Mapping[str, str] = os.environ) -> list[str] | None:
     """Return the words written so far, where a shell asks what may follow; None where a command is to be run."""
     if _ASKS not in environment:
         return None

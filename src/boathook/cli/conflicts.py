@@ -5,17 +5,17 @@ from typing import Annotated
 
 import typer
 
-from boathook.cli import show
+from boathook.cli import output
 from boathook.cli.commands import example
+from boathook.cli.context import cli_context, open_database, out, run
 from boathook.cli.options import After, Application, Json, Limit, Since, Source, Until, read_ids
-from boathook.cli.session import journal, out, run, session
-from boathook.cli.show import Column
+from boathook.cli.output import Column
 from boathook.domain import ids
-from boathook.journal import ledger
-from boathook.journal.ledger import ConflictRow, Filter
+from boathook.service import listings
+from boathook.service.listings import ConflictRow, ListFilter
 
 conflicts = typer.Typer(
-    no_args_is_help=True, help="Requests with an event's key and another body, or the other way round."
+    no_args_is_help=True, help="Requests with the same key and a different body, or the other way round."
 )
 
 _COLUMNS = (
@@ -23,7 +23,7 @@ _COLUMNS = (
     Column("from", lambda row: row.source or row.application),
     Column("differs", lambda row: row.differs),
     Column("seen", lambda row: row.seen),
-    Column("last", lambda row: show.age(row.last_seen_at)),
+    Column("last", lambda row: output.format_age(row.last_seen_at)),
     Column("key", lambda row: row.dedup_key),
 )
 
@@ -35,11 +35,11 @@ def list_conflicts(
 ) -> None:  # fmt: skip
     """List conflicts, newest first."""
     after = after and ids.show(ids.CONFLICT, *read_ids(ids.CONFLICT, [after]))
-    wanted = Filter(source=source, application=application, since=since, until=until, limit=limit, after=after)
+    wanted = ListFilter(source=source, application=application, since=since, until=until, limit=limit, after=after)
 
     async def work() -> None:
-        async with journal(session(ctx).settings()) as database:
-            await show.listing(lambda some: ledger.list_conflicts(database, some), wanted, _COLUMNS, as_json=as_json)
+        async with open_database(cli_context(ctx).settings()) as database:
+            await output.print_pages(listings.list_conflicts(database, wanted), _COLUMNS, limit=limit, as_json=as_json)
 
     run(work())
 
@@ -49,33 +49,33 @@ def show_conflict(
     ctx: typer.Context, conflict: Annotated[str, typer.Argument(metavar="ID", help="The conflict.")],
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Show one conflict: what differs, and both bodies line by line."""
+    """Show one conflict with a diff of both bodies."""
     # Imported only here, as it brings what reads providers' requests.
-    from boathook.admin import comparing
+    from boathook.service import conflicts as comparing
 
     (conflict_id,) = read_ids(ids.CONFLICT, [conflict])
 
     async def work() -> comparing.Comparison:
-        async with journal(session(ctx).settings()) as database:
+        async with open_database(cli_context(ctx).settings()) as database:
             return await comparing.compare_conflict(database, conflict_id)
 
     found = run(work())
     if as_json:
         event = None if found.event is None or found.first is None else {**asdict(found.event), **asdict(found.first)}
         shown = {**asdict(found.twin.row), **asdict(found.twin.stored), "content_type": found.twin.content_type}
-        difference = None if found.lines is None else comparing.unified(found)
-        show.print_json(
+        difference = None if found.lines is None else comparing.unified_diff(found)
+        output.print_json(
             {**shown, "verdict": found.verdict, "item_path": found.item_path, "difference": difference, "event": event}
         )
         return
-    show.facts(_facts(found.twin.row, found.item_path))
+    output.print_fields(_facts(found.twin.row, found.item_path))
     out.print()
-    out.print(show.text(found.verdict), soft_wrap=True)
+    out.print(output.text(found.verdict), soft_wrap=True)
     out.print()
     if found.lines:
-        show.block("- the event that came first, + the conflict", comparing.unified(found))
+        output.print_block("- original event, + conflict", comparing.unified_diff(found))
     else:
-        show.block(f"body of the conflict, {found.twin.row.size} bytes", _readable(found.twin.stored.body))
+        output.print_block(f"body of the conflict, {found.twin.row.size} bytes", _readable(found.twin.stored.body))
 
 
 def _facts(row: ConflictRow, item_path: str | None) -> dict[str, object]:
@@ -88,8 +88,8 @@ def _facts(row: ConflictRow, item_path: str | None) -> dict[str, object]:
         "differs": row.differs,
         "key": row.dedup_key,
         "seen": row.seen,
-        "first": show.moment(row.first_seen_at),
-        "last": show.moment(row.last_seen_at),
+        "first": output.moment(row.first_seen_at),
+        "last": output.moment(row.last_seen_at),
     }
 
 

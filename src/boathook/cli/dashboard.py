@@ -9,58 +9,67 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from boathook.admin.present import Inflow, Outflow, Present, recipient_title, show_rate, show_size, show_span
-from boathook.cli import show
+from boathook.cli import output
+from boathook.service.live_stats import (
+    LiveStats,
+    RecipientActivity,
+    SourceActivity,
+    format_duration,
+    format_rate,
+    format_size,
+    recipient_title,
+)
 
-_MOST_SOURCES: Final = 8
-_MOST_RECIPIENTS: Final = 14
+_MAX_SOURCES: Final = 8
+_MAX_RECIPIENTS: Final = 14
 
 
-class Order(StrEnum):
+class SortOrder(StrEnum):
     """What rows are sorted by."""
 
-    OWED = "what is owed"
-    DONE = "what is done"
-    FAILED = "what failed"
+    PENDING = "pending"
+    DONE = "done"
+    FAILED = "failed"
     NAME = "name"
 
-    def next(self) -> "Order":
+    def next(self) -> "SortOrder":
         """Return the one after this."""
-        every = list(Order)
+        every = list(SortOrder)
         return every[(every.index(self) + 1) % len(every)]
 
 
-_RECIPIENT_KEYS: Final[dict[Order, Callable[[Outflow], float]]] = {
-    Order.OWED: lambda one: -one.owed.pending,
-    Order.DONE: lambda one: -one.succeeded,
-    Order.FAILED: lambda one: -one.failed - one.owed.dead / 1e9,
-    Order.NAME: lambda _: 0,
+_RECIPIENT_KEYS: Final[dict[SortOrder, Callable[[RecipientActivity], float]]] = {
+    SortOrder.PENDING: lambda one: -one.owed.pending,
+    SortOrder.DONE: lambda one: -one.succeeded,
+    SortOrder.FAILED: lambda one: -one.failed - one.owed.dead / 1e9,
+    SortOrder.NAME: lambda _: 0,
 }
-_SOURCE_KEYS: Final[dict[Order, Callable[[Inflow], float]]] = {
-    Order.OWED: lambda one: -one.accepted,
-    Order.DONE: lambda one: -one.accepted,
-    Order.FAILED: lambda one: -one.rejected - one.faults,
-    Order.NAME: lambda _: 0,
+_SOURCE_KEYS: Final[dict[SortOrder, Callable[[SourceActivity], float]]] = {
+    SortOrder.PENDING: lambda one: -one.accepted,
+    SortOrder.DONE: lambda one: -one.accepted,
+    SortOrder.FAILED: lambda one: -one.rejected - one.faults,
+    SortOrder.NAME: lambda _: 0,
 }
 
 
-def dashboard(seen: Present, order: Order, footer: Text | None = None) -> RenderableType:
+def dashboard(seen: LiveStats, order: SortOrder, footer: Text | None = None) -> RenderableType:
     """Return everything, for a terminal of 80 columns or more."""
     parts: list[RenderableType] = [_figures(seen), _sources(seen.sources, order), _recipients(seen.recipients, order)]
     return Group(*parts) if footer is None else Group(*parts, footer)
 
 
-def line(seen: Present) -> Text:
+def line(seen: LiveStats) -> Text:
     """Return the figures that matter most in one line."""
     return Text(
-        f"{seen.at:%H:%M:%S}  in {show_rate(seen.accepted)}/s  rejected {show_rate(seen.rejected)}/s"
-        f"  ack p50 {show_span(seen.ack_p50)} p99 {show_span(seen.ack_p99)}  done {show_rate(seen.succeeded)}/s"
-        f"  failed {show_rate(seen.failed)}/s  due {seen.backlog.due}  later {seen.backlog.later}"
+        f"{seen.at:%H:%M:%S}  in {format_rate(seen.accepted)}/s  rejected {format_rate(seen.rejected)}/s"
+        f"  ack p50 {format_duration(seen.ack_p50)} p99 {format_duration(seen.ack_p99)}"
+        f"  done {format_rate(seen.succeeded)}/s"
+        f"  failed {format_rate(seen.failed)}/s  due {seen.backlog.due}  later {seen.backlog.later}"
         f"  dead {seen.backlog.dead}  spool {seen.spool_records}"
     )
 
 
-def _figures(seen: Present) -> Table:
+def _figures(seen: LiveStats) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold")
     for name, figures in (*_flow(seen), *_stock(seen)):
@@ -68,17 +77,17 @@ def _figures(seen: Present) -> Table:
     return table
 
 
-def _flow(seen: Present) -> list[tuple[str, Text]]:
+def _flow(seen: LiveStats) -> list[tuple[str, Text]]:
     return [
         ("boathook", Text(f"{seen.at:%Y-%m-%d %H:%M:%S} UTC   {_hosts(seen)}")),
         (
             "in",
             _joined(
-                (f"{show_rate(seen.accepted)}/s accepted", ""),
-                (f"{show_rate(seen.duplicates)}/s duplicates", ""),
-                (f"{show_rate(seen.rejected)}/s rejected", "yellow" if seen.rejected else ""),
-                (f"{show_rate(seen.bad_signatures)}/s bad signatures", "red" if seen.bad_signatures else ""),
-                (f"{show_rate(seen.faults)}/s answered 5xx", "red" if seen.faults else ""),
+                (f"{format_rate(seen.accepted)}/s accepted", ""),
+                (f"{format_rate(seen.duplicates)}/s duplicates", ""),
+                (f"{format_rate(seen.rejected)}/s rejected", "yellow" if seen.rejected else ""),
+                (f"{format_rate(seen.bad_signatures)}/s bad signatures", "red" if seen.bad_signatures else ""),
+                (f"{format_rate(seen.faults)}/s answered 5xx", "red" if seen.faults else ""),
             ),
         ),
         (
@@ -92,25 +101,25 @@ def _flow(seen: Present) -> list[tuple[str, Text]]:
         (
             "out",
             _joined(
-                (f"{show_rate(seen.succeeded)}/s done", ""),
-                (f"{show_rate(seen.failed)}/s failed", "yellow" if seen.failed else ""),
-                (f"{show_rate(seen.sent)}/s to endpoints", ""),
+                (f"{format_rate(seen.succeeded)}/s done", ""),
+                (f"{format_rate(seen.failed)}/s failed", "yellow" if seen.failed else ""),
+                (f"{format_rate(seen.sent)}/s to endpoints", ""),
             ),
         ),
     ]
 
 
-def _stock(seen: Present) -> list[tuple[str, Text]]:
+def _stock(seen: LiveStats) -> list[tuple[str, Text]]:
     backlog = seen.backlog
-    oldest = f" (the oldest for {show_span(seen.oldest_due_s)})" if backlog.due else ""
-    spool = f"{seen.spool_records} events, {show_size(seen.spool_bytes)}"
+    oldest = f" (the oldest for {format_duration(seen.oldest_due_s)})" if backlog.due else ""
+    spool = f"{seen.spool_records} events, {format_size(seen.spool_bytes)}"
     return [
         (
-            "owed",
+            "pending",
             _joined(
                 (f"{backlog.due} due{oldest}", ""),
                 (f"{backlog.later} later", ""),
-                (f"{backlog.leased} in work", ""),
+                (f"{backlog.leased} in progress", ""),
                 (f"{backlog.dead} dead", "red" if backlog.dead else ""),
             ),
         ),
@@ -118,7 +127,7 @@ def _stock(seen: Present) -> list[tuple[str, Text]]:
             "endpoints",
             _joined(
                 (f"{seen.failing_endpoints} failing", "yellow" if seen.failing_endpoints else ""),
-                (f"{seen.breakers_open} given a pause", "yellow" if seen.breakers_open else ""),
+                (f"{seen.breakers_open} paused", "yellow" if seen.breakers_open else ""),
                 (f"{seen.disabled_endpoints} disabled", "red" if seen.disabled_endpoints else ""),
             ),
         ),
@@ -126,42 +135,42 @@ def _stock(seen: Present) -> list[tuple[str, Text]]:
     ]
 
 
-def _away(seen: Present) -> list[tuple[str, str]]:
-    return [("PostgreSQL does not take events", "red")] if seen.is_spooling else []
+def _away(seen: LiveStats) -> list[tuple[str, str]]:
+    return [("PostgreSQL does not accept events", "red")] if seen.is_spooling else []
 
 
-def _hosts(seen: Present) -> str:
+def _hosts(seen: LiveStats) -> str:
     if not seen.hosts:
-        return "nobody is heard: does boathook serve run, with this server.data_dir or database.url?"
+        return "no processes found; is `boathook serve` running with this server.data_dir or database.url?"
     processes = sum(number for host in seen.hosts for number in host.roles.values())
     told = f", {processes} processes" if processes else ""
     return f"{len(seen.hosts)} host{'s' if len(seen.hosts) > 1 else ''}{told}"
 
 
 def _pair(p50: float | None, p99: float | None) -> str:
-    return f"p50 {show_span(p50)} p99 {show_span(p99)}"
+    return f"p50 {format_duration(p50)} p99 {format_duration(p99)}"
 
 
 def _joined(*parts: tuple[str, str]) -> Text:
     return Text("   ").join(Text(text, style=style) for text, style in parts)
 
 
-def _sources(rows: Sequence[Inflow], order: Order) -> Table:
+def _sources(rows: Sequence[SourceActivity], order: SortOrder) -> Table:
     table = _table("source", "accepted/s", "duplicates/s", "rejected/s", "bad signatures/s", "5xx/s")
-    for one in sorted(rows, key=lambda one: (_SOURCE_KEYS[order](one), one.source))[:_MOST_SOURCES]:
+    for one in sorted(rows, key=lambda one: (_SOURCE_KEYS[order](one), one.source))[:_MAX_SOURCES]:
         rates = (one.accepted, one.duplicates, one.rejected, one.bad_signatures, one.faults)
-        table.add_row(show.text(one.source), *(show_rate(rate) for rate in rates))
+        table.add_row(output.text(one.source), *(format_rate(rate) for rate in rates))
     return table
 
 
-def _recipients(rows: Sequence[Outflow], order: Order) -> Table:
+def _recipients(rows: Sequence[RecipientActivity], order: SortOrder) -> Table:
     ages = ("<10s", "<1m", "<10m", "<1h", "older")
     table = _table("recipient", "done/s", "failed/s", *ages, "later", "work", "dead")
-    for one in sorted(rows, key=lambda one: (_RECIPIENT_KEYS[order](one), one.recipient))[:_MOST_RECIPIENTS]:
+    for one in sorted(rows, key=lambda one: (_RECIPIENT_KEYS[order](one), one.recipient))[:_MAX_RECIPIENTS]:
         numbers = (*one.owed.ages, one.owed.later, one.owed.leased, one.owed.dead)
         style = "red" if one.owed.dead else "yellow" if one.failed else ""
-        rates = (show_rate(one.succeeded), show_rate(one.failed))
-        table.add_row(show.text(recipient_title(one.recipient)), *rates, *map(str, numbers), style=style)
+        rates = (format_rate(one.succeeded), format_rate(one.failed))
+        table.add_row(output.text(recipient_title(one.recipient)), *rates, *map(str, numbers), style=style)
     return table
 
 

@@ -6,27 +6,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from boathook.admin.listening import MESSAGE_SCHEME, Heard
-from boathook.cli.session import Misused
-from boathook.config.tables import OutboundSettings
+from boathook.cli.context import UsageError
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.signing import STANDARD_PREFIX
-from boathook.inbound.providers import find
-from boathook.outbound.answers import HttpAnswer
-from boathook.outbound.client import Client
+from boathook.service.event_feed import MESSAGE_SCHEME, FeedEvent, arrives_by_get
+from boathook.service.remote import HttpResponse, RemoteClient
 
 _TIMEOUT_S: Final = 30.0
-_MOST_ANSWER: Final = 1_048_576
+_MAX_RESPONSE_BYTES: Final = 1_048_576
 _RETRY_S: Final = 1.0
-_OURS: Final = frozenset({"connection", "content-length", "expect", "host", "te", "transfer-encoding", "upgrade"})
+_CLIENT_HEADERS: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "te", "transfer-encoding", "upgrade"}
+)
 """Headers that the client writes itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class Answered:
     """The local server answered."""
 
-    answer: HttpAnswer
+    answer: HttpResponse
     ms: float
 
 
@@ -45,11 +44,11 @@ class Unsigned:
     reason: str
 
 
-Forwarded = Passed | Failed | Unsigned
+Forwarded = Answered | Failed | Unsigned
 
 
 @dataclass(frozen=True, slots=True)
-class Signing:
+class SigningOptions:
     """How events are signed anew.
 
     Args:
@@ -77,21 +76,28 @@ class Forwarder:
     """Sends events to one address, one after another.
 
     Args:
+        client: makes the requests; closed with it.
         signing: None sends the headers as they were kept.
         retries: how often it is tried again where there is no answer.
         say: told when the server is away.
     """
 
     def __init__(
-        self, settings: OutboundSettings, url: str, signing: Signing | None, *, retries: int, say: Callable[[str], None]
+        self,
+        client: RemoteClient,
+        url: str,
+        signing: SigningOptions | None,
+        *,
+        retries: int,
+        say: Callable[[str], None],
     ) -> None:
-        self._client = Client(settings)
+        self._client = client
         self._url = url
         self._signing = signing
         self._retries = retries
         self._say = say
 
-    async def forward(self, heard: Heard) -> Forwarded:
+    async def forward(self, heard: FeedEvent) -> Forwarded:
         """Send one event on and return what came of it."""
         try:
             request = request_for(heard, self._url, self._signing)
@@ -105,20 +111,20 @@ class Forwarder:
                 failed = Failed(str(error), _ms_since(began))
                 if left == 0 or error.is_final:
                     return failed
-                self._say(f"{error}; trying again")
+                self._say(f"{error}; retrying")
                 await asyncio.sleep(_RETRY_S)
             else:
-                return Passed(answer, _ms_since(began))
+                return Answered(answer, _ms_since(began))
         raise AssertionError("the last try returns")
 
-    async def _send(self, request: Request) -> HttpAnswer:
+    async def _send(self, request: Request) -> HttpResponse:
         return await self._client.request(
             request.method,
             request.url,
             headers=request.headers,
             body=request.body,
             timeout_s=_TIMEOUT_S,
-            max_bytes=_MOST_ANSWER,
+            max_bytes=_MAX_RESPONSE_BYTES,
         )
 
     def close(self) -> None:
@@ -126,18 +132,18 @@ class Forwarder:
         self._client.close()
 
 
-def request_for(heard: Heard, url: str, signing: Signing | None) -> Request:
+def request_for(heard: FeedEvent, url: str, signing: SigningOptions | None) -> Request:
     """Return the request by which an event's sender would bring it to *url* today.
 
     Raises:
         ConfigError: the provider or its settings are unknown.
         ValueError: the secret is not in the provider's form.
     """
-    headers = {name: value for name, value in heard.headers.items() if name.lower() not in _OURS}
+    headers = {name: value for name, value in heard.headers.items() if name.lower() not in _CLIENT_HEADERS}
     headers.setdefault("content-type", heard.content_type)
     provider = signing.provider if signing and signing.provider else heard.provider
     method, body = "POST", heard.body
-    if _comes_by_get(heard):
+    if arrives_by_get(heard):
         # What comes by GET is kept as the form that its query is.
         method, body = "GET", b""
         url = f"{url}{'&' if '?' in url else '?'}{heard.body.decode('utf-8', 'replace')}"
@@ -145,7 +151,7 @@ def request_for(heard: Heard, url: str, signing: Signing | None) -> Request:
     if signing is None:
         return Request(method, url, headers, body)
     if provider is None:
-        raise ConfigError("its source is not configured at the gateway any more; --provider says how to sign")
+        raise ConfigError("its source is no longer configured at the gateway; add --provider to sign")
     # Imported only here: most who listen sign nothing.
     from boathook.testing import signed_request
 
@@ -164,17 +170,10 @@ def request_for(heard: Heard, url: str, signing: Signing | None) -> Request:
     return Request(signed.method, signed.url, signed.headers, signed.body)
 
 
-def _comes_by_get(heard: Heard) -> bool:
-    if heard.provider is None:
-        return False
-    recipe = find(heard.provider)
-    return recipe.schemes.get(str(heard.options.get("scheme")), recipe).methods == {"GET"}
-
-
 def check_secret(secret: str, *, is_for_messages: bool) -> None:
     """Refuse at once a secret that no message could be signed with. Raises Misused."""
     if is_for_messages and not secret.startswith(STANDARD_PREFIX):
-        raise Misused(
+        raise UsageError(
             f"--secret: messages are signed by {MESSAGE_SCHEME}; write one that starts with {STANDARD_PREFIX}"
         )
 

@@ -12,23 +12,21 @@ from urllib.parse import urlsplit
 import typer
 from rich.text import Text
 
-from boathook.admin.listening import Heard
-from boathook.cli import show
-from boathook.cli.feeds import Gateway, from_gateway, from_journal
-from boathook.cli.forwarding import Failed, Forwarded, Forwarder, Passed, Signing, Unsigned, check_secret
+from boathook.cli import output
+from boathook.cli.context import UsageError, cli_context, err, out, run
+from boathook.cli.event_feed import GatewayAddress, from_database, from_gateway
+from boathook.cli.forwarding import Answered, Failed, Forwarded, Forwarder, SigningOptions, Unsigned, check_secret
 from boathook.cli.options import Application, Json, Since, Source, Type, read_pairs
-from boathook.cli.session import Misused, err, out, run, session
 from boathook.config import Settings
-from boathook.inbound.providers import RECIPES
-from boathook.journal.listening import Wish
-from boathook.outbound.tap import own_ground
+from boathook.service.event_feed import FeedEvent, FeedFilter
+from boathook.service.remote import RemoteClient
 
 _WIDEST: Final = 28
 _FIRST_LINE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _DisplayOptions:
     """How events are shown."""
 
     as_json: bool
@@ -37,17 +35,23 @@ class _Look:
 
 def _providers(incomplete: str) -> list[str]:
     """Return the providers that a shell offers."""
-    return [recipe.name for recipe in RECIPES if recipe.name.startswith(incomplete)]
+    # Imported only here, as it brings what reads the requests of providers.
+    from boathook.service.sources import list_providers
+
+    return [recipe.name for recipe in list_providers() if recipe.name.startswith(incomplete)]
 
 
 def listen(
     ctx: typer.Context,
     forward_to: Annotated[
-        str | None, typer.Option(metavar="URL", help="Send each event to this address, such as localhost:3000/hook.")
+        str | None, typer.Option(metavar="URL", help="Forward each event to this URL, such as localhost:3000/hook.")
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The gateway, such as https://hooks.example.com; else the settings at hand."),
+        typer.Option(
+            metavar="URL",
+            help="Gateway URL, such as https://hooks.example.com; by default the local settings are used.",
+        ),
     ] = None,
     key: Annotated[
         str, typer.Option(help="An API key of the organization: env:NAME, file:PATH or the key itself.")
@@ -57,43 +61,44 @@ def listen(
     type: Type = None,
     since: Since = None,
     secret: Annotated[
-        str | None, typer.Option(help="Sign anew with this secret: env:NAME, file:PATH or the secret itself.")
+        str | None,
+        typer.Option(help="Sign forwarded events with this secret: env:NAME, file:PATH or the secret itself."),
     ] = None,
     provider: Annotated[
         str | None,
         typer.Option(
-            help="Sign as this provider does, in place of the one of the event's source.", autocompletion=_providers
+            help="Sign in the format of this provider instead of the event's source.", autocompletion=_providers
         ),
     ] = None,
     option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of --provider; may be given again.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of --provider; repeatable.")
     ] = None,
-    retry: Annotated[int, typer.Option(min=0, help="Try so often again where the local server does not answer.")] = 0,
-    limit: Annotated[int, typer.Option(min=0, help="Stop after so many events; 0: never.")] = 0,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show bodies.")] = False,
+    retry: Annotated[int, typer.Option(min=0, help="Retries when the local server does not respond.")] = 0,
+    limit: Annotated[int, typer.Option(min=0, help="Stop after this many events; 0: never.")] = 0,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print bodies.")] = False,
     as_json: Json = False,
 ) -> None:
     """
-    Show events as they are accepted, and send them on to a server on your machine, signed anew. Ctrl-C ends it.
+    Show events as they are accepted, and forward them to a local server, signed again. Press Ctrl-C to stop.
 
-    Each is sent with its own bytes and headers; its proof is made anew with --secret, so that your server's own check
-    passes. Without --url it listens to the database of the settings at hand.
+    Bodies and headers are forwarded unchanged; --secret signs them again so that your server can verify them. Without
+    --url it reads from the configured database.
     """
-    settings = session(ctx).settings()
-    wish = Wish(source=source, application=application, type=type)
+    settings = cli_context(ctx).settings()
+    wish = FeedFilter(source=source, application=application, type=type)
     signing = _signing(settings, secret, provider, option or [], is_for_messages=application is not None)
     if signing is not None and forward_to is None:
-        raise Misused("--secret signs what is sent on: add --forward-to URL")
+        raise UsageError("--secret needs --forward-to URL")
     target = None if forward_to is None else _address("--forward-to", forward_to)
     gateway = None if url is None else _gateway(settings, url, key)
     forwarder = None
     if target is not None:
-        forwarder = Forwarder(own_ground(settings), target, signing, retries=retry, say=_say)
+        forwarder = Forwarder(RemoteClient(settings), target, signing, retries=retry, say=_say)
     err.print(_headline(settings, gateway, wish, target, signing), soft_wrap=True)
-    feed = from_journal(settings, wish, since, _say) if gateway is None else from_gateway(gateway, wish, since, _say)
+    feed = from_database(settings, wish, since, _say) if gateway is None else from_gateway(gateway, wish, since, _say)
     tally: Counter[str] = Counter()
     try:
-        run(_follow(feed, forwarder, _Look(as_json, verbose), limit, tally))
+        run(_follow(feed, forwarder, _DisplayOptions(as_json, verbose), limit, tally))
     except KeyboardInterrupt:
         pass
     finally:
@@ -104,20 +109,20 @@ def listen(
 
 def _signing(
     settings: Settings, secret: str | None, provider: str | None, options: list[str], *, is_for_messages: bool
-) -> Signing | None:
+) -> SigningOptions | None:
     if secret is None:
         if provider is not None or options:
-            raise Misused("--provider and --option say how to sign: add --secret")
+            raise UsageError("--provider and --option need --secret")
         return None
     if options and provider is None:
-        raise Misused("--option is a setting of --provider: add that")
+        raise UsageError("--option needs --provider")
     known = settings.resolve(secret, "--secret")
     check_secret(known, is_for_messages=is_for_messages and provider is None)
-    return Signing(known, provider, read_pairs("--option", options, "="))
+    return SigningOptions(known, provider, read_pairs("--option", options, "="))
 
 
-def _gateway(settings: Settings, url: str, key: str) -> Gateway:
-    return Gateway(_address("--url", url).rstrip("/"), settings.resolve(key, "--key"), own_ground(settings))
+def _gateway(settings: Settings, url: str, key: str) -> GatewayAddress:
+    return GatewayAddress(_address("--url", url).rstrip("/"), settings.resolve(key, "--key"), RemoteClient(settings))
 
 
 def _address(option: str, text: str) -> str:
@@ -125,16 +130,20 @@ def _address(option: str, text: str) -> str:
     whole = text if "://" in text else f"http://{text}"
     parts = urlsplit(whole)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise Misused(f"{option}: write an address such as http://localhost:3000/webhook, not {text!r}")
+        raise UsageError(f"{option}: write an address such as http://localhost:3000/webhook, not {text!r}")
     return whole
 
 
 def _say(message: str) -> None:
-    err.print(show.text(message), style="yellow", soft_wrap=True)
+    err.print(output.text(message), style="yellow", soft_wrap=True)
 
 
 def _headline(
-    settings: Settings, gateway: Gateway | None, wish: Wish, target: str | None, signing: Signing | None
+    settings: Settings,
+    gateway: GatewayAddress | None,
+    wish: FeedFilter,
+    target: str | None,
+    signing: SigningOptions | None,
 ) -> Text:
     """Say in one line what is listened to, and what goes where."""
     what = ", ".join(
@@ -146,10 +155,12 @@ def _headline(
     line = Text("Listening ", style="bold") + Text(f"at {where} for {what or 'all events'}")
     if target is not None:
         how = (
-            "headers as kept, not signed" if signing is None else f"signed as {signing.provider or 'its provider'} does"
+            "headers unchanged, not signed"
+            if signing is None
+            else f"signed as {signing.provider or 'its provider'} does"
         )
         line += Text(" → ", style="bold") + Text(f"{target} ({how})", style="cyan")
-    return line + Text("  Ctrl-C ends it", style="dim")
+    return line + Text("  press Ctrl-C to stop", style="dim")
 
 
 def _host_of(settings: Settings) -> str:
@@ -157,7 +168,11 @@ def _host_of(settings: Settings) -> str:
 
 
 async def _follow(
-    feed: AsyncGenerator[Heard, None], forwarder: Forwarder | None, look: _Look, limit: int, tally: Counter[str]
+    feed: AsyncGenerator[FeedEvent, None],
+    forwarder: Forwarder | None,
+    look: _DisplayOptions,
+    limit: int,
+    tally: Counter[str],
 ) -> None:
     async with aclosing(feed) as events:
         async for heard in events:
@@ -173,7 +188,7 @@ def _word(done: Forwarded | None) -> str:
     match done:
         case None:
             return "shown"
-        case Passed(answer=answer):
+        case Answered(answer=answer):
             return "answered 2xx" if answer.is_ok else "answered otherwise"
         case Failed():
             return "not answered"
@@ -189,42 +204,42 @@ def _summary(tally: Counter[str]) -> str:
     return f"{number} event{'' if number == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
 
 
-def _show(heard: Heard, done: Forwarded | None, look: _Look) -> None:
+def _show(heard: FeedEvent, done: Forwarded | None, look: _DisplayOptions) -> None:
     if look.as_json:
-        show.print_json(_object(heard, done, look))
+        output.print_json(_object(heard, done, look))
         sys.stdout.flush()
         return
     out.print(_line(heard, done), soft_wrap=True)
     if look.verbose:
-        show.block("  event", heard.body.decode("utf-8", "backslashreplace"))
-    if isinstance(done, Passed) and (look.verbose or not done.answer.is_ok):
+        output.print_block("  event", heard.body.decode("utf-8", "backslashreplace"))
+    if isinstance(done, Answered) and (look.verbose or not done.answer.is_ok):
         answered = done.answer.body.decode("utf-8", "backslashreplace")
         if look.verbose:
-            show.block("  answer", answered)
+            output.print_block("  answer", answered)
         elif answered.strip():
-            out.print(show.text(f"          {answered.strip().splitlines()[0][:_FIRST_LINE]}"), style="dim")
+            out.print(output.text(f"          {answered.strip().splitlines()[0][:_FIRST_LINE]}"), style="dim")
 
 
-def _line(heard: Heard, done: Forwarded | None) -> Text:
+def _line(heard: FeedEvent, done: Forwarded | None) -> Text:
     moment = datetime.now(UTC).astimezone().strftime("%H:%M:%S")
-    sender = show.text(heard.source or heard.application)
+    sender = output.text(heard.source or heard.application)
     line = Text(f"{moment}  ", style="dim") + sender + Text("  ")
-    line += Text(f"{show.text(heard.type).plain:<{_WIDEST}} ", style="bold") + Text(heard.id, style="dim")
+    line += Text(f"{output.text(heard.type).plain:<{_WIDEST}} ", style="bold") + Text(heard.id, style="dim")
     match done:
         case None:
             return line
-        case Passed(answer=answer, ms=ms):
+        case Answered(answer=answer, ms=ms):
             style = "green" if answer.is_ok else "red"
             return line + Text(f"  {answer.status}", style=style) + Text(f"  {ms:.0f} ms", style="dim")
         case Failed(reason=reason):
-            return line + Text("  not answered: ", style="red") + show.text(reason)
+            return line + Text("  not answered: ", style="red") + output.text(reason)
         case Unsigned(reason=reason):
-            return line + Text("  not sent, as it cannot be signed: ", style="red") + show.text(reason)
+            return line + Text("  not sent, cannot be signed: ", style="red") + output.text(reason)
         case _:
             assert_never(done)
 
 
-def _object(heard: Heard, done: Forwarded | None, look: _Look) -> dict[str, Any]:
+def _object(heard: FeedEvent, done: Forwarded | None, look: _DisplayOptions) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "at": datetime.now(UTC),
         "id": heard.id,
@@ -238,7 +253,7 @@ def _object(heard: Heard, done: Forwarded | None, look: _Look) -> dict[str, Any]
     match done:
         case None:
             return shown
-        case Passed(answer=answer, ms=ms):
+        case Answered(answer=answer, ms=ms):
             return shown | {"status": answer.status, "ms": ms} | ({"answer": answer.body} if look.verbose else {})
         case Failed(reason=reason, ms=ms):
             return shown | {"status": None, "ms": ms, "error": reason}

@@ -10,13 +10,13 @@ from uuid import UUID
 import typer
 
 from boathook import config
-from boathook.cli.session import Misused
-from boathook.cli.show import read_moment
+from boathook.cli.context import UsageError
+from boathook.cli.output import parse_time
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError
 
 if TYPE_CHECKING:
-    from boathook.journal.moves import Key
+    from boathook.service.operations import Key
 
 
 def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -30,31 +30,29 @@ def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 Source = Annotated[str | None, typer.Option(help="Only of this source.", autocompletion=_known_sources)]
-Application = Annotated[str | None, typer.Option(help="Only for this application: its id or uid.")]
-Type = Annotated[str | None, typer.Option(help="Only of types like this; * stands for any run of characters.")]
-Recipient = Annotated[str | None, typer.Option(help="Only for recipients like this; * as in --type.")]
+Application = Annotated[str | None, typer.Option(help="Only for this application (id or uid).")]
+Type = Annotated[str | None, typer.Option(help="Only this event type; * matches any characters.")]
+Recipient = Annotated[str | None, typer.Option(help="Only this recipient; * matches any characters.")]
 Code = Annotated[str | None, typer.Option(help="Only with this error code.")]
-Since = Annotated[
-    datetime | None, typer.Option(parser=read_moment, metavar="TIME", help="Not before: 2h, 7d or ISO 8601.")
-]
-Until = Annotated[datetime | None, typer.Option(parser=read_moment, metavar="TIME", help="Before: 2h, 7d or ISO 8601.")]
-Unhandled = Annotated[bool, typer.Option("--unhandled", help="Only events that no handler matched.")]
-Limit = Annotated[int, typer.Option(min=0, help="Most rows; 0 for all.")]
-After = Annotated[str | None, typer.Option(help="The id of the last row of the page before.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-Note = Annotated[str | None, typer.Option(help="Why, for the audit.")]
-Rate = Annotated[float | None, typer.Option(min=0.001, help="At most so many fall due a second.")]
+Since = Annotated[datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="From: 2h, 7d or ISO 8601.")]
+Until = Annotated[datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="Before: 2h, 7d or ISO 8601.")]
+Unhandled = Annotated[bool, typer.Option("--unhandled", help="Only events without a matching handler.")]
+Limit = Annotated[int, typer.Option(min=0, help="Maximum rows; 0 for all.")]
+After = Annotated[str | None, typer.Option(help="Continue after this id.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Note = Annotated[str | None, typer.Option(help="Reason for the audit log.")]
+Rate = Annotated[float | None, typer.Option(min=0.001, help="Maximum per second.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-All = Annotated[bool, typer.Option("--all", help="Really all of them.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Which; or use the filters.", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="Select all.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids; or use the filters.", show_default=False)]
 Metadata = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A note of yours; may be given again.", show_default=False)
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; repeatable.", show_default=False)
 ]
 InGroup = Annotated[
     str | None, typer.Option(metavar="ID", help="All of this group, as `boathook dead groups` lists them.")
 ]
-Reason = Annotated[str | None, typer.Option(help="Only refused for this reason.")]
+Reason = Annotated[str | None, typer.Option(help="Only rejected for this reason.")]
 
 
 def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
@@ -62,7 +60,7 @@ def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
     try:
         return [ids.read_event(word) if prefix == ids.EVENT else ids.read(prefix, word) for word in words]
     except ValueError as error:
-        raise Misused(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def read_delivery_ids(words: Sequence[str]) -> "list[Key]":
@@ -70,7 +68,7 @@ def read_delivery_ids(words: Sequence[str]) -> "list[Key]":
     try:
         return [ids.read_delivery(word) for word in words]
     except ValueError as error:
-        raise Misused(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, str]:
@@ -79,7 +77,7 @@ def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, s
     for word in words:
         name, found, value = word.partition(separator)
         if not found or not name.strip():
-            raise Misused(f"{option}: write NAME{separator}VALUE, not {word!r}")
+            raise UsageError(f"{option}: write NAME{separator}VALUE, not {word!r}")
         pairs[name.strip()] = value.strip()
     return pairs
 
@@ -89,6 +87,6 @@ def read_json(option: str, text: str) -> Any:
     try:
         return json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
     except OSError as error:
-        raise Misused(f"{option}: cannot read {text[1:]}: {error.strerror}") from None
+        raise UsageError(f"{option}: cannot read {text[1:]}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise Misused(f"{option}: that is no JSON: {error}") from None
+        raise UsageError(f"{option}: invalid JSON: {error}") from None

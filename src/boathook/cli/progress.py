@@ -5,7 +5,7 @@ from collections.abc import Callable
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from boathook.cli.session import err
+from boathook.cli.context import err
 
 
 class Progress:

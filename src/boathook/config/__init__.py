@@ -1,6 +1,6 @@
 """Settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
 
-from boathook.config.reading import FILE_NAME, SECTIONS, defaults, load
+from boathook.config.loader import FILE_NAME, SECTIONS, defaults, load
 from boathook.config.sources import SourceSettings
 from boathook.config.tables import LimitSettings, RetentionSettings, Settings
 from boathook.config.types import Network

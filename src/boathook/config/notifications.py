@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, model_validator
 
-from boathook.config.types import Count, NotNegative, Positive, Secret, Table
+from boathook.config.types import NotNegative, Positive, PositiveInt, Secret, Table
 
 Severity = Literal["warning", "critical"]
 Measure = Literal["value", "increase", "share", "p50", "p95", "p99"]
@@ -150,7 +150,7 @@ class EmailChannel(_Channel):
     def _check(self) -> Self:
         for address in (self.sender, *self.to):
             if "@" not in address or not address.isprintable() or any(char in address for char in "<>, "):
-                raise ValueError(f'{address!r} is no address; write "ops@example.com"')
+                raise ValueError(f'invalid address {address!r}; use a form such as "ops@example.com"')
         if self.username and self.security == "none":
             raise ValueError("a password is not sent in the clear: choose starttls or tls, or leave out username")
         if bool(self.username) != (self.password is not None):
@@ -179,7 +179,7 @@ class NotificationSettings(Table):
     group_s: NotNegative
     repeat_s: NotNegative
     gap_s: NotNegative
-    most_an_hour: Count
+    most_an_hour: PositiveInt
     quiet_hours: Annotated[str, AfterValidator(_quiet)]
     quiet_zone: Annotated[str, AfterValidator(_zone)]
     timeout_s: Positive
@@ -192,18 +192,18 @@ class NotificationSettings(Table):
         if not isinstance(given, dict) or not isinstance(given.get("rules"), dict):
             return given
         rules = given["rules"]
-        own = {name: {**rule, **rules.get(name, {})} for name, rule in own_rules().items()}
+        own = {name: {**rule, **rules.get(name, {})} for name, rule in default_rules().items()}
         return {**given, "rules": {**own, **{name: rule for name, rule in rules.items() if name not in own}}}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name in (*self.channels, *self.rules):
             if not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is no name for a channel or a rule: letters, digits, . _ and - only")
+                raise ValueError(f"invalid name {name!r} of a channel or rule; use letters, digits, . _ and -")
         for name, rule in self.rules.items():
             for channel in rule.channels or ():
                 if channel not in self.channels:
-                    raise ValueError(f"rules.{name}.channels: there is no channel {channel!r} under channels")
+                    raise ValueError(f"rules.{name}.channels: unknown channel {channel!r}; add it under channels")
         return self
 
     @property
@@ -218,7 +218,7 @@ class NotificationSettings(Table):
         return tuple(name for name in named if rule.severity == "critical" or self.channels[name].least == "warning")
 
 
-def own_rules() -> dict[str, dict[str, Any]]:
+def default_rules() -> dict[str, dict[str, Any]]:
     """Return the rules that boathook comes with, as `alarm_rules.toml` has them."""
     text = resources.files("boathook.config").joinpath("alarm_rules.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)

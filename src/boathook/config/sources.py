@@ -8,12 +8,12 @@ from pydantic.fields import FieldInfo
 
 from boathook.config.types import (
     BaseUrl,
-    Count,
     Encodings,
     MediaType,
     Networks,
     NotNegative,
     Positive,
+    PositiveInt,
     RetrySchedule,
     Secret,
     SourcePath,
@@ -45,10 +45,10 @@ class SourceSettings(Table):
     addresses: Networks = ()
     """Networks requests may come from, besides what the provider's proof demands; none given: any."""
     tolerance_s: Positive | None = None
-    max_body: Count | None = None
+    max_body: PositiveInt | None = None
     rate: NotNegative | None = None
     """Requests a second; absent or 0: no limit."""
-    burst: Count | None = None
+    burst: PositiveInt | None = None
     dedup_fields: tuple[str, ...] = ()
     dedup_days: Positive | None = None
     retry: RetrySchedule | None = None

@@ -14,7 +14,6 @@ from boathook.config.telemetry import TracingSettings
 from boathook.config.types import (
     BaseUrl,
     Bind,
-    Count,
     DatabaseUrl,
     Encodings,
     ModuleName,
@@ -22,6 +21,7 @@ from boathook.config.types import (
     NotNegative,
     Origin,
     Positive,
+    PositiveInt,
     Proxy,
     RetrySchedule,
     Role,
@@ -38,10 +38,10 @@ class DatabaseSettings(Table):
     """Where the journal is and how it is reached."""
 
     url: DatabaseUrl = Field(repr=False)
-    intake_connections: Count
-    intake_batch: Count
-    intake_queue: Count
-    worker_connections: Count
+    intake_connections: PositiveInt
+    intake_batch: PositiveInt
+    intake_queue: PositiveInt
+    worker_connections: PositiveInt
     connect_timeout_s: Positive
     statement_timeout_s: Positive
     allow_unsafe: bool
@@ -54,8 +54,8 @@ class ServerSettings(Table):
     data_dir: Path
     app: str
     roles: tuple[Role, ...] = Field(min_length=1)
-    gateways: Count
-    workers: Count
+    gateways: PositiveInt
+    workers: PositiveInt
     senders: Annotated[int, Field(ge=0)]
     public_url: BaseUrl
     trusted_proxies: Networks
@@ -76,20 +76,20 @@ class ServerSettings(Table):
 class LimitSettings(Table):
     """What one request or client may cost."""
 
-    max_body: Count
+    max_body: PositiveInt
     max_head: Annotated[int, Field(ge=1_024, le=65_536)]
     head_timeout_s: Positive
     body_timeout_s: Positive
     min_rate: Annotated[int, Field(ge=0)]
     keep_alive_s: Positive
-    max_connections: Count
-    max_connections_per_client: Count
+    max_connections: PositiveInt
+    max_connections_per_client: PositiveInt
     client_rate: NotNegative
-    client_burst: Count
-    max_waiting: Count
+    client_burst: PositiveInt
+    max_waiting: PositiveInt
     content_encodings: Encodings
-    max_decoded: Count
-    max_ratio: Count
+    max_decoded: PositiveInt
+    max_ratio: PositiveInt
 
 
 class RetentionSettings(Table):
@@ -99,8 +99,8 @@ class RetentionSettings(Table):
     dedup_days: Positive
     conflicts_days: Positive
     rejections_days: Positive
-    rejections_count: Count
-    rejections_bytes: Count
+    rejections_count: PositiveInt
+    rejections_bytes: PositiveInt
     rejections_rate: NotNegative
     upkeep_s: Positive
 
@@ -110,7 +110,7 @@ class SpoolSettings(Table):
 
     enabled: bool
     after_s: Positive
-    max_bytes: Count
+    max_bytes: PositiveInt
     segment_bytes: Annotated[int, Field(ge=4_096)]
     max_disk_used: Annotated[float, Field(gt=0, le=1)]
     keep_h: NotNegative
@@ -119,7 +119,7 @@ class SpoolSettings(Table):
 class WorkerSettings(Table):
     """How handlers are run."""
 
-    concurrency: Count
+    concurrency: PositiveInt
     lease_s: Positive
     poll_s: Positive
     timeout_s: Positive
@@ -144,7 +144,7 @@ class AppsSettings(Table):
     def _check_load(self) -> Self:
         for position, name in enumerate(self.load):
             if name in self.load[:position]:
-                raise ValueError(f"load: {name} stands there twice")
+                raise ValueError(f"load: {name} is listed twice")
         return self
 
 
@@ -162,17 +162,17 @@ class OutboundSettings(Table):
     user_agent: str
     connect_timeout_s: Positive
     timeout_s: Positive
-    concurrency: Count
-    endpoint_concurrency: Count
+    concurrency: PositiveInt
+    endpoint_concurrency: PositiveInt
     retry: RetrySchedule
-    max_response: Count
+    max_response: PositiveInt
     breaker_after: Annotated[int, Field(ge=0)]
     breaker_pause_s: Positive
     breaker_longest_s: Positive
     disable_after_days: NotNegative
     encryption_keys: tuple[Secret, ...] = Field(repr=False)
     validate_payloads: bool
-    max_message: Count
+    max_message: PositiveInt
 
 
 class ConsoleSettings(Table):

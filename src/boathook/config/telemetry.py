@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from boathook.config.types import BaseUrl, Count, Secret, Table
+from boathook.config.types import BaseUrl, PositiveInt, Secret, Table
 
 
 class TracingSettings(Table):
@@ -18,7 +18,7 @@ class TracingSettings(Table):
     incoming: Literal["continue", "trust", "ignore"]
     """Whether a sender's trace goes on, and whether its mark of what is sampled counts."""
     propagate: bool
-    queue: Count
+    queue: PositiveInt
 
     @property
     def is_on(self) -> bool:

@@ -26,7 +26,7 @@ Network = IPv4Network | IPv6Network
 Role = Literal["gateway", "worker", "keeper", "console"]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
 Encodings = tuple[Literal["gzip", "deflate"], ...]
 
 

@@ -23,20 +23,21 @@ from rich.console import Console
 from rich.text import Text
 
 from boathook.config import defaults
-from boathook.demo import advice, folder, ledger, screen, sending, serving
+from boathook.db import integrity
+from boathook.db.database import Database
+from boathook.db.embedded import EmbeddedServer
+from boathook.demo import customer, folder, next_steps, reconciliation, screen
+from boathook.demo import server_process as serving
 from boathook.demo.folder import Folder
 from boathook.demo.receiver import Receiver
 from boathook.demo.screen import Screen
-from boathook.demo.serving import Serving
-from boathook.demo.systems import Systems
-from boathook.demo.tally import Tally
+from boathook.demo.sender_log import SenderLog
+from boathook.demo.server_process import ServerProcess
+from boathook.demo.systems import AppSimulators
 from boathook.demo.traffic import PROVIDERS, Traffic
 from boathook.domain.errors import BoathookError
-from boathook.journal import books
-from boathook.journal.database import Database
-from boathook.journal.embedded import EmbeddedServer
 
-PLAY_S = 180.0
+DEFAULT_DURATION_S = 180.0
 """How long the demo plays where no time is given."""
 _DRAIN_S = 60.0
 _DRAIN_POLL_S = 0.1
@@ -61,21 +62,21 @@ def run_demo(*, seconds: float | None, data_dir: Path, port: int, console: Conso
         with folder.claim(data_dir) as own:
             return asyncio.run(_Demo(own, seconds, port, console).run())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("stopped at once; the books were not checked")
+        console.print("stopped immediately; the consistency check did not run")
         return 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _Resources:
     """What a play needs."""
 
     database: Database
-    serving: Serving
+    serving: ServerProcess
     traffic: Traffic
-    tally: Tally
+    sender_log: SenderLog
     screen: Screen
     receiver: Receiver
-    systems: Systems
+    systems: AppSimulators
     recipients: dict[str, str]
     """Of the customer's endpoints, by their paths; empty where the play was left before it began."""
 
@@ -86,12 +87,12 @@ class _Demo:
     def __init__(self, own: Folder, seconds: float | None, port: int, console: Console) -> None:
         self._folder = own
         self._seconds = seconds
-        self._length_s = PLAY_S if seconds is None else seconds
+        self._length_s = DEFAULT_DURATION_S if seconds is None else seconds
         self._wanted_port = port
         self._console = console
-        self._leave = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         # Interrupting a start would leave PostgreSQL running with nobody to stop it.
-        self._may_hurry = False
+        self._can_cancel = False
 
     async def run(self) -> int:
         """Set up, play, and check; whatever happens, everything started here is stopped."""
@@ -100,71 +101,71 @@ class _Demo:
             port = folder.find_port(self._wanted_port)
             if self._wanted_port not in {0, port}:
                 self._say(f"port {self._wanted_port} is taken, so this demo uses {port}")
-            secrets = self._folder.furnish(port)
-            async with self._stage(port, secrets) as stage:
-                if self._leave.is_set():
+            secrets = self._folder.write_files(port)
+            async with self._set_up(port, secrets) as resources:
+                if self._stop_requested.is_set():
                     self._say("stopped before anything was sent")
                     return 0
-                self._may_hurry = True
-                await self._play(stage)
-                is_balanced = await self._check(stage)
-                is_serving = self._seconds is None and not self._leave.is_set()
+                self._can_cancel = True
+                await self._play(resources)
+                is_consistent = await self._check(resources)
+                is_serving = self._seconds is None and not self._stop_requested.is_set()
                 self._advise(port, secrets["github"], is_serving=is_serving)
                 if is_serving:
-                    await self._until_curtain(stage, None)
+                    await self._wait_for_end(resources, None)
                 self._say("stopping")
-                code = await stage.serving.stop()
+                code = await resources.serving.stop()
             if code != 0:
-                self._say(f"boathook serve ended with exit code {code}:\n{stage.serving.last_words()}")
-            return 0 if is_balanced and code == 0 else 1
+                self._say(f"boathook serve ended with exit code {code}:\n{resources.serving.log_tail()}")
+            return 0 if is_consistent and code == 0 else 1
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
-        def heard() -> None:
-            if self._leave.is_set() and self._may_hurry and task is not None:
+        def on_signal() -> None:
+            if self._stop_requested.is_set() and self._can_cancel and task is not None:
                 task.cancel()
-            self._leave.set()
+            self._stop_requested.set()
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for number in numbers:
-            loop.add_signal_handler(number, heard)
+            loop.add_signal_handler(number, on_signal)
         yield
         for number in numbers:
             loop.remove_signal_handler(number)
 
     @contextlib.asynccontextmanager
-    async def _stage(self, port: int, secrets: dict[str, str]) -> AsyncIterator[_Stage]:
+    async def _set_up(self, port: int, secrets: dict[str, str]) -> AsyncIterator[_Resources]:
         server = await EmbeddedServer.start(self._folder.data, progress=self._say)
         try:
             database = await Database.open(server.url, purpose="demo", size=2)
             try:
-                await ledger.create_tables(database)
+                await reconciliation.create_tables(database)
                 self._say(f"starting boathook serve on http://127.0.0.1:{port} (its log: {self._folder.log})")
                 receiver = Receiver()
                 async with receiver.listen(), serving.serve(self._folder, port) as process:
                     await self._await_ready(process)
-                    is_left = self._leave.is_set()
-                    recipients = {} if is_left else await sending.set_up(database, self._folder, receiver)
+                    is_left = self._stop_requested.is_set()
+                    recipients = {} if is_left else await customer.set_up(database, self._folder, receiver)
                     if not is_left:
-                        password = await sending.let_in(database, self._folder)
+                        password = await customer.create_operator(database, self._folder)
                         where = f"http://127.0.0.1:{port}/console"
-                        self._say(f"watch it on {where} (name {sending.READER}, password {password})")
-                    tally = Tally(PROVIDERS)
-                    dice = random.Random(time.time_ns())
-                    traffic = Traffic(port, secrets, tally, dice)
-                    shown = Screen(self._console, database, tally)
-                    systems = Systems(self._folder, port, self._length_s, self._say)
-                    yield _Stage(database, process, traffic, tally, shown, receiver, systems, recipients)
+                        self._say(f"watch it on {where} (name {customer.OPERATOR_NAME}, password {password})")
+                    sender_log = SenderLog(PROVIDERS)
+                    rng = random.Random(time.time_ns())
+                    traffic = Traffic(port, secrets, sender_log, rng)
+                    shown = Screen(self._console, database, sender_log)
+                    systems = AppSimulators(self._folder, port, self._length_s, self._say)
+                    yield _Resources(database, process, traffic, sender_log, shown, receiver, systems, recipients)
             finally:
                 await database.close()
         finally:
             await server.stop()
 
-    async def _await_ready(self, process: Serving) -> None:
+    async def _await_ready(self, process: ServerProcess) -> None:
         """Wait until boathook serves, or somebody wants to leave."""
-        ready, leave = asyncio.create_task(process.become_ready()), asyncio.create_task(self._leave.wait())
+        ready, leave = asyncio.create_task(process.wait_until_ready()), asyncio.create_task(self._stop_requested.wait())
         await asyncio.wait({ready, leave}, return_when=asyncio.FIRST_COMPLETED)
         leave.cancel()
         if ready.done():
@@ -172,22 +173,22 @@ class _Demo:
         ready.cancel()
         await asyncio.gather(ready, leave, return_exceptions=True)
 
-    async def _play(self, stage: _Stage) -> None:
+    async def _play(self, resources: _Resources) -> None:
         """Let the senders play for their time, and wait until all that they caused has ended."""
         done = asyncio.Event()
         what = f"playing {self._length_s:.0f} seconds of real life"
-        self._say(f"{what}; Ctrl-C ends it early, and the books are checked all the same")
-        stage.screen.footer = "Ctrl-C stops the senders, checks the books and stops everything"
-        shown = asyncio.create_task(stage.screen.show(done))
-        playing, systems = (asyncio.create_task(one.play()) for one in (stage.traffic, stage.systems))
+        self._say(f"{what}; Ctrl-C ends it early, and the consistency check still runs")
+        resources.screen.footer = "Ctrl-C stops the senders, runs the consistency check and stops everything"
+        shown = asyncio.create_task(resources.screen.show(done))
+        playing, systems = (asyncio.create_task(one.play()) for one in (resources.traffic, resources.systems))
         try:
-            await self._until_curtain(stage, self._length_s)
-            stage.traffic.stop()
+            await self._wait_for_end(resources, self._length_s)
+            resources.traffic.stop()
             await playing
-            stage.screen.footer = "the senders have stopped; waiting for the four systems' stories to end"
+            resources.screen.footer = "the senders have stopped; waiting for the four systems' stories to end"
             await systems
-            stage.screen.footer = "all have stopped; waiting for what is still to be retried"
-            await self._drain(stage)
+            resources.screen.footer = "all have stopped; waiting for what is still to be retried"
+            await self._drain(resources)
         finally:
             done.set()
             playing.cancel()
@@ -195,44 +196,48 @@ class _Demo:
             await asyncio.gather(playing, systems, return_exceptions=True)
             await shown
 
-    async def _until_curtain(self, stage: _Stage, length_s: float | None) -> None:
+    async def _wait_for_end(self, resources: _Resources, length_s: float | None) -> None:
         """Wait for the end of the time, or for somebody who wants to leave."""
-        ended = asyncio.create_task(stage.serving.wait())
-        leave = asyncio.create_task(self._leave.wait())
+        ended = asyncio.create_task(resources.serving.wait())
+        leave = asyncio.create_task(self._stop_requested.wait())
         await asyncio.wait({ended, leave}, timeout=length_s, return_when=asyncio.FIRST_COMPLETED)
         is_over = ended.done()
         for task in (ended, leave):
             task.cancel()
         await asyncio.gather(ended, leave, return_exceptions=True)
         if is_over:
-            raise BoathookError(f"boathook serve ended while it was being used:\n{stage.serving.last_words()}")
+            raise BoathookError(f"boathook serve ended while it was being used:\n{resources.serving.log_tail()}")
 
-    async def _drain(self, stage: _Stage) -> None:
+    async def _drain(self, resources: _Resources) -> None:
         """Wait until no delivery is open, or until none has ended for a minute; the books will show what still is."""
         left, deadline = -1, time.monotonic() + _DRAIN_S
-        while (still_open := await ledger.count_open(stage.database)) and time.monotonic() < deadline:
+        while (still_open := await reconciliation.count_open(resources.database)) and time.monotonic() < deadline:
             if still_open != left:
                 left, deadline = still_open, time.monotonic() + _DRAIN_S
             await asyncio.sleep(_DRAIN_POLL_S)
 
-    async def _check(self, stage: _Stage) -> bool:
+    async def _check(self, resources: _Resources) -> bool:
         """Print the books and the senders' record, and return whether both balance."""
-        complaints = ledger.compare(stage.tally, await ledger.read_stored(stage.database, self._folder.mailbox))
-        delivered = await ledger.read_delivered(stage.database)
-        by_path = {path: delivered.get(recipient, set()) for path, recipient in stage.recipients.items()}
-        complaints += sending.compare(stage.receiver, by_path)
-        if still_open := await ledger.count_open(stage.database):
+        complaints = reconciliation.compare(
+            resources.sender_log, await reconciliation.read_stored(resources.database, self._folder.mailbox)
+        )
+        delivered = await reconciliation.read_delivered(resources.database)
+        by_path = {path: delivered.get(recipient, set()) for path, recipient in resources.recipients.items()}
+        complaints += customer.compare(resources.receiver, by_path)
+        if still_open := await reconciliation.count_open(resources.database):
             complaints.insert(
                 0, f"not finished yet: {still_open} deliveries are open, and none has ended for {_DRAIN_S:.0f} seconds"
             )
-        found = await books.verify(stage.database, dedup_days=defaults()["retention"]["dedup_days"], is_deep=True)
-        screen.print_books(self._console, found, stage.tally, complaints, stage.receiver.records)
-        screen.print_systems(self._console, stage.systems.outcomes)
-        return found.is_balanced and not complaints and stage.systems.are_right
+        found = await integrity.check_integrity(
+            resources.database, dedup_days=defaults()["retention"]["dedup_days"], is_deep=True
+        )
+        screen.print_books(self._console, found, resources.sender_log, complaints, resources.receiver.records)
+        screen.print_systems(self._console, resources.systems.outcomes)
+        return found.is_consistent and not complaints and resources.systems.are_right
 
     def _advise(self, port: int, secret: str, *, is_serving: bool) -> None:
         self._console.print()
-        for line in advice.write(self._folder, port, secret, is_serving=is_serving):
+        for line in next_steps.write(self._folder, port, secret, is_serving=is_serving):
             # A line for a shell must not be broken, nor coloured.
             self._console.print(Text(line, style="dim" if line.startswith("#") else ""), soft_wrap=True)
         self._console.print()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from boathook.db.embedded import EmbeddedServer
 from boathook.demo.traffic import PROVIDERS, make_secret
 from boathook.domain.errors import ConfigError
-from boathook.journal.embedded import EmbeddedServer
 
 MARKER = ".boathook-demo"
 _HOST = "127.0.0.1"
@@ -111,7 +111,7 @@ class Folder:
         """The file with a source's secret."""
         return self.path / "secrets" / source
 
-    def furnish(self, port: int) -> dict[str, str]:
+    def write_files(self, port: int) -> dict[str, str]:
         """Write the configuration and new secrets; return the secrets of the demo's own senders by source."""
         made = {source: make_secret(provider) for source, provider in PROVIDERS.items()}
         (self.path / "secrets").mkdir(mode=0o700)

@@ -114,7 +114,7 @@ async def follow_message(event: Event, tx: Transaction) -> Ignore | None:
 
 @hook.on("reports", "report.*", retry=QUICK)
 async def file_report(event: Event, tx: Transaction) -> Dead | None:
-    """File a report; one without pages is nothing that a retry could mend."""
+    """File a report; a retry cannot fix one without pages."""
     await tx.execute(RECORD, event.id, event.dedup_key, "file_report", event.attempt)
     if not event.json["data"]["pages"]:
         return Dead("EMPTY_REPORT", "the report has no pages")

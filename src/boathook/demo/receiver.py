@@ -13,23 +13,23 @@ from typing import Final, cast
 
 import httptools
 
-from boathook.verification import verify
+from boathook.verification.library import verify
 
 HEALTHY: Final = "/healthy"
-SHAKY: Final = "/shaky"
-DOWN_FOR: Final = 6
+FLAKY: Final = "/shaky"
+FLAKY_FAILURES: Final = 6
 """Requests that the shaky address turns away before it works."""
 
 
 @dataclass(slots=True)
-class Record:
+class ReceiverLog:
     """What came to one address."""
 
     secret: str = field(default="", repr=False)
     """What its sender signs with; set once the endpoint is made."""
     taken: Counter[str] = field(default_factory=Counter)
     """How often each message was taken, by its id."""
-    turned_away: int = 0
+    unavailable_count: int = 0
     forged: int = 0
     """Requests whose signature did not hold."""
 
@@ -38,7 +38,7 @@ class Receiver:
     """The customer's server."""
 
     def __init__(self) -> None:
-        self.records = {HEALTHY: Record(), SHAKY: Record()}
+        self.records = {HEALTHY: ReceiverLog(), FLAKY: ReceiverLog()}
         self.port = 0
 
     def url(self, path: str) -> str:
@@ -54,8 +54,8 @@ class Receiver:
         if verdict.event is None:
             record.forged += 1
             return HTTPStatus.UNAUTHORIZED
-        if path == SHAKY and record.turned_away < DOWN_FOR:
-            record.turned_away += 1
+        if path == FLAKY and record.unavailable_count < FLAKY_FAILURES:
+            record.unavailable_count += 1
             return HTTPStatus.SERVICE_UNAVAILABLE
         record.taken[verdict.event.dedup_key] += 1
         return HTTPStatus.OK

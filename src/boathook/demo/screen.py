@@ -12,21 +12,21 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from boathook.demo import ledger
-from boathook.demo.ledger import States
-from boathook.demo.receiver import Record
-from boathook.demo.systems import Outcome
-from boathook.demo.tally import Reply, Tally
-from boathook.journal.books import Books
-from boathook.journal.database import Database
+from boathook.db.database import Database
+from boathook.db.integrity import IntegrityReport
+from boathook.demo import reconciliation
+from boathook.demo.receiver import ReceiverLog
+from boathook.demo.reconciliation import States
+from boathook.demo.sender_log import SenderLog, SendResult
+from boathook.demo.systems import SimulationResult
 
-_REFRESH_S = 0.5
-_LINE_S = 2.0
+_REFRESH_INTERVAL_S = 0.5
+_LINE_INTERVAL_S = 2.0
 _RATE_WINDOW_S = 5.0
-_MOST_COMPLAINTS = 10
-_LONGEST_COMPLAINT = 200
+_MAX_COMPLAINTS = 10
+_MAX_COMPLAINT_CHARS = 200
 
-_ANSWERS = (Reply.ACCEPTED, Reply.DUPLICATE, Reply.CONFLICT, Reply.REJECTED)
+_ANSWERS = (SendResult.ACCEPTED, SendResult.DUPLICATE, SendResult.CONFLICT, SendResult.REJECTED)
 _STATES = ("succeeded", "ignored", "retrying", "dead", "waiting")
 _STYLES = {
     "accepted": "green",
@@ -39,10 +39,10 @@ _STYLES = {
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ScreenData:
     """Everything there is to show at one moment."""
 
-    tally: Tally
+    sender_log: SenderLog
     states: States
     published: int
     rate: float
@@ -53,59 +53,59 @@ class View:
 
         Deliveries to endpoints are of events that were counted where they came from.
         """
-        accepted = 0 if source == ledger.ENDPOINTS else self.published
-        replies = self.tally.replies.get(source, Counter({Reply.ACCEPTED: accepted}))
+        accepted = 0 if source == reconciliation.ENDPOINTS else self.published
+        replies = self.sender_log.replies.get(source, Counter({SendResult.ACCEPTED: accepted}))
         states: Counter[str] = self.states.get(source, Counter())
         return [replies[reply] for reply in _ANSWERS] + [states[state] for state in _STATES]
 
     def totals(self) -> dict[str, int]:
         """Return the figures over all sources, by column."""
-        rows = [self.numbers(source) for source in (*self.tally.replies, "", ledger.ENDPOINTS)]
+        rows = [self.numbers(source) for source in (*self.sender_log.replies, "", reconciliation.ENDPOINTS)]
         return dict(zip((*map(str, _ANSWERS), *_STATES), map(sum, zip(*rows, strict=True)), strict=True))
 
     @property
-    def pace(self) -> str:
+    def rate_summary(self) -> str:
         """The rate and the senders' waits, in words."""
-        p50, p99 = self.tally.wait_ms(0.5), self.tally.wait_ms(0.99)
+        p50, p99 = self.sender_log.wait_ms(0.5), self.sender_log.wait_ms(0.99)
         return f"{self.rate:.0f} requests/s   ack p50 {p50:.1f} ms   p99 {p99:.1f} ms"
 
 
 class Screen:
     """Keeps the live table up to date; without a terminal, prints a line every now and then."""
 
-    def __init__(self, console: Console, database: Database, tally: Tally) -> None:
+    def __init__(self, console: Console, database: Database, sender_log: SenderLog) -> None:
         self._console = console
         self._database = database
-        self._tally = tally
+        self._sender_log = sender_log
         self._marks: deque[tuple[float, int]] = deque()
         self.footer = ""
         """The line under the table."""
 
-    async def look(self) -> View:
+    async def read_figures(self) -> ScreenData:
         """Read the present figures."""
         now = time.monotonic()
-        self._marks.append((now, self._tally.answered))
+        self._marks.append((now, self._sender_log.answered))
         while now - self._marks[0][0] > _RATE_WINDOW_S:
             self._marks.popleft()
         (start, before), (end, after) = self._marks[0], self._marks[-1]
-        states, published = await ledger.count_states(self._database)
-        return View(self._tally, states, published, (after - before) / max(end - start, _REFRESH_S))
+        states, published = await reconciliation.count_states(self._database)
+        return ScreenData(self._sender_log, states, published, (after - before) / max(end - start, _REFRESH_INTERVAL_S))
 
     async def show(self, done: asyncio.Event) -> None:
         """Show what happens until *done* is set, and the final figures then."""
-        self._marks.append((time.monotonic(), self._tally.answered))
+        self._marks.append((time.monotonic(), self._sender_log.answered))
         if self._console.is_terminal:
             with Live(await self._frame(), console=self._console, auto_refresh=False) as live:
-                while not await _is_set(done, _REFRESH_S):
+                while not await _is_set(done, _REFRESH_INTERVAL_S):
                     live.update(await self._frame(), refresh=True)
-                live.update(_table(await self.look()), refresh=True)
+                live.update(_table(await self.read_figures()), refresh=True)
             return
-        while not await _is_set(done, _LINE_S):
-            self._console.print(_line(await self.look()), soft_wrap=True)
-        self._console.print(_table(await self.look()))
+        while not await _is_set(done, _LINE_INTERVAL_S):
+            self._console.print(_line(await self.read_figures()), soft_wrap=True)
+        self._console.print(_table(await self.read_figures()))
 
     async def _frame(self) -> RenderableType:
-        return Group(_table(await self.look()), Text(self.footer, style="dim"))
+        return Group(_table(await self.read_figures()), Text(self.footer, style="dim"))
 
 
 async def _is_set(event: asyncio.Event, seconds: float) -> bool:
@@ -116,11 +116,11 @@ async def _is_set(event: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-def _table(view: View) -> Table:
+def _table(view: ScreenData) -> Table:
     """Draw the figures, a row each, so that the table fits a terminal of 80 columns."""
-    sources = (*view.tally.replies, "", ledger.ENDPOINTS)
+    sources = (*view.sender_log.replies, "", reconciliation.ENDPOINTS)
     columns = [view.numbers(source) for source in sources]
-    table = Table(box=box.SIMPLE_HEAD, caption=view.pace, caption_justify="left", pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, caption=view.rate_summary, caption_justify="left", pad_edge=False)
     table.add_column("", min_width=9)
     for name in (*(source or "published" for source in sources), "all"):
         table.add_column(name, justify="right", min_width=6, style="bold" if name == "all" else "")
@@ -132,69 +132,71 @@ def _table(view: View) -> Table:
     return table
 
 
-def _line(view: View) -> Text:
+def _line(view: ScreenData) -> Text:
     figures = "  ".join(f"{name} {number}" for name, number in view.totals().items())
-    return Text(f"{figures}  {view.pace}")
+    return Text(f"{figures}  {view.rate_summary}")
 
 
 def print_books(
-    console: Console, books: Books, tally: Tally, complaints: list[str], records: Mapping[str, Record]
+    console: Console,
+    books: IntegrityReport,
+    sender_log: SenderLog,
+    complaints: list[str],
+    records: Mapping[str, ReceiverLog],
 ) -> None:
     """Print the two balances, and whatever does not agree."""
     console.print(_balance(books))
-    console.print(_verdict(books, tally, complaints))
+    console.print(_verdict(books, sender_log, complaints))
     if not complaints:
         console.print(_sent(records))
     _print_complaints(console, "ledger", complaints)
-    for found in books.imbalances:
-        text = f"  books: {found.check}: {found.count}. {found.meaning} {', '.join(map(str, found.examples))}"
+    for found in books.violations:
+        text = f"  check: {found.check}: {found.count}. {found.meaning} {', '.join(map(str, found.examples))}"
         console.print(Text(text), soft_wrap=True)
 
 
-def print_systems(console: Console, outcomes: Mapping[str, Outcome]) -> None:
+def print_systems(console: Console, outcomes: Mapping[str, SimulationResult]) -> None:
     """Print what the four systems say of themselves, and whatever is not as it must be."""
     table = Table(title="The four systems", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("", "sent", "taken", "refused", "what came of it", "books"):
         table.add_column(name, justify="right" if name in {"sent", "taken", "refused"} else "left")
     for name, outcome in outcomes.items():
         numbers = (str(number) for number in (outcome.sent, outcome.taken, outcome.sent - outcome.taken))
-        table.add_row(name, *numbers, outcome.told, _books_of(outcome))
+        table.add_row(name, *numbers, outcome.summary, _books_of(outcome))
     console.print()
     console.print(table)
     if not any(outcome.complaints for outcome in outcomes.values()):
-        console.print(
-            Text("Each has compared its own books with all that was sent to it, and they agree.", style="green")
-        )
+        console.print(Text("Each receiver's own record matches all that was sent to it.", style="green"))
     for name, outcome in outcomes.items():
         if not outcome.is_finished:
             console.print(Text(f"  {name}: not finished yet; what differs so far:"), soft_wrap=True)
         _print_complaints(console, name, outcome.complaints)
 
 
-def _books_of(outcome: Outcome) -> Text:
+def _books_of(outcome: SimulationResult) -> Text:
     if not outcome.is_finished:
         return Text("not finished yet", style="yellow")
     return Text("differ", style="bold red") if outcome.complaints else Text("agree", style="green")
 
 
 def _print_complaints(console: Console, where: str, complaints: Sequence[str]) -> None:
-    for complaint in complaints[:_MOST_COMPLAINTS]:
-        shown = complaint if len(complaint) <= _LONGEST_COMPLAINT else complaint[: _LONGEST_COMPLAINT - 1] + "…"
+    for complaint in complaints[:_MAX_COMPLAINTS]:
+        shown = complaint if len(complaint) <= _MAX_COMPLAINT_CHARS else complaint[: _MAX_COMPLAINT_CHARS - 1] + "…"
         console.print(Text(f"  {where}: {shown}"), soft_wrap=True)
-    if len(complaints) > _MOST_COMPLAINTS:
-        console.print(f"  {where}: and {len(complaints) - _MOST_COMPLAINTS} more")
+    if len(complaints) > _MAX_COMPLAINTS:
+        console.print(f"  {where}: and {len(complaints) - _MAX_COMPLAINTS} more")
 
 
-def _balance(books: Books) -> Table:
+def _balance(books: IntegrityReport) -> Table:
     balance = books.balance
     ended = balance.succeeded + balance.ignored + balance.dead
-    table = Table(title="The books", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title="Totals", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (("what came in", "left"), ("", "right"), ("what became of it", "left"), (" ", "right")):
         table.add_column(name, justify="right" if justify == "right" else "left")
     rows = (
         ("events received", balance.received, "succeeded", balance.succeeded),
         ("events published", balance.published, "ignored, with a reason", balance.ignored),
-        ("refused at the gate", balance.rejections, "dead letters", balance.dead),
+        ("rejected", balance.rejections, "dead letters", balance.dead),
         ("conflicts kept", balance.conflicting_requests, "still open", balance.pending + balance.leased),
         ("attempts made", balance.attempts, "missing", balance.missing),
     )
@@ -203,31 +205,31 @@ def _balance(books: Books) -> Table:
     table.add_section()
     owed = balance.owed + balance.replayed
     there = ended + balance.pending + balance.leased + balance.purged
-    table.add_row("deliveries owed", str(owed), "deliveries there", str(there), style="bold")
+    table.add_row("deliveries created", str(owed), "deliveries there", str(there), style="bold")
     return table
 
 
-def _sent(records: Mapping[str, Record]) -> Text:
+def _sent(records: Mapping[str, ReceiverLog]) -> Text:
     taken = sum(record.taken.total() for record in records.values())
-    turned_away = sum(record.turned_away for record in records.values())
+    unavailable_count = sum(record.unavailable_count for record in records.values())
     return Text(
         f"A customer's server has verified {taken} messages at {len(records)} addresses, each once;\n"
-        f"while one of them was down it turned {turned_away} requests away.",
+        f"while one of them was down it turned {unavailable_count} requests away.",
         style="green",
     )
 
 
-def _verdict(books: Books, tally: Tally, complaints: list[str]) -> Text:
-    sent, forged = sum(one.is_acknowledged for one in tally.sent.values()), len(tally.forged)
-    if books.is_balanced and not complaints:
+def _verdict(books: IntegrityReport, sender_log: SenderLog, complaints: list[str]) -> Text:
+    sent, forged = sum(one.is_acknowledged for one in sender_log.sent.values()), len(sender_log.forged)
+    if books.is_consistent and not complaints:
         return Text(
-            f"The books balance: {books.checks} checks of the store. And the senders' own record agrees:\n"
+            f"The store is consistent ({books.checks} checks) and matches the senders' own record:\n"
             f"each of the {sent} events answered 2xx is stored once and has had its effects once,\n"
             f"and none of {forged} forgeries became an event.",
             style="green",
         )
     return Text(
-        f"Something does not agree: {len(books.imbalances)} of {books.checks} checks of the store, and "
+        f"Inconsistent: {len(books.violations)} of {books.checks} checks of the store, and "
         f"{len(complaints)} entries of the senders' record.",
         style="bold red",
     )

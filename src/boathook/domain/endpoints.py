@@ -6,13 +6,15 @@ The forms are those of Standard Webhooks 1.0.0 and of Svix's API, whose clients 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
+from uuid import UUID
 
+from boathook.domain import ids
 from boathook.domain.policy import RetryPolicy
 
 RECIPIENT: Final = "endpoint:"
 """What the recipients of deliveries to endpoints begin with; an id follows, such as ``endpoint:ep_01h4…``."""
 
-OPERATIONAL: Final = frozenset({
+OPERATIONAL_TYPES: Final = frozenset({
     "endpoint.created",
     "endpoint.updated",
     "endpoint.deleted",
@@ -88,6 +90,16 @@ def check_uid(uid: str, prefix: str) -> str:
     if uid.startswith(f"{prefix}_"):
         raise ValueError(f"it must not start with {prefix}_, as ids do")
     return uid
+
+
+def parse_reference(prefix: str, reference: str) -> tuple[UUID | None, str | None] | None:
+    """Return the id or the uid that *reference* is; None where it can be neither."""
+    try:
+        if reference.startswith(f"{prefix}_"):
+            return ids.read(prefix, reference), None
+        return None, check_uid(reference, prefix)
+    except ValueError:
+        return None
 
 
 def check_type(name: str) -> str:

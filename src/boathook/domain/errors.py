@@ -1,33 +1,33 @@
 """Every error boathook raises on purpose, named by the stage of the flow it belongs to.
 
 BoathookError
-├── ConfigError             the configuration or the set-up is wrong: says which key and what to write
-├── JournalError            PostgreSQL
-│   ├── JournalUnavailable      cannot be reached, or answers too late
-│   │   └── AddressRefused          database.url is wrong, or its user, password or database is: waiting cures nothing
-│   ├── RowRefused              a value is one it can never take, whenever and however often it is offered
+├── ConfigError                 the configuration or the set-up is wrong: says which key and what to write
+├── DatabaseError               PostgreSQL
+│   ├── DatabaseUnavailable     cannot be reached, or answers too late
+│   │   └── DatabaseUrlRejected database.url, its user, password or database is wrong: waiting does not help
+│   ├── ValueRejected           a value is one it can never take, whenever and however often it is offered
 │   ├── UnsafeDatabase          its settings or version would make a 2xx a lie
-│   └── RegistryChanged         routes changed between reading them and accepting an event
-├── AcceptError             an event could not be taken in
-│   ├── Overloaded              the queue in front of the journal is full
-│   ├── SpoolUnavailable        neither the journal nor the spool can take it: the spool is full, or its disk fails
-│   └── TooManyDeliveries       a batch has more items, or owes more deliveries, than an event can
-├── DeliveryError           a handler's attempt
+│   └── RoutesChanged           routes changed between reading them and accepting an event
+├── IngestError                 an event could not be taken in
+│   ├── Overloaded              the queue in front of PostgreSQL is full
+│   ├── SpoolUnavailable        neither PostgreSQL nor the spool can take it: the spool is full, or its disk fails
+│   └── TooManyDeliveries       a batch has more items, or makes more deliveries, than an event can
+├── DeliveryError               a handler's attempt
 │   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
 │   ├── HandlerTimeout          the handler ran longer than its timeout
 │   └── HandlerMisuse           the handler did what the contract forbids, such as ending boathook's transaction
-├── SendError               a message could not be published or sent
+├── SendError                   a message could not be published or sent
 │   ├── DuplicateMessage        another message has this id or idempotency key already
 │   ├── InvalidMessage          it breaks a rule, such as its event type's schema: says which field
 │   └── SecretUnreadable        a stored secret cannot be decrypted with the keys at hand
-├── AdminError              what was asked for cannot be done as asked
+├── AdminError                  what was asked for cannot be done as asked
 │   ├── InvalidValue            a value breaks a rule: says which field and what to write
-│   ├── Taken                   a uid or name that must be unique is in use already
+│   ├── AlreadyExists           a uid or name that must be unique is in use already
 │   ├── LimitReached            there are as many as there may be
-│   └── NotPossible             the thing is in no state for it: says in which
-├── FetchFailed             an address at a sender's could not be fetched, or may not be
-├── IllegalMove             a delivery cannot go from this state to that one
-└── NotFound                no such event, delivery, rejection, source, key, application, endpoint ...
+│   └── InvalidState            the thing is in no state for it: says in which
+├── FetchFailed                 an address at a sender's could not be fetched, or may not be
+├── InvalidTransition           a delivery cannot go from this state to that one
+└── NotFound                    no such event, delivery, rejection, source, key, application, endpoint ...
 """
 
 
@@ -44,43 +44,43 @@ class ConfigError(BoathookError):
     """The configuration or the set-up is wrong; the message names the key and the fix."""
 
 
-class JournalError(BoathookError):
+class DatabaseError(BoathookError):
     """PostgreSQL refused or failed."""
 
 
-class JournalUnavailable(JournalError):
+class DatabaseUnavailable(DatabaseError):
     """PostgreSQL cannot be reached, or does not answer in time."""
 
 
-class AddressRefused(JournalUnavailable):
+class DatabaseUrlRejected(DatabaseUnavailable):
     """PostgreSQL cannot be used under database.url: it is malformed, refused, or names a standby."""
 
 
-class RowRefused(JournalError):
+class ValueRejected(DatabaseError):
     """PostgreSQL can never take a value that it was given; the same statement with others may well succeed."""
 
 
-class UnsafeDatabase(JournalError):
+class UnsafeDatabase(DatabaseError):
     """The server's settings or version would make a 2xx a lie; the message says what to change."""
 
 
-class RegistryChanged(JournalError):
+class RoutesChanged(DatabaseError):
     """The routes changed after they were read; read them again and retry."""
 
 
-class AcceptError(BoathookError):
+class IngestError(BoathookError):
     """An event could not be taken in."""
 
 
-class Overloaded(AcceptError):
+class Overloaded(IngestError):
     """The queue in front of the journal is full; the sender should come back later."""
 
 
-class SpoolUnavailable(AcceptError):
+class SpoolUnavailable(IngestError):
     """The spool cannot take an event, or be read: it is full, or its disk fails."""
 
 
-class TooManyDeliveries(AcceptError):
+class TooManyDeliveries(IngestError):
     """A batch has more items, or owes more deliveries, than one event can; nothing of it was stored."""
 
 
@@ -135,7 +135,7 @@ class InvalidValue(AdminError):
         self.kind = kind
 
 
-class Taken(AdminError):
+class AlreadyExists(AdminError):
     """A uid or name that must be unique is in use already."""
 
     def __init__(self, message: str, kind: str = "conflict") -> None:
@@ -147,7 +147,7 @@ class LimitReached(AdminError):
     """There are as many as there may be; the message says how there will be room again."""
 
 
-class NotPossible(AdminError):
+class InvalidState(AdminError):
     """What was asked for cannot be done to this thing as it is; the message says why.
 
     Args:
@@ -175,7 +175,7 @@ class FetchFailed(BoathookError):
         self.is_final = is_final
 
 
-class IllegalMove(BoathookError):
+class InvalidTransition(BoathookError):
     """A delivery cannot go from its state to the one asked for."""
 
 

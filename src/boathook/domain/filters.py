@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from boathook.domain.conditions import ABSENT, Budget, compile_condition, is_list
-from boathook.domain.documents import UNREADABLE, dig, parse, scalar_text, short_key, split_path
+from boathook.domain.json_document import UNREADABLE, get_path, parse, scalar_text, short_key, split_path
 from boathook.domain.model import MAX_DELIVERIES, NewDelivery, Route
 
 MAX_NESTING: Final = 10
@@ -60,7 +60,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class FilterInput:
     """What a filter looks at."""
 
     body: Any
@@ -69,7 +69,7 @@ class Subject:
     """Lower-case names."""
 
 
-Test = Callable[[Subject], bool]
+Test = Callable[[FilterInput], bool]
 
 
 def compile_filter(filter: Mapping[str, Any]) -> Test:
@@ -143,8 +143,8 @@ def _body_condition(path: str, wanted: Any, where: str, budget: Budget) -> Test:
         raise ValueError(f"{where}: {error}") from None
     condition = compile_condition(wanted, where, budget)
 
-    def test(subject: Subject) -> bool:
-        return subject.body is not UNREADABLE and condition(dig(subject.body, parts, ABSENT))
+    def test(subject: FilterInput) -> bool:
+        return subject.body is not UNREADABLE and condition(get_path(subject.body, parts, ABSENT))
 
     return test
 
@@ -154,7 +154,7 @@ def _header_condition(name: str, wanted: Any, where: str, budget: Budget) -> Tes
     return lambda subject: condition(subject.headers.get(lower, ABSENT))
 
 
-class _Line:
+class _CompiledRoute:
     """One route, compiled."""
 
     __slots__ = ("_patterns", "channels", "filter", "order_key", "order_parts", "recipient")
@@ -185,7 +185,7 @@ class Router:
         """
         self.version = version
         self._parse = parse
-        self._lines: dict[_Origin, list[tuple[int, _Line]]] = {}
+        self._lines: dict[_Origin, list[tuple[int, _CompiledRoute]]] = {}
         for place, route in enumerate(routes):
             origin = (None if route.application is not None else route.source, route.application)
             self._lines.setdefault(origin, []).append((place, _compile_line(route)))
@@ -215,7 +215,7 @@ class Router:
         if plan.always is not None:
             return plan.always
         document = self._parse(body) if plan.reads_body else UNREADABLE
-        return self._judge(plan.lines, Subject(document, headers), channels=channels)
+        return self._match_routes(plan.lines, FilterInput(document, headers), channels=channels)
 
     def route_items(
         self, *, source: str, headers: Mapping[str, str], items: Iterable[tuple[str, Any]]
@@ -232,7 +232,7 @@ class Router:
         owed: list[NewDelivery] = []
         for position, (type, document) in enumerate(items):
             plan = self._plan_of(source, None, type)
-            owed += self._judge(plan.lines, Subject(document, headers), position)
+            owed += self._match_routes(plan.lines, FilterInput(document, headers), position)
             if len(owed) > MAX_DELIVERIES:
                 break
         return tuple(owed)
@@ -252,14 +252,14 @@ class Router:
         lines = tuple(line for line in self._lines_for(source, application) if line.fits(type))
         reads_body = any(line.filter is not None or line.order_parts is not None for line in lines)
         is_plain = not reads_body and all(line.channels is None for line in lines)
-        plan = _Plan(lines, self._judge(lines, Subject(UNREADABLE, {})) if is_plain else None, reads_body)
+        plan = _Plan(lines, self._match_routes(lines, FilterInput(UNREADABLE, {})) if is_plain else None, reads_body)
         if len(self._known) >= MAX_PLANS:
             # Types are the senders' words, so there may be more of them than memory.
             self._known.clear()
         self._known[source, application, type] = plan
         return plan
 
-    def _lines_for(self, source: str | None, application: str | None) -> list[_Line]:
+    def _lines_for(self, source: str | None, application: str | None) -> list[_CompiledRoute]:
         """Return the lines of a source or application, in the order of the routes."""
         origins: set[_Origin] = set()
         if source is not None:
@@ -270,8 +270,8 @@ class Router:
         return [line for _, line in sorted(found, key=itemgetter(0))]
 
     @staticmethod
-    def _judge(
-        lines: tuple[_Line, ...], subject: Subject, item: int | None = None, channels: tuple[str, ...] = ()
+    def _match_routes(
+        lines: tuple[_CompiledRoute, ...], subject: FilterInput, item: int | None = None, channels: tuple[str, ...] = ()
     ) -> tuple[NewDelivery, ...]:
         owed: dict[str, NewDelivery] = {}
         for line in lines:
@@ -290,15 +290,15 @@ _Origin = tuple[str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    lines: tuple[_Line, ...]
+    lines: tuple[_CompiledRoute, ...]
     always: tuple[NewDelivery, ...] | None
     """The answer, where it depends on neither body, headers nor channels."""
     reads_body: bool
 
 
-def _compile_line(route: Route) -> _Line:
+def _compile_line(route: Route) -> _CompiledRoute:
     try:
-        return _Line(route)
+        return _CompiledRoute(route)
     except ValueError as error:
         raise ValueError(f"route to {route.recipient}: {error}") from None
 
@@ -306,5 +306,5 @@ def _compile_line(route: Route) -> _Line:
 def _order_key(parts: tuple[str, ...], body: Any) -> str | None:
     if body is UNREADABLE:
         return None
-    text = scalar_text(dig(body, parts))
+    text = scalar_text(get_path(body, parts))
     return None if text is None else short_key(text)

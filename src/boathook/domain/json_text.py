@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-DEEPEST: Final = 32
+MAX_DEPTH: Final = 32
 """Levels that are indented; what is nested deeper stays in one line, or its indentation alone would fill gigabytes."""
-LONGEST: Final = 1 << 20
+MAX_LENGTH: Final = 1 << 20
 """Characters that are laid out."""
 _MOST_DOUBLED: Final = 20
 _LONGEST_PATH: Final = 200
@@ -31,7 +31,7 @@ _CLOSES: Final = {"{": "}", "[": "]"}
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class FormattedJson:
     """A JSON text laid out."""
 
     text: str
@@ -44,7 +44,7 @@ class Laid:
 
 
 @dataclass(frozen=True, slots=True)
-class NoJson:
+class InvalidJson:
     """What is wrong with a text that is no JSON."""
 
     reason: str
@@ -52,7 +52,7 @@ class NoJson:
     """The number of characters before it."""
 
 
-def lay_out(text: str, *, is_whole: bool = True) -> Laid | NoJson:
+def format_json(text: str, *, is_whole: bool = True) -> FormattedJson | InvalidJson:
     """Return a JSON text with one value a line, every word as it was sent.
 
     Args:
@@ -62,8 +62,8 @@ def lay_out(text: str, *, is_whole: bool = True) -> Laid | NoJson:
     try:
         writer.write()
     except _Wrong as wrong:
-        return NoJson(str(wrong), wrong.at)
-    return Laid("".join(writer.parts), tuple(writer.doubled), writer.is_cut, writer.is_deep)
+        return InvalidJson(str(wrong), wrong.at)
+    return FormattedJson("".join(writer.parts), tuple(writer.doubled), writer.is_cut, writer.is_deep)
 
 
 class _Wrong(Exception):
@@ -103,7 +103,7 @@ class _Writer:
         while match := _TOKEN.match(self._text, at):
             self._take(match)
             at = match.end()
-            if self._length > LONGEST:
+            if self._length > MAX_LENGTH:
                 self.is_cut = self.is_cut or self._skip(at) < len(self._text)
                 return None
         at = self._skip(at)
@@ -111,7 +111,7 @@ class _Writer:
             return self._end_within(at)
         if self._wanted != "end":
             if self._is_whole:
-                raise _Wrong("it ends too early", len(self._text))
+                raise _Wrong("unexpected end", len(self._text))
             self.is_cut = True
         return None
 
@@ -121,8 +121,8 @@ class _Writer:
 
     def _end_within(self, at: int) -> None:
         if self._is_whole or not _MAY_BE_CUT.match(self._text, at):
-            raise _Wrong(f"{self._text[at : at + 20]!r} is nothing that JSON has", at)
-        self._write(self._before_value() + self._text[at:][:LONGEST])
+            raise _Wrong(f"{self._text[at : at + 20]!r} is not JSON", at)
+        self._write(self._before_value() + self._text[at:][:MAX_LENGTH])
         self.is_cut = True
 
     def _take(self, match: re.Match[str]) -> None:
@@ -155,7 +155,7 @@ class _Writer:
             self._write(",")
             self._wanted = "key" if level.opened == "{" else "value"
         else:
-            raise _Wrong(f"{word} stands where {self._wanted} was expected", at)
+            raise _Wrong(f"{word} found where {self._wanted} was expected", at)
 
     def _take_key(self, word: str) -> None:
         level = self._levels[-1]
@@ -192,7 +192,7 @@ class _Writer:
 
     def _line(self) -> str:
         depth = len(self._levels)
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             self.is_deep = True
             return ""
         return "\n" + _INDENT * depth

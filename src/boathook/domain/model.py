@@ -10,7 +10,7 @@ from uuid import UUID
 from boathook.domain.policy import RetryPolicy
 
 
-class Grade(StrEnum):
+class ProofStrength(StrEnum):
     """What a verified request's proof covers; kept with the event, as "verified" is not one thing."""
 
     BODY = "body signed"
@@ -37,14 +37,14 @@ class State(StrEnum):
     DEAD = "dead"
 
 
-LEGAL_MOVES: Final[Mapping[State, frozenset[State]]] = {
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.PENDING: frozenset({State.LEASED, State.DEAD}),
     State.LEASED: frozenset({State.SUCCEEDED, State.IGNORED, State.PENDING, State.DEAD}),
     State.DEAD: frozenset({State.PENDING, State.IGNORED}),
     State.SUCCEEDED: frozenset(),
     State.IGNORED: frozenset(),
 }
-"""From each state, the states a delivery may go to next. `docs/states.md` draws the same table."""
+"""From each state, the states a delivery may go to next. `docs/explanation/architecture.md` draws the same table."""
 
 
 MAX_DELIVERIES: Final = 32_767
@@ -69,7 +69,7 @@ class NewEvent:
     """The first 128 bits of SHA-256 over scope and dedup key: the row's identity in dedup memory."""
     replay_hash: UUID | None
     """The same over the signed material, where the sender's event id is not itself signed; else None."""
-    grade: Grade
+    grade: ProofStrength
     origin: Origin
     headers: str
     """A JSON object of the headers worth keeping (an allow-list: never credentials)."""
@@ -83,12 +83,12 @@ class NewEvent:
     """Which reading of the routes decided `deliveries`; the journal refuses an outdated one."""
     volatile: tuple[str, ...] = ()
     """JSON paths that may differ between two sendings of one event without being a conflict."""
-    items: tuple["NewItem", ...] = ()
+    items: tuple["NewBatchItem", ...] = ()
     """What a batch is made of: each is deduplicated by itself, and only those not seen before are delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewItem:
+class NewBatchItem:
     """One item of a batch about to be stored."""
 
     path: str
@@ -123,7 +123,7 @@ class Accepted:
     conflict, alarmed and not delivered."""
     is_spooled: bool = False
     """Whether it is durable in the spool, and owed from there; else it is committed."""
-    is_owed: bool = field(default=True, compare=False)
+    has_deliveries: bool = field(default=True, compare=False)
     """Whether it has deliveries, where that is known."""
     is_new: bool = field(default=True, compare=False)
     """Whether this call has stored it; else an earlier one with the same event had, whoever heard of that."""
@@ -144,7 +144,7 @@ Receipt = Accepted | Duplicate
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class IdempotentReplay:
     """A message was published before by the same request, told by its idempotency key; nothing was stored."""
 
     event_id: UUID
@@ -152,14 +152,14 @@ class Repeated:
 
 
 @dataclass(frozen=True, slots=True)
-class Clash:
+class IdempotencyConflict:
     """The idempotency key was used before for another request; nothing was stored."""
 
     event_id: UUID
     """The message that came of that one."""
 
 
-Published = Receipt | Repeated | Clash
+Published = Receipt | IdempotentReplay | IdempotencyConflict
 """What came of publishing a message."""
 
 DEFAULT_ORGANIZATION: Final = "default"
@@ -175,7 +175,7 @@ class Event:
     application: str | None
     type: str
     dedup_key: str
-    grade: Grade
+    grade: ProofStrength
     origin: Origin
     accepted_at: datetime
     headers: Mapping[str, str]

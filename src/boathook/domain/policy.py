@@ -14,7 +14,7 @@ from typing import assert_never
 MAX_CODE = 100
 MAX_NOTE = 2_000
 CONNECTION_LOST = "CONNECTION_LOST"
-MOST_EXCUSED = 20
+MAX_FREE_RETRIES = 20
 """Attempts in all that a lost connection may cut off; a payload that always takes its connection down is buried."""
 _LONGEST_STRETCH = 2.0
 _LEAST_STRETCH_S = 3_600.0
@@ -82,14 +82,14 @@ Outcome = Success | Ignore | Retry | Dead | Failure | Interruption
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class Complete:
     """End the delivery well: succeeded, or ignored with its reason."""
 
     ignored_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TryAgain:
+class RetryAt:
     """Put the delivery back, due at a moment."""
 
     due_at: datetime
@@ -100,14 +100,14 @@ class TryAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class DeadLetter:
     """Make the delivery a dead letter."""
 
     code: str
     error: str
 
 
-Move = Settle | TryAgain | Bury
+Decision = Complete | RetryAt | DeadLetter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +144,14 @@ class RetryPolicy:
         if self.factor < 1:
             raise ValueError("RetryPolicy.factor must be at least 1")
 
-    def wait_s(self, attempt: int, luck: float) -> float:
+    def wait_s(self, attempt: int, jitter: float) -> float:
         """Return the seconds to wait after *attempt* (1 for the first); *luck* in [0, 1) places the jitter."""
         if self.delays_s is not None:
             base = self.delays_s[attempt - 1]
         else:
             # The exponent is bounded so that a long-lived delivery cannot overflow a float.
             base = min(self.longest_s, self.first_s * self.factor ** min(attempt - 1, 64))
-        return base * (1 + self.jitter * (2 * luck - 1))
+        return base * (1 + self.jitter * (2 * jitter - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class RetryDefaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AttemptState:
     """What the decision needs to know of a delivery."""
 
     attempt: int
@@ -179,12 +179,12 @@ class Standing:
     """Attempts excused since then, without this one."""
 
 
-def set_aside(reason: str) -> Settle:
+def complete_ignored(reason: str) -> Complete:
     """Return the move of a delivery whose handler said `Ignore`, with its reason as it may be stored."""
-    return Settle(ignored_because=_clip(reason, MAX_NOTE) or "no reason given")
+    return Complete(ignored_because=_clip(reason, MAX_NOTE) or "no reason given")
 
 
-def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datetime, luck: float) -> Move:
+def decide(standing: AttemptState, outcome: Outcome, policy: RetryPolicy, now: datetime, jitter: float) -> Decision:
     """Return the move that follows *outcome*; *luck* in [0, 1) places the jitter.
 
     A `Failure.retry_after_s` can stretch the planned wait: to twice its length or to an hour, whichever is longer, and
@@ -192,38 +192,46 @@ def decide(standing: Standing, outcome: Outcome, policy: RetryPolicy, now: datet
     """
     match outcome:
         case Success():
-            return Settle()
+            return Complete()
         case Ignore(reason=reason):
-            return set_aside(reason)
+            return complete_ignored(reason)
         case Dead(code=code, note=note):
-            return Bury(_code(code), _clip(note, MAX_NOTE))
+            return DeadLetter(_code(code), _clip(note, MAX_NOTE))
         case Failure(is_final=True):
-            return Bury(_code(outcome.code), _clip(outcome.error, MAX_NOTE))
+            return DeadLetter(_code(outcome.code), _clip(outcome.error, MAX_NOTE))
         case Failure():
-            move = _try_again(standing, policy, now, luck, None, outcome.code, outcome.error)
+            move = _try_again(standing, policy, now, jitter, None, outcome.code, outcome.error)
             return _stretch(move, standing, policy, now, outcome.retry_after_s)
         case Retry(after=after, code=code):
-            return _try_again(standing, policy, now, luck, after, code, f"the handler asked for a retry: {code}")
+            return _try_again(standing, policy, now, jitter, after, code, f"the handler asked for a retry: {code}")
         case Interruption():
-            return _excuse(standing, policy, now, luck, outcome)
+            return _excuse(standing, policy, now, jitter, outcome)
         case _:
             assert_never(outcome)
 
 
 def _try_again(
-    standing: Standing, policy: RetryPolicy, now: datetime, luck: float, after_s: float | None, code: str, error: str
-) -> Move:
+    standing: AttemptState,
+    policy: RetryPolicy,
+    now: datetime,
+    jitter: float,
+    after_s: float | None,
+    code: str,
+    error: str,
+) -> Decision:
     code, error = _code(code), _clip(error, MAX_NOTE)
     if standing.attempt >= policy.max_attempts:
-        return Bury(code, error)
-    wait_s = max(0.0, policy.wait_s(standing.attempt, luck) if after_s is None else after_s)
+        return DeadLetter(code, error)
+    wait_s = max(0.0, policy.wait_s(standing.attempt, jitter) if after_s is None else after_s)
     if (now - standing.owed_since).total_seconds() + wait_s > policy.max_age_s:
-        return Bury(code, error)
-    return TryAgain(now + timedelta(seconds=wait_s), code, error)
+        return DeadLetter(code, error)
+    return RetryAt(now + timedelta(seconds=wait_s), code, error)
 
 
-def _stretch(move: Move, standing: Standing, policy: RetryPolicy, now: datetime, asked_s: float | None) -> Move:
-    if asked_s is None or not isinstance(move, TryAgain):
+def _stretch(
+    move: Decision, standing: AttemptState, policy: RetryPolicy, now: datetime, asked_s: float | None
+) -> Decision:
+    if asked_s is None or not isinstance(move, RetryAt):
         return move
     planned_s = (move.due_at - now).total_seconds()
     left_s = policy.max_age_s - (now - standing.owed_since).total_seconds()
@@ -231,14 +239,16 @@ def _stretch(move: Move, standing: Standing, policy: RetryPolicy, now: datetime,
     return move if wait_s <= planned_s else replace(move, due_at=now + timedelta(seconds=wait_s))
 
 
-def _excuse(standing: Standing, policy: RetryPolicy, now: datetime, luck: float, outcome: Interruption) -> Move:
+def _excuse(
+    standing: AttemptState, policy: RetryPolicy, now: datetime, jitter: float, outcome: Interruption
+) -> Decision:
     code, error = _code(outcome.code), _clip(outcome.error, MAX_NOTE)
-    base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(standing.excused, MOST_EXCUSED))
-    wait_s = base_s * (0.5 + luck)
+    base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(standing.excused, MAX_FREE_RETRIES))
+    wait_s = base_s * (0.5 + jitter)
     age_s = (now - standing.owed_since).total_seconds()
-    if standing.excused >= MOST_EXCUSED or age_s + wait_s > policy.max_age_s:
-        return Bury(code, error)
-    return TryAgain(now + timedelta(seconds=wait_s), code, error, is_excused=True)
+    if standing.excused >= MAX_FREE_RETRIES or age_s + wait_s > policy.max_age_s:
+        return DeadLetter(code, error)
+    return RetryAt(now + timedelta(seconds=wait_s), code, error, is_excused=True)
 
 
 def _code(text: str) -> str:
@@ -279,7 +289,7 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakerStanding:
+class BreakerStatus:
     """A breaker's memory; `after` and `may_run` are its whole behaviour."""
 
     failures: int = 0
@@ -304,10 +314,10 @@ class BreakerStanding:
             case BreakerState.OPEN:
                 return False
 
-    def after(self, breaker: Breaker, error: BaseException | None, now: datetime) -> "BreakerStanding":
+    def after(self, breaker: Breaker, error: BaseException | None, now: datetime) -> "BreakerStatus":
         """Return the memory after an attempt that ended in *error*, or None where it went well."""
         if error is None:
-            return BreakerStanding()
+            return BreakerStatus()
         if not isinstance(error, breaker.errors):
             return self
         state = self.state(breaker, now)
@@ -315,5 +325,5 @@ class BreakerStanding:
             return self
         failures = self.failures + 1
         if state is BreakerState.PROBING or failures >= breaker.opens_after:
-            return BreakerStanding(failures=failures, opened_at=now, pauses=self.pauses + 1)
-        return BreakerStanding(failures=failures, opened_at=None, pauses=self.pauses)
+            return BreakerStatus(failures=failures, opened_at=now, pauses=self.pauses + 1)
+        return BreakerStatus(failures=failures, opened_at=None, pauses=self.pauses)

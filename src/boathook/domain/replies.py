@@ -7,7 +7,7 @@ from typing import Final
 
 MAX_BODY: Final = 1_048_576
 """Longest body, in bytes, that a handler may reply with."""
-ENDING_STATUSES: Final = frozenset({403, 406, 410})
+STOP_STATUSES: Final = frozenset({403, 406, 410})
 """Statuses by which senders take a receiver for closed, and stop or switch it off."""
 _BODILESS: Final = frozenset({204, 205})
 _MEDIA_TYPE: Final = re.compile(
@@ -24,7 +24,7 @@ class Reply:
     content_type: str
 
 
-def check_status(status: int, stops: frozenset[int] = ENDING_STATUSES) -> int:
+def check_status(status: int, forbidden_statuses: frozenset[int] = STOP_STATUSES) -> int:
     """Return *status* if a sender may be answered with it.
 
     Raises:
@@ -34,7 +34,7 @@ def check_status(status: int, stops: frozenset[int] = ENDING_STATUSES) -> int:
         raise ValueError(f"the status {status!r} is no final one; write one from 200 to 599, such as 200")
     if status in range(300, 400):
         raise ValueError(f"the status {status} would send the sender elsewhere; write another, such as 200")
-    if status in stops:
+    if status in forbidden_statuses:
         raise ValueError(f"the status {status} tells this sender to stop sending; write another, such as 422 or 500")
     return status
 
@@ -47,7 +47,7 @@ def check_media_type(text: str) -> str:
 
 
 def make_reply(
-    body: object, status: int = 200, content_type: str | None = None, stops: frozenset[int] = ENDING_STATUSES
+    body: object, status: int = 200, content_type: str | None = None, forbidden_statuses: frozenset[int] = STOP_STATUSES
 ) -> Reply:
     """Return the reply that *body* makes: bytes as they are, text as UTF-8, anything else as JSON.
 
@@ -55,7 +55,7 @@ def make_reply(
         ValueError: status, body or media type cannot be sent; the message says what to write.
     """
     raw, usual_type = _encode(body)
-    check_status(status, stops)
+    check_status(status, forbidden_statuses)
     if len(raw) > MAX_BODY:
         raise ValueError(f"the body has {len(raw)} bytes; {MAX_BODY} is the most")
     if raw and status in _BODILESS:

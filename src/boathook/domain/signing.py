@@ -36,7 +36,7 @@ class Encoding(StrEnum):
     BASE64 = "base64"
 
 
-class KeyForm(StrEnum):
+class KeyFormat(StrEnum):
     """How the bytes of a key are got from the secret the owner pasted."""
 
     TEXT = "text"
@@ -49,7 +49,7 @@ class KeyForm(StrEnum):
     """The SHA-1 of the characters; Braintree's."""
 
 
-def read_key(secret: str, form: KeyForm) -> bytes:
+def decode_key(secret: str, form: KeyFormat) -> bytes:
     """Return the bytes of a key.
 
     Raises:
@@ -61,17 +61,17 @@ def read_key(secret: str, form: KeyForm) -> bytes:
     return key
 
 
-def _decode(secret: str, form: KeyForm) -> bytes:
+def _decode(secret: str, form: KeyFormat) -> bytes:
     match form:
-        case KeyForm.TEXT:
+        case KeyFormat.TEXT:
             return secret.encode("utf-8", "surrogatepass")
-        case KeyForm.HEX:
+        case KeyFormat.HEX:
             return _decode_hex(secret)
-        case KeyForm.BASE64:
+        case KeyFormat.BASE64:
             return _decode_base64(secret)
-        case KeyForm.STANDARD:
+        case KeyFormat.STANDARD:
             return _decode_base64(secret.removeprefix(STANDARD_PREFIX))
-        case KeyForm.SHA1:
+        case KeyFormat.SHA1:
             # As the sender does. Nobody who knows the key gains anything by another text with the same hash.
             return hashlib.sha1(secret.encode("utf-8", "surrogatepass")).digest() if secret else b""  # noqa: S324
 
@@ -90,19 +90,19 @@ def _decode_base64(text: str) -> bytes:
         raise ValueError("the secret is not base64") from None
 
 
-def write_base64(digest: bytes) -> str:
+def encode_base64(digest: bytes) -> str:
     """Write *digest* in base64 with padding (RFC 4648, section 4)."""
     return binascii.b2a_base64(digest, newline=False).decode("ascii")
 
 
-WRITERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
+ENCODERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
     Encoding.HEX: bytes.hex,
-    Encoding.BASE64: write_base64,
+    Encoding.BASE64: encode_base64,
 }
 """For each encoding, the function that writes a digest in it."""
 
 
-class Mac:
+class HmacKey:
     """An HMAC (RFC 2104) under one key, keyed once and used many times."""
 
     __slots__ = ("_keyed",)
@@ -118,7 +118,7 @@ class Mac:
         return running.digest()
 
 
-def same(left: str, right: str) -> bool:
+def equal_constant_time(left: str, right: str) -> bool:
     """Compare two signatures in time that does not depend on where they differ.
 
     Raises:
@@ -132,7 +132,7 @@ def fingerprint(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()
 
 
-def same_bytes(left: bytes, right: bytes) -> bool:
+def equal_bytes_constant_time(left: bytes, right: bytes) -> bool:
     """Compare two fingerprints in time that does not depend on where they differ."""
     return hmac.compare_digest(left, right)
 
@@ -145,7 +145,7 @@ def make_standard_secret(entropy: bytes) -> str:
     """
     if len(entropy) not in STANDARD_SECRET_BYTES:
         raise ValueError(f"a Standard Webhooks secret has 24 to 64 bytes, got {len(entropy)}")
-    return STANDARD_PREFIX + write_base64(entropy)
+    return STANDARD_PREFIX + encode_base64(entropy)
 
 
 def sign_standard(secrets: Iterable[str], message_id: str, timestamp: int, body: bytes) -> str:
@@ -158,5 +158,6 @@ def sign_standard(secrets: Iterable[str], message_id: str, timestamp: int, body:
         raise ValueError(f"a message id is not empty and holds no dot, got {message_id!r}")
     head = f"{message_id}.{timestamp}.".encode()
     return " ".join(
-        "v1," + write_base64(Mac(read_key(secret, KeyForm.STANDARD)).digest((head, body))) for secret in secrets
+        "v1," + encode_base64(HmacKey(decode_key(secret, KeyFormat.STANDARD)).digest((head, body)))
+        for secret in secrets
     )

@@ -12,14 +12,14 @@ from uuid import UUID
 
 from boathook.domain import ids
 
-LONGEST: Final = timedelta(days=90)
+MAX_WINDOW: Final = timedelta(days=90)
 LATEST_COMMIT: Final = timedelta(minutes=2)
 """How long after the time in its id a row may appear: ids are made before commits, an attempt's before its request."""
 _AHEAD: Final = timedelta(hours=1)
 """Clocks of several hosts differ; rows of the near future are shown."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST: Final = _EPOCH + LONGEST
+_FIRST: Final = _EPOCH + MAX_WINDOW
 _LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 _MOST_MS: Final = (_LAST - _EPOCH) // _MILLISECOND
 
@@ -57,10 +57,10 @@ def open_window(
     high = first_from(now + _AHEAD if before is None else min(_sane(before), now + _AHEAD))
     low = None if after is None else first_from(after)
     if cursor is None:
-        return Window(low or first_from(end - LONGEST), high, is_upward=after is not None and before is None)
+        return Window(low or first_from(end - MAX_WINDOW), high, is_upward=after is not None and before is None)
     if cursor.is_back:
         return Window(max(low or cursor.id, _successor(cursor.id)), high, is_upward=True)
-    return Window(low or first_from(_made_at(cursor.id) - LONGEST), min(high, cursor.id))
+    return Window(low or first_from(_made_at(cursor.id) - MAX_WINDOW), min(high, cursor.id))
 
 
 def range_of(since: datetime, until: datetime) -> Window:

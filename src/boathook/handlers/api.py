@@ -12,24 +12,24 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.model import Receipt, Route
 from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
 from boathook.handlers.event import Event
-from boathook.handlers.handler import Handler, combine, make_handler, make_line
+from boathook.handlers.handler import Handler, combine, make_handler, make_route_spec
 from boathook.handlers.manifest import (
     USUAL_BOUNDS,
+    AppMetric,
     Asgi,
     Chore,
     Manifest,
-    Meter,
     Mount,
     Sources,
-    make_meter,
+    make_metric,
     make_mirror,
 )
 from boathook.handlers.outbox import Message, Outbox, receipt_of
 from boathook.handlers.platform import Desk, Http, Platform
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 from boathook.handlers.transaction import SyncTransaction, Transaction
-from boathook.telemetry.log import get_logger
-from boathook.telemetry.metrics import Kind, Word, Words
+from boathook.observability.log import get_logger
+from boathook.observability.metrics import LabelValue, LabelValues, MetricKind
 
 __all__ = ["Boathook", "Event", "SyncTransaction", "Transaction"]
 
@@ -119,17 +119,17 @@ class Boathook:
         """Run a `typer.Typer` as ``boathook <name> ...``."""
         self.manifest.commands = app
 
-    def counter(self, name: str, help: str, *labels: str) -> Meter:
+    def counter(self, name: str, help: str, *labels: str) -> AppMetric:
         """Declare a counter; count with ``.add(n, label=value)``. It appears in /metrics with all others."""
-        return make_meter(Kind.COUNTER, name, help, labels)
+        return make_metric(MetricKind.COUNTER, name, help, labels)
 
-    def gauge(self, name: str, help: str, *labels: str) -> Meter:
+    def gauge(self, name: str, help: str, *labels: str) -> AppMetric:
         """Declare a gauge; set it with ``.set(value, label=value)``. Over processes the values are added up."""
-        return make_meter(Kind.GAUGE, name, help, labels)
+        return make_metric(MetricKind.GAUGE, name, help, labels)
 
-    def histogram(self, name: str, help: str, *labels: str, bounds: Sequence[float] = USUAL_BOUNDS) -> Meter:
+    def histogram(self, name: str, help: str, *labels: str, bounds: Sequence[float] = USUAL_BOUNDS) -> AppMetric:
         """Declare a histogram; record with ``.observe(value, label=value)``. *bounds* are its buckets, rising."""
-        return make_meter(Kind.HISTOGRAM, name, help, labels, bounds)
+        return make_metric(MetricKind.HISTOGRAM, name, help, labels, bounds)
 
     def mirror(
         self,
@@ -137,9 +137,9 @@ class Boathook:
         help: str,
         *,
         of: str,
-        where: Mapping[str, Words] | None = None,
+        where: Mapping[str, LabelValues] | None = None,
         labels: Mapping[str, str] | None = None,
-        constants: Mapping[str, Word] | None = None,
+        constants: Mapping[str, LabelValue] | None = None,
     ) -> None:
         """Show the metric *of*, boathook's or an app's, a second time in /metrics under the name its owner knows.
 
@@ -261,7 +261,7 @@ class Boathook:
         Raises:
             ConfigError: an argument is wrong, or another function has this handler's name.
         """
-        line = make_line(source, application, types, order_by, filter, since)
+        line = make_route_spec(source, application, types, order_by, filter, since)
         options = {
             "retry": retry,
             "timeout_s": timeout,

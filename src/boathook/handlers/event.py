@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
+from boathook.db.deliveries import DeliveryStore
 from boathook.domain import ids, model
 from boathook.domain.conditions import ABSENT
-from boathook.domain.documents import UNREADABLE, dig, parse, split_path
 from boathook.domain.errors import HandlerMisuse
+from boathook.domain.json_document import UNREADABLE, get_path, parse, split_path
 from boathook.domain.model import Claim
 from boathook.domain.replies import Reply, make_reply
-from boathook.journal.deliveries import DeliveryStore
 
 
-class Effects:
+class SideEffects:
     """The side effects one attempt asked to be remembered."""
 
     def __init__(self, store: DeliveryStore, claim: Claim) -> None:
@@ -33,21 +33,21 @@ class Effects:
     async def once(self, name: str, do: Callable[[], Awaitable[Any]]) -> Any:
         """Return the remembered result of *name*, or do it, remember it and return it."""
         async with self._locks[name]:
-            known = await self._store.recall(self._claim, name)
+            known = await self._store.find_side_effect(self._claim, name)
             if known is not None:
                 return json.loads(known)
             result = _encode(name, await do())
             # Once done it must be remembered, even if the handler's time runs out at this moment.
-            await asyncio.shield(self._store.remember(self._claim, name, result))
+            await asyncio.shield(self._store.save_side_effect(self._claim, name, result))
             return json.loads(result)
 
     def once_sync(self, name: str, do: Callable[[], Any]) -> Any:
         """Do the same from a thread, running *do* in that thread."""
-        known = self._wait(self._store.recall(self._claim, name))
+        known = self._wait(self._store.find_side_effect(self._claim, name))
         if known is not None:
             return json.loads(known)
         result = _encode(name, do())
-        self._wait(self._store.remember(self._claim, name, result))
+        self._wait(self._store.save_side_effect(self._claim, name, result))
         return json.loads(result)
 
     def _wait(self, awaitable: Any) -> Any:
@@ -68,7 +68,7 @@ def _encode(name: str, result: object) -> str:
 class ReplySlot:
     """Where one attempt's reply to a sender who waits is kept until the attempt ends well."""
 
-    stops: frozenset[int]
+    forbidden_statuses: frozenset[int]
     """Statuses that this sender is never answered."""
     reply: Reply | None = None
 
@@ -84,7 +84,7 @@ class Event(model.Event):
     item_path: str | None = None
     """Where in the JSON body the item stands that this delivery is about, such as ``events.3``; None where it is about
     the whole event. `type` is then the type of the item."""
-    _effects: Effects = field(repr=False, compare=False)
+    _effects: SideEffects = field(repr=False, compare=False)
     _slot: ReplySlot | None = field(default=None, repr=False, compare=False)
     """None where the source's senders do not wait for a handler."""
 
@@ -116,7 +116,7 @@ class Event(model.Event):
         """
         if self.item_path is None:
             return self.json
-        found = dig(self.json, split_path(self.item_path), ABSENT)
+        found = get_path(self.json, split_path(self.item_path), ABSENT)
         if found is ABSENT:
             raise ValueError(f"the body of {ids.show(ids.EVENT, self.id)} has no item at {self.item_path!r}")
         return found
@@ -139,7 +139,7 @@ class Event(model.Event):
         if self._slot is None:
             return
         try:
-            self._slot.reply = make_reply(body, status, content_type, self._slot.stops)
+            self._slot.reply = make_reply(body, status, content_type, self._slot.forbidden_statuses)
         except ValueError as error:
             raise HandlerMisuse(f"event.reply: {error}") from None
 
@@ -178,13 +178,13 @@ class Event(model.Event):
 _FIELDS = tuple(one.name for one in fields(model.Event))
 
 
-def present(event: model.Event, claim: Claim, store: DeliveryStore, slot: ReplySlot | None = None) -> Event:
+def make_event(event: model.Event, claim: Claim, store: DeliveryStore, slot: ReplySlot | None = None) -> Event:
     """Return *event* as the handler of *claim* gets it."""
     known = {name: getattr(event, name) for name in _FIELDS}
     known |= {"attempt": claim.attempt, "recipient": claim.recipient, "item_path": claim.item_path}
     if claim.item_type is not None:
         known["type"] = claim.item_type
-    return Event(**known, _effects=Effects(store, claim), _slot=slot)
+    return Event(**known, _effects=SideEffects(store, claim), _slot=slot)
 
 
 def _takes_key(function: Callable[..., Any]) -> bool:

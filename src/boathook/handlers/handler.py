@@ -9,8 +9,8 @@ from typing import Any, Final
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.filters import Pattern, compile_filter
 from boathook.domain.model import Route
-from boathook.domain.moments import read_span
 from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
+from boathook.domain.times import parse_duration
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 
 _MOST_SINCE_S: Final = 3_650 * 86_400.0
@@ -18,7 +18,7 @@ _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class RouteSpec:
     """One `on` above a handler: which events it wants."""
 
     source: str | None
@@ -39,13 +39,13 @@ class Handler:
     is_async: bool
     takes_session: bool
     """Whether it takes a second argument: the transaction, or what its `session` opens."""
-    lines: tuple[Line, ...]
+    lines: tuple[RouteSpec, ...]
     retry: RetryPolicy | None = None
     """None: the policy that the settings give events of their source."""
     timeout_s: float | None = None
     """Seconds one attempt may take; None: the worker's own limit."""
     concurrency: int | Callable[[], int | None] | None = None
-    """Most attempts at once over all workers, or what returns it once the settings are known; see `most_at_once`."""
+    """Most attempts at once over all workers, or what returns it once the settings are known; see `max_concurrency`."""
     breaker: Breaker | None = None
     final: tuple[type[BaseException], ...] = ()
     """Exceptions that make the delivery dead at once."""
@@ -57,7 +57,7 @@ class Handler:
         return f"handler:{self.name}"
 
     @property
-    def most_at_once(self) -> int | None:
+    def max_concurrency(self) -> int | None:
         """Most attempts at once over all workers; None: no limit but the workers'."""
         return self.concurrency() if callable(self.concurrency) else self.concurrency
 
@@ -80,14 +80,14 @@ class Handler:
         ]
 
 
-def make_line(
+def make_route_spec(
     source: str | None,
     application: str | None,
     types: tuple[str, ...],
     order_by: str | None,
     filter: Mapping[str, Any] | None,
     since: str | timedelta | None = None,
-) -> Line:
+) -> RouteSpec:
     """Return what one `on` asks for. Raises ConfigError where it cannot be."""
     if source is not None and application is not None:
         raise ConfigError(
@@ -103,14 +103,14 @@ def make_line(
     except (ValueError, TypeError) as error:
         raise ConfigError(f"hook.on({source or application!r}): {error}") from None
     since_s = None if since is None else _read_since(source or application, since)
-    return Line(
+    return RouteSpec(
         source=source, application=application, types=types or ("*",), order_by=order_by, filter=filter, since_s=since_s
     )
 
 
 def _read_since(origin: str | None, since: str | timedelta) -> float:
     try:
-        seconds = since.total_seconds() if isinstance(since, timedelta) else read_span(str(since))
+        seconds = since.total_seconds() if isinstance(since, timedelta) else parse_duration(str(since))
     except InvalidValue as error:
         raise ConfigError(f"hook.on({origin!r}): since: {error}") from None
     if not 0 < seconds <= _MOST_SINCE_S:
@@ -118,7 +118,7 @@ def _read_since(origin: str | None, since: str | timedelta) -> float:
     return seconds
 
 
-def make_handler(function: Callable[..., Any], name: str | None, line: Line, app: str) -> Handler:
+def make_handler(function: Callable[..., Any], name: str | None, line: RouteSpec, app: str) -> Handler:
     """Return the handler that one `on` above a function declares. Raises ConfigError where it cannot be one."""
     name = name or getattr(function, "__name__", None)
     if not name or name == "<lambda>":

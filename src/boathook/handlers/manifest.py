@@ -8,11 +8,20 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
-from boathook.config.complaints import complain
 from boathook.config.notifications import RuleSettings
+from boathook.config.validation_errors import describe_error
 from boathook.domain.errors import ConfigError
-from boathook.telemetry import emit
-from boathook.telemetry.metrics import SECONDS, Kind, Merge, Metric, Word, Words, declare, show_as
+from boathook.observability import meters
+from boathook.observability.metrics import (
+    SECONDS,
+    LabelValue,
+    LabelValues,
+    Merge,
+    Metric,
+    MetricKind,
+    register,
+    register_mirror,
+)
 
 Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 Sources = Callable[[Any], Mapping[str, Mapping[str, Any]]]
@@ -39,22 +48,22 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Meter:
+class AppMetric:
     """A metric of an app: one series for each combination of label values."""
 
     metric: Metric
 
     def add(self, n: float = 1, /, **labels: object) -> None:
         """Raise a counter by *n*."""
-        emit.count(self.metric.name, n, **labels)
+        meters.count(self.metric.name, n, **labels)
 
     def set(self, value: float, /, **labels: object) -> None:
         """Set a gauge."""
-        emit.gauge(self.metric.name, value, **labels)
+        meters.gauge(self.metric.name, value, **labels)
 
     def observe(self, value: float, /, **labels: object) -> None:
         """Record one observation of a histogram, in its unit."""
-        emit.observe(self.metric.name, value, **labels)
+        meters.observe(self.metric.name, value, **labels)
 
 
 @dataclass(slots=True)
@@ -81,7 +90,7 @@ class Manifest:
         try:
             self.alarms = {**known, name: RuleSettings.model_validate(keys)}
         except ValidationError as error:
-            raise ConfigError(complain(error, lambda _key: "hook.alarm", name)) from None
+            raise ConfigError(describe_error(error, lambda _key: "hook.alarm", name)) from None
 
     def add_chore(self, chore: Chore) -> None:
         """Take in a chore. Raises ConfigError where it is not async, its interval is none, or its name is taken."""
@@ -102,29 +111,34 @@ class Manifest:
         self.mounts.append(mount)
 
 
-def make_meter(
-    kind: Kind, name: str, help: str, labels: Sequence[str], bounds: Sequence[float] = (), merge: Merge = Merge.SUM
-) -> Meter:
+def make_metric(
+    kind: MetricKind,
+    name: str,
+    help: str,
+    labels: Sequence[str],
+    bounds: Sequence[float] = (),
+    merge: Merge = Merge.SUM,
+) -> AppMetric:
     """Declare a metric of an app. Raises ConfigError where the name is another metric's."""
-    metric = Metric(name, kind, help, tuple(labels), tuple(bounds) if kind is Kind.HISTOGRAM else (), merge)
+    metric = Metric(name, kind, help, tuple(labels), tuple(bounds) if kind is MetricKind.HISTOGRAM else (), merge)
     try:
-        declare(metric)
+        register(metric)
     except ValueError as error:
         raise ConfigError(f"hook.{kind}: {error}") from None
-    return Meter(metric)
+    return AppMetric(metric)
 
 
 def make_mirror(
     name: str,
     help: str,
     of: str,
-    where: Mapping[str, Words],
+    where: Mapping[str, LabelValues],
     labels: Mapping[str, str],
-    constants: Mapping[str, Word],
+    constants: Mapping[str, LabelValue],
 ) -> None:
     """Show a metric under another name. Raises ConfigError where that cannot be."""
     try:
-        show_as(name, help, of, where, labels, constants)
+        register_mirror(name, help, of, where, labels, constants)
     except ValueError as error:
         raise ConfigError(f"hook.mirror: {error}") from None
 

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from boathook.db.database import Connection
+from boathook.db.route_registry import find_operational
 from boathook.domain import ids
-from boathook.domain.endpoints import OPERATIONAL
+from boathook.domain.endpoints import OPERATIONAL_TYPES
 from boathook.domain.model import Published
 from boathook.handlers.outbox import Message, Outbox
-from boathook.journal.database import Connection
-from boathook.journal.registry import find_operational
 
 
-async def report(
+async def publish_operational_event(
     outbox: Outbox, connection: Connection, *, organization: str, type: str, data: Mapping[str, Any]
 ) -> Published | None:
     """Publish an operational event in the transaction of *connection*; None where the organization listens to none.
@@ -20,13 +20,13 @@ async def report(
         outbox: whichever the process has.
         connection: inside the transaction that makes what is told of.
         organization: whose operational application gets it.
-        type: one of `OPERATIONAL`.
+        type: one of `OPERATIONAL_TYPES`.
         data: what happened, as section "Operational Webhooks" of Svix's API names its fields.
 
     Raises:
         ValueError: there are no operational events of this type.
     """
-    if type not in OPERATIONAL:
+    if type not in OPERATIONAL_TYPES:
         raise ValueError(f"{type!r} is no type of operational events")
     application = await find_operational(connection, organization)
     if application is None:

@@ -19,14 +19,17 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import RetentionSettings
+from boathook.db.messages import message_key
+from boathook.db.route_registry import Routing, decode_routing
+from boathook.db.sql_functions import PUBLISH_MESSAGE, REPLICATE, REPLICATE_ARGUMENTS, ROUTES_FOR, SqlCall
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags
 from boathook.domain.errors import (
+    DatabaseError,
     DuplicateMessage,
     InvalidMessage,
-    JournalError,
     NotFound,
-    RegistryChanged,
+    RoutesChanged,
     TooManyDeliveries,
 )
 from boathook.domain.filters import Router
@@ -34,25 +37,22 @@ from boathook.domain.model import (
     DEFAULT_ORGANIZATION,
     MAX_DELIVERIES,
     Accepted,
-    Clash,
     Duplicate,
+    IdempotencyConflict,
+    IdempotentReplay,
     NewDelivery,
     Published,
     Receipt,
-    Repeated,
 )
 from boathook.handlers.sessions import call, call_sync
-from boathook.journal.calls import PUBLISH_MESSAGE, REPLICATE, REPLICATE_ARGUMENTS, ROUTES_FOR, Step
-from boathook.journal.messages import message_key
-from boathook.journal.registry import Routing, decode_routing
-from boathook.telemetry import emit, tracing
+from boathook.observability import meters, tracing
 
 _MEMORY_DAYS: Final = 90.0
 """As long as events are kept unless the settings say otherwise."""
 _ONE_DAY: Final = 1.0
 """How long a message without an id of its own is remembered, for its idempotency key."""
 _MOST_ROUNDS: Final = 5
-_MOST_LINES: Final = 100_000
+_MAX_ROUTES: Final = 100_000
 """Compiled routes kept in memory, over all applications."""
 
 
@@ -80,7 +80,7 @@ class Message:
     idempotency: bytes | None = None
     """Hash of the idempotency key with everything it is valid for."""
     fingerprint: bytes | None = None
-    """Hash of the request that carries it, as it is written: the same key with another one is a `Clash`."""
+    """Hash of the request that carries it, as it is written: the same key with another is an `IdempotencyConflict`."""
     canonical: bytes | None = None
     """Hash of that request as it is understood, which is compared instead where the key's first request had one."""
 
@@ -89,9 +89,9 @@ class Outbox:
     """Publishes messages by the routes it read last, and reads them again when they are outdated."""
 
     def __init__(self, *, memory_days: float = _MEMORY_DAYS) -> None:
-        """Remember messages that have an id of their own for *memory_days*; see `memory_days`."""
+        """Remember messages that have an id of their own for *memory_days*; see `message_dedup_days`."""
         self._memory_days = memory_days
-        self._shelf = _Shelf()
+        self._route_cache = _RouteCache()
         self.published = 0
         """Messages stored so far; their transactions may still roll back."""
 
@@ -102,7 +102,7 @@ class Outbox:
             InvalidMessage: a field breaks a rule; the message names it.
             NotFound: the application's id is that of none, or of one that was deleted.
             TooManyDeliveries: more endpoints want it than an event can be owed to.
-            RegistryChanged: the routes kept changing.
+            RoutesChanged: the routes kept changing.
         """
         steps = self._steps(message)
         step = next(steps)
@@ -124,30 +124,30 @@ class Outbox:
             except StopIteration as stop:
                 return self._counted(stop.value)
 
-    def _steps(self, message: Message) -> Generator[Step, Any, Published]:
+    def _steps(self, message: Message) -> Generator[SqlCall, Any, Published]:
         """Yield the calls that publish *message*, each answered by what it returned."""
         draft, began_ns = _draft(message, self._memory_days), time.time_ns()
         place = message.organization, message.application
-        compiled = self._shelf.get(place)
+        compiled = self._route_cache.get(place)
         for _ in range(_MOST_ROUNDS):
             if compiled is None:
                 compiled = _compile(message.application, decode_routing((yield ROUTES_FOR, place)))
-                self._shelf.put(place, compiled)
+                self._route_cache.put(place, compiled)
             answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)
             if answer not in {"outdated", "missing"}:
                 outcome = _outcome(draft, answer)
                 if isinstance(outcome, Accepted):
-                    tracing.published(draft.id, draft.headers, began_ns, time.time_ns(), message.type)
+                    tracing.record_publish(draft.id, draft.headers, began_ns, time.time_ns(), message.type)
                 else:
                     yield REPLICATE, REPLICATE_ARGUMENTS
                 return outcome
             compiled = None
-        raise RegistryChanged("the routes kept changing while this message was published; try again")
+        raise RoutesChanged("the routes kept changing while this message was published; try again")
 
     def _counted(self, outcome: Published) -> Published:
         if isinstance(outcome, Accepted):
             self.published += 1
-            emit.count("boathook_published_total")
+            meters.count("boathook_published_total")
         return outcome
 
 
@@ -166,7 +166,7 @@ class _Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled:
+class _CompiledRoutes:
     """What one name is routed by."""
 
     routing: Routing
@@ -187,7 +187,7 @@ class _Compiled:
             channels=draft.channels,
         )
         if len(owed) > MAX_DELIVERIES:
-            raise TooManyDeliveries(f"{len(owed)} recipients want this message; it can be owed to {MAX_DELIVERIES}")
+            raise TooManyDeliveries(f"{len(owed)} recipients want this message; it can have at most {MAX_DELIVERIES}")
         application = self.routing.application
         row = draft.row | {
             "application": application and application.id,
@@ -200,40 +200,40 @@ class _Compiled:
         return _text(row), "\\x" + draft.body.hex(), _text(owed)
 
 
-class _Shelf:
+class _RouteCache:
     """Compiled routes, those used last; bounded in lines, as one application may have very many."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], _Compiled] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], _CompiledRoutes] = OrderedDict()
         self._lines = 0
 
-    def get(self, place: tuple[str, str]) -> _Compiled | None:
+    def get(self, place: tuple[str, str]) -> _CompiledRoutes | None:
         with self._lock:
             if place in self._kept:
                 self._kept.move_to_end(place)
             return self._kept.get(place)
 
-    def put(self, place: tuple[str, str], compiled: _Compiled) -> None:
+    def put(self, place: tuple[str, str], compiled: _CompiledRoutes) -> None:
         with self._lock:
             before = self._kept.pop(place, None)
             self._kept[place] = compiled
             self._lines += _weight(compiled) - (_weight(before) if before else 0)
-            while self._lines > _MOST_LINES and len(self._kept) > 1:
+            while self._lines > _MAX_ROUTES and len(self._kept) > 1:
                 self._lines -= _weight(self._kept.popitem(last=False)[1])
 
 
-def _weight(compiled: _Compiled) -> int:
+def _weight(compiled: _CompiledRoutes) -> int:
     # One that has no routes takes its place as well.
     return 10 + len(compiled.routing.routes)
 
 
-def _compile(name: str, routing: Routing) -> _Compiled:
+def _compile(name: str, routing: Routing) -> _CompiledRoutes:
     is_id = is_application_id(name)
     if routing.application is None and is_id:
         raise NotFound(f"there is no application {name}; it may have been deleted")
     stored_as = name if routing.application is None else routing.application.name
-    return _Compiled(routing, Router(routing.routes, 0), stored_as, None if is_id else name)
+    return _CompiledRoutes(routing, Router(routing.routes, 0), stored_as, None if is_id else name)
 
 
 def receipt_of(message: Message, published: Published) -> Receipt:
@@ -245,14 +245,14 @@ def receipt_of(message: Message, published: Published) -> Receipt:
     match published:
         case Accepted() | Duplicate(conflict=False):
             return published
-        case Repeated(first):
+        case IdempotentReplay(first):
             return Duplicate(first)
         case Duplicate(first):
             raise DuplicateMessage(
                 f"{ids.show(ids.MESSAGE, first)} of application {message.application} has the id {message.id!r} "
                 "already, with another payload; give each message an id of its own"
             )
-        case Clash(first):
+        case IdempotencyConflict(first):
             raise DuplicateMessage(
                 f"the idempotency key was used for another request before, which made {ids.show(ids.MESSAGE, first)}; "
                 "use each key for one request"
@@ -261,7 +261,7 @@ def receipt_of(message: Message, published: Published) -> Receipt:
             assert_never(published)
 
 
-def memory_days(retention: RetentionSettings) -> float:
+def message_dedup_days(retention: RetentionSettings) -> float:
     """Return how long messages with an id of their own are remembered: with their events, and no less than requests."""
     return max(retention.events_days, retention.dedup_days)
 
@@ -284,7 +284,7 @@ def _draft(message: Message, memory_days: float) -> _Draft:
     body, content_type = _encoded(message.payload)
     channels, tags = _names("channels", message.channels), _names("tags", message.tags)
     dedup_key = own_id or ids.show(ids.EVENT, identifier)
-    headers = tracing.carried(_headers(message.headers or {}))
+    headers = tracing.with_traceparent(_headers(message.headers or {}))
     row = {
         "id": identifier,
         "organization": message.organization,
@@ -356,8 +356,8 @@ def _outcome(draft: _Draft, answer: str) -> Published:
         case "duplicate" | "conflict":
             return Duplicate(UUID(first), conflict=verdict == "conflict")
         case "repeated":
-            return Repeated(UUID(first))
+            return IdempotentReplay(UUID(first))
         case "clash":
-            return Clash(UUID(first))
+            return IdempotencyConflict(UUID(first))
         case _:
-            raise JournalError(f"boathook.publish_message answered {answer!r}, which this version does not know")
+            raise DatabaseError(f"boathook.publish_message answered {answer!r}, which this version does not know")

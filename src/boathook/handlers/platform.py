@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from boathook.handlers.transaction import Transaction
-from boathook.outbound.answers import Downloaded as Downloaded  # noqa: PLC0414 - a part of `Http`, to be had with it
-from boathook.outbound.answers import HttpAnswer as HttpAnswer  # noqa: PLC0414 - the same
+from boathook.http_client.response import DownloadResult as DownloadResult  # noqa: PLC0414 - a part of `Http`, to be had with it
+from boathook.http_client.response import HttpResponse as HttpResponse  # noqa: PLC0414 - the same
 
 
 class Http(Protocol):
@@ -32,7 +32,7 @@ class Http(Protocol):
         body: bytes | Path = b"",
         timeout_s: float = 20.0,
         max_bytes: int = 1_048_576,
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """Send one request and return its answer, whatever its status; a `Path` is sent as the file's bytes.
 
         Raises:
@@ -48,7 +48,7 @@ class Http(Protocol):
         max_bytes: int,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 300.0,
-    ) -> Downloaded:
+    ) -> DownloadResult:
         """Fetch a file to *to*, which appears only once it is whole.
 
         What an earlier call left unfinished beside it (``<name>.part``) is gone on with by a Range request, if the
@@ -156,7 +156,7 @@ class Desk(Protocol):
         ...
 
     async def attempts(self, tx: Transaction, application: str, uid: str, *, limit: int = 50) -> list[Any]:
-        """Return the latest requests to an endpoint, newest first: rows as `boathook.journal.attempts` lists them."""
+        """Return the latest requests to an endpoint, newest first: rows as `boathook.db.attempts` lists them."""
         ...
 
     async def declare_types(self, tx: Transaction, types: Mapping[str, str]) -> None:

@@ -20,21 +20,30 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, assert_never
 
+from boathook.db import replies
+from boathook.db.database import Connection, Database, is_connection_closed, reset_statements, translate_errors
+from boathook.db.deliveries import ClaimedDelivery, CommitOutcome, DeliveryStore, settle_arguments, transaction_mark
+from boathook.db.sql_functions import (
+    ANSWER,
+    LEASE_LOST,
+    RETRYABLE_STATES,
+    SETTLE,
+    WRONG_TRANSACTION,
+    SqlCall,
+    is_connection_lost,
+    sqlstate,
+)
 from boathook.domain import ids
-from boathook.domain.errors import HandlerMisuse, HandlerTimeout, JournalError, JournalUnavailable, LeaseLost
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable, HandlerMisuse, HandlerTimeout, LeaseLost
 from boathook.domain.model import Claim
-from boathook.domain.policy import Dead, Failure, Ignore, Interruption, Retry, Settle, Success, set_aside
-from boathook.handlers.event import Event, ReplySlot, present
+from boathook.domain.policy import Complete, Dead, Failure, Ignore, Interruption, Retry, Success, complete_ignored
+from boathook.handlers.event import Event, ReplySlot, make_event
 from boathook.handlers.handler import Handler
-from boathook.handlers.sessions import AsyncSessions, Settling, SyncSessions
-from boathook.handlers.threads import Thread, Threads
+from boathook.handlers.sessions import AsyncSessions, Completion, SyncSessions
+from boathook.handlers.threads import HandlerThread, ThreadPool
 from boathook.handlers.transaction import SyncTransaction, Transaction
-from boathook.journal import replies
-from boathook.journal.calls import ANSWER, LEASE_LOST, MISUSE, RUN_AGAIN, SETTLE, Step, is_connection_lost, sqlstate
-from boathook.journal.database import Connection, Database, is_gone, reset_all, translated
-from boathook.journal.deliveries import DeliveryStore, Fate, Work, mark, settlement
-from boathook.telemetry.crashpoints import crash_point
-from boathook.telemetry.log import get_logger
+from boathook.observability.failpoints import failpoint
+from boathook.observability.log import get_logger
 
 MAX_TRACEBACK: Final = 8_192
 CONFLICT: Final = "CONFLICT"
@@ -44,7 +53,7 @@ _ROOM: Final = __name__.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Completed:
     """The attempt's effects and the end of its delivery are committed."""
 
     state: str
@@ -52,7 +61,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsettled:
+class RolledBack:
     """The attempt is rolled back, and the policy is to decide."""
 
     outcome: Retry | Dead | Failure | Interruption
@@ -61,7 +70,7 @@ class Unsettled:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Superseded:
     """The lease is another's; nothing of this attempt was committed, and nothing about it is ours to record."""
 
 
@@ -71,11 +80,11 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
-class Unbegun:
+class NotStarted:
     """The journal was away before the handler could begin, so there was no attempt to count."""
 
 
-Ending = Settled | Unsettled | Gone | Stopped | Unbegun
+RunResult = Completed | RolledBack | Superseded | Stopped | NotStarted
 
 
 class Unsuccessful(Exception):
@@ -90,17 +99,17 @@ class NoTransaction(Exception):
     """The journal is away, and the handler has not been called."""
 
 
-class Running:
+class RunningAttempt:
     """One attempt under way, as its worker watches it."""
 
     __slots__ = ("_deadline", "is_lost", "is_stopped", "overdue_at", "started_at", "thread", "work")
 
-    def __init__(self, work: Work, started_at: datetime) -> None:
+    def __init__(self, work: ClaimedDelivery, started_at: datetime) -> None:
         self.work = work
         self.started_at = started_at
         self.overdue_at: float | None = None
         """Loop time at which the handler's time is up, while it runs."""
-        self.thread: Thread | None = None
+        self.thread: HandlerThread | None = None
         """Where a sync handler runs, possibly longer than its attempt lasts."""
         self.is_lost = False
         self.is_stopped = False
@@ -141,7 +150,7 @@ class Running:
             self.overdue_at = None
 
 
-class Lane:
+class RunSlot:
     """One of a worker's places to run an attempt; keeps a connection from one attempt to the next."""
 
     def __init__(self, database: Database, *, keeps_connection: bool = True) -> None:
@@ -152,7 +161,9 @@ class Lane:
 
     async def connection(self) -> Connection:
         """Return a connection outside any transaction."""
-        if self._connection is not None and (is_gone(self._connection) or self._connection.is_in_transaction()):
+        if self._connection is not None and (
+            is_connection_closed(self._connection) or self._connection.is_in_transaction()
+        ):
             await self.release()
         if self._connection is None:
             self._stack = AsyncExitStack()
@@ -185,44 +196,46 @@ class Runner:
         self._inline = inline
         self._worker = worker
         self._timeout_s = timeout_s
-        self._threads = Threads()
+        self._threads = ThreadPool()
 
-    async def run(self, handler: Handler, running: Running, lane: Lane) -> Ending:
+    async def run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot) -> RunResult:
         """Run one attempt to its end, whatever that is; raises nothing but what stops the worker."""
         work = running.work
         if work.event is None:
-            return Unsettled(Dead("EVENT_MISSING", "the event of this delivery is not in the journal"))
+            return RolledBack(Dead("EVENT_MISSING", "the event of this delivery is not in the journal"))
         for _ in range(_MOST_RUNS):
             slot = self._slot(work.event.source)
-            event = present(work.event, work.claim, self._store, slot)
-            settling = Settling(mark(work.claim), functools.partial(self._conclude, running, slot))
-            ending: Ending | None
+            event = make_event(work.event, work.claim, self._store, slot)
+            completion = Completion(transaction_mark(work.claim), functools.partial(self._conclude, running, slot))
+            ending: RunResult | None
             try:
-                await self._attempt(handler, event, running, lane, settling)
-                crash_point("handler.after_commit")
-                ending = Settled(settling.state or "succeeded")
+                await self._attempt(handler, event, running, run_slot, completion)
+                failpoint("handler.after_commit")
+                ending = Completed(completion.state or "succeeded")
             except Unsuccessful as unsuccessful:
-                ending = Unsettled(unsuccessful.outcome)
+                ending = RolledBack(unsuccessful.outcome)
             except NoTransaction:
-                ending = Unbegun()
+                ending = NotStarted()
             except (Exception, SystemExit, asyncio.CancelledError) as error:
                 # Whatever a user's code raises is a failed attempt, unless it is this task that is cancelled.
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     raise
-                ending = await self._explain(error, handler, running, settling)
+                ending = await self._explain(error, handler, running, completion)
             if ending is not None:
                 return ending
-        return Unsettled(Interruption(code=CONFLICT, error="the transaction kept colliding with others"))
+        return RolledBack(Interruption(code=CONFLICT, error="the transaction kept colliding with others"))
 
     def _slot(self, source: str | None) -> ReplySlot | None:
-        stops = None if source is None else self._inline.get(source)
-        return None if stops is None else ReplySlot(stops)
+        forbidden_statuses = None if source is None else self._inline.get(source)
+        return None if forbidden_statuses is None else ReplySlot(forbidden_statuses)
 
-    def _conclude(self, running: Running, slot: ReplySlot | None, value: object) -> tuple[str, tuple[Step, ...]]:
+    def _conclude(
+        self, running: RunningAttempt, slot: ReplySlot | None, value: object
+    ) -> tuple[str, tuple[SqlCall, ...]]:
         """Turn what the handler returned into a settle, or raise what rolls back."""
         if running.is_lost:
             raise LeaseLost("another worker has taken this delivery over")
-        crash_point("handler.after_effect")
+        failpoint("handler.after_effect")
         outcome = _outcome(value)
         match outcome:
             case Success() | Ignore():
@@ -231,26 +244,30 @@ class Runner:
                 raise Unsuccessful(outcome)
             case _:
                 assert_never(outcome)
-        move = Settle() if isinstance(outcome, Success) else set_aside(outcome.reason)
+        move = Complete() if isinstance(outcome, Success) else complete_ignored(outcome.reason)
         claim = running.work.claim
-        steps: tuple[Step, ...] = (
-            (SETTLE, settlement(claim, move, worker=self._worker, started_at=running.started_at)),
+        steps: tuple[SqlCall, ...] = (
+            (SETTLE, settle_arguments(claim, move, worker=self._worker, started_at=running.started_at)),
         )
         if slot is not None:
-            steps += ((ANSWER, replies.answer(claim, slot.reply)),)
+            steps += ((ANSWER, replies.reply_arguments(claim, slot.reply)),)
         return ("succeeded" if move.ignored_because is None else "ignored"), steps
 
-    async def _attempt(self, handler: Handler, event: Event, running: Running, lane: Lane, settling: Settling) -> None:
-        crash_point("handler.before_effect")
+    async def _attempt(
+        self, handler: Handler, event: Event, running: RunningAttempt, run_slot: RunSlot, completion: Completion
+    ) -> None:
+        failpoint("handler.before_effect")
         seconds = handler.timeout_s or self._timeout_s
         match handler.session:
             case None:
-                await self._in_own_transaction(handler, event, running, lane, settling, seconds)
+                await self._in_own_transaction(handler, event, running, run_slot, completion, seconds)
             case AsyncSessions() as sessions:
-                await sessions.run(lambda session: running.within(seconds, _invoke(handler, event, session)), settling)
+                await sessions.run(
+                    lambda session: running.within(seconds, _invoke(handler, event, session)), completion
+                )
             case SyncSessions() as sessions:
                 thread = self._threads.run(
-                    lambda: sessions.run(lambda session: _invoke(handler, event, session), settling)
+                    lambda: sessions.run(lambda session: _invoke(handler, event, session), completion)
                 )
                 running.thread = thread
                 await running.within(seconds, thread.future)
@@ -258,10 +275,16 @@ class Runner:
                 assert_never(handler.session)
 
     async def _in_own_transaction(
-        self, handler: Handler, event: Event, running: Running, lane: Lane, settling: Settling, seconds: float
+        self,
+        handler: Handler,
+        event: Event,
+        running: RunningAttempt,
+        run_slot: RunSlot,
+        completion: Completion,
+        seconds: float,
     ) -> None:
-        connection = await self._begin(lane, settling)
-        settling.is_begun = True
+        connection = await self._begin(run_slot, completion)
+        completion.is_started = True
         is_committed = False
         try:
             transaction = Transaction(connection, running.work.claim)
@@ -269,35 +292,37 @@ class Runner:
                 value = await running.within(seconds, self._handle(handler, event, transaction, running))
             finally:
                 transaction._close()  # noqa: SLF001 only the runner may end it
-            steps = settling.begin(value)
-            if is_gone(connection):
-                raise JournalUnavailable("the connection was lost under the handler")
+            steps = completion.begin(value)
+            if is_connection_closed(connection):
+                raise DatabaseUnavailable("the connection was lost under the handler")
             if not connection.is_in_transaction():
                 raise HandlerMisuse("the handler ended the transaction that boathook opened for it")
             # One message: PostgreSQL goes on to the commit only if the settle did not raise. What the handler set
             # for its session must not reach the next one.
             calls = [function.literal(arguments) for function, arguments in steps]
-            await connection.execute("; ".join([*calls, "commit", *reset_all(connection)]))
+            await connection.execute("; ".join([*calls, "commit", *reset_statements(connection)]))
             is_committed = True
         finally:
             if not is_committed:
-                settling.is_cut_off = is_gone(connection)
-                await _roll_back(connection, lane)
+                completion.has_lost_connection = is_connection_closed(connection)
+                await _roll_back(connection, run_slot)
             else:
-                await lane.free()
+                await run_slot.free()
 
     @staticmethod
-    async def _begin(lane: Lane, settling: Settling) -> Connection:
+    async def _begin(run_slot: RunSlot, completion: Completion) -> Connection:
         try:
-            connection = await lane.connection()
-            with translated():
-                await connection.execute(f"begin; set local boathook.mark = '{settling.mark}'")
-        except JournalUnavailable as error:
-            await lane.release()
+            connection = await run_slot.connection()
+            with translate_errors():
+                await connection.execute(f"begin; set local boathook.mark = '{completion.mark}'")
+        except DatabaseUnavailable as error:
+            await run_slot.release()
             raise NoTransaction from error
         return connection
 
-    def _handle(self, handler: Handler, event: Event, transaction: Transaction, running: Running) -> Awaitable[object]:
+    def _handle(
+        self, handler: Handler, event: Event, transaction: Transaction, running: RunningAttempt
+    ) -> Awaitable[object]:
         if handler.is_async:
             return _invoke(handler, event, transaction)  # type: ignore[no-any-return]
         session = SyncTransaction(transaction, asyncio.get_running_loop())
@@ -305,45 +330,45 @@ class Runner:
         return running.thread.future
 
     async def _explain(
-        self, error: BaseException, handler: Handler, running: Running, settling: Settling
-    ) -> Ending | None:
+        self, error: BaseException, handler: Handler, running: RunningAttempt, completion: Completion
+    ) -> RunResult | None:
         """Return how an attempt ended that raised; None if it should run again."""
         state = sqlstate(error)
         if running.is_lost or isinstance(error, LeaseLost) or state == LEASE_LOST:
-            return Gone()
+            return Superseded()
         if running.is_stopped and isinstance(error, HandlerTimeout):
             return Stopped()
-        if state in RUN_AGAIN:
+        if state in RETRYABLE_STATES:
             return None
-        if state == MISUSE:
+        if state == WRONG_TRANSACTION:
             error = HandlerMisuse(
                 "the handler ended the transaction that boathook opened for it, so what it had done by then may be "
                 "committed; it is not tried again, as that could do it twice"
             )
-        elif settling.state is not None and not isinstance(error, HandlerMisuse):
-            fate = await self._fate(running.work.claim, settling.state)
-            if fate is not None:
-                return fate
-        if _is_interrupted(error, settling):
-            return Unsettled(Interruption(error=_sentence(error), traceback=format_traceback(error)))
-        return Unsettled(_failure(error, handler), error)
+        elif completion.state is not None and not isinstance(error, HandlerMisuse):
+            commit_outcome = await self._commit_outcome(running.work.claim, completion.state)
+            if commit_outcome is not None:
+                return commit_outcome
+        if _is_interrupted(error, completion):
+            return RolledBack(Interruption(error=_sentence(error), traceback=format_traceback(error)))
+        return RolledBack(_failure(error, handler), error)
 
-    async def _fate(self, claim: Claim, state: str) -> Ending | None:
+    async def _commit_outcome(self, claim: Claim, state: str) -> RunResult | None:
         """Look up a settle that was sent and not answered; None where it is known not to be committed."""
         while True:
             try:
-                fate = await self._store.fate(claim)
-            except JournalError as error:
+                commit_outcome = await self._store.commit_outcome(claim)
+            except DatabaseError as error:
                 get_logger("worker").warning("fate_unknown", delivery=_name(claim), error=str(error))
                 await asyncio.sleep(1)
                 continue
-            match fate:
-                case Fate.SETTLED:
-                    return Settled(state)
-                case Fate.HELD:
+            match commit_outcome:
+                case CommitOutcome.SETTLED:
+                    return Completed(state)
+                case CommitOutcome.HELD:
                     return None
-                case Fate.LOST:
-                    return Gone()
+                case CommitOutcome.LOST:
+                    return Superseded()
 
 
 def _is_cancelled() -> bool:
@@ -367,24 +392,24 @@ def _outcome(value: object) -> Success | Ignore | Retry | Dead:
             )
 
 
-async def _roll_back(connection: Connection, lane: Lane) -> None:
+async def _roll_back(connection: Connection, run_slot: RunSlot) -> None:
     """Undo what was done; a connection that cannot even do that is given up."""
     try:
         if connection.is_in_transaction():
-            await connection.execute("; ".join(["rollback", *reset_all(connection)]), timeout=5)
-        await lane.free()
+            await connection.execute("; ".join(["rollback", *reset_statements(connection)]), timeout=5)
+        await run_slot.free()
     except Exception:  # noqa: BLE001 whatever is wrong with it, the connection has no further use
-        if not is_gone(connection):
+        if not is_connection_closed(connection):
             connection.terminate()
-        await lane.release()
+        await run_slot.release()
 
 
-def _is_interrupted(error: BaseException, settling: Settling) -> bool:
+def _is_interrupted(error: BaseException, completion: Completion) -> bool:
     """Return whether an attempt failed because it lost, or never had, its connection to PostgreSQL."""
     if isinstance(error, HandlerMisuse):
         return False
-    is_without_session = isinstance(error, OSError) and not settling.is_begun
-    return settling.is_cut_off or is_without_session or is_connection_lost(error)
+    is_without_session = isinstance(error, OSError) and not completion.is_started
+    return completion.has_lost_connection or is_without_session or is_connection_lost(error)
 
 
 def _failure(error: BaseException, handler: Handler) -> Failure:

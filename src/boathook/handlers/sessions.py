@@ -24,10 +24,10 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass
 from typing import Any
 
+from boathook.db.sql_functions import SET_MARK, Arguments, SqlCall, SqlFunction, mark_arguments
 from boathook.domain.errors import HandlerMisuse
 from boathook.handlers.transaction import SyncTransaction, Transaction
-from boathook.journal.calls import SET_MARK, Arguments, Call, Step, set_mark
-from boathook.telemetry.crashpoints import crash_point
+from boathook.observability.failpoints import failpoint
 
 _NO_COMMIT = (
     "the handler called commit() or rollback() on the session boathook opened for it. "
@@ -40,24 +40,24 @@ def _accept(_session: Any) -> None:
 
 
 @dataclass(slots=True)
-class Settling:
+class Completion:
     """How one attempt is marked and settled on the user's connection."""
 
     mark: str
-    conclude: Callable[[object], tuple[str, tuple[Step, ...]]]
+    conclude: Callable[[object], tuple[str, tuple[SqlCall, ...]]]
     """Turns what the handler returned into the state it leads to and the calls that settle it, or raises what must
     roll back."""
-    is_begun: bool = False
+    is_started: bool = False
     """Whether the handler has been called."""
-    is_cut_off: bool = False
+    has_lost_connection: bool = False
     """Whether boathook's own connection was lost under it."""
     state: str | None = None
     """Once the settle is about to be sent, the state it leads to; an error after that may hide a commit."""
 
-    def begin(self, value: object) -> tuple[Step, ...]:
+    def begin(self, value: object) -> tuple[SqlCall, ...]:
         """Return the calls that settle what the handler returned, to be made in this order."""
         self.state, steps = self.conclude(value)
-        crash_point("handler.before_commit")
+        failpoint("handler.before_commit")
         return steps
 
 
@@ -70,12 +70,12 @@ class AsyncSessions:
     refuse: Callable[[Any], None] = _accept
     """Raises if a settle at this point could be undone without boathook noticing."""
 
-    async def run(self, handle: Callable[[Any], Awaitable[object]], settling: Settling) -> None:
+    async def run(self, handle: Callable[[Any], Awaitable[object]], completion: Completion) -> None:
         """Run one attempt; returns when it is committed."""
         async with self.open() as session:
-            await call(session, SET_MARK, set_mark(settling.mark))
-            settling.is_begun = True
-            steps = settling.begin(await handle(session))
+            await call(session, SET_MARK, mark_arguments(completion.mark))
+            completion.is_started = True
+            steps = completion.begin(await handle(session))
             self.refuse(session)
             for function, arguments in steps:
                 await call(session, function, arguments)
@@ -88,12 +88,12 @@ class SyncSessions:
     open: Callable[[], AbstractContextManager[Any]]
     refuse: Callable[[Any], None] = _accept
 
-    def run(self, handle: Callable[[Any], object], settling: Settling) -> None:
+    def run(self, handle: Callable[[Any], object], completion: Completion) -> None:
         """Run one attempt; returns when it is committed."""
         with self.open() as session:
-            call_sync(session, SET_MARK, set_mark(settling.mark))
-            settling.is_begun = True
-            steps = settling.begin(handle(session))
+            call_sync(session, SET_MARK, mark_arguments(completion.mark))
+            completion.is_started = True
+            steps = completion.begin(handle(session))
             self.refuse(session)
             for function, arguments in steps:
                 call_sync(session, function, arguments)
@@ -227,7 +227,7 @@ def django(using: str = "default") -> SyncSessions:
     return SyncSessions(open_atomic, refuse)
 
 
-async def call(session: Any, function: Call, arguments: Arguments) -> Any:
+async def call(session: Any, function: SqlFunction, arguments: Arguments) -> Any:
     """Call one of boathook's SQL functions on an async session of any known library and return its value."""
     match _library(session):
         case "boathook":
@@ -243,7 +243,7 @@ async def call(session: Any, function: Call, arguments: Arguments) -> Any:
             raise _unknown(session, library)
 
 
-def call_sync(session: Any, function: Call, arguments: Arguments) -> Any:
+def call_sync(session: Any, function: SqlFunction, arguments: Arguments) -> Any:
     """Call one of boathook's SQL functions on a sync session of any known library and return its value."""
     match _library(session):
         case "boathook":
@@ -270,7 +270,7 @@ def _library(session: Any) -> str:
     return type(session).__module__
 
 
-def _sqlalchemy_statement(function: Call, arguments: Arguments) -> tuple[Any, dict[str, str | None]]:
+def _sqlalchemy_statement(function: SqlFunction, arguments: Arguments) -> tuple[Any, dict[str, str | None]]:
     from sqlalchemy import text
 
     bound = {f"p{position}": value for position, value in enumerate(arguments, start=1)}

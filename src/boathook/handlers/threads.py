@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any
 
 
-class Thread:
+class HandlerThread:
     """One function on its way through a thread."""
 
     __slots__ = ("future", "is_over")
@@ -20,7 +20,7 @@ class Thread:
         """Whether the thread has left the function."""
 
 
-class Threads:
+class ThreadPool:
     """Runs functions in threads, as many as are needed at once; idle ones are used again."""
 
     def __init__(self) -> None:
@@ -28,10 +28,10 @@ class Threads:
         self._idle = 0
         self._lock = threading.Lock()
 
-    def run(self, function: Callable[[], Any]) -> Thread:
+    def run(self, function: Callable[[], Any]) -> HandlerThread:
         """Start *function* in a thread."""
         loop = asyncio.get_running_loop()
-        thread = Thread(loop.create_future())
+        thread = HandlerThread(loop.create_future())
         context = contextvars.copy_context()
 
         def finish(result: Any, error: BaseException | None) -> None:

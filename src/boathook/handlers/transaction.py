@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
 
+from boathook.db.database import Connection, Record
+from boathook.db.sql_functions import NEWER, PUBLISH_MESSAGE, Arguments, SqlFunction
 from boathook.domain.errors import HandlerMisuse
 from boathook.domain.model import Claim
-from boathook.journal.calls import NEWER, PUBLISH_MESSAGE, Arguments, Call
-from boathook.journal.database import Connection, Record
 
 Stamp = int | float | Decimal | datetime | str
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class Transaction:
             raise
         await self._open.execute(f"release {name}")
 
-    async def _call(self, call: Call, arguments: Arguments) -> Any:
+    async def _call(self, call: SqlFunction, arguments: Arguments) -> Any:
         self.has_published |= call is PUBLISH_MESSAGE
         return await self._open.fetchval(call.sql(lambda position: f"${position}"), *arguments)
 
@@ -191,7 +191,7 @@ class SyncTransaction:
             raise
         self._wait(block.__aexit__(None, None, None))
 
-    def _call(self, call: Call, arguments: Arguments) -> Any:
+    def _call(self, call: SqlFunction, arguments: Arguments) -> Any:
         return self._wait(self._transaction._call(call, arguments))  # noqa: SLF001 two faces of one thing
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:

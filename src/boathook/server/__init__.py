@@ -27,7 +27,7 @@ def serve(settings: "Settings") -> int:
 
     Raises:
         ConfigError: a setting, the app or the address is wrong; the message says what to write.
-        JournalError: PostgreSQL cannot be reached, is unsafe, or refuses the schema.
+        DatabaseError: PostgreSQL cannot be reached, is unsafe, or refuses the schema.
     """
     # Commands that only load apps need none of what the supervisor imports.
     from boathook.server.supervisor import supervise

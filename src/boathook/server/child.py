@@ -14,15 +14,15 @@ import uvloop
 
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError
-from boathook.server.collector import end_start
-from boathook.server.order import BEAT, PREPARED, READY, Life, Order
+from boathook.observability import log
+from boathook.observability.exporters import MetricHistory, SnapshotFile
+from boathook.server.child_config import HEARTBEAT, PREPARED, READY, ChildConfig, ProcessContext
+from boathook.server.gc_tuning import finish_startup
 from boathook.server.traces import traced
-from boathook.telemetry import log
-from boathook.telemetry.exporters import History, SnapshotFile
 
-_BEAT_S: Final = 0.5
+_HEARTBEAT_INTERVAL_S: Final = 0.5
 _ORPHAN_S: Final = 5.0
-_MOST_AT_ONCE: Final = 65_536
+_MAX_READ_BYTES: Final = 65_536
 
 
 def run_child(role: str, beat: int, bound: int = -1) -> int:
@@ -32,11 +32,11 @@ def run_child(role: str, beat: int, bound: int = -1) -> int:
         beat: the descriptor of the pipe on which the event loop shows that it turns.
         bound: the descriptor of the socket that the supervisor has bound, or -1.
     """
-    order, heard = _read_order()
-    settings = Settings.model_validate_json(order.settings)
-    log.configure(settings.log.level, settings.log.format, process=order.slot)
+    config, heard = _read_config()
+    settings = Settings.model_validate_json(config.settings)
+    log.configure(settings.log.level, settings.log.format, process=config.slot)
     try:
-        uvloop.run(_live(role, order, settings, heard, beat, bound))
+        uvloop.run(_run(role, config, settings, heard, beat, bound))
     except BoathookError as error:
         log.get_logger("server").error("child_failed", error=str(error))
         return 1
@@ -48,32 +48,40 @@ def run_child(role: str, beat: int, bound: int = -1) -> int:
     return 0
 
 
-def _read_order() -> tuple[Order, bytes]:
+def _read_config() -> tuple[ChildConfig, bytes]:
     """Return the order, and what was said right behind it."""
     data = b""
-    while b"\n" not in data and (piece := os.read(0, _MOST_AT_ONCE)):
+    while b"\n" not in data and (piece := os.read(0, _MAX_READ_BYTES)):
         data += piece
     line, _, rest = data.partition(b"\n")
-    return msgspec.json.decode(line, type=Order), rest
+    return msgspec.json.decode(line, type=ChildConfig), rest
 
 
-async def _live(role: str, order: Order, settings: Settings, heard: bytes, beat: int, bound: int) -> None:
+async def _run(role: str, config: ChildConfig, settings: Settings, heard: bytes, beat: int, bound: int) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     prepared = asyncio.Event()
-    _hear_supervisor(loop, stop, prepared, heard)
-    life = Life(order, settings, stop, lambda: _tell(beat, BEAT), lambda: _tell(beat, READY), prepared, bound)
-    snapshot = SnapshotFile(settings.server.data_dir, order.slot)
-    snapshot.continue_from_last()
-    chores = [asyncio.create_task(snapshot.keep_writing()), asyncio.create_task(_keep_beating(life.beat))]
-    if _is_reporter(role, order.slot, settings.server.roles):
-        from boathook.dispatch.alarms.service import run_reporter
+    _watch_supervisor(loop, stop, prepared, heard)
+    context = ProcessContext(
+        config,
+        settings,
+        stop,
+        lambda: _write_to_supervisor(beat, HEARTBEAT),
+        lambda: _write_to_supervisor(beat, READY),
+        prepared,
+        bound,
+    )
+    snapshot = SnapshotFile(settings.server.data_dir, config.slot)
+    snapshot.restore()
+    chores = [asyncio.create_task(snapshot.run()), asyncio.create_task(_send_heartbeats(context.beat))]
+    if _is_reporter(role, config.slot, settings.server.roles):
+        from boathook.alerts.service import run_metric_publisher
 
-        chores.append(asyncio.create_task(run_reporter(settings, order.slot)))
+        chores.append(asyncio.create_task(run_metric_publisher(settings, config.slot)))
     try:
-        with traced(settings, order.slot):
-            await _play(role, life)
+        with traced(settings, config.slot):
+            await _run_role(role, context)
     finally:
         for chore in chores:
             chore.cancel()
@@ -86,92 +94,92 @@ def _is_reporter(role: str, slot: str, roles: Sequence[str]) -> bool:
     return role == chosen and slot.endswith(f"{chosen}-0")
 
 
-async def _play(role: str, life: Life) -> None:
+async def _run_role(role: str, context: ProcessContext) -> None:
     match role:
         case "gateway":
             from boathook.server.gateway import run_gateway
 
-            await run_gateway(life)
+            await run_gateway(context)
         case "worker" | "suspects":
-            await _handle(life, only_suspects=role == "suspects")
+            await _run_worker_role(context, only_suspects=role == "suspects")
         case "sender":
-            await _send(life)
+            await _run_sender_role(context)
         case "keeper":
-            await _keep(life)
+            await _run_keeper_role(context)
         case _:
             raise ValueError(f"there is no role {role!r}")
 
 
-async def _handle(life: Life, *, only_suspects: bool) -> None:
-    from boathook.dispatch.worker import Stuck, run_worker
-    from boathook.inbound.inline import inline_sources
+async def _run_worker_role(context: ProcessContext, *, only_suspects: bool) -> None:
+    from boathook.delivery.worker import HandlerStuck, run_worker
+    from boathook.ingest.reply_waiter import inline_sources
     from boathook.server.loading import bound, load_hooks
 
-    life.ready()
-    hooks = load_hooks(life.settings)
+    context.ready()
+    hooks = load_hooks(context.settings)
     try:
-        async with bound(life.settings, hooks, History(life.settings.server.data_dir, life.order.slot)):
-            end_start()
+        async with bound(context.settings, hooks, MetricHistory(context.settings.server.data_dir, context.config.slot)):
+            finish_startup()
             await run_worker(
-                life.settings,
+                context.settings,
                 hooks,
-                worker_id=life.order.worker_id,
+                worker_id=context.config.worker_id,
                 only_suspects=only_suspects,
-                inline=inline_sources(life.settings),
-                stop=life.stop,
-                beat=life.beat,
-                predecessors=life.order.predecessors,
+                inline=inline_sources(context.settings),
+                stop=context.stop,
+                beat=context.beat,
+                predecessors=context.config.predecessors,
             )
-    except Stuck as error:
+    except HandlerStuck as error:
         # A thread that cannot be stopped would keep the interpreter from ending.
         log.get_logger("server").error("worker_stuck", error=str(error))
         log.flush()
         os._exit(1)
 
 
-async def _keep(life: Life) -> None:
-    from boathook.dispatch.keeper import run_keeper
+async def _run_keeper_role(context: ProcessContext) -> None:
+    from boathook.delivery.keeper import run_keeper
     from boathook.server.loading import bound, load_hooks
 
-    life.ready()
-    hooks = load_hooks(life.settings)
-    history = History(life.settings.server.data_dir, life.order.slot)
-    sampling = asyncio.create_task(history.keep_sampling())  # apps' chores look at the last minute
+    context.ready()
+    hooks = load_hooks(context.settings)
+    history = MetricHistory(context.settings.server.data_dir, context.config.slot)
+    sampling = asyncio.create_task(history.run())  # apps' chores look at the last minute
     try:
-        async with bound(life.settings, hooks, history):
-            end_start()
-            await run_keeper(life.settings, hooks=hooks, stop=life.stop, beat=life.beat)
+        async with bound(context.settings, hooks, history):
+            finish_startup()
+            await run_keeper(context.settings, hooks=hooks, stop=context.stop, beat=context.beat)
     finally:
         sampling.cancel()
 
 
-async def _send(life: Life) -> None:
-    from boathook.dispatch.sender import run_sender
+async def _run_sender_role(context: ProcessContext) -> None:
+    from boathook.delivery.sender import run_sender
 
-    life.ready()
-    end_start()
+    context.ready()
+    finish_startup()
     await run_sender(
-        life.settings,
-        sender_id=life.order.worker_id,
-        stop=life.stop,
-        beat=life.beat,
-        predecessors=life.order.predecessors,
+        context.settings,
+        sender_id=context.config.worker_id,
+        stop=context.stop,
+        beat=context.beat,
+        predecessors=context.config.predecessors,
     )
 
 
-async def _keep_beating(beat: Callable[[], None]) -> None:
+async def _send_heartbeats(beat: Callable[[], None]) -> None:
     while True:
         beat()
-        await asyncio.sleep(_BEAT_S)
+        await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 
 
-def _tell(descriptor: int, what: bytes) -> None:
+def _write_to_supervisor(descriptor: int, what: bytes) -> None:
     # A full pipe means that the supervisor is slow, a broken one that it is gone; standard input tells the latter.
     with contextlib.suppress(OSError):
         os.write(descriptor, what)
 
 
-def _hear_supervisor(
+def _watch_supervisor(
     loop: asyncio.AbstractEventLoop, stop: asyncio.Event, prepared: asyncio.Event, heard: bytes
 ) -> None:
     """Hear that the ground is prepared, and end when standard input does, even if the event loop no longer turns."""

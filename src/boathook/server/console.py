@@ -12,15 +12,15 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
-from boathook.domain.errors import BoathookError, JournalUnavailable
-from boathook.inbound.app import Asgi, Receive, Send
-from boathook.inbound.protocol import NoSocket
-from boathook.journal.announcer import Announcer
-from boathook.journal.database import Database
-from boathook.journal.moves import announce_due
-from boathook.server.proxies import seen_through_proxies
-from boathook.telemetry.exporters import History
-from boathook.telemetry.log import get_logger
+from boathook.db.database import Database
+from boathook.db.delivery_commands import notify_due
+from boathook.db.due_notifier import DueNotifier
+from boathook.domain.errors import BoathookError, DatabaseUnavailable
+from boathook.http.asgi import Asgi, Receive, Send
+from boathook.http.connection import WebSocketRefusal
+from boathook.observability.exporters import MetricHistory
+from boathook.observability.log import get_logger
+from boathook.server.proxies import apply_forwarded_headers
 
 if TYPE_CHECKING:
     from boathook.server.mounts import Mounts
@@ -32,7 +32,7 @@ _PREFIX: Final = "/api/"
 _PAGES: Final = ("/console", "/portal")
 _API: Final = "/api/v1/"
 _UNAVAILABLE: Final = b'{"code":"unavailable","detail":"this is not available yet, try again later"}'
-_GUARDS: Final = (
+_SECURITY_HEADERS: Final = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
 )
@@ -49,7 +49,7 @@ _LOG = get_logger("server")
 class Console:
     """Answers every path that nobody else of a gateway does."""
 
-    def __init__(self, settings: Settings, history: History) -> None:
+    def __init__(self, settings: Settings, history: MetricHistory) -> None:
         self._settings = settings
         self._history = history
         self._api: Asgi | None = None
@@ -60,7 +60,7 @@ class Console:
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._has_failed = False
-        self.settled = asyncio.Event()
+        self.startup_done = asyncio.Event()
         """Set once everything answers, or will not."""
 
     @property
@@ -78,7 +78,7 @@ class Console:
         """Begin to bring everything up."""
         self._task = asyncio.create_task(self._open(), name="console:open")
 
-    def hurry(self) -> None:
+    def begin_shutdown(self) -> None:
         """End the answers that have no end of their own, as the gateway is about to stop."""
         self._closing.set()
 
@@ -102,24 +102,24 @@ class Console:
         else:
             gc.freeze()
             _LOG.debug("console_ready")
-        self.settled.set()
+        self.startup_done.set()
 
     async def _open_all(self) -> None:
         build = await asyncio.to_thread(_prepare, self._settings, self._history, self._closing)
-        database = await self._reach()
+        database = await self._connect()
         self._stack.push_async_callback(database.close)
         await self._open_api(build, database)
         if self._has_apps:
             opened = await asyncio.to_thread(_prepare_mounts, self._settings, self._history)
             self._mounts = await self._stack.enter_async_context(opened(database))
 
-    async def _open_api(self, build: "Build", database: Database) -> None:
-        announcer = Announcer(functools.partial(announce_due, database))
+    async def _open_api(self, build: "AppBuilder", database: Database) -> None:
+        announcer = DueNotifier(functools.partial(notify_due, database))
         announcing = asyncio.create_task(announcer.run(), name="console:announce")
         self._stack.callback(announcing.cancel)
-        self._api, self._pages = await asyncio.to_thread(build, database, announcer.ring)
+        self._api, self._pages = await asyncio.to_thread(build, database, announcer.notify)
 
-    async def _reach(self) -> Database:
+    async def _connect(self) -> Database:
         database = self._settings.database
         while True:
             try:
@@ -132,7 +132,7 @@ class Console:
                     is_reset=False,
                     allow_unsafe=database.allow_unsafe,
                 )
-            except JournalUnavailable:
+            except DatabaseUnavailable:
                 await asyncio.sleep(_RETRY_S)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -143,15 +143,15 @@ class Console:
             await door(scope, receive, send)
         elif path.startswith(_PAGES) and self._is_page(path):
             if self._pages is None:
-                await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"), *_GUARDS)
+                await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"), *_SECURITY_HEADERS)
             else:
-                await self._pages(seen_through_proxies(scope, self._settings.server.trusted_proxies), receive, send)
+                await self._pages(apply_forwarded_headers(scope, self._settings.server.trusted_proxies), receive, send)
         elif path.startswith(_PREFIX) and self._api is not None and not self._may_be_mounted(path):
             await self._api(scope, receive, send)
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
             await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"))
         elif path == "/" and scope["method"] in {"GET", "HEAD"}:
-            await _answer(send, 302, b"{}", (b"location", _PAGES[0].encode()), *_GUARDS)
+            await _answer(send, 302, b"{}", (b"location", _PAGES[0].encode()), *_SECURITY_HEADERS)
         else:
             await _answer(send, 404, _NO_INGEST if path.startswith(_INGEST) else _NOT_FOUND)
 
@@ -163,30 +163,30 @@ class Console:
         """Return whether nobody knows yet whether an app has this path."""
         return self._has_apps and self._mounts is None and not path.startswith(_API)
 
-    def socket_at(self, path: str) -> Asgi | NoSocket:
+    def websocket_app(self, path: str) -> Asgi | WebSocketRefusal:
         """Return who takes WebSockets at *path*."""
         if self._may_be_mounted(path):
-            return NoSocket.LATER
+            return WebSocketRefusal.NOT_READY
         door = None if self._mounts is None else self._mounts.at(path)
-        return door or NoSocket.NOBODY
+        return door or WebSocketRefusal.NO_HANDLER
 
 
-Build = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
+AppBuilder = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
 
 
-def _prepare(settings: Settings, history: History, closing: asyncio.Event) -> Build:
+def _prepare(settings: Settings, history: MetricHistory, closing: asyncio.Event) -> AppBuilder:
     """Return what builds the API and the operators' pages."""
-    from boathook.admin.api import build_api
-    from boathook.admin.console import build_console
-    from boathook.admin.desk import Desk
-    from boathook.handlers.outbox import Outbox, memory_days
-    from boathook.journal.vault import open_vault
+    from boathook.api import build_api
+    from boathook.console import build_console
+    from boathook.db.secret_box import open_secret_box
+    from boathook.handlers.outbox import Outbox, message_dedup_days
+    from boathook.service.unit_of_work import AppContext
 
-    vault, outbox = open_vault(settings), Outbox(memory_days=memory_days(settings.retention))
+    secret_box, outbox = open_secret_box(settings), Outbox(memory_days=message_dedup_days(settings.retention))
 
-    def build(database: Database, rouse: Callable[[], None]) -> tuple[Asgi, Asgi]:
-        desk = Desk(settings, database, vault, outbox, rouse, closing)
-        api, console = build_api(desk), build_console(desk, history)
+    def build(database: Database, notify_due: Callable[[], None]) -> tuple[Asgi, Asgi]:
+        app_context = AppContext(settings, database, secret_box, outbox, notify_due, closing)
+        api, console = build_api(app_context), build_console(app_context, history)
         console.warm()
         return api, console
 
@@ -194,7 +194,7 @@ def _prepare(settings: Settings, history: History, closing: asyncio.Event) -> Bu
 
 
 def _prepare_mounts(
-    settings: Settings, history: History
+    settings: Settings, history: MetricHistory
 ) -> "Callable[[Database], AbstractAsyncContextManager[Mounts]]":
     """Import the apps and what serves them, and return what opens their mounts. Raises ConfigError."""
     from boathook.server.loading import bound, load_hooks

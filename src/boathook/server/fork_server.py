@@ -25,34 +25,34 @@ _MODULES: Final = {
     "gateway": ("boathook.server.gateway",),
     # What these import only where they need it is here too: else the first request would, in the event loop.
     "console": (
-        "boathook.admin.api",
-        "boathook.admin.console",
-        "boathook.admin.platform",
-        "boathook.inbound.proving.asymmetric",
-        "boathook.inbound.proving.jwt",
-        "boathook.inbound.schemas",
-        "boathook.inbound.sockets",
+        "boathook.api",
+        "boathook.console",
+        "boathook.service.app_platform",
+        "boathook.verification.asymmetric",
+        "boathook.verification.jwt",
+        "boathook.verification.json_schema",
+        "boathook.http.websocket",
         "boathook.server.mounts",
     ),
-    "worker": ("boathook.dispatch.sender", "boathook.dispatch.worker"),
-    "keeper": ("boathook.dispatch.alarms.service", "boathook.dispatch.keeper"),
+    "worker": ("boathook.delivery.sender", "boathook.delivery.worker"),
+    "keeper": ("boathook.alerts.service", "boathook.delivery.keeper"),
 }
 """What the children of each role in `server.roles` import. User code is imported by children alone."""
-_FOR_ALL: Final = ("boathook.server.child", "boathook.server.loading")
+_SHARED_MODULES: Final = ("boathook.server.child", "boathook.server.loading")
 _MAX_MESSAGE: Final = 4_096
 _MAX_DESCRIPTORS: Final = 8
-_OURS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HANDLED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a terminal or service manager may send to all processes; the supervisor decides what they mean."""
 
 
-class Start(msgspec.Struct, tag="start"):
+class StartRequest(msgspec.Struct, tag="start"):
     """Asks for a child; its standard input, its heartbeat and maybe the listening socket come along as descriptors."""
 
     role: str
     slot: str
 
 
-class Signal(msgspec.Struct, tag="signal"):
+class SignalRequest(msgspec.Struct, tag="signal"):
     """Asks for a signal to a child. The fork server sends it, as it knows which process ids are still the child's."""
 
     pid: int
@@ -60,7 +60,7 @@ class Signal(msgspec.Struct, tag="signal"):
 
 
 class Started(msgspec.Struct, tag="started"):
-    """Answers `Start`: the process id, or the errno of a fork that failed."""
+    """Answers `StartRequest`: the process id, or the errno of a fork that failed."""
 
     pid: int = 0
     error: int = 0
@@ -74,7 +74,7 @@ class Ended(msgspec.Struct, tag="ended"):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_request = msgspec.json.Decoder(Start | Signal).decode
+_decode_request = msgspec.json.Decoder(StartRequest | SignalRequest).decode
 _decode_answer = msgspec.json.Decoder(Started | Ended).decode
 
 
@@ -95,7 +95,7 @@ class Process:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens if the process has ended."""
         if self.returncode is None:
-            self._server.ask(Signal(self.pid, number))
+            self._server.send_request(SignalRequest(self.pid, number))
 
 
 class ForkServer:
@@ -126,7 +126,7 @@ class ForkServer:
 
     def attach(self) -> None:
         """Begin to hear what it answers in the running event loop."""
-        asyncio.get_running_loop().add_reader(self._connection, self._hear)
+        asyncio.get_running_loop().add_reader(self._connection, self._on_message)
 
     async def spawn(self, role: str, slot: str, descriptors: Sequence[int]) -> Process:
         """Start a child of *role* that has these descriptors: standard input, heartbeat and maybe the listening socket.
@@ -138,19 +138,19 @@ class ForkServer:
             raise OSError("the fork server has ended")
         started: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
         self._starting.append(started)
-        self.ask(Start(role, slot), descriptors)
+        self.send_request(StartRequest(role, slot), descriptors)
         return await started
 
-    def ask(self, request: Start | Signal, descriptors: Sequence[int] = ()) -> None:
+    def send_request(self, request: StartRequest | SignalRequest, descriptors: Sequence[int] = ()) -> None:
         """Send a request."""
         files = array.array("i", descriptors)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)] if descriptors else []
         try:
             self._connection.sendmsg([_encode(request)], ancillary)
         except OSError:
-            self._lose()
+            self._mark_ended()
 
-    def _hear(self) -> None:
+    def _on_message(self) -> None:
         try:
             message = self._connection.recv(_MAX_MESSAGE)
         except BlockingIOError:
@@ -158,7 +158,7 @@ class ForkServer:
         except OSError:
             message = b""
         if not message:
-            self._lose()
+            self._mark_ended()
             return
         match _decode_answer(message):
             case Started(pid, error):
@@ -178,7 +178,7 @@ class ForkServer:
         else:
             started.set_result(process)
 
-    def _lose(self) -> None:
+    def _mark_ended(self) -> None:
         if self.has_ended:
             return
         self.has_ended = True
@@ -199,7 +199,7 @@ def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
     # Ctrl-C on a terminal goes to its foreground group; children hear of it from the supervisor.
     os.setpgid(0, 0)
     setproctitle.setproctitle("boathook: fork server")
-    for number in _OURS:
+    for number in _HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # collecting while everything is imported finds nothing; a child turns it on, see server/collector
     import_modules(roles)
@@ -210,7 +210,7 @@ def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     running: set[int] = set()
-    start: Start | None = None
+    start: StartRequest | None = None
     descriptors: list[int] = []
     while start is None:
         readable, _, _ = select.select([connection.fileno(), awake], [], [])
@@ -231,7 +231,7 @@ def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
 
 def import_modules(roles: Iterable[str]) -> None:
     """Import what the children of these roles need."""
-    for module in (*_FOR_ALL, *(module for role in roles for module in _MODULES[role])):
+    for module in (*_SHARED_MODULES, *(module for role in roles for module in _MODULES[role])):
         import_module(module)
 
 
@@ -248,15 +248,17 @@ def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     return message, list(descriptors)
 
 
-def _answer(connection: socket.socket, message: bytes, descriptors: Sequence[int], running: set[int]) -> Start | None:
+def _answer(
+    connection: socket.socket, message: bytes, descriptors: Sequence[int], running: set[int]
+) -> StartRequest | None:
     """Do what is asked; in the new child, return what asked for it."""
-    request: Start | Signal = _decode_request(message)
-    if isinstance(request, Signal):
+    request: StartRequest | SignalRequest = _decode_request(message)
+    if isinstance(request, SignalRequest):
         if request.pid in running:
             os.kill(request.pid, request.number)
         return None
     # A signal that comes before the child has put its handlers back must wait until it has.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
     try:
         pid = os.fork()
     except OSError as error:
@@ -266,7 +268,7 @@ def _answer(connection: socket.socket, message: bytes, descriptors: Sequence[int
             return request
         running.add(pid)
         _send(connection, Started(pid))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
     for descriptor in descriptors:
         os.close(descriptor)
     return None
@@ -288,7 +290,7 @@ def _send(connection: socket.socket, answer: Started | Ended) -> None:
         os._exit(0)  # the supervisor is gone; children learn it from their standard input
 
 
-def _become_child(start: Start, descriptors: Sequence[int]) -> NoReturn:
+def _become_child(start: StartRequest, descriptors: Sequence[int]) -> NoReturn:
     from boathook.server.child import run_child
 
     os.setpgid(0, 0)
@@ -298,5 +300,5 @@ def _become_child(start: Start, descriptors: Sequence[int]) -> NoReturn:
     os.close(standard_input)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _OURS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
     sys.exit(run_child(start.role, beat, *bound))

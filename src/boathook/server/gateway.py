@@ -11,77 +11,80 @@ from uuid import UUID
 
 from boathook.config import Settings
 from boathook.config.tables import SpoolSettings
-from boathook.domain.errors import JournalError, JournalUnavailable
+from boathook.db import rejections, replies, source_secrets
+from boathook.db.database import Database, check_safety
+from boathook.db.delivery_commands import notify_due
+from boathook.db.events import EventStore
+from boathook.db.migrations import list_pending
+from boathook.db.route_registry import read_router
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent, Receipt
-from boathook.inbound.added import AddedSecrets
-from boathook.inbound.app import Asgi, IngestApp, Receive, Send
-from boathook.inbound.arrival import Arrivals
-from boathook.inbound.captured import CapturedSecrets
-from boathook.inbound.errands import Errands
-from boathook.inbound.gates import Gate, compile_gates, dedup_days_of
-from boathook.inbound.inline import WaitingRoom
-from boathook.inbound.intake import Intake
-from boathook.inbound.limits import Connections, Rate
-from boathook.inbound.listener import Listener
-from boathook.inbound.probes import Probes
-from boathook.inbound.protocol import House, NoSocket, Sockets
-from boathook.inbound.quarantine import Quarantine
-from boathook.inbound.records import UNROUTED
-from boathook.inbound.rotating import Rotation
-from boathook.inbound.traced import TracedApp, TracedIntake
-from boathook.journal import rejections, replies, source_secrets
-from boathook.journal.database import Database, check_safety
-from boathook.journal.events import EventStore
-from boathook.journal.migrations import pending
-from boathook.journal.moves import announce_due
-from boathook.journal.registry import read_router
-from boathook.outbound.fetch import Fetcher
-from boathook.server import collector
+from boathook.http.asgi import Asgi, Receive, Send
+from boathook.http.connection import ConnectionRegistry, WebSocketRefusal, WebSocketRouter
+from boathook.http.limits import ConnectionLimiter, RateLimiter
+from boathook.http.listener import Listener
+from boathook.http_client.fetch import Fetcher
+from boathook.ingest.app import IngestApp
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.handshake_secrets import HandshakeSecrets
+from boathook.ingest.health import HealthEndpoints
+from boathook.ingest.intake import Intake
+from boathook.ingest.quarantine import Quarantine
+from boathook.ingest.reply_waiter import ReplyWaiter
+from boathook.ingest.secret_reloader import SecretReloader
+from boathook.ingest.secrets_cache import SecretsCache
+from boathook.ingest.sources import CompiledSource, compile_sources, dedup_days_by_source
+from boathook.ingest.spool_records import UNROUTED
+from boathook.ingest.tracing import TracedApp, TracedIntake
+from boathook.ingest.verification_io import VerificationIO
+from boathook.observability import meters, tracing
+from boathook.observability.exporters import MetricHistory
+from boathook.observability.log import get_logger
+from boathook.server import gc_tuning
+from boathook.server.child_config import ProcessContext
 from boathook.server.console import Console
-from boathook.server.order import Life
-from boathook.spool.shelf import Bounds
+from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
-from boathook.telemetry import emit, tracing
-from boathook.telemetry.exporters import History
-from boathook.telemetry.log import get_logger
 
 _RETRY_S: Final = 0.5
 _SAMPLE_S: Final = 1.0
-_SETTLED_WITHIN_S: Final = 60.0
+_CONSOLE_START_TIMEOUT_S: Final = 60.0
 """How long a service manager waits for the API and the console of a gateway that takes events in already."""
-_FILES_BESIDES: Final = 256
+_RESERVED_FILES: Final = 256
 """Open files a gateway needs besides its clients' connections."""
-_WAITED_FOR: Final = 0.8
+_REPLY_WAIT_SHARE: Final = 0.8
 """Share of the time for stopping that senders may go on waiting for a handler."""
 _LOG = get_logger("server")
 
 
-async def run_gateway(life: Life) -> None:
+async def run_gateway(context: ProcessContext) -> None:
     """Serve the supervisor's socket until told to stop, then drain."""
-    settings = life.settings
-    added = AddedSecrets(settings)
-    gates = compile_gates(settings, added)
+    settings = context.settings
+    added = SecretsCache(settings)
+    compiled_sources = compile_sources(settings, added)
     limits, server = settings.limits, settings.server
-    history = History(server.data_dir, life.order.slot)
-    connections = Connections(affordable(limits.max_connections), limits.max_connections_per_client)
+    history = MetricHistory(server.data_dir, context.config.slot)
+    connections = ConnectionLimiter(limit_connections(limits.max_connections), limits.max_connections_per_client)
     console = Console(settings, history) if "console" in server.roles else None
-    house = House(_answer_503, limits, connections, server.trusted_proxies, _sockets(gates, console))
-    desk = _Desk(settings, gates, added, house, history, console, life.prepared)
-    listener = Listener(house)
+    registry = ConnectionRegistry(
+        _answer_503, limits, connections, server.trusted_proxies, _sockets(compiled_sources, console)
+    )
+    desk = _GatewayRuntime(settings, compiled_sources, added, registry, history, console, context.prepared)
+    listener = Listener(registry)
     async with desk:
-        await listener.start(socket.socket(fileno=life.bound))
-        learning = asyncio.create_task(_learn_metrics(settings)) if console is None else None
+        await listener.start(socket.socket(fileno=context.bound))
+        learning = asyncio.create_task(_register_app_metrics(settings)) if console is None else None
         if console is not None:
             console.open()
-        telling = asyncio.create_task(_tell_ready(life, console if desk.has_reached else None))
-        sampling = asyncio.create_task(history.keep_sampling())
-        collector.calm()
+        telling = asyncio.create_task(_report_ready(context, console if desk.is_connected else None))
+        sampling = asyncio.create_task(history.run())
+        gc_tuning.tune_for_latency()
         try:
-            await life.stop.wait()
-            desk.hurry(settings.server.drain_s * _WAITED_FOR)
+            await context.stop.wait()
+            desk.begin_shutdown(settings.server.drain_s * _REPLY_WAIT_SHARE)
             if console is not None:
-                console.hurry()
+                console.begin_shutdown()
             await _drain(listener, settings)
         finally:
             sampling.cancel()
@@ -92,34 +95,34 @@ async def run_gateway(life: Life) -> None:
                 await console.close()
 
 
-def affordable(max_connections: int) -> int:
+def limit_connections(max_connections: int) -> int:
     """Return how many connections the limit of open files allows, which is raised as far as the system lets us.
 
     Past that limit no connection is accepted at all, so none could take an idle one's place.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = max_connections + _FILES_BESIDES
+    needed = max_connections + _RESERVED_FILES
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return max_connections
     allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         soft = allowed
-    connections = max(1, min(max_connections, soft - min(_FILES_BESIDES, soft // 2)))
+    connections = max(1, min(max_connections, soft - min(_RESERVED_FILES, soft // 2)))
     if connections < max_connections:
         _LOG.warning("few_open_files", allowed=soft, connections=connections, fix=f"ulimit -n {needed}")
     return connections
 
 
-async def _tell_ready(life: Life, console: Console | None) -> None:
+async def _report_ready(context: ProcessContext, console: Console | None) -> None:
     """Tell that this process is ready, once its API and console are; those wait for PostgreSQL, this does not."""
     with contextlib.suppress(TimeoutError):
         if console is not None:
-            await asyncio.wait_for(console.settled.wait(), _SETTLED_WITHIN_S)
-    life.ready()
+            await asyncio.wait_for(console.startup_done.wait(), _CONSOLE_START_TIMEOUT_S)
+    context.ready()
 
 
-async def _learn_metrics(settings: Settings) -> None:
+async def _register_app_metrics(settings: Settings) -> None:
     """Load the apps where no console does, as /metrics shows what theirs have counted in any process."""
     if settings.apps.load or settings.server.app:
         from boathook.server.loading import bind, load_hooks
@@ -127,11 +130,13 @@ async def _learn_metrics(settings: Settings) -> None:
         await asyncio.to_thread(lambda: bind(settings, load_hooks(settings)))
 
 
-def _sockets(gates: Mapping[str, Gate], console: Console | None) -> Sockets:
+def _sockets(compiled_sources: Mapping[str, CompiledSource], console: Console | None) -> WebSocketRouter:
     """Say who takes WebSockets at a path: nobody where a source listens."""
 
-    def at(path: str) -> Asgi | NoSocket:
-        return NoSocket.NOBODY if console is None or path in gates else console.socket_at(path)
+    def at(path: str) -> Asgi | WebSocketRefusal:
+        return (
+            WebSocketRefusal.NO_HANDLER if console is None or path in compiled_sources else console.websocket_app(path)
+        )
 
     return at
 
@@ -142,7 +147,7 @@ async def _drain(listener: Listener, settings: Settings) -> None:
     _LOG.info("gateway_drained", is_clean=is_clean, seconds=round(time.monotonic() - started, 3))
 
 
-class _Journal:
+class _GatewayDatabase:
     """PostgreSQL as a gateway knows it: tried again and again until it is reached, and kept from then on.
 
     Nothing is brought there before the routes of the handlers are known: they would never get it.
@@ -153,49 +158,51 @@ class _Journal:
         self._prepared = prepared
         self._store: EventStore | None = None
         self.database: Database | None = None
-        self.reached = asyncio.Event()
+        self.connected = asyncio.Event()
 
-    def there(self) -> Database:
-        """Return the connections. Raises JournalUnavailable where there are none yet."""
+    def require_database(self) -> Database:
+        """Return the connections. Raises DatabaseUnavailable where there are none yet."""
         if self.database is None:
-            raise JournalUnavailable("PostgreSQL has not been reached yet")
+            raise DatabaseUnavailable("PostgreSQL has not been reached yet")
         return self.database
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
-        """See `boathook.journal.events.EventStore.append`."""
+        """See `boathook.db.events.EventStore.append`."""
         if self._store is None:
-            raise JournalUnavailable("PostgreSQL has not been reached yet")
-        self.there().require_safety()
+            raise DatabaseUnavailable("PostgreSQL has not been reached yet")
+        self.require_database().require_safety()
         return await self._store.append(batch, within_s=within_s)
 
     async def announce(self) -> None:
         """Tell workers and senders that something is due."""
-        await announce_due(self.there())
+        await notify_due(self.require_database())
 
     async def keep(self, batch: Sequence[rejections.NewRejection]) -> None:
         """Store rejections."""
-        await rejections.insert(self.there(), batch)
+        await rejections.insert(self.require_database(), batch)
 
-    async def find(self, event_ids: Sequence[UUID]) -> list[replies.Answered]:
+    async def find(self, event_ids: Sequence[UUID]) -> list[replies.ReplyStatus]:
         """Return what handlers have answered to these events."""
-        return await replies.find(self.there(), event_ids)
+        return await replies.find(self.require_database(), event_ids)
 
     async def read_secrets(self) -> tuple[source_secrets.SourceSecret, ...]:
         """Read the secrets that operators have added to sources."""
-        return await source_secrets.list_all(self.there(), within_s=self._settings.database.statement_timeout_s)
+        return await source_secrets.list_all(
+            self.require_database(), within_s=self._settings.database.statement_timeout_s
+        )
 
     async def read_router(self) -> Router:
         """Read the routes and compile them, in no more time than an event may wait for that."""
-        return await read_router(self.there(), within_s=self._settings.spool.after_s)
+        return await read_router(self.require_database(), within_s=self._settings.spool.after_s)
 
-    async def keep_reaching(self) -> None:
+    async def keep_connecting(self) -> None:
         """Connect once the ground is prepared, trying until that works."""
         await self._prepared.wait()
         is_told = False
-        while not self.reached.is_set():
+        while not self.connected.is_set():
             try:
-                await self._reach()
-            except JournalError as error:
+                await self._connect()
+            except DatabaseError as error:
                 if not is_told:
                     _LOG.warning("journal_unavailable", error=str(error), note="trying again until it is back")
                     is_told = True
@@ -204,7 +211,7 @@ class _Journal:
                 _LOG.error("journal_not_reached", exc_info=error)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _reach(self) -> None:
+    async def _connect(self) -> None:
         settings = self._settings
         database = await Database.open(
             settings.database_url(),
@@ -218,16 +225,16 @@ class _Journal:
         )
         try:
             await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
-            if missing := await pending(database):
-                raise JournalUnavailable(f"the schema lacks {', '.join(missing)}")
+            if missing := await list_pending(database):
+                raise DatabaseUnavailable(f"the schema lacks {', '.join(missing)}")
         except BaseException:
             await database.close()
             raise
         self.database = database
         self._store = EventStore(
-            database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_of(settings)
+            database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings)
         )
-        self.reached.set()
+        self.connected.set()
 
     async def close(self) -> None:
         """Give the connections back."""
@@ -235,108 +242,108 @@ class _Journal:
             await self.database.close()
 
 
-class _Desk:
+class _GatewayRuntime:
     """What takes events in: it opens once PostgreSQL is there, or once it is known that the spool must do for now."""
 
     def __init__(
         self,
         settings: Settings,
-        gates: Mapping[str, Gate],
-        added: AddedSecrets,
-        house: House,
-        history: History,
+        compiled_sources: Mapping[str, CompiledSource],
+        added: SecretsCache,
+        registry: ConnectionRegistry,
+        history: MetricHistory,
         console: Console | None,
         prepared: asyncio.Event,
     ) -> None:
         self._settings = settings
-        self._journal = _Journal(settings, prepared)
+        self._journal = _GatewayDatabase(settings, prepared)
         self._chores: list[asyncio.Task[None]] = []
         spool, database, retention, limits = settings.spool, settings.database, settings.retention, settings.limits
-        arrivals = Arrivals(Router((), UNROUTED), self._journal.read_router)
+        event_builder = EventBuilder(Router((), UNROUTED), self._journal.read_router)
         self._intake = Intake(
             self._journal,
             announce=self._journal.announce,
-            route=arrivals.route_again,
-            spool=Spool.at(settings.server.data_dir / "spool", _bounds(spool)) if spool.enabled else None,
+            route=event_builder.reroute,
+            spool=Spool.at(settings.server.data_dir / "spool", _spool_limits(spool)) if spool.enabled else None,
             within_s=spool.after_s,
             lanes=database.intake_connections,
             batch=database.intake_batch,
             queue=database.intake_queue,
         )
         self._quarantine = Quarantine(self._journal.keep, per_second=retention.rejections_rate)
-        self._rotation = Rotation(settings, gates.values(), added, self._journal.read_secrets)
-        self._waiting_room = None
-        if any(gate.inline for gate in gates.values()):
-            self._waiting_room = WaitingRoom(self._journal.find, places=limits.max_waiting)
+        self._rotation = SecretReloader(settings, compiled_sources.values(), added, self._journal.read_secrets)
+        self._reply_waiter = None
+        if any(compiled.inline for compiled in compiled_sources.values()):
+            self._reply_waiter = ReplyWaiter(self._journal.find, max_waiting=limits.max_waiting)
         self._fetcher = Fetcher(settings.outbound.allow)
         tracer = tracing.current()
         app = IngestApp(
-            gates,
+            compiled_sources,
             self._intake if tracer is None else TracedIntake(self._intake),
-            arrivals,
+            event_builder,
             quarantine=self._quarantine,
-            others=Probes(
+            others=HealthEndpoints(
                 history,
-                is_draining=lambda: house.is_draining,
+                is_draining=lambda: registry.is_draining,
                 database=lambda: self._journal.database,
                 intake=self._intake,
-                gates=gates.values(),
-                arrivals=arrivals,
+                compiled_sources=compiled_sources.values(),
+                event_builder=event_builder,
                 fallback=_answer_503 if console is None else console,
-                connections=house.connections,
+                connections=registry.connections,
                 console_problem=lambda: None if console is None else console.problem,
             ),
-            client_rate=Rate(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
+            client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
             trusted_proxies=settings.server.trusted_proxies,
-            errands=Errands(self._fetcher.fetch, CapturedSecrets(settings.server.data_dir)),
-            waiting_room=self._waiting_room,
+            verification_io=VerificationIO(self._fetcher.fetch, HandshakeSecrets(settings.server.data_dir)),
+            reply_waiter=self._reply_waiter,
         )
-        house.app = app if tracer is None else TracedApp(app, tracer)
+        registry.app = app if tracer is None else TracedApp(app, tracer)
 
     async def __aenter__(self) -> Self:
-        reaching = asyncio.create_task(self._journal.keep_reaching(), name="journal:reach")
+        reaching = asyncio.create_task(self._journal.keep_connecting(), name="journal:reach")
         self._chores.append(reaching)
         await asyncio.wait([reaching], timeout=self._settings.spool.after_s)
-        if self._journal.reached.is_set():
+        if self._journal.connected.is_set():
             # Before the first request: what the disk tells of secrets may be older than a removal.
-            await self._rotation.make_sure()
-        await self._intake.start(is_away=not self._journal.reached.is_set())
+            await self._rotation.ensure_fresh()
+        await self._intake.start(is_away=not self._journal.connected.is_set())
         self._quarantine.start()
         self._chores.append(asyncio.create_task(self._sample()))
-        self._chores.append(asyncio.create_task(self._mind_gaps()))
+        self._chores.append(asyncio.create_task(self._watch_gaps()))
         self._chores.append(asyncio.create_task(self._rotation.run(), name="secrets:follow"))
-        self._chores.append(asyncio.create_task(self._hear_rotations()))
-        if self._waiting_room is not None:
-            self._chores.append(asyncio.create_task(self._hear_replies(self._waiting_room)))
-            self._chores.append(asyncio.create_task(self._waiting_room.run()))
+        self._chores.append(asyncio.create_task(self._listen_for_rotations()))
+        if self._reply_waiter is not None:
+            self._chores.append(asyncio.create_task(self._listen_for_replies(self._reply_waiter)))
+            self._chores.append(asyncio.create_task(self._reply_waiter.run()))
         return self
 
     @property
-    def has_reached(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether PostgreSQL has been reached."""
-        return self._journal.reached.is_set()
+        return self._journal.connected.is_set()
 
-    def hurry(self, within_s: float) -> None:
+    def begin_shutdown(self, within_s: float) -> None:
         """Keep no sender waiting for a handler longer than *within_s*."""
-        if self._waiting_room is not None:
-            self._waiting_room.close(within_s)
+        if self._reply_waiter is not None:
+            self._reply_waiter.close(within_s)
 
-    async def _hear_rotations(self) -> None:
-        await self._journal.reached.wait()
-        await self._journal.there().listen(source_secrets.CHANNEL, self._rotation.hear)
-        self._rotation.hear("")
+    async def _listen_for_rotations(self) -> None:
+        await self._journal.connected.wait()
+        await self._journal.require_database().listen(source_secrets.CHANNEL, self._rotation.on_notification)
+        self._rotation.on_notification("")
 
-    async def _hear_replies(self, room: WaitingRoom) -> None:
-        await self._journal.reached.wait()
-        await self._journal.there().listen(replies.CHANNEL, room.hear)
+    async def _listen_for_replies(self, room: ReplyWaiter) -> None:
+        await self._journal.connected.wait()
+        await self._journal.require_database().listen(replies.CHANNEL, room.on_notification)
 
-    async def _mind_gaps(self) -> None:
-        await self._journal.reached.wait()
-        self._journal.there().pulse.on_gap(self._intake.forget)
+    async def _watch_gaps(self) -> None:
+        await self._journal.connected.wait()
+        self._journal.require_database().monitor.on_reconnect(self._intake.clear_dedup_cache)
 
     async def _sample(self) -> None:
         while True:
-            emit.gauge("boathook_intake_queue", self._intake.waiting)
+            meters.gauge("boathook_intake_queue", self._intake.waiting)
             await asyncio.sleep(_SAMPLE_S)
 
     async def __aexit__(self, *_: object) -> None:
@@ -348,8 +355,8 @@ class _Desk:
         await self._journal.close()
 
 
-def _bounds(settings: SpoolSettings) -> Bounds:
-    return Bounds(
+def _spool_limits(settings: SpoolSettings) -> SpoolLimits:
+    return SpoolLimits(
         max_bytes=settings.max_bytes,
         segment_bytes=settings.segment_bytes,
         max_disk_used=settings.max_disk_used,

@@ -4,8 +4,8 @@ import asyncio
 from itertools import chain, repeat
 from typing import Any, Final
 
-from boathook.inbound.app import Asgi
-from boathook.telemetry.log import get_logger
+from boathook.http.asgi import Asgi
+from boathook.observability.log import get_logger
 
 _STOP_WITHIN_S: Final = 5.0
 _RETRY_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
@@ -34,7 +34,7 @@ class Lifespan:
 
     def open(self) -> None:
         """Begin to start the application."""
-        self._task = asyncio.create_task(self._live(), name="mount:lifespan")
+        self._task = asyncio.create_task(self._run_with_retry(), name="mount:lifespan")
 
     async def close(self) -> None:
         """Tell the application that it ends, and wait a little for it to have ended."""
@@ -46,7 +46,7 @@ class Lifespan:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _live(self) -> None:
+    async def _run_with_retry(self) -> None:
         for wait_s in chain(_RETRY_S, repeat(_RETRY_S[-1])):
             try:
                 await self._run()
@@ -64,7 +64,7 @@ class Lifespan:
         self._events.put_nowait({"type": "lifespan.startup"})
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
         try:
-            await self._app(scope, self._events.get, self._take)
+            await self._app(scope, self._events.get, self._on_message)
         except _NotStarted:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - so applications without a lifespan say so
@@ -72,7 +72,7 @@ class Lifespan:
                 _LOG.error("mount_lifespan_fault", exc_info=error)
         self.is_up = not self._is_closing
 
-    async def _take(self, message: dict[str, Any]) -> None:
+    async def _on_message(self, message: dict[str, Any]) -> None:
         match message["type"]:
             case "lifespan.startup.complete":
                 self.is_up = not self._is_closing

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, ValidationError
 
 from boathook.config import SECTIONS, Settings, SourceSettings
-from boathook.config.complaints import complain
-from boathook.config.reading import SOURCE_NAME
+from boathook.config.loader import SOURCE_NAME
+from boathook.config.validation_errors import describe_error
 from boathook.domain.errors import BoathookError, ConfigError
 
 if TYPE_CHECKING:
-    from boathook.admin.platform import AppPlatform, ServerUrl
-    from boathook.handlers.api import Boathook
+    from boathook.handlers.api import Boathook as Boathook  # noqa: PLC0414 - what is loaded
     from boathook.handlers.hooks import Hooks
-    from boathook.telemetry.exporters import History
+    from boathook.observability.exporters import MetricHistory
+    from boathook.service.app_platform import AppPlatform, ServerUrlFactory
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
-_TAKEN: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})
+_RESERVED_NAMES: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})
 """Names of our own tables and schemas."""
-_WHOLE: Final = ("sources", "migrations", "commands", "alarms")
+_APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alarms")
 """What only an app of `apps.load` may declare: commands need it, and would not import a user's handlers for it."""
 
 
@@ -56,7 +56,7 @@ def load_app(settings: Settings) -> "Boathook":
     if not colon or not module_name or not attribute:
         raise ConfigError(f'server.app: {name!r} must be "module:attribute", such as "shop.hooks:hook"')
     hook = _find("server.app", settings, module_name, attribute)
-    if declared := [what for what in _WHOLE if getattr(hook.manifest, what) is not None]:
+    if declared := [what for what in _APP_ONLY_DECLARATIONS if getattr(hook.manifest, what) is not None]:
         raise ConfigError(
             f"server.app: {name} declares {' and '.join(declared)}, which whole apps do:"
             f' call it hook, and write load = ["{module_name}"] under [apps] instead'
@@ -75,11 +75,11 @@ def load_apps(settings: Settings) -> "tuple[Boathook, ...]":
 
     hooks = {module: _find("apps.load", settings, module, "hook") for module in settings.apps.load}
     for module, hook in hooks.items():
-        if not _NAME.fullmatch(hook.name) or hook.name in _TAKEN:
+        if not _NAME.fullmatch(hook.name) or hook.name in _RESERVED_NAMES:
             raise ConfigError(
                 f"apps.load: {module} is called {hook.name!r}, but its table, its schema and its command are called so:"
                 " Boathook(name) needs a small letter, then small letters, digits and _,"
-                f" and none of {', '.join(sorted(_TAKEN))}"
+                f" and none of {', '.join(sorted(_RESERVED_NAMES))}"
             )
         settings_of(hook, settings)
     return tuple(Hooks(hooks))
@@ -127,12 +127,12 @@ def settings_of(hook: "Boathook", settings: Settings) -> BaseModel | None:
     try:
         return hook.manifest.settings.model_validate(settings.extra.get(hook.name, {}))
     except ValidationError as error:
-        raise ConfigError(complain(error, lambda _key: str(settings.file or "settings"), hook.name)) from None
+        raise ConfigError(describe_error(error, lambda _key: str(settings.file or "settings"), hook.name)) from None
     except ConfigError as error:
         raise ConfigError(f"{settings.file or 'settings'}: {hook.name}: {error}") from None
     except Exception as error:
         raise ConfigError(
-            f"{settings.file or 'settings'}: {hook.name}: the app fails to check it: {_place(error)}"
+            f"{settings.file or 'settings'}: {hook.name}: the app fails to check it: {_error_location(error)}"
         ) from error
 
 
@@ -140,8 +140,8 @@ def bind(
     settings: Settings,
     hooks: "Iterable[Boathook]",
     *,
-    server_url: "ServerUrl | None" = None,
-    history: "History | None" = None,
+    server_url: "ServerUrlFactory | None" = None,
+    history: "MetricHistory | None" = None,
 ) -> "AppPlatform":
     """Tell each app its settings and what boathook offers it in this process; who asked for it closes what is returned.
 
@@ -150,7 +150,7 @@ def bind(
         history: What this process has counted, under its slot's name.
     """
     # Imported only here, as it costs more time than a whole listing.
-    from boathook.admin.platform import open_platform
+    from boathook.service.app_platform import open_platform
 
     platform = open_platform(settings, server_url=server_url, history=history)
     for hook in hooks:
@@ -160,7 +160,7 @@ def bind(
 
 @contextlib.asynccontextmanager
 async def bound(
-    settings: Settings, hooks: "Iterable[Boathook]", history: "History | None" = None
+    settings: Settings, hooks: "Iterable[Boathook]", history: "MetricHistory | None" = None
 ) -> AsyncIterator[None]:
     """Let the apps use what boathook offers them for as long as the block runs; see `bind`."""
     if not settings.apps.load and not settings.server.app:
@@ -182,7 +182,7 @@ def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str
     except BoathookError:
         raise
     except Exception as error:
-        raise ConfigError(f"apps.load: the sources of {module} fail: {_place(error)}") from error
+        raise ConfigError(f"apps.load: the sources of {module} fail: {_error_location(error)}") from error
     if not isinstance(sources, Mapping) or not all(isinstance(table, Mapping) for table in sources.values()):
         raise ConfigError(f"apps.load: the function under @hook.sources of {module} must return tables by their names")
     for name in sources:
@@ -203,7 +203,7 @@ def _merged(module: str, name: str, table: Mapping[str, Any], own: SourceSetting
     try:
         return SourceSettings.model_validate({**wanted, **given})
     except ValidationError as error:
-        raise ConfigError(complain(error, lambda _key: f"apps.load: {module}", f"sources.{name}")) from None
+        raise ConfigError(describe_error(error, lambda _key: f"apps.load: {module}", f"sources.{name}")) from None
 
 
 def _find(key: str, settings: Settings, module_name: str, attribute: str) -> "Boathook":
@@ -229,14 +229,14 @@ def _import(key: str, module_name: str) -> object:
     except BoathookError as error:
         raise ConfigError(f"{key}: {module_name}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{key}: importing {module_name} fails: {_place(error)}") from error
+        raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}") from error
 
 
 def _searched() -> str:
     return ", ".join(folder or "." for folder in sys.path[:3]) + " or the installed packages"
 
 
-def _place(error: BaseException) -> str:
+def _error_location(error: BaseException) -> str:
     """Say what went wrong and in which line of the user's code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

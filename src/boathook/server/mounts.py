@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, cast
 
-from boathook.admin.api.auth import authenticate, refused
-from boathook.admin.api.errors import ApiError, to_response
-from boathook.admin.authorization import Permission, Principal
+from boathook.api.auth import authenticate, forbidden
+from boathook.api.errors import ApiError, to_response
 from boathook.config import Settings
-from boathook.domain.errors import BoathookError, JournalError
+from boathook.db.database import Database, translate_errors
+from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.handlers.manifest import Mount
-from boathook.inbound.app import Asgi, Receive, Send, read_headers
-from boathook.inbound.origins import is_ours
-from boathook.journal.database import Database, translated
+from boathook.http.asgi import Asgi, Receive, Send
+from boathook.http.origins import is_own_origin
+from boathook.ingest.app import read_headers
+from boathook.server.asgi_guard import HttpGuard, WebSocketGuard
 from boathook.server.lifespan import Lifespan
 from boathook.server.paths import check_mounts
-from boathook.server.proxies import seen_through_proxies
-from boathook.server.visits import HttpVisit, SocketVisit
+from boathook.server.proxies import apply_forwarded_headers
+from boathook.service.authorization import Permission, Principal
 
 PROTOCOL: Final = "boathook"
 """The WebSocket subprotocol a client offers beside ``bearer.TOKEN``, as browsers demand that one is chosen."""
@@ -48,7 +49,7 @@ class Mounts:
 
     def __init__(self, mounts: Mapping[str, Iterable[Mount]], settings: Settings, database: Database) -> None:
         self._lifespans: dict[int, Lifespan] = {}
-        doors = [Door(mount, self._lifespan(mount.app), settings, database) for mount in check_mounts(mounts)]
+        doors = [MountedApp(mount, self._lifespan(mount.app), settings, database) for mount in check_mounts(mounts)]
         self._doors = sorted(doors, key=lambda door: len(door.path), reverse=True)
 
     def _lifespan(self, app: Asgi) -> Lifespan:
@@ -66,13 +67,13 @@ class Mounts:
             for lifespan in self._lifespans.values():
                 await lifespan.close()
 
-    def at(self, path: str) -> "Door | None":
+    def at(self, path: str) -> "MountedApp | None":
         """Return the door with the longest path that *path* is, or lies below."""
         return next((door for door in self._doors if path == door.path or path.startswith(door.path + "/")), None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Visitor:
+class _AuthorizedRequest:
     """Who was let in."""
 
     scope: Scope
@@ -81,7 +82,7 @@ class _Visitor:
     """The headers that prove it; none where anybody may pass."""
 
 
-class Door:
+class MountedApp:
     """The way to one mounted application, as an ASGI application itself."""
 
     def __init__(
@@ -105,41 +106,41 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or hand over one WebSocket."""
         try:
-            visitor = await self._admit(seen_through_proxies(scope, self._settings.server.trusted_proxies))
+            visitor = await self._authorize(apply_forwarded_headers(scope, self._settings.server.trusted_proxies))
         except (ApiError, BoathookError) as error:
             await cast("Asgi", to_response(error))(scope, receive, send)
             return
         request_id = visitor.scope["state"]["request_id"]
         if scope["type"] == "http":
-            visit = HttpVisit(receive, send, request_id, self._settings.limits.max_body)
+            visit = HttpGuard(receive, send, request_id, self._settings.limits.max_body)
             await visit.run(self._mount.app, visitor.scope)
             return
         rechecking = asyncio.create_task(self._recheck(visitor, send))
         protocol = PROTOCOL if visitor.credentials and PROTOCOL in scope["subprotocols"] else None
         try:
-            await SocketVisit(receive, send, request_id, protocol).run(self._mount.app, visitor.scope)
+            await WebSocketGuard(receive, send, request_id, protocol).run(self._mount.app, visitor.scope)
         finally:
             rechecking.cancel()
 
-    async def _recheck(self, visitor: "_Visitor", send: Send) -> None:
+    async def _recheck(self, visitor: "_AuthorizedRequest", send: Send) -> None:
         """Close a WebSocket once its token has been revoked."""
         while visitor.credentials:
             await asyncio.sleep(self._recheck_s)
             try:
-                await self._who(visitor.credentials)
-            except JournalError:
+                await self._authenticate(visitor.credentials)
+            except DatabaseError:
                 continue
             except ApiError:
                 with contextlib.suppress(OSError):
                     await send({"type": "websocket.close", "code": 1008, "reason": "this token is not valid any more"})
                 return
 
-    async def _admit(self, scope: Scope) -> "_Visitor":
+    async def _authorize(self, scope: Scope) -> "_AuthorizedRequest":
         """Return who calls, and what the application is to know of the request.
 
         Raises:
             ApiError: the request may not pass.
-            JournalError: nobody can say whether it may.
+            DatabaseError: nobody can say whether it may.
         """
         if not self._lifespan.is_up:
             raise ApiError(503, "unavailable", "this app is starting, try again later", {"retry-after": "1"})
@@ -147,21 +148,21 @@ class Door:
             raise ApiError(403, "cross_origin", "this page may not open WebSockets here")
         state = {**self._lifespan.state, "request_id": f"{self._request_prefix}{next(self._numbers):08x}"}
         if self._mount.is_open:
-            return _Visitor({**scope, "state": state}, {})
+            return _AuthorizedRequest({**scope, "state": state}, {})
         credentials = {"authorization": read_headers(scope["headers"]).get("authorization", "")}
         token = _socket_token(scope) if scope["type"] == "websocket" else None
         if token is not None:
             credentials = {"authorization": f"Bearer {token}"}
             scope = _without_token(scope)
-        principal = await self._who(credentials)
-        return _Visitor({**scope, "state": {**state, "actor": principal.actor}}, credentials)
+        principal = await self._authenticate(credentials)
+        return _AuthorizedRequest({**scope, "state": {**state, "actor": principal.actor}}, credentials)
 
-    async def _who(self, headers: Mapping[str, str]) -> Principal:
+    async def _authenticate(self, headers: Mapping[str, str]) -> Principal:
         async with self._database.acquire(_WAIT_S) as connection:
-            with translated():
+            with translate_errors():
                 principal = await authenticate(connection, headers)
         if not principal.may(Permission.APP_CALL):
-            raise refused()
+            raise forbidden()
         return principal
 
 
@@ -175,7 +176,7 @@ def is_same_origin(scope: Scope, public_url: str) -> bool:
     if not origins:
         return True
     host = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
-    return len(origins) == 1 and is_ours(origins[0], host, public_url)
+    return len(origins) == 1 and is_own_origin(origins[0], host, public_url)
 
 
 def _socket_token(scope: Scope) -> str | None:

@@ -6,8 +6,8 @@ from typing import Final
 from boathook.domain.errors import ConfigError
 from boathook.handlers.manifest import Mount
 
-_OURS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
-_OURS_BELOW: Final = ("/api/v1", "/console", "/in", "/portal")
+_RESERVED_PATHS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
+_RESERVED_PREFIXES: Final = ("/api/v1", "/console", "/in", "/portal")
 
 
 def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
@@ -19,7 +19,9 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
     owners: dict[str, str] = {}
     found = [(app, mount) for app, some in mounts.items() for mount in some]
     for app, mount in found:
-        if mount.path in _OURS or any(f"{mount.path}/".startswith(f"{below}/") for below in _OURS_BELOW):
+        if mount.path in _RESERVED_PATHS or any(
+            f"{mount.path}/".startswith(f"{below}/") for below in _RESERVED_PREFIXES
+        ):
             raise ConfigError(f"hook.mount: {app} cannot have {mount.path}, which is boathook's own; take another path")
         if mount.path in owners:
             raise ConfigError(f"hook.mount: {mount.path} is mounted by {owners[mount.path]} and by {app}")

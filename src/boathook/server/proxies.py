@@ -3,11 +3,11 @@
 from typing import Any
 
 from boathook.config.types import Network
-from boathook.inbound.app import read_headers
-from boathook.inbound.limits import client_address, is_trusted
+from boathook.http.limits import client_address, is_trusted
+from boathook.ingest.app import read_headers
 
 
-def seen_through_proxies(scope: dict[str, Any], trusted: tuple[Network, ...]) -> dict[str, Any]:
+def apply_forwarded_headers(scope: dict[str, Any], trusted: tuple[Network, ...]) -> dict[str, Any]:
     """Return an ASGI scope with the client and the scheme that a trusted proxy vouches for."""
     peer, port = scope["client"]
     if not is_trusted(peer, trusted):

@@ -15,16 +15,16 @@ from typing import IO, Final
 import msgspec
 
 from boathook.config import Settings
-from boathook.domain.errors import JournalError
-from boathook.journal import samples
-from boathook.journal.database import Database
-from boathook.journal.samples import STEP_S, HostSample
-from boathook.telemetry.exporters import Merged, merge
-from boathook.telemetry.log import get_logger
-from boathook.telemetry.tally import counted, host_name
+from boathook.db import metric_samples
+from boathook.db.database import Database
+from boathook.db.metric_samples import STEP_S, HostSample
+from boathook.domain.errors import DatabaseError
+from boathook.observability.exporters import MergedMetrics, merge
+from boathook.observability.log import get_logger
+from boathook.observability.metric_snapshot import host_name, snapshot_between
 
-_MOST_WAITING: Final = 3600 // STEP_S
-_LAST_WORD_S: Final = 2.0
+_MAX_UNSENT: Final = 3600 // STEP_S
+_FINAL_SAMPLE_TIMEOUT_S: Final = 2.0
 _LOG = get_logger("server")
 
 
@@ -42,10 +42,10 @@ class Sampler:
         self._slot = slot
         self._step_s = step_s
         self._host = host_name(settings.server.data_dir)
-        self._kept = settings.server.data_dir / "samples.json"
+        self._unsent_file = settings.server.data_dir / "samples.json"
         self._lock: IO[str] | None = None
-        self._before: Merged | None = None
-        self._waiting: deque[HostSample] = deque(maxlen=_MOST_WAITING)
+        self._before: MergedMetrics | None = None
+        self._unsent: deque[HostSample] = deque(maxlen=_MAX_UNSENT)
         self._database: Database | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -59,7 +59,7 @@ class Sampler:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORD_S):
+            async with asyncio.timeout(_FINAL_SAMPLE_TIMEOUT_S):
                 await self._turn()
         if self._database is not None:
             await self._database.close()
@@ -78,7 +78,7 @@ class Sampler:
         try:
             if self._is_elected():
                 await self._sample()
-                await self._tell()
+                await self._publish()
         except OSError as error:
             _LOG.warning("samples_not_kept", error=str(error), folder=str(self._settings.server.data_dir))
 
@@ -92,7 +92,7 @@ class Sampler:
                 lock.close()
                 return False
             self._lock = lock
-            self._waiting.extend(self._left_behind())
+            self._unsent.extend(self._load_unsent())
         return True
 
     async def _sample(self) -> None:
@@ -100,29 +100,29 @@ class Sampler:
         self._before = await asyncio.to_thread(merge, self._settings.server.data_dir, self._slot, time.time())
         if before is not None:
             middle = datetime.fromtimestamp((before.at + self._before.at) / 2, UTC)
-            self._waiting.append(HostSample(self._host, middle, counted(before, self._before)))
+            self._unsent.append(HostSample(self._host, middle, snapshot_between(before, self._before)))
 
-    async def _tell(self) -> None:
-        telling = list(self._waiting)
+    async def _publish(self) -> None:
+        telling = list(self._unsent)
         if not telling:
             return
         try:
-            await samples.keep(await self._reached(), telling)
-        except JournalError as error:
-            self._kept.write_bytes(msgspec.json.encode(telling))
+            await metric_samples.insert(await self._connected_database(), telling)
+        except DatabaseError as error:
+            self._unsent_file.write_bytes(msgspec.json.encode(telling))
             _LOG.debug("samples_wait", samples=len(telling), error=str(error))
         else:
-            self._waiting.clear()
-            self._kept.unlink(missing_ok=True)
+            self._unsent.clear()
+            self._unsent_file.unlink(missing_ok=True)
 
-    def _left_behind(self) -> list[HostSample]:
+    def _load_unsent(self) -> list[HostSample]:
         """Return what an earlier process could not tell."""
         try:
-            return msgspec.json.decode(self._kept.read_bytes(), type=list[HostSample])
+            return msgspec.json.decode(self._unsent_file.read_bytes(), type=list[HostSample])
         except (OSError, msgspec.DecodeError):
             return []
 
-    async def _reached(self) -> Database:
+    async def _connected_database(self) -> Database:
         if self._database is None:
             database = self._settings.database
             self._database = await Database.open(

@@ -13,28 +13,28 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Final
 
-from boathook.admin.doctor.finding import Verdict
-from boathook.admin.doctor.handlers import examine as examine_handlers
+from boathook.alerts.service import check_alerts
 from boathook.config import Settings
-from boathook.dispatch.alarms.service import check_alarms
-from boathook.domain.errors import AddressRefused, BoathookError, ConfigError, JournalError, JournalUnavailable
+from boathook.db.database import Database, check_safety
+from boathook.db.embedded import EmbeddedServer
+from boathook.db.migrations import migrate
+from boathook.db.route_registry import register
+from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, DatabaseUnavailable, DatabaseUrlRejected
 from boathook.handlers.hooks import Hooks
-from boathook.inbound.backlog import BACKLOG, refuse_new_handshakes
-from boathook.inbound.gates import compile_gates
-from boathook.journal.database import Database, check_safety
-from boathook.journal.embedded import EmbeddedServer
-from boathook.journal.migrations import migrate
-from boathook.journal.registry import register
+from boathook.http.backlog import BACKLOG, refuse_new_handshakes
+from boathook.ingest.sources import compile_sources
+from boathook.observability import log
+from boathook.observability.exporters import SnapshotFile
 from boathook.server import traces
+from boathook.server.child_process import ChildProcess
 from boathook.server.fork_server import ForkServer
 from boathook.server.loading import load_hooks, migrations_of, with_apps
-from boathook.server.notifying import Service
 from boathook.server.paths import check_mounts
 from boathook.server.sampler import Sampler
-from boathook.server.slot import Child
-from boathook.spool import survey
-from boathook.telemetry import log
-from boathook.telemetry.exporters import SnapshotFile
+from boathook.server.sd_notify import ServiceNotifier
+from boathook.service.doctor.finding import CheckStatus
+from boathook.service.doctor.handlers import examine as examine_handlers
+from boathook.spool import inspection
 
 _LOG = log.get_logger("server")
 _CHECK_S: Final = 0.1
@@ -60,22 +60,22 @@ def supervise(settings: Settings) -> int:
 
 async def _serve(settings: Settings, fork_server: ForkServer) -> int:
     fork_server.attach()
-    stop = _Stop()
+    stop = _StopSignal()
     stop.listen()
     settings, apps = with_apps(settings)
     hooks = load_hooks(settings)
-    compile_gates(settings)
+    compile_sources(settings)
     _check_handlers(settings, hooks)
-    check_alarms(settings)
+    check_alerts(settings)
     traces.check(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
-        with _instance(settings.server.data_dir) as prefix:
-            _tell_of_leftovers(settings)
+        with _instance_prefix(settings.server.data_dir) as prefix:
+            _warn_of_undrained_spool(settings)
             async with _journal(settings) as (ready, embedded):
                 prepare = functools.partial(_prepare, ready, hooks, migrations_of(apps))
-                is_prepared = await _try(prepare, can_wait=bound is not None and settings.spool.enabled)
+                is_prepared = await _try_prepare(prepare, can_wait=bound is not None and settings.spool.enabled)
                 if bound is not None:
                     _listen(bound, settings)
                 supervisor = Supervisor(ready, fork_server, bound, prefix, embedded)
@@ -85,22 +85,22 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
             bound.close()
 
 
-class _Stop:
+class _StopSignal:
     """The operator's wish to stop: once gently, twice at once."""
 
     def __init__(self) -> None:
-        self.gently = asyncio.Event()
-        self.at_once = asyncio.Event()
+        self.graceful = asyncio.Event()
+        self.immediate = asyncio.Event()
 
     def listen(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._hear, number)
+            loop.add_signal_handler(number, self._on_signal, number)
 
-    def _hear(self, number: signal.Signals) -> None:
-        if self.gently.is_set() and number == signal.SIGINT:
-            self.at_once.set()
-        self.gently.set()
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.graceful.is_set() and number == signal.SIGINT:
+            self.immediate.set()
+        self.graceful.set()
 
 
 def _check_handlers(settings: Settings, hooks: Hooks) -> None:
@@ -109,7 +109,7 @@ def _check_handlers(settings: Settings, hooks: Hooks) -> None:
         hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
     )
     for finding in examine_handlers(settings, routes):
-        if finding.verdict is Verdict.FAIL:
+        if finding.verdict is CheckStatus.FAIL:
             raise ConfigError(f"{finding.found}; {finding.fix}")
         _LOG.warning("handler_without_events", note=finding.found, fix=finding.fix)
 
@@ -158,7 +158,7 @@ def _cannot_listen(settings: Settings, error: OSError) -> ConfigError:
 
 
 @contextlib.contextmanager
-def _instance(data_dir: Path) -> Iterator[str]:
+def _instance_prefix(data_dir: Path) -> Iterator[str]:
     """Give each boathook on one data directory a prefix of its own for its slots: none for the first."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -182,13 +182,18 @@ def _first_free(data_dir: Path) -> tuple[IO[str], int]:
             return lock, number
 
 
-def _tell_of_leftovers(settings: Settings) -> None:
+def _warn_of_undrained_spool(settings: Settings) -> None:
     """Say that events wait in a spool which nobody is going to drain."""
     if settings.spool.enabled and "gateway" in settings.server.roles:
         return
     root = settings.server.data_dir / "spool"
     try:
-        waiting = [one for folder in survey.look(root) for one in folder.segments if one.state is survey.State.WAITING]
+        waiting = [
+            one
+            for folder in inspection.list_folders(root)
+            for one in folder.segments
+            if one.state is inspection.SegmentState.WAITING
+        ]
     except OSError as error:
         _LOG.error("spool_unreadable", folder=str(root), error=error.strerror)
         return
@@ -233,12 +238,12 @@ async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[
         await database.close()
 
 
-async def _try(prepare: Prepare, *, can_wait: bool) -> bool:
+async def _try_prepare(prepare: Prepare, *, can_wait: bool) -> bool:
     """Prepare the ground; False where that has to wait for PostgreSQL, and gateways can do something meanwhile."""
     try:
         await prepare()
-    except JournalUnavailable as error:
-        if not can_wait or isinstance(error, AddressRefused):
+    except DatabaseUnavailable as error:
+        if not can_wait or isinstance(error, DatabaseUrlRejected):
             raise
         _LOG.warning(
             "journal_unavailable", error=str(error), note="only gateways start, and take events into the spool"
@@ -262,35 +267,35 @@ class Supervisor:
         self._fork_server = fork_server
         self._bound = bound
         self._embedded = embedded
-        self._children = [Child(role, prefix + slot) for role, slot in _slots(settings)]
-        self._later: list[Child] = []
-        self._service = Service()
+        self._children = [ChildProcess(role, prefix + slot) for role, slot in _slots(settings)]
+        self._deferred: list[ChildProcess] = []
+        self._service = ServiceNotifier()
         self._has_failed = False
         self._is_prepared = False
         slot = f"{prefix}supervisor-0"
         self._metrics = SnapshotFile(settings.server.data_dir, slot)
         self._sampler = Sampler(settings, slot)
         # A loop that has not turned for this long has lost every lease it held, so nothing of value dies with it.
-        self._patience_s = settings.worker.lease_s + max(settings.worker.lease_s, _GRACE_S)
+        self._stuck_timeout_s = settings.worker.lease_s + max(settings.worker.lease_s, _GRACE_S)
 
-    async def run(self, stop: _Stop, prepare: Prepare | None = None) -> int:
+    async def run(self, stop: _StopSignal, prepare: Prepare | None = None) -> int:
         """Start all children, watch them until told to stop, and stop them.
 
         Args:
             prepare: what must have succeeded before any child but gateways may start, tried until PostgreSQL is there;
                 None: it has.
         """
-        self._metrics.continue_from_last()
-        chores = [asyncio.create_task(self._metrics.keep_writing()), asyncio.create_task(self._watch_embedded())]
+        self._metrics.restore()
+        chores = [asyncio.create_task(self._metrics.run()), asyncio.create_task(self._watch_embedded())]
         self._is_prepared = prepare is None
         self._sampler.open()
         try:
             if prepare is not None:
-                chores.append(asyncio.create_task(self._let_others_start(prepare, stop)))
-                self._children, self._later = _gateways_first(self._children)
+                chores.append(asyncio.create_task(self._start_deferred(prepare, stop)))
+                self._children, self._deferred = _gateways_first(self._children)
             for child in self._children:
                 await self._start(child)
-            _announce(self._settings, self._bound, self._children)
+            _log_serving(self._settings, self._bound, self._children)
             await self._watch(stop)
             return max(await self._stop(stop), int(self._has_failed))
         finally:
@@ -301,35 +306,35 @@ class Supervisor:
             await asyncio.gather(*chores, return_exceptions=True)
             await self._sampler.close()
 
-    async def _start(self, child: Child) -> None:
+    async def _start(self, child: ChildProcess) -> None:
         await child.start(self._fork_server, self._settings, self._bound, is_prepared=self._is_prepared)
 
-    async def _let_others_start(self, prepare: Prepare, stop: _Stop) -> None:
+    async def _start_deferred(self, prepare: Prepare, stop: _StopSignal) -> None:
         """Start those that need PostgreSQL once it is there; stop everything if it is one that cannot be used."""
         while not self._is_prepared:
             await asyncio.sleep(_RETRY_S)
             try:
                 await prepare()
                 self._is_prepared = True
-            except JournalUnavailable as error:
+            except DatabaseUnavailable as error:
                 _LOG.debug("journal_still_away", error=str(error))
             except BoathookError as error:
                 _LOG.error("cannot_serve", error=str(error))
                 self._has_failed = True
-                stop.gently.set()
+                stop.graceful.set()
                 return
         for child in self._children:
-            child.tell_prepared()
-        if stop.gently.is_set():
+            child.notify_prepared()
+        if stop.graceful.is_set():
             return
-        for child in self._later:
+        for child in self._deferred:
             await self._start(child)
-        self._children += self._later
-        _LOG.info("journal_reached", children=", ".join(child.slot for child in self._later))
+        self._children += self._deferred
+        _LOG.info("journal_reached", children=", ".join(child.slot for child in self._deferred))
 
-    async def _watch(self, stop: _Stop) -> None:
+    async def _watch(self, stop: _StopSignal) -> None:
         checked_at = time.monotonic()
-        while not stop.gently.is_set():
+        while not stop.graceful.is_set():
             now = time.monotonic()
             if self._fork_server.has_ended:
                 _LOG.error("fork_server_ended", note="without it no process can be started again; stopping")
@@ -341,20 +346,20 @@ class Supervisor:
                     child.beat_at = now
             checked_at = now
             for child in self._children:
-                await self._look_after(child, now)
+                await self._check_child(child, now)
             self._service.beat(is_ready=all(child.is_ready for child in self._children))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.gently.wait(), _CHECK_S)
+                await asyncio.wait_for(stop.graceful.wait(), _CHECK_S)
 
-    async def _look_after(self, child: Child, now: float) -> None:
+    async def _check_child(self, child: ChildProcess, now: float) -> None:
         if child.process is None:
             if now >= child.restart_at:
                 await self._start(child)
             return
-        child.hear(now)
-        patience_s = self._patience_s if child.is_ready else max(_START_S, self._patience_s)
+        child.read_heartbeats(now)
+        patience_s = self._stuck_timeout_s if child.is_ready else max(_START_S, self._stuck_timeout_s)
         if child.has_ended():
-            child.bury(now)
+            child.record_exit(now)
         elif now - child.beat_at > patience_s:
             _LOG.error("child_stuck", child=child.slot, pid=child.pid, silent_s=round(now - child.beat_at, 1))
             child.send(signal.SIGKILL)
@@ -366,10 +371,10 @@ class Supervisor:
                 _LOG.error("postgresql_died", note="starting it again")
                 try:
                     await self._embedded.ensure_running()
-                except JournalError as error:
+                except DatabaseError as error:
                     _LOG.error("postgresql_does_not_start", error=str(error))
 
-    async def _stop(self, stop: _Stop) -> int:
+    async def _stop(self, stop: _StopSignal) -> int:
         server = self._settings.server
         self._service.stop()
         _LOG.info("stopping", drain_s=server.drain_s)
@@ -377,32 +382,32 @@ class Supervisor:
             refuse_new_handshakes(self._bound)
         for child in self._children:
             if child.has_ended():
-                child.bury(time.monotonic())  # it died of something else, before
+                child.record_exit(time.monotonic())  # it died of something else, before
             child.send(signal.SIGTERM)
             if self._fork_server.has_ended:
-                child.let_go()
+                child.close_stdin()
         deadline = time.monotonic() + server.drain_s + server.linger_s + _KILL_AFTER_S
-        left = await self._until_ended(deadline, stop.at_once)
+        left = await self._until_ended(deadline, stop.immediate)
         for child in left:
             _LOG.error("child_killed", child=child.slot, pid=child.pid, note="it did not stop in time")
             child.send(signal.SIGKILL)
         await self._until_ended(time.monotonic() + _KILL_AFTER_S, asyncio.Event())
-        is_clean = not left and all(child.has_stopped_well() for child in self._children)
+        is_clean = not left and all(child.has_stopped_cleanly() for child in self._children)
         _LOG.info("stopped", is_clean=is_clean)
         return 0 if is_clean else 1
 
-    async def _until_ended(self, deadline: float, at_once: asyncio.Event) -> list[Child]:
+    async def _until_ended(self, deadline: float, immediate: asyncio.Event) -> list[ChildProcess]:
         while True:
             left = [child for child in self._children if child.process is not None and not child.has_ended()]
-            if not left or time.monotonic() > deadline or at_once.is_set():
+            if not left or time.monotonic() > deadline or immediate.is_set():
                 return left
             self._service.beat(is_ready=False)
             for child in left:
-                child.hear(time.monotonic())
+                child.read_heartbeats(time.monotonic())
             await asyncio.sleep(0.02)
 
 
-def _gateways_first(children: Sequence[Child]) -> tuple[list[Child], list[Child]]:
+def _gateways_first(children: Sequence[ChildProcess]) -> tuple[list[ChildProcess], list[ChildProcess]]:
     gateways = [child for child in children if child.role == "gateway"]
     return gateways, [child for child in children if child.role != "gateway"]
 
@@ -421,7 +426,7 @@ def _slots(settings: Settings) -> list[tuple[str, str]]:
     return slots
 
 
-def _announce(settings: Settings, bound: socket.socket | None, children: Sequence[Child]) -> None:
+def _log_serving(settings: Settings, bound: socket.socket | None, children: Sequence[ChildProcess]) -> None:
     """Say what runs and where senders reach it."""
     fields: dict[str, object] = {"children": ", ".join(child.slot for child in children)}
     if bound is not None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError, FetchFailed
-from boathook.telemetry import tracing
+from boathook.observability import tracing
 
 _PATH: Final = "/v1/traces"
 _NEEDED: Final = "opentelemetry.exporter.otlp.proto.common"
@@ -37,16 +37,16 @@ def traced(settings: Settings, process: str) -> Iterator[None]:
         yield
         return
     # What they stand on takes a while to import, and is not there unless it is wanted.
-    from boathook.telemetry.otlp import Collector
+    from boathook.observability.otlp import OtlpExporter
 
     wanted = settings.tracing
-    rules = tracing.Rules(
+    rules = tracing.TracingOptions(
         sample=wanted.sample,
         continues=wanted.incoming != "ignore",
         trusts=wanted.incoming == "trust",
         propagates=wanted.propagate,
     )
-    collector = Collector(wanted, process=process, post=_Poster(settings))
+    collector = OtlpExporter(wanted, process=process, post=_Poster(settings))
     tracing.install(tracing.Tracer(rules, collector))
     try:
         yield
@@ -59,20 +59,20 @@ class _Poster:
     """Posts batches of spans, through the operator's proxy, to wherever the operator's collector is."""
 
     def __init__(self, settings: Settings) -> None:
-        from boathook.outbound.line import Line
-        from boathook.outbound.tap import own_ground
+        from boathook.http_client.curl_easy import CurlEasyClient
+        from boathook.http_client.stream import unguarded_settings
 
-        self._line = Line(own_ground(settings))
+        self._line = CurlEasyClient(unguarded_settings(settings))
         self._url = settings.tracing.endpoint.rstrip("/") + _PATH
         self._headers = {**_headers(settings), "content-type": "application/x-protobuf"}
 
     def __call__(self, body: bytes, within_s: float) -> None:
         """Post one batch. Raises FetchFailed."""
-        from boathook.outbound.call import Call
+        from boathook.http_client.request import HttpRequest
 
         answer = _Status()
-        call = Call(method="POST", url=self._url, headers=self._headers, body=body, timeout_s=within_s)
-        self._line.exchange(call, answer, lambda: False)
+        call = HttpRequest(method="POST", url=self._url, headers=self._headers, body=body, timeout_s=within_s)
+        self._line.send(call, answer, lambda: False)
         if not 200 <= answer.status < 300:
             raise FetchFailed(f"the collector answered with status {answer.status}", status=answer.status)
 

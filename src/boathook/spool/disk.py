@@ -13,7 +13,7 @@ _PRIVATE_FOLDER: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 _LOCK_TRIES: Final = 5
 _LOCK_PAUSE_S: Final = 0.002
-_CANNOT_RESERVE: Final = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
+_NO_FALLOCATE_ERRORS: Final = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
 class File(Protocol):
@@ -158,7 +158,7 @@ class RealDisk:
         """See `Disk`."""
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            is_ours = any(_get(descriptor) for _ in range(_LOCK_TRIES))
+            is_ours = any(_try_lock(descriptor) for _ in range(_LOCK_TRIES))
         except BaseException:
             os.close(descriptor)
             raise
@@ -205,12 +205,12 @@ def _reserve(descriptor: int, size: int) -> None:
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        if error.errno not in _CANNOT_RESERVE:
+        if error.errno not in _NO_FALLOCATE_ERRORS:
             raise
 
 
-def _get(descriptor: int) -> bool:
-    """Lock it; else wait for a moment, as who only looks (`boathook.spool.survey`) lets go at once."""
+def _try_lock(descriptor: int) -> bool:
+    """Lock it; else wait for a moment, as who only looks (`boathook.spool.inspection`) lets go at once."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -20,7 +20,7 @@ from typing import Final
 
 _HEADER: Final = struct.Struct("<8s8sQI")
 _FRAME: Final = struct.Struct("<8sIQQI")
-_SUMMED: Final = struct.Struct("<IQQ")
+_CHECKSUM_FIELDS: Final = struct.Struct("<IQQ")
 _MAGIC: Final = b"bhspool1"
 _MARKER_BYTES: Final = 8
 
@@ -38,7 +38,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class SegmentContents:
     """What could be read of a segment."""
 
     records: tuple[Record, ...]
@@ -52,28 +52,28 @@ class Contents:
     """Whether the header is one."""
 
 
-class Framer:
+class SegmentEncoder:
     """Makes the bytes of one segment."""
 
     def __init__(self, first: int, marker: bytes | None = None) -> None:
         self._marker = os.urandom(_MARKER_BYTES) if marker is None else marker
-        self.header = _HEADER.pack(_MAGIC, self._marker, first, _header_sum(self._marker, first))
+        self.header = _HEADER.pack(_MAGIC, self._marker, first, _header_checksum(self._marker, first))
 
     def frame(self, sequence: int, payload: bytes, synced: int) -> bytes:
         """Return one record's bytes."""
         size = len(payload)
-        return _FRAME.pack(self._marker, size, sequence, synced, _sum(size, sequence, synced, payload)) + payload
+        return _FRAME.pack(self._marker, size, sequence, synced, _checksum(size, sequence, synced, payload)) + payload
 
     def seal(self, sequence: int) -> bytes:
         """Return the last bytes of a segment whose last event has this sequence, all of it being durable."""
         return self.frame(sequence, b"", sequence)
 
 
-def read_segment(data: bytes) -> Contents:
+def read_segment(data: bytes) -> SegmentContents:
     """Return the events of a segment and what is wrong with it; damage is passed over, never raised."""
     opened = _open(data)
     if opened is None:
-        return Contents(records=(), torn=len(data.rstrip(b"\0")), is_readable=False)
+        return SegmentContents(records=(), torn=len(data.rstrip(b"\0")), is_readable=False)
     marker, first = opened
     records: list[Record] = []
     expected, synced, end, is_sealed = first, first - 1, HEADER_BYTES, False
@@ -89,7 +89,7 @@ def read_segment(data: bytes) -> Contents:
             records.append(record)
         end = start + FRAME_BYTES + len(record.payload)
     lost = sum(max(0, min(last, synced) - lowest + 1) for lowest, last in gaps)
-    return Contents(
+    return SegmentContents(
         records=tuple(records), lost=lost, torn=len(data[end:].rstrip(b"\0")), is_sealed=is_sealed, is_readable=True
     )
 
@@ -98,7 +98,7 @@ def _open(data: bytes) -> tuple[bytes, int] | None:
     if len(data) < HEADER_BYTES:
         return None
     magic, marker, first, checksum = _HEADER.unpack_from(data)
-    return (marker, first) if magic == _MAGIC and checksum == _header_sum(marker, first) else None
+    return (marker, first) if magic == _MAGIC and checksum == _header_checksum(marker, first) else None
 
 
 def _frames(data: bytes, marker: bytes) -> Iterator[tuple[int, Record, int]]:
@@ -121,14 +121,14 @@ def _frame_at(data: bytes, place: int) -> tuple[Record, int] | None:
         return None
     _, size, sequence, synced, checksum = _FRAME.unpack_from(data, place)
     payload = data[body : body + size]
-    if len(payload) < size or checksum != _sum(size, sequence, synced, payload):
+    if len(payload) < size or checksum != _checksum(size, sequence, synced, payload):
         return None
     return Record(sequence, payload), synced
 
 
-def _header_sum(marker: bytes, first: int) -> int:
+def _header_checksum(marker: bytes, first: int) -> int:
     return zlib.crc32(_MAGIC + marker + first.to_bytes(8, "little"))
 
 
-def _sum(size: int, sequence: int, synced: int, payload: bytes) -> int:
-    return zlib.crc32(payload, zlib.crc32(_SUMMED.pack(size, sequence, synced)))
+def _checksum(size: int, sequence: int, synced: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(_CHECKSUM_FIELDS.pack(size, sequence, synced)))

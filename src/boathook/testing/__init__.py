@@ -5,7 +5,7 @@ signature stands in the body or the address, and makes up a typical body where n
 a key pair, `make_keys` makes one: sign with its private half, give its public half to the source.
 """
 
-from boathook.inbound.sender_keys import Keys
-from boathook.inbound.senders import Signed, make_keys, sign, signed_request
+from boathook.verification.provider_keys import Keys
+from boathook.verification.provider_signer import Signed, make_keys, sign, signed_request
 
 __all__ = ["Keys", "Signed", "make_keys", "sign", "signed_request"]

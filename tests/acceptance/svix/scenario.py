@@ -1,6 +1,6 @@
 """What the official Svix clients ask of boathook, and what must come back: every method of each client at least once.
 
-`METHODS` names every method that any of the clients has, with its request and boathook's answer; docs/svix-clients.md
+`METHODS` names every method that any of the clients has, with its request and boathook's answer; docs/reference/svix-clients.md
 is written from it. `STEPS` is the way through them that each client goes. Names are those of the newest clients;
 `OLDER_NAMES` tells what earlier ones say.
 """
@@ -491,7 +491,7 @@ def identifier(prefix: str) -> Like:
 
 
 NOT_FOUND: Final = {"code": "not_found", "detail": "Entity not found"}
-NO_ROUTE: Final = {"code": "not_found", "detail": "there is no such route"}
+NO_ROUTE: Final = {"code": "not_found", "detail": "unknown route"}
 NO_INGEST: Final = {
     "code": "not_found",
     "detail": "boathook has no ingest API; its sources are configured in boathook.toml",

@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 
-from boathook.telemetry.crashpoints import POINTS
+from boathook.observability.failpoints import FAILPOINTS
 from tests.acceptance.svix.receiver import Answer, Mailbox
 from tests.acceptance.svix.server import SUCCESS, Application, BoathookServer, open_database, open_server, wait_for_api
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
-SENDING = tuple(point for point in POINTS if point.startswith("send."))
+SENDING = tuple(point for point in FAILPOINTS if point.startswith("send."))
 
 
 @pytest.fixture(scope="module")

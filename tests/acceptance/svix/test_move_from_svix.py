@@ -159,7 +159,7 @@ def test_a_server_that_is_no_svix(move, receiver):
 
 
 def test_the_first_message_of_the_page_on_sending_is_sent(server):
-    block = next(block for block in blocks(PAGES / "sending.md") if block.language == "python")
+    block = next(block for block in blocks(PAGES / "how-to/sending.md") if block.language == "python")
     side = Api(server.base, server.make_key(f"sending-{unique_name()}"))
     text = block.text.replace("bhk_the_token", side.token).replace("http://127.0.0.1:8080", side.base)
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
@@ -182,7 +182,7 @@ print(copy_messages(svix, application, since, iterator or None, lambda message: 
 
 
 def test_the_copy_of_the_page_on_the_api_misses_nothing(server):
-    (block,) = (block for block in blocks(PAGES / "api.md") if block.language == "python")
+    (block,) = (block for block in blocks(PAGES / "reference/api.md") if block.language == "python")
     app, iterator = server.application(), ""
     sent, copied = list[str](), set[str]()
     for _ in range(3):

@@ -9,9 +9,9 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.admin.authorization import RULES, Capability, Permission
-from boathook.admin.keys import hash_token
 from boathook.domain.roles import Role
+from boathook.service.authorization import ACCESS_RULES, Capability, Permission
+from boathook.service.keys import hash_token
 from tests.acceptance.svix.receiver import Answer, Receiver
 from tests.acceptance.svix.server import Application, BoathookServer, unique_name
 from tests.permission_matrix import (
@@ -165,9 +165,9 @@ async def test_secrets_are_read_only_with_their_permission(server: BoathookServe
         (Permission.ENDPOINT_HEADERS_VIEW, f"{endpoint}/headers", shared_shop.canaries),
         (Permission.ENDPOINT_SECRET_VIEW, f"{endpoint}/secret", (shared_shop.secret,)),
     ):
-        assert RULES[permission].capability is Capability.VIEW_ENDPOINT_SECRET
+        assert ACCESS_RULES[permission].capability is Capability.VIEW_ENDPOINT_SECRET
         found = shown(texts, *canaries)
-        assert (path in found) if is_granted(RULES[permission], kind) else found == []
+        assert (path in found) if is_granted(ACCESS_RULES[permission], kind) else found == []
     assert shown(texts, shared_shop.password) == []
 
 
@@ -176,6 +176,6 @@ async def test_a_viewer_of_the_console_reads_no_secret(server: BoathookServer, s
     client = client_with(server.base, session_for(server, role), "boathook")
     texts = await pages_of(client, console_asks(), shared_shop)
     found = shown(texts, *shared_shop.canaries)
-    assert bool(found) is is_covered(RULES[Permission.ENDPOINT_HEADERS_VIEW], role), found
+    assert bool(found) is is_covered(ACCESS_RULES[Permission.ENDPOINT_HEADERS_VIEW], role), found
     assert not [path for path in found if "/curl" in path], "they are shown there after a note in the audit only"
     assert shown(texts, shared_shop.secret, shared_shop.password) == []

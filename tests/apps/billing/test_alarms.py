@@ -43,7 +43,7 @@ def test_an_unlinked_payment_is_told_of_and_that_it_was_linked(server: BillingSe
     server.cli("billing", "link", waits, server.user())
     alert_receiver.await_kind("billing.unlinked_payments", "fires", "recovered", subject="UNLINKED_PAYMENT")
     assert alert_receiver.kinds("billing.missing_users") == []
-    assert "billing.unlinked_payments" in {one["rule"] for one in server.listing("alarms", "history")}
+    assert "billing.unlinked_payments" in {one["rule"] for one in server.listing("alerts", "history")}
 
 
 def test_what_the_owner_sets_wins_over_what_the_app_declares(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from boathook.telemetry.crashpoints import POINTS
+from boathook.observability.failpoints import FAILPOINTS
 from tests.apps.billing.server import BillingServer
 from tests.apps.billing.traffic import await_books, make_simulation, send_steps
 from tests.crash_schedule import CrashSchedule
@@ -17,7 +17,7 @@ STEPS = {"accepting": ("accept",), "handling": ("claim", "handler"), "failing": 
 
 @pytest.mark.parametrize("steps", STEPS)
 def test_the_books_are_right_after_kills_while(steps, tmp_path, admin_url, pg_template):
-    kinds = [(point, point.partition(".")[0]) for point in POINTS]
+    kinds = [(point, point.partition(".")[0]) for point in FAILPOINTS]
     crashes = CrashSchedule(tmp_path, {point: HITS[kind] for point, kind in kinds if kind in STEPS[steps]})
     assert crashes.hits
     with BillingServer.prepared(tmp_path, admin_url, pg_template) as server:
@@ -30,4 +30,4 @@ def test_the_books_are_right_after_kills_while(steps, tmp_path, admin_url, pg_te
             if not crashes.pending():
                 break
         assert crashes.pending() == set(), "nothing was killed there"
-        assert "balance" in server.cli("verify").stdout
+        assert "balance" in server.cli("check").stdout

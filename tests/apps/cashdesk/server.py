@@ -119,8 +119,8 @@ class Cabinet:
         return [json.loads(body) for (body,) in rows]
 
     def verify(self) -> None:
-        """Assert that `boathook verify` finds no violation."""
-        assert self.running.cli("verify").returncode == 0
+        """Assert that `boathook check` finds no violation."""
+        assert self.running.cli("check").returncode == 0
 
 
 async def wait_until_delivered(cabinet: Cabinet, user: User, timeout: float = 300) -> None:

@@ -13,7 +13,7 @@ import pytest
 from boathook.apps.cashdesk.entities import Action, Entity
 from boathook.apps.cashdesk.receiver import Receiver
 from boathook.apps.cashdesk.simulator import Change, Shop
-from boathook.telemetry.crashpoints import POINTS
+from boathook.observability.failpoints import FAILPOINTS
 from tests.apps.cashdesk.server import Cabinet, CashdeskServer, Client, wait_until_delivered
 from tests.crash_schedule import CrashSchedule
 from tests.support import eventually
@@ -26,8 +26,8 @@ WEBHOOKS = {
     "/money": {Entity.RECEIPTS: True, Entity.OPERATIONS: True, Entity.ENCASHMENTS: True},
 }
 KILLED = ("gateway", "worker", "sender")
-HANDLER_POINTS = tuple(point for point in POINTS if point.startswith("handler."))
-SEND_POINTS = tuple(point for point in POINTS if point.startswith("send."))
+HANDLER_POINTS = tuple(point for point in FAILPOINTS if point.startswith("handler."))
+SEND_POINTS = tuple(point for point in FAILPOINTS if point.startswith("send."))
 
 
 @asynccontextmanager

@@ -74,7 +74,7 @@ def judge(server: FleetServer, simulation: Simulation) -> None:
         f"select changes from fleet.{name}" for name in ("cars", "clients", "bookings", "branches", "employees", "messages")
     ) + ") as things")  # fmt: skip
     assert written[0]["changes"] == expected.changes, "a change was applied twice, or not at all"
-    assert server.cli("verify").returncode == 0
+    assert server.cli("check").returncode == 0
 
 
 @pytest.mark.parametrize("points", [GATEWAY, WORKER], ids=["accepting", "handling"])

@@ -175,7 +175,7 @@ def test_the_cleanup_ignores_old_dead_letters_and_erases_nothing(server: FleetSe
     shown = json.loads(server.cli("deliveries", "show", before[0]["id"], "--json").stdout)
     assert shown["state"] == "ignored"
     assert "cleaned up" in shown["note"]
-    assert server.cli("verify").returncode == 0
+    assert server.cli("check").returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_a_dead_letter_is_tried_again_by_the_schedule_and_then_left_to_operators
     hasty.send_event("car_create", {"id": car, "poison": "yes"})
     (plan,) = until(lambda: hasty.rows("select * from fleet.dead_retry where given_up_at is not null"))
     assert (plan["replays"], plan["next_at"]) == (1, None)
-    until(lambda: any(text.startswith("Left to people") for text in bot.taken))
+    until(lambda: any(text.startswith("Left to operators") for text in bot.taken))
     shown = json.loads(hasty.cli("dead", "show", plan["delivery_id"], "--json").stdout)
     assert len(shown["attempts_made"]) == 10, "five attempts of the handler's, five of the replay's"
 
@@ -206,4 +206,4 @@ def test_a_dead_letter_whose_cause_is_gone_is_handled_by_itself(hasty: FleetServ
     hasty.rows(HEALED)
     assert hasty.known("cars", car)["data"]["poison"] == "yes"
     until(lambda: len(dead(hasty)) == 1)
-    assert hasty.cli("verify").returncode == 0
+    assert hasty.cli("check").returncode == 0

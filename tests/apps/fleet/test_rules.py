@@ -344,7 +344,7 @@ def test_the_simulation_of_the_command_line_ends_in_the_right_tables(server: Fle
     assert (done["differences"], done["unexpected"]) == ([], 0)
     assert done["effects"]["things kept"] > 0
     assert done["answers"].keys() == {"200", "400", "401"}
-    assert server.cli("verify").returncode == 0
+    assert server.cli("check").returncode == 0
 
 
 def test_the_app_counts_what_it_does_in_boathooks_metrics(server: FleetServer):

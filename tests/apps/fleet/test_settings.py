@@ -98,9 +98,9 @@ def test_half_of_telegram_is_an_error():
 def test_the_handlers_concurrency_follows_the_settings():
     hook.bind(FleetSettings.model_validate({"concurrency": 3}), None)
     try:
-        assert hook.handlers["fleet.note"].most_at_once == 3
-        assert hook.handlers["fleet.apply"].most_at_once == 3
-        assert hook.handlers["fleet.notify"].most_at_once == 1
+        assert hook.handlers["fleet.note"].max_concurrency == 3
+        assert hook.handlers["fleet.apply"].max_concurrency == 3
+        assert hook.handlers["fleet.notify"].max_concurrency == 1
     finally:
         hook.bind(None, None)
 

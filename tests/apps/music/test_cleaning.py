@@ -15,7 +15,7 @@ from boathook.apps.music.cleaning import Cleaner, Fate, Rules, judge, remove_lef
 from boathook.apps.music.kinds import PREFIX, stem_of
 from boathook.apps.music.storage import Stored
 from boathook.config import load
-from boathook.journal.migrations import migrate
+from boathook.db.migrations import migrate
 from boathook.server.loading import bound, migrations_of, with_apps
 from tests.apps.music.server import SECRET, S3Server
 

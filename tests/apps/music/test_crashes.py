@@ -13,7 +13,7 @@ import pytest
 from boathook.apps.music.simulator import Books, Registration, Reseller, Simulator
 from boathook.apps.music.studio import content_of
 from boathook.apps.traffic import Letter
-from boathook.telemetry.crashpoints import POINTS
+from boathook.observability.failpoints import FAILPOINTS
 from tests.apps.music.server import SECRET, MusicServer, SlowStudio, clip, unique
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
@@ -21,7 +21,7 @@ from tests.support import until
 pytestmark = pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 
 RELEVANT = {
-    steps: [point for point in POINTS if point.startswith(beginnings)]
+    steps: [point for point in FAILPOINTS if point.startswith(beginnings)]
     for steps, beginnings in {
         "accepting": ("accept.",), "handling": ("claim.", "handler."), "failing": ("retry.", "dead."),
     }.items()
@@ -80,7 +80,7 @@ def judge(server: MusicServer, books: Books) -> None:
     while wrong := damage(server, books):
         assert time.monotonic() < deadline, wrong
         time.sleep(0.3)
-    assert server.cli("verify").returncode == 0
+    assert server.cli("check").returncode == 0
     assert not list((server.folder / "data" / "music-incoming").iterdir())
 
 
@@ -120,7 +120,7 @@ def test_workers_die_in_the_middle_of_downloads(make, studio):
         ranges = [asked for path, asked in studio.asked if path == name]
         assert ranges[0] is None
         assert ranges[-1] == f"bytes={half}-", "what had come before was fetched again"
-    assert make.cli("verify").returncode == 0
+    assert make.cli("check").returncode == 0
 
 
 def server_has(server: MusicServer, callbacks: int) -> bool:

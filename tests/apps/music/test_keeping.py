@@ -10,7 +10,7 @@ from boathook.apps.music.keeping import Keeping, NotKept, keep
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.storage import LocalFolder, StorageFailed
 from boathook.apps.music.studio import content_of
-from boathook.outbound.client import Client
+from boathook.http_client.client import Client
 from tests.apps.music.server import unique
 from tests.unit.receivers import outbound
 

@@ -13,7 +13,7 @@ from boathook.apps.music.callbacks import Callback, Clip, Stage
 from boathook.apps.music.stages import Forward, Status
 from boathook.apps.music.tracks import Delivery, NewTrack
 from boathook.config import load
-from boathook.journal.migrations import migrate
+from boathook.db.migrations import migrate
 from boathook.server.loading import bound, migrations_of, with_apps
 from tests.apps.music.server import SECRET
 from tests.support import eventually

@@ -393,7 +393,7 @@ def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, studio,
     assert (done["differences"], done["unexpected"]) == ([], 0)
     objects = cloudy.rows("select key from music.file where state = 'stored' order by key collate \"C\"")
     assert sorted(s3_server.listed()) == [row["key"] for row in objects]
-    assert cloudy.cli("verify").returncode == 0
+    assert cloudy.cli("check").returncode == 0
 
 
 @pytest.mark.extended("waits for intervals and deadlines of the product")
@@ -478,4 +478,4 @@ def test_made_up_traffic_ends_in_the_right_books(server):
     )
     assert (done["differences"], done["unexpected"]) == ([], 0)
     assert done["sent"] > 60
-    assert server.cli("verify").returncode == 0
+    assert server.cli("check").returncode == 0

@@ -8,12 +8,12 @@ import pytest
 
 from boathook.config import load
 from boathook.domain.errors import ConfigError
-from boathook.domain.model import Grade
-from boathook.inbound.gates import spec_of
-from boathook.inbound.verdict import Request, Verified
-from boathook.inbound.verify import Verifier
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import Request, Verified
+from boathook.ingest.sources import source_spec
 from boathook.server.loading import with_apps
 from boathook.testing import signed_request
+from boathook.verification.verifier import Verifier
 from tests.apps.music.server import callback
 
 SECRET = "geheim-geheim"
@@ -34,16 +34,16 @@ def refusal(folder: Path, music: str) -> str:
 @pytest.mark.parametrize(
     ("provider", "named", "grade", "scheme"),
     [
-        ("suno", "suno", Grade.METADATA, {}),
-        ("suno-musicapi", "suno-musicapi", Grade.BODY, {}),
-        ("suno-sunoapi", "suno-sunoapi", Grade.BODY, {}),
-        ("hmac", "suno", Grade.BODY, {"scheme": "hmac"}),
-        ("token", "suno", Grade.TOKEN, {"scheme": "token"}),
+        ("suno", "suno", ProofStrength.METADATA, {}),
+        ("suno-musicapi", "suno-musicapi", ProofStrength.BODY, {}),
+        ("suno-sunoapi", "suno-sunoapi", ProofStrength.BODY, {}),
+        ("hmac", "suno", ProofStrength.BODY, {"scheme": "hmac"}),
+        ("token", "suno", ProofStrength.TOKEN, {"scheme": "token"}),
     ],
 )
 def test_each_provider_proves_callbacks_and_names_deliveries_alike(tmp_path, provider, named, grade, scheme):
     settings = loaded(tmp_path, f'provider = "{provider}"\nsecret = "{SECRET}"\n')
-    verifier = Verifier(spec_of(settings, "suno"))
+    verifier = Verifier(source_spec(settings, "suno"))
     made = signed_request(named, SECRET, callback("t1", "text"), timestamp=time.time(), **scheme)
     query = made.url.partition("?")[2]
     headers = dict(made.headers) | {"x-delivery-id": "d1"}

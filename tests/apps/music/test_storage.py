@@ -12,8 +12,8 @@ from boathook.apps.music.s3 import S3, Bucket
 from boathook.apps.music.sigv4 import Credentials
 from boathook.apps.music.storage import LocalFolder, Storage, StorageFailed, Stored
 from boathook.domain.errors import FetchFailed
-from boathook.handlers.platform import HttpAnswer
-from boathook.outbound.client import Client
+from boathook.handlers.platform import HttpResponse
+from boathook.http_client.client import Client
 from tests.apps.music.server import S3Server
 from tests.unit.receivers import outbound
 
@@ -174,12 +174,12 @@ def scripted_storage(s3_server, *answers, monkeypatch):
     return S3(bucket_of(s3_server), http), http
 
 
-BUSY = HttpAnswer(503, {}, b"<Error><Code>SlowDown</Code><Message>please</Message></Error>")
+BUSY = HttpResponse(503, {}, b"<Error><Code>SlowDown</Code><Message>please</Message></Error>")
 
 
 async def test_a_busy_service_is_asked_again_and_not_for_ever(s3_server, monkeypatch):
     storage, http = scripted_storage(
-        s3_server, BUSY, FetchFailed("broke off"), HttpAnswer(204, {}, b""), monkeypatch=monkeypatch
+        s3_server, BUSY, FetchFailed("broke off"), HttpResponse(204, {}, b""), monkeypatch=monkeypatch
     )
     await storage.delete("tracks/t/c.mp3")
     assert http.asked == 3
@@ -190,7 +190,7 @@ async def test_a_busy_service_is_asked_again_and_not_for_ever(s3_server, monkeyp
 
 
 async def test_a_refusal_is_not_asked_again(s3_server, monkeypatch):
-    refusal = HttpAnswer(403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+    refusal = HttpResponse(403, {}, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
     storage, http = scripted_storage(s3_server, refusal, monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
         await storage.delete("tracks/t/c.mp3")
@@ -208,7 +208,7 @@ async def test_a_refusal_is_not_asked_again(s3_server, monkeypatch):
     ],
 )
 async def test_a_listing_that_cannot_be_believed_is_an_error(body, s3_server, monkeypatch):
-    storage, _ = scripted_storage(s3_server, HttpAnswer(200, {}, body), monkeypatch=monkeypatch)
+    storage, _ = scripted_storage(s3_server, HttpResponse(200, {}, body), monkeypatch=monkeypatch)
     with pytest.raises(StorageFailed):
         await listed(storage, "tracks/")
 

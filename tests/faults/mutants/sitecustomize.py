@@ -59,7 +59,7 @@ def forgets_keys(arrival: ModuleType) -> None:
     """Give each request a key of its own, so that no copy is known again."""
     replace(arrival, "_key_hash", lambda _: lambda source, verified: uuid.uuid4())
     replace(
-        arrival.Arrivals,
+        arrival.EventBuilder,
         "event",
         lambda real: lambda self, *args: arrival.replace(real(self, *args), replay_hash=None),
     )
@@ -97,12 +97,12 @@ def commits_in_memory(database: ModuleType) -> None:
 
         return settings
 
-    replace(database, "_make_durable", make)
+    replace(database, "_read_session_settings", make)
 
 
 def believes_every_answer(attempt: ModuleType) -> None:
     """Take whatever an endpoint does for a success."""
-    replace(attempt, "verdict", lambda _: lambda answer: attempt.Success())
+    replace(attempt, "classify_response", lambda _: lambda answer: attempt.Success())
 
 
 def waits_before_sync(disk: ModuleType) -> None:
@@ -161,7 +161,7 @@ def ignores_a_full_disk(shelf: ModuleType) -> None:
 
         return try_to
 
-    replace(shelf.Shelf, "write", make)
+    replace(shelf.SegmentStore, "write", make)
 
 
 def keeps_nothing_drained(shelf: ModuleType) -> None:
@@ -170,11 +170,11 @@ def keeps_nothing_drained(shelf: ModuleType) -> None:
     def make(finish: Any) -> Any:
         def throw(self: Any, segment: Any) -> None:
             finish(self, segment)
-            segment.path.with_suffix(shelf.DONE).unlink()
+            segment.path.with_suffix(shelf.DONE_SUFFIX).unlink()
 
         return throw
 
-    replace(shelf.Shelf, "finish", make)
+    replace(shelf.SegmentStore, "finish", make)
 
 
 def believes_every_record(segment: ModuleType) -> None:
@@ -238,7 +238,7 @@ def answers_before_write(spool: ModuleType) -> None:
 
 def adopts_nothing(shelf: ModuleType) -> None:
     """Leave what dead processes have spooled where it is."""
-    replace(shelf.Shelf, "adopt", lambda _: lambda self: 0)
+    replace(shelf.SegmentStore, "adopt", lambda _: lambda self: 0)
 
 
 def hoards_what_it_spools(spool: ModuleType) -> None:
@@ -268,7 +268,7 @@ def stops_at_once(listener: ModuleType) -> None:
 
 def counts_collisions(runner: ModuleType) -> None:
     """Take a transaction that PostgreSQL sacrificed for the handler's own failure."""
-    replace(runner, "RUN_AGAIN", lambda _: frozenset())
+    replace(runner, "RETRYABLE_STATES", lambda _: frozenset())
 
 
 def elects_everybody(keeper: ModuleType) -> None:
@@ -279,8 +279,8 @@ def elects_everybody(keeper: ModuleType) -> None:
         async with database.acquire() as connection:
             yield connection
 
-    replace(keeper, "keeper_seat", lambda _: grant)
-    replace(sys.modules["boathook.dispatch.chores"], "turn", lambda _: grant)
+    replace(keeper, "elect_keeper", lambda _: grant)
+    replace(sys.modules["boathook.delivery.chores"], "try_advisory_lock", lambda _: grant)
 
 
 def commits_effects_first(sessions: ModuleType) -> None:
@@ -301,7 +301,7 @@ def commits_effects_first(sessions: ModuleType) -> None:
 
         return settle
 
-    replace(sessions.Settling, "begin", make)
+    replace(sessions.Completion, "begin", make)
 
 
 def keeps_every_answer(exchange: ModuleType) -> None:
@@ -314,7 +314,7 @@ def keeps_every_answer(exchange: ModuleType) -> None:
         return take
 
     replace(exchange, "_MOST_HEAD", lambda _: 1 << 40)
-    replace(exchange.Exchange, "_take", make)
+    replace(exchange.CurlTransfer, "_take", make)
 
 
 def looks_at_all_that_was(schedule: ModuleType) -> None:
@@ -327,7 +327,7 @@ def looks_at_all_that_was(schedule: ModuleType) -> None:
 
         return from_the_beginning
 
-    replace(schedule.Share, "want", make)
+    replace(schedule.HandlerQueue, "want", make)
 
 
 def shift_clock(hours: float) -> Callable[[ModuleType], None]:
@@ -358,7 +358,7 @@ def schedules_by_its_own_clock(worker: ModuleType) -> None:
 
 def never_forgets(intake: ModuleType) -> None:
     """Answer copies from memory, whatever has become of the store meanwhile."""
-    replace(intake.Intake, "forget", lambda _: lambda self: None)
+    replace(intake.Intake, "clear_dedup_cache", lambda _: lambda self: None)
 
 
 def lets_silent_clients_stay(protocol: ModuleType) -> None:
@@ -367,37 +367,37 @@ def lets_silent_clients_stay(protocol: ModuleType) -> None:
 
 
 PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
-    "answers_before_commit": ("boathook.inbound.intake", answers_before_commit),
-    "believes_every_answer": ("boathook.outbound.attempt", believes_every_answer),
+    "answers_before_commit": ("boathook.ingest.intake", answers_before_commit),
+    "believes_every_answer": ("boathook.delivery.http_attempt", believes_every_answer),
     "commits_effects_first": ("boathook.handlers.sessions", commits_effects_first),
     "counts_collisions": ("boathook.handlers.runner", counts_collisions),
-    "elects_everybody": ("boathook.dispatch.keeper", elects_everybody),
-    "keeps_every_answer": ("boathook.outbound.exchange", keeps_every_answer),
-    "looks_at_all_that_was": ("boathook.dispatch.schedule", looks_at_all_that_was),
-    "commits_in_memory": ("boathook.journal.database", commits_in_memory),
-    "forgets_keys": ("boathook.inbound.arrival", forgets_keys),
-    "forgets_conflicts": ("boathook.journal.events", forgets_conflicts),
+    "elects_everybody": ("boathook.delivery.keeper", elects_everybody),
+    "keeps_every_answer": ("boathook.http_client.curl_request", keeps_every_answer),
+    "looks_at_all_that_was": ("boathook.delivery.handler_queues", looks_at_all_that_was),
+    "commits_in_memory": ("boathook.db.database", commits_in_memory),
+    "forgets_keys": ("boathook.ingest.event_builder", forgets_keys),
+    "forgets_conflicts": ("boathook.db.events", forgets_conflicts),
     "believes_everybody": ("hmac", believes_everybody),
-    "lets_silent_clients_stay": ("boathook.inbound.protocol", lets_silent_clients_stay),
-    "never_forgets": ("boathook.inbound.intake", never_forgets),
+    "lets_silent_clients_stay": ("boathook.http.connection", lets_silent_clients_stay),
+    "never_forgets": ("boathook.ingest.intake", never_forgets),
     "waits_before_sync": ("boathook.spool.disk", waits_before_sync),
     "syncs_nothing": ("boathook.spool.disk", syncs_nothing),
     "ignores_failed_syncs": ("boathook.spool.disk", ignores_failed_syncs),
     "answers_before_sync": ("boathook.spool.spool", answers_before_sync),
-    "ignores_a_full_disk": ("boathook.spool.shelf", ignores_a_full_disk),
-    "keeps_nothing_drained": ("boathook.spool.shelf", keeps_nothing_drained),
+    "ignores_a_full_disk": ("boathook.spool.segment_store", ignores_a_full_disk),
+    "keeps_nothing_drained": ("boathook.spool.segment_store", keeps_nothing_drained),
     "believes_every_record": ("boathook.spool.segment", believes_every_record),
-    "drains_as_new": ("boathook.inbound.draining", drains_as_new),
-    "overtakes_the_spool": ("boathook.inbound.intake", overtakes_the_spool),
+    "drains_as_new": ("boathook.ingest.event_writer", drains_as_new),
+    "overtakes_the_spool": ("boathook.ingest.intake", overtakes_the_spool),
     "answers_before_write": ("boathook.spool.spool", answers_before_write),
-    "adopts_nothing": ("boathook.spool.shelf", adopts_nothing),
+    "adopts_nothing": ("boathook.spool.segment_store", adopts_nothing),
     "hoards_what_it_spools": ("boathook.spool.spool", hoards_what_it_spools),
-    "stops_at_once": ("boathook.inbound.listener", stops_at_once),
+    "stops_at_once": ("boathook.http.listener", stops_at_once),
     "clock_an_hour_ahead": ("time", shift_clock(1)),
     "clock_an_hour_behind": ("time", shift_clock(-1)),
-    "workers_an_hour_ahead": ("boathook.dispatch.worker", shift_dates(1)),
-    "workers_an_hour_behind": ("boathook.dispatch.worker", shift_dates(-1)),
-    "schedules_by_its_own_clock": ("boathook.dispatch.worker", schedules_by_its_own_clock),
+    "workers_an_hour_ahead": ("boathook.delivery.worker", shift_dates(1)),
+    "workers_an_hour_behind": ("boathook.delivery.worker", shift_dates(-1)),
+    "schedules_by_its_own_clock": ("boathook.delivery.worker", schedules_by_its_own_clock),
     "orders_nothing": ("boathook.domain.filters", orders_nothing),
 }
 """By name: the module, and the function that patches it."""

@@ -9,7 +9,7 @@
     store_reader  reads the tables after the fault
     checker     judges the history against the store: invariants C1 to C15, pure functions
     scenario    the decorator that makes a function a scenario with its mutant, and collects the results
-    report      writes the table of docs/reliability.md from the results
+    report      writes the table of tests/faults/README.md from the results
 
 A scenario is a function under `@scenario` in any `tests/faults/test_*.py`; see `tests.faults.rig.scenario`.
 """

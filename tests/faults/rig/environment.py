@@ -21,7 +21,7 @@ Members for scenarios:
     env.use(server)  go on with another PostgreSQL, such as one booted from a copy
     env.ask(sql)     rows from PostgreSQL itself, past every proxy
     env.expect(invariant, truth, words)      a check by the scenario itself
-    env.figure(name, value)                  a figure for docs/reliability.md
+    env.figure(name, value)                  a figure for tests/faults/README.md
 """
 
 import asyncio
@@ -40,9 +40,9 @@ import msgspec
 import psutil
 import psycopg
 
+from boathook.db.database import Database
 from boathook.domain import ids
 from boathook.domain.policy import RetryPolicy
-from boathook.journal.database import Database
 from tests.acceptance.conftest import BoathookProcess
 from tests.faults.rig import bank, store_reader
 from tests.faults.rig.checker import Verdict, judge
@@ -362,12 +362,10 @@ class Environment:
         """Return what boathook's commands report; empty for a mutant that does not break C15."""
         if not self.hosts or (self.is_mutant and "C15" not in self.mutant.breaks):
             return {}
-        verified = self.host.cli("verify", check=False)
-        if verified.returncode != 0:
-            self.findings.append(
-                Violation("C15", "", f"verify says: {verified.stdout[-2000:]}{verified.stderr[-2000:]}")
-            )
-        return {"verify": verified.returncode, "dead": len(self.host.listing("dead", "list", "--limit", "100000"))}
+        checked = self.host.cli("check", check=False)
+        if checked.returncode != 0:
+            self.findings.append(Violation("C15", "", f"check says: {checked.stdout[-2000:]}{checked.stderr[-2000:]}"))
+        return {"check": checked.returncode, "dead": len(self.host.listing("dead", "list", "--limit", "100000"))}
 
     def judge(self) -> Verdict:
         """Return the verdict of the checker, with the scenario's own findings."""
@@ -394,7 +392,7 @@ class Environment:
             self.findings.append(Violation(invariant, "", words))
 
     def figure(self, name: str, value: object) -> None:
-        """Add a figure to docs/reliability.md."""
+        """Add a figure to tests/faults/README.md."""
         self.figures[name] = f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -405,7 +403,7 @@ def _merge(one: Tables, other: Tables) -> dict[str, dict[str, Any]]:
 
 def prepare_schema(url: str) -> None:
     """Make boathook's schema, the bank's tables and the triggers that record edges."""
-    from boathook.journal import migrations
+    from boathook.db import migrations
 
     asyncio.run(migrations.migrate(url))
     with psycopg.connect(url, autocommit=True) as db:

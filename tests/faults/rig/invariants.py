@@ -1,6 +1,6 @@
 """The invariants C1 to C15, each a pure function from a case to its violations.
 
-The numbers and their wording are those of docs/reliability.md. "Accepted" means answered 2xx; a request that was answered
+The numbers and their wording are those of tests/faults/README.md. "Accepted" means answered 2xx; a request that was answered
 5xx or not at all is unknown, and both outcomes are legal for it.
 """
 
@@ -438,8 +438,8 @@ def truth(case: Case) -> Iterator[Violation]:
     dead = sum(one.state == "dead" for one in case.store.deliveries)
     if case.told.get("dead", dead) != dead:
         yield Violation("C15", "", f"it lists {case.told['dead']} dead letters, there are {dead}")
-    if case.told.get("verify", 0) != 0:
-        yield Violation("C15", "", f"`boathook verify` ended with {case.told['verify']}")
+    if case.told.get("check", 0) != 0:
+        yield Violation("C15", "", f"`boathook check` ended with {case.told['check']}")
     if case.told.get("spooled", len(case.spool)) != len(case.spool):
         yield Violation("C15", "", f"it says {case.told['spooled']} events are spooled, there are {len(case.spool)}")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import psycopg
 
-from boathook.journal.embedded import EmbeddedServer
+from boathook.db.embedded import EmbeddedServer
 from tests.conftest import open_folder
 from tests.support import until
 

@@ -1,4 +1,4 @@
-"""Writes docs/reliability.json and the table of docs/reliability.md from the results of scenarios.
+"""Writes tests/faults/results.json and the table of tests/faults/README.md from the results of scenarios.
 
     BOATHOOK_TEST_RESULTS=DIR pytest tests/faults -m fault      # or "fault or soak"
     python -m tests.faults.rig.report DIR
@@ -19,8 +19,8 @@ import msgspec
 from tests.faults.rig.recorder import ROOT
 from tests.faults.rig.scenario import REGISTRY, Result, Scenario
 
-PAGE = ROOT / "docs/reliability.md"
-DATA = ROOT / "docs/reliability.json"
+PAGE = ROOT / "tests/faults/README.md"
+DATA = ROOT / "tests/faults/results.json"
 BEGIN, END = "<!-- scenarios: written by `python -m tests.faults.rig.report` -->", "<!-- end of scenarios -->"
 _NEVER = "not run yet"
 
@@ -76,7 +76,7 @@ def render(report: Report, scenarios: dict[str, Scenario]) -> str:
 
 
 def _row(one: Scenario, sound: Result | None, mutant: Result | None) -> str:
-    path = f"../{one.module.replace('.', '/')}.py"
+    path = f"{one.module.rpartition('.')[2]}.py"
     cells = [
         f"[{one.fault}]({path}) `{one.name}`",
         one.target,

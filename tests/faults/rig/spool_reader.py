@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from boathook.inbound.records import UnreadableRecord, decode
+from boathook.ingest.spool_records import UnreadableRecord, decode
 from boathook.spool.segment import read_segment
-from boathook.spool.shelf import REFUSED, WAITING
+from boathook.spool.segment_store import PENDING_SUFFIX, REJECTED_FOLDER
 from tests.faults.rig.store_state import Spooled
 
 
 def read_spools(data: Path) -> Iterator[Spooled]:
     """Yield every event that waits below a data_dir, and those that PostgreSQL has refused."""
-    for path in sorted((data / "spool").glob(f"*/*{WAITING}")):
+    for path in sorted((data / "spool").glob(f"*/*{PENDING_SUFFIX}")):
         try:
             content = path.read_bytes()
         except FileNotFoundError:  # drained while we looked
@@ -22,5 +22,5 @@ def read_spools(data: Path) -> Iterator[Spooled]:
                 event = decode(record.payload)
             except UnreadableRecord:
                 continue
-            is_refused = path.parent.name == REFUSED
+            is_refused = path.parent.name == REJECTED_FOLDER
             yield Spooled(key=event.dedup_key, sha=sha256(event.body).hexdigest(), is_refused=is_refused)

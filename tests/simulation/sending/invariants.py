@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from boathook.dispatch.lanes import Flight
-from boathook.outbound.outgoing import Outgoing
+from boathook.delivery.endpoint_queues import Attempt
+from boathook.http_client.messages import OutgoingRequest
 from tests.simulation.invariants import Recorder, require
 from tests.simulation.sending.receivers import EndpointReceiver, key_of
 from tests.simulation.sometimes import sometimes
@@ -38,7 +38,7 @@ class SendingRecorder(Recorder):
     """With which fences each delivery was taken by its endpoint."""
     successes: set[Claim] = field(default_factory=set)
     """Claims whose sender was sent a 2xx."""
-    probes: dict[UUID, list[Flight]] = field(default_factory=dict)
+    probes: dict[UUID, list[Attempt]] = field(default_factory=dict)
     """Probes sent since each endpoint's breaker opened."""
     arrivals: dict[UUID, list[float]] = field(default_factory=dict)
 
@@ -84,22 +84,22 @@ class SendingRecorder(Recorder):
 
     # The wire
 
-    def arrived(self, receiver: EndpointReceiver, flight: Flight, outgoing: Outgoing) -> None:
+    def arrived(self, receiver: EndpointReceiver, attempt: Attempt, request: OutgoingRequest) -> None:
         """A request has reached its endpoint."""
         try:
-            self._judge_request(receiver, flight, outgoing)
+            self._judge_request(receiver, attempt, request)
         except AssertionError as violation:
             self.violations.append(str(violation))
 
-    def _judge_request(self, receiver: EndpointReceiver, flight: Flight, outgoing: Outgoing) -> None:
-        key, fence = key_of(flight), flight.send.fence
+    def _judge_request(self, receiver: EndpointReceiver, attempt: Attempt, request: OutgoingRequest) -> None:
+        key, fence = key_of(attempt), attempt.send.fence
         self.requests[key, fence] += 1
         require(self.requests[key, fence] == 1, "C8", f"{key} was sent twice for one claim")
-        digest = hashlib.sha256(outgoing.body).digest()
+        digest = hashlib.sha256(request.body).digest()
         require(digest == self.sent[key[0]].body_sha256, "C10", f"the endpoint got other bytes of {key}")
         self._judge_line(key)
-        if flight.send.is_probe:
-            self._judge_probe(receiver, flight)
+        if attempt.send.is_probe:
+            self._judge_probe(receiver, attempt)
         if receiver.endpoint.rate is not None and self.is_exact:
             self._judge_rate(receiver.endpoint.id, receiver.endpoint.rate)
 
@@ -118,10 +118,10 @@ class SendingRecorder(Recorder):
         ]
         require(not earlier, "C6", f"{key} reached its endpoint before {[row.key for row in earlier]}")
 
-    def _judge_probe(self, receiver: EndpointReceiver, flight: Flight) -> None:
+    def _judge_probe(self, receiver: EndpointReceiver, attempt: Attempt) -> None:
         others = [one for one in self.probes.get(receiver.endpoint.id, []) if one in receiver.under_way]
         require(not others, "L3", f"two probes are under way to {receiver.endpoint.url}")
-        self.probes.setdefault(receiver.endpoint.id, []).append(flight)
+        self.probes.setdefault(receiver.endpoint.id, []).append(attempt)
         sometimes("a paused endpoint was probed")
 
     def _judge_rate(self, endpoint_id: UUID, rate: int) -> None:
@@ -132,13 +132,13 @@ class SendingRecorder(Recorder):
             allowed = burst + rate * (moments[-1] - moment + _SLACK_S)
             require(number <= allowed, "L2", f"{number} requests in {moments[-1] - moment:.3f} s at a rate of {rate}")
 
-    def taken(self, flight: Flight) -> None:
+    def taken(self, attempt: Attempt) -> None:
         """An endpoint has done what a message asked for."""
-        self.takes.setdefault(key_of(flight), []).append(flight.send.fence)
+        self.takes.setdefault(key_of(attempt), []).append(attempt.send.fence)
 
-    def told_success(self, flight: Flight) -> None:
+    def told_success(self, attempt: Attempt) -> None:
         """An endpoint answers 2xx."""
-        self.successes.add((key_of(flight), flight.send.fence))
+        self.successes.add((key_of(attempt), attempt.send.fence))
 
     # Faults
 

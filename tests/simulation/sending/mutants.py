@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from boathook.dispatch import mailing
-from boathook.dispatch.keeper import Keeper
-from boathook.dispatch.lanes import Lane
+from boathook.db import endpoint_deliveries
+from boathook.db.deliveries import DeliveryStore
+from boathook.db.endpoint_deliveries import EndpointClaimLimit
+from boathook.delivery import http_executor
+from boathook.delivery.endpoint_queues import EndpointQueue
+from boathook.delivery.keeper import Keeper
 from boathook.domain.policy import Success
-from boathook.journal import sending
-from boathook.journal.deliveries import DeliveryStore
-from boathook.journal.sending import EndpointWant
 from tests.simulation import lease_statements, sending_statements
 from tests.simulation.statements import BY_TEXT
 from tests.simulation.tables import Record, Transaction
@@ -53,7 +53,7 @@ def probing_all_at_once(patch: pytest.MonkeyPatch) -> None:
         rests = [key for key in endpoint_ids if (health := t.get("health", key)) is not None and health.open_until]
         return [Record(endpoint_id=key, open_until=until) for key in rests]
 
-    patch.setitem(BY_TEXT, sending.SQL["take_probes"], ("take_probes", take))
+    patch.setitem(BY_TEXT, endpoint_deliveries.SQL["take_probes"], ("take_probes", take))
 
 
 def ignoring_order(patch: pytest.MonkeyPatch) -> None:
@@ -64,15 +64,15 @@ def ignoring_order(patch: pytest.MonkeyPatch) -> None:
 
 def limiting_each_sender_alone(patch: pytest.MonkeyPatch) -> None:
     """A sender counts its own requests under way, not those of others."""
-    want = Lane.want
+    want = EndpointQueue.want
 
-    def unbounded(self: Lane, slots: int, now: float, *, is_probe: bool) -> EndpointWant:
+    def unbounded(self: EndpointQueue, slots: int, now: float, *, is_probe: bool) -> EndpointClaimLimit:
         wanted = want(self, slots, now, is_probe=is_probe)
-        return EndpointWant(
+        return EndpointClaimLimit(
             wanted.recipient, wanted.slots, wanted.since, None, endpoint_id=wanted.endpoint_id, is_probe=is_probe
         )
 
-    patch.setattr(Lane, "want", unbounded)
+    patch.setattr(EndpointQueue, "want", unbounded)
 
 
 def metering_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def metering_nothing(patch: pytest.MonkeyPatch) -> None:
         pairs = zip(endpoint_ids, numbers, strict=True)
         return [Record(endpoint_id=key, taken=number, next_s=0.0) for key, number in pairs]
 
-    patch.setitem(BY_TEXT, sending.SQL["take_tokens"], ("take_tokens", take))
+    patch.setitem(BY_TEXT, endpoint_deliveries.SQL["take_tokens"], ("take_tokens", take))
 
 
 def believing_every_answer(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def believing_every_answer(patch: pytest.MonkeyPatch) -> None:
     def fine(_answer: Any) -> Success:
         return Success()
 
-    patch.setattr(mailing, "verdict", fine)
+    patch.setattr(http_executor, "classify_response", fine)
 
 
 ALL: dict[Mutant, tuple[str, int]] = {

@@ -10,30 +10,30 @@ from uuid import UUID
 
 import asyncpg
 
-from boathook.domain import ids
-from boathook.domain.endpoints import recipient_of
-from boathook.domain.policy import Bury, Settle, TryAgain
-from boathook.journal.database import Connection
-from boathook.journal.endpoints import Disabled
-from boathook.journal.sending import (
+from boathook.db.database import Connection
+from boathook.db.endpoint_deliveries import (
     SQL,
     BreakerRules,
-    Ended,
-    EndpointWant,
-    Failures,
-    Send,
-    SendStore,
+    ClaimedSend,
+    EndpointClaimLimit,
+    EndpointDeliveryStore,
+    FailureSummary,
+    FinishedSend,
     _columns,
-    bury_barred,
+    dead_letter_undeliverable,
 )
-from boathook.journal.vault import Vault
+from boathook.db.endpoints import DisabledEndpoint
+from boathook.db.secret_box import SecretBox
+from boathook.domain import ids
+from boathook.domain.endpoints import recipient_of
+from boathook.domain.policy import Complete, DeadLetter, RetryAt
 from tests.simulation.databases import FakeDatabase, RealDatabase
 from tests.simulation.operation_sequences import FUTURE, PAST, Op, Player
 from tests.simulation.tables import Endpoint, Transaction
 
 ENDPOINTS: Final = tuple(UUID(int=number) for number in (1, 2, 3))
 NAMES: Final = tuple(recipient_of(ids.show(ids.ENDPOINT, key)) for key in ENDPOINTS)
-_VAULT: Final = Vault(["a key of nobody but this simulation"])
+_VAULT: Final = SecretBox(["a key of nobody but this simulation"])
 _RETRY: Final = (None, '{"max_attempts": 3, "max_age_s": 86400}', None)
 _RULES: Final = BreakerRules(2, 3600.0, 7200.0, 0.0)
 _ALLOWED: Final = {"free": "null", "full": "now() + interval '1 hour'"}
@@ -138,7 +138,7 @@ class FakeSendingDatabase(FakeDatabase):
 
 
 def _seal(key: UUID) -> bytes:
-    return _VAULT.seal("whsec_c2VjcmV0", f"endpoint_secret:{ids.show(ids.ENDPOINT, key)}")
+    return _VAULT.encrypt("whsec_c2VjcmV0", f"endpoint_secret:{ids.show(ids.ENDPOINT, key)}")
 
 
 def draw_sends(seed: int, length: int) -> list[Op]:
@@ -202,7 +202,7 @@ def _draw_event(rng: random.Random) -> tuple[int, bool, tuple[tuple[str, str | N
 class Claimed(NamedTuple):
     """A claim, named as those of workers are."""
 
-    claim: Send
+    claim: ClaimedSend
 
 
 class SendPlayer(Player):
@@ -215,13 +215,13 @@ class SendPlayer(Player):
         await self._target.open()  # type: ignore[attr-defined]
         await super().play(ops, expected)
 
-    def _sends(self, worker: str = "w1") -> SendStore:
-        return SendStore(self._target.database, worker=worker)
+    def _sends(self, worker: str = "w1") -> EndpointDeliveryStore:
+        return EndpointDeliveryStore(self._target.database, worker=worker)
 
     async def _claim(self, worker: str, wants: tuple[Any, ...]) -> Any:
         found = await self._sends(worker).claim(
             [
-                EndpointWant(NAMES[n], slots, most=most, endpoint_id=ENDPOINTS[n], is_probe=is_probe)
+                EndpointClaimLimit(NAMES[n], slots, most=most, endpoint_id=ENDPOINTS[n], is_probe=is_probe)
                 for n, slots, most, is_probe in wants
             ],
             lease_s=300,
@@ -230,22 +230,22 @@ class SendPlayer(Player):
         self._works += [Claimed(send) for send in found]  # type: ignore[misc]
         return [
             (str(s.event_id), s.ordinal, s.fence, s.attempt, s.is_manual, s.is_ordered, str(s.endpoint_id), s.revision,
-             s.is_ailing, s.is_probe, s.body)
+             s.is_unhealthy, s.is_probe, s.body)
             for s in found
         ]  # fmt: skip
 
-    def _ended(self, numbers: Sequence[int], outcomes: Sequence[str]) -> list[Ended]:
+    def _ended(self, numbers: Sequence[int], outcomes: Sequence[str]) -> list[FinishedSend]:
         ended = {}
         for number, outcome in zip(numbers, outcomes, strict=True):
             for work in self._chosen((number,)):
                 ended[work.claim] = self._end_of(work.claim, outcome)
         return list(ended.values())
 
-    def _end_of(self, send: Send, outcome: str) -> Ended:
+    def _end_of(self, send: ClaimedSend, outcome: str) -> FinishedSend:
         due = {"past": PAST, "future": FUTURE}.get(outcome)
-        move = TryAgain(due, "HTTP_500", "it's down") if due is not None else Bury("GONE", "no more")
-        return Ended(
-            send, Settle() if outcome == "ok" else move, UUID(int=self._entropy.getrandbits(120)), "https://x.example", 200,
+        move = RetryAt(due, "HTTP_500", "it's down") if due is not None else DeadLetter("GONE", "no more")
+        return FinishedSend(
+            send, Complete() if outcome == "ok" else move, UUID(int=self._entropy.getrandbits(120)), "https://x.example", 200,
             1, "[]", b"", datetime.now(UTC),
         )  # fmt: skip
 
@@ -271,18 +271,26 @@ class SendPlayer(Player):
     async def _due(self, most: int) -> Any:
         await self._target.arrange()
         page = await self._sends().find_due("", most)
-        return page.after, [(d.recipient, d.revision, d.is_barred, d.rate, d.open_until is None) for d in page.due]
+        return page.after, [
+            (d.recipient, d.revision, d.is_disabled_or_deleted, d.rate, d.open_until is None) for d in page.due
+        ]
 
     async def _judge(self, chosen: tuple[int, ...], flags: tuple[Any, ...]) -> Any:
         failures = [
-            Failures(endpoint_id=ENDPOINTS[n], failed=number, is_after_success=after, is_theirs=theirs, is_probe=probe)
+            FailureSummary(
+                endpoint_id=ENDPOINTS[n],
+                failed=number,
+                is_after_success=after,
+                is_endpoint_fault=theirs,
+                is_probe=probe,
+            )
             for n, (number, after, theirs, probe) in zip(chosen, flags, strict=True)
         ]
-        found = await self._sends().judge(failures, _RULES, lambda: 0.5)
-        return [(str(key), h.open_until is None, h.pauses, bool(h.is_hopeless)) for key, h in sorted(found.items())]
+        found = await self._sends().update_health(failures, _RULES, lambda: 0.5)
+        return [(str(key), h.open_until is None, h.pauses, bool(h.should_disable)) for key, h in sorted(found.items())]
 
     async def _heal(self, chosen: tuple[int, ...]) -> Any:
-        return await self._sends().heal([ENDPOINTS[n] for n in chosen])
+        return await self._sends().mark_healthy([ENDPOINTS[n] for n in chosen])
 
     async def _take_probes(self, chosen: tuple[int, ...]) -> Any:
         self._probes = await self._sends().take_probes([ENDPOINTS[n] for n in chosen], hold_s=3600)
@@ -303,7 +311,7 @@ class SendPlayer(Player):
         return [(str(key), taken, next_s > 60) for key, (taken, next_s) in sorted(found.items())]
 
     async def _disable(self, n: int, is_current: bool) -> Any:
-        async def nothing(_connection: Connection, disabled: Disabled, _since: datetime) -> None:
+        async def nothing(_connection: Connection, disabled: DisabledEndpoint, _since: datetime) -> None:
             assert disabled.endpoint_id == ENDPOINTS[n]
 
         found = await self._sends().load([ENDPOINTS[n]], _VAULT)
@@ -314,7 +322,7 @@ class SendPlayer(Player):
         await self._target.enable()  # type: ignore[attr-defined]
 
     async def _barred(self, max_age_s: float) -> Any:
-        return await bury_barred(self._target.database, max_age_s=max_age_s)
+        return await dead_letter_undeliverable(self._target.database, max_age_s=max_age_s)
 
     async def _load(self, chosen: tuple[int, ...]) -> Any:
         found = await self._sends().load([ENDPOINTS[n] for n in chosen], _VAULT)

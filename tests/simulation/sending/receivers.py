@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from boathook.dispatch.lanes import Flight
-from boathook.outbound.outgoing import Answer, Outgoing, Trouble
+from boathook.delivery.endpoint_queues import Attempt
+from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from tests.simulation.handlers import Killed
 from tests.simulation.loop import PROCESS, Process, VirtualLoop
 from tests.simulation.sometimes import sometimes
@@ -25,7 +25,7 @@ class Reply:
     status: int
     after_s: float
     headers: tuple[tuple[str, str], ...] = ()
-    trouble: Trouble | None = None
+    failure: TransportFailure | None = None
     """The error that the sender sees instead of the response."""
 
     @property
@@ -42,7 +42,7 @@ class EndpointReceiver:
     behaviours: Sequence[str]
     is_ordered: bool = False
     behaviour: str = "ok"
-    under_way: list[Flight] = field(default_factory=list)
+    under_way: list[Attempt] = field(default_factory=list)
 
     def change_behaviour(self, rng: random.Random) -> None:
         """Switch to another behaviour."""
@@ -65,7 +65,7 @@ class EndpointReceiver:
             case "flapping":
                 return Reply(rng.choice((200, 503)), soon_s)
             case "answer lost":
-                return Reply(200, soon_s, trouble=Trouble.READ)
+                return Reply(200, soon_s, failure=TransportFailure.READ)
             case _:
                 return Reply(200, soon_s)
 
@@ -73,11 +73,11 @@ class EndpointReceiver:
 class WireRecorder(Protocol):
     """Records what happens on the network."""
 
-    def arrived(self, receiver: EndpointReceiver, flight: Flight, outgoing: Outgoing) -> None: ...
+    def arrived(self, receiver: EndpointReceiver, attempt: Attempt, request: OutgoingRequest) -> None: ...
 
-    def taken(self, flight: Flight) -> None: ...
+    def taken(self, attempt: Attempt) -> None: ...
 
-    def told_success(self, flight: Flight) -> None: ...
+    def told_success(self, attempt: Attempt) -> None: ...
 
 
 class Network:
@@ -92,37 +92,37 @@ class Network:
         self._recorder = recorder
         loop.network = self  # type: ignore[attr-defined]
 
-    def carry(self, courier: "Courier", outgoing: Outgoing) -> None:
+    def carry(self, courier: "Courier", request: OutgoingRequest) -> None:
         """Carry a request to its endpoint."""
-        receiver = self.receivers[outgoing.url]
+        receiver = self.receivers[request.url]
         if receiver.behaviour == "refused":
-            courier.answer(outgoing, 0.001, Reply(0, 0.001, trouble=Trouble.CONNECT))
+            courier.answer(request, 0.001, Reply(0, 0.001, failure=TransportFailure.CONNECT))
             return
-        self._later(self._rng.random() * 0.01, lambda: self._arrive(receiver, courier, outgoing))
+        self._later(self._rng.random() * 0.01, lambda: self._arrive(receiver, courier, request))
 
-    def _arrive(self, receiver: EndpointReceiver, courier: "Courier", outgoing: Outgoing) -> None:
-        flight = outgoing.token
-        assert isinstance(flight, Flight)
-        self._recorder.arrived(receiver, flight, outgoing)
-        receiver.under_way.append(flight)
-        reply = receiver.reply(self._rng, outgoing.timeout_s)
+    def _arrive(self, receiver: EndpointReceiver, courier: "Courier", request: OutgoingRequest) -> None:
+        attempt = request.token
+        assert isinstance(attempt, Attempt)
+        self._recorder.arrived(receiver, attempt, request)
+        receiver.under_way.append(attempt)
+        reply = receiver.reply(self._rng, request.timeout_s)
         if reply.is_taken:
-            self._later(min(reply.after_s, outgoing.timeout_s), lambda: self._recorder.taken(flight))
-        if reply.after_s >= outgoing.timeout_s:
+            self._later(min(reply.after_s, request.timeout_s), lambda: self._recorder.taken(attempt))
+        if reply.after_s >= request.timeout_s:
             sometimes("an endpoint took a message and answered too late", if_=reply.is_taken)
-            reply = Reply(0, outgoing.timeout_s, trouble=Trouble.TIMEOUT)
+            reply = Reply(0, request.timeout_s, failure=TransportFailure.TIMEOUT)
         sometimes(
-            "the answer of an endpoint that took a message was lost", if_=reply.is_taken and reply.trouble is not None
+            "the answer of an endpoint that took a message was lost", if_=reply.is_taken and reply.failure is not None
         )
-        self._later(reply.after_s, lambda: self._leave(receiver, courier, outgoing, reply))
+        self._later(reply.after_s, lambda: self._leave(receiver, courier, request, reply))
 
-    def _leave(self, receiver: EndpointReceiver, courier: "Courier", outgoing: Outgoing, reply: Reply) -> None:
-        flight = outgoing.token
-        assert isinstance(flight, Flight)
-        receiver.under_way.remove(flight)
-        if reply.is_taken and reply.trouble is None:
-            self._recorder.told_success(flight)
-        courier.answer(outgoing, reply.after_s, reply)
+    def _leave(self, receiver: EndpointReceiver, courier: "Courier", request: OutgoingRequest, reply: Reply) -> None:
+        attempt = request.token
+        assert isinstance(attempt, Attempt)
+        receiver.under_way.remove(attempt)
+        if reply.is_taken and reply.failure is None:
+            self._recorder.told_success(attempt)
+        courier.answer(request, reply.after_s, reply)
 
     def _later(self, seconds: float, do: Callable[[], None]) -> None:
         self.loop.call_later(seconds, do, context=self.loop.world.context)
@@ -131,7 +131,7 @@ class Network:
 class Courier:
     """The interface of boathook's courier, in the process that creates it."""
 
-    def __init__(self, _settings: object, *, done: Callable[[list[Answer]], None]) -> None:
+    def __init__(self, _settings: object, *, done: Callable[[list[RequestResult]], None]) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self._loop = loop
@@ -141,33 +141,33 @@ class Courier:
         self._done = done
         self._is_closed = False
 
-    def send(self, batch: Sequence[Outgoing]) -> None:
+    def send(self, batch: Sequence[OutgoingRequest]) -> None:
         """Begin these requests."""
         if self._is_closed:
-            raise RuntimeError("the courier is closed")
-        for outgoing in batch:
-            self._network.carry(self, outgoing)
+            raise RuntimeError("the sender is closed")
+        for request in batch:
+            self._network.carry(self, request)
 
     def close(self) -> None:
         """Tell nothing more."""
         self._is_closed = True
 
-    def answer(self, outgoing: Outgoing, took_s: float, reply: Reply) -> None:
+    def answer(self, request: OutgoingRequest, took_s: float, reply: Reply) -> None:
         """Let the sender have an answer, as soon as it runs."""
-        status = 0 if reply.trouble is not None else reply.status
-        answer = Answer(
-            outgoing=outgoing, status=status, headers=dict(reply.headers), body=b"", duration_s=took_s,
-            trouble=reply.trouble, error="" if reply.trouble is None else "it did not work",
+        status = 0 if reply.failure is not None else reply.status
+        answer = RequestResult(
+            request=request, status=status, headers=dict(reply.headers), body=b"", duration_s=took_s,
+            failure=reply.failure, error="" if reply.failure is None else "it did not work",
         )  # fmt: skip
         self._loop.call_later(0.0001, self._tell, answer, context=self._context)
 
-    def _tell(self, answer: Answer) -> None:
+    def _tell(self, answer: RequestResult) -> None:
         if self._is_closed:
             return
         with contextlib.suppress(Killed):  # the process that would have heard more is dead
             self._done([answer])
 
 
-def key_of(flight: Flight) -> tuple[Any, int]:
+def key_of(attempt: Attempt) -> tuple[Any, int]:
     """Return the delivery that a request is for."""
-    return flight.send.event_id, flight.send.ordinal
+    return attempt.send.event_id, attempt.send.ordinal

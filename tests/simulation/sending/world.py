@@ -16,14 +16,14 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings, load
-from boathook.dispatch import sender as senders
+from boathook.db.database import Database
+from boathook.db.events import EventStore
+from boathook.db.secret_box import SecretBox
+from boathook.delivery import sender as senders
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
-from boathook.domain.errors import JournalError
-from boathook.domain.model import Grade, NewDelivery, NewEvent, Origin
-from boathook.journal.database import Database
-from boathook.journal.events import EventStore
-from boathook.journal.vault import Vault
+from boathook.domain.errors import DatabaseError
+from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength
 from tests.simulation.base_world import QUIET_S, BaseWorld
 from tests.simulation.faults import MOVES, inject_server_fault, operate
 from tests.simulation.gateway import URL
@@ -49,7 +49,7 @@ class Sender:
 
 @functools.lru_cache(maxsize=256)
 def _sealed(number: int) -> bytes:
-    return Vault([_KEY]).seal(_SECRET, f"endpoint_secret:{ids.show(ids.ENDPOINT, UUID(int=number))}")
+    return SecretBox([_KEY]).encrypt(_SECRET, f"endpoint_secret:{ids.show(ids.ENDPOINT, UUID(int=number))}")
 
 
 def _settings(plan: Plan) -> Settings:
@@ -206,7 +206,7 @@ class SendingWorld(BaseWorld):
                     return
                 finally:
                     await database.close()
-            except JournalError:
+            except DatabaseError:
                 await asyncio.sleep(0.2 + self.rng.random())
 
     def _message(self, number: int, body: bytes) -> NewEvent:
@@ -215,7 +215,7 @@ class SendingWorld(BaseWorld):
         return NewEvent(
             id=ids.make(1_772_600_000_000 + number, self.rng.getrandbits(74)), source="app", application=None,
             type="thing.done", dedup_key=key, key_hash=UUID(bytes=hashlib.sha256(key.encode()).digest()[:16]),
-            replay_hash=None, grade=Grade.BODY, origin=Origin.RECEIVED, headers="{}", content_type="application/json",
+            replay_hash=None, grade=ProofStrength.BODY, origin=Origin.RECEIVED, headers="{}", content_type="application/json",
             body=body, body_sha256=hashlib.sha256(body).digest(), routes_version=1,
             deliveries=tuple(NewDelivery(receiver.endpoint.recipient, self._order_key(receiver)) for receiver in chosen),
         )  # fmt: skip

@@ -122,6 +122,6 @@ def simulate(
     wait: trials.Wait = trials.WAIT_S,
     as_json: Json = False,
 ) -> None:
-    """Send made-up payments, signed with the secret of the settings, add their users, and compare the books."""
+    """Send made-up payments, signed with the secret of the settings, add their users, and compare the results."""
     done = hook.run(sending.simulate(url, settings(), count=count, seed=seed, wait_s=wait))
     trials.finish(done, as_json=as_json)

@@ -30,7 +30,7 @@ unlinked = hook.counter(
 mismatched = hook.counter(
     "billing_payments_amount_mismatch_total", "Successful payments of another amount than their plan's.", "provider"
 )
-late = hook.counter("billing_payments_late_total", "Payments whose success was told late.", "provider")
+late = hook.counter("billing_payments_late_total", "Payments whose success was reported late.", "provider")
 recovered = hook.counter(
     "billing_payments_recovered_total", "Payments applied after they had waited or failed before.", "provider"
 )
@@ -40,7 +40,7 @@ duration = hook.histogram(
 lag = hook.histogram(
     "billing_webhook_lag_seconds", "From accepting an event to its end.", "provider", bounds=LAG_SECONDS
 )
-payments = hook.gauge("billing_payments", "Payments in the books, by status.", "status")
+payments = hook.gauge("billing_payments", "Payments by status.", "status")
 waiting = hook.gauge("billing_payments_waiting", "Successful payments that are not applied, by why.", "problem")
 oldest_waiting = hook.gauge(
     "billing_oldest_waiting_seconds", "How long the oldest of them has been waiting for its user.", "problem"
@@ -54,7 +54,7 @@ hook.alarm(
     labels={"problem": [Problem.UNLINKED_PAYMENT]},
     by=["problem"],
     above=3600.0,
-    advice="Somebody has paid and has nothing for it: see `boathook billing payments --waiting`.",
+    advice="A customer has paid and received nothing: see `boathook billing payments --waiting`.",
 )
 hook.alarm(
     "missing_users",
@@ -63,7 +63,7 @@ hook.alarm(
     labels={"problem": [Problem.USER_MISSING]},
     by=["problem"],
     above=86_400.0,
-    advice="Somebody has paid and has nothing for it: see `boathook billing payments --waiting`.",
+    advice="A customer has paid and received nothing: see `boathook billing payments --waiting`.",
 )
 
 

@@ -57,7 +57,7 @@ class BillingSettings(_Table):
     def _check(self) -> Self:
         ids = [plan.id for plan in self.plans]
         if twice := sorted({id for id in ids if ids.count(id) > 1}):
-            raise ValueError(f"plans: {', '.join(twice)} stands there twice; give each plan an id of its own")
+            raise ValueError(f"plans: {', '.join(twice)} is listed twice; give each plan an id of its own")
         if self.form == "tilda" and self.proof != "secret":
             raise ValueError('Tilda signs nothing; with form = "tilda", set proof = "secret" and its API key as secret')
         if self.proof == "secret" and self.encoding != "hex":

@@ -170,7 +170,7 @@ async def _log_in(request: Request) -> Response:
     async with hook.transaction() as tx:
         session = await users.log_in(tx, form.get("token", "").strip())
     if session is None:
-        return _page("login.html", 401, user=None, message="Nobody has this token.")
+        return _page("login.html", 401, user=None, message="Unknown token.")
     response = _go(_HOME)
     is_secure = request.url.scheme == "https" or hook.settings.public_url.startswith("https:")
     response.set_cookie(COOKIE, session, path=MOUNT, httponly=True, samesite="strict", secure=is_secure)

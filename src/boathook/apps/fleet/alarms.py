@@ -89,7 +89,7 @@ async def tell_alarms(hook: Boathook, event: Event, tx: Transaction) -> Ignore |
     row = await tx.fetchrow("select text, waiting from fleet.alarm where kind = $1", kind)
     if row is None or not row["waiting"] or not telegram.is_on:
         await tx.execute("update fleet.alarm set announced_at = null where kind = $1", kind)
-        return Ignore("nothing waits to be told, or nobody is to be told")
+        return Ignore("nothing to announce, or no receivers")
     wait_s = await _wait_for_turn(tx, telegram.per_minute)
     if wait_s > 0:
         return Retry(after=wait_s, code="RATE_LIMITED")

@@ -64,7 +64,7 @@ def _add_errors(hook: Boathook, app: typer.Typer) -> None:
 
 
 def _unknown(hook: Boathook) -> typer.Typer:
-    unknown = typer.Typer(no_args_is_help=True, help="Requests that nobody understood.")
+    unknown = typer.Typer(no_args_is_help=True, help="Requests that could not be parsed.")
 
     @unknown.callback()
     def _group() -> None:
@@ -117,7 +117,7 @@ def _tell(id: str, decision: letters.Decision, done: str) -> None:
 
 
 def _telegram(hook: Boathook) -> typer.Typer:
-    telegram = typer.Typer(no_args_is_help=True, help="Who is told of critical errors.")
+    telegram = typer.Typer(no_args_is_help=True, help="Receivers of critical errors.")
 
     @telegram.callback()
     def _group() -> None:

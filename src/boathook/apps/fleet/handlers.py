@@ -19,7 +19,7 @@ RETRY: Final = RetryPolicy(first_s=0.5, max_attempts=5, max_age_s=900.0)
 def declare_handlers(hook: Boathook) -> None:
     """Put the handlers on *hook*."""
     changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
-    unknown = hook.counter("fleet_unknown_total", "Requests that nobody understood.", "source")
+    unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
     upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
 
     def concurrency() -> int:
@@ -35,7 +35,7 @@ def declare_handlers(hook: Boathook) -> None:
                     await keep_unknown(tx, arrival, said, event.body)
                     await add_error(tx, Phase.PARSE, "UNKNOWN_SHAPE", reason, event_id=event.id)
                     unknown.add(source=arrival.source)
-                    return Ignore(f"nobody understands it: {reason}")
+                    return Ignore(f"it could not be parsed: {reason}")
                 case Change() as said:
                     is_first = await note_change(tx, arrival, said, settle_stamp(said, event.accepted_at))
                     if is_first:

@@ -187,7 +187,7 @@ def simulate(
     wait: trials.Wait = trials.WAIT_S,
     as_json: Json = False,
 ) -> None:
-    """Send made-up callbacks, serve their files, and compare the books with what they must say."""
+    """Send made-up callbacks, serve their files, and compare the results."""
     trials.finish(hook.run(sending.simulate(url, count=count, seed=seed, wait_s=wait)), as_json=as_json)
 
 

@@ -1,0 +1,112 @@
+"""How fast messages are sent and recorded, against bare loops that only POST to the same sink."""
+
+import asyncio
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.bare_clients import SINK_ADDRESSES, post, urls
+from benchmarks.delivery_setup import SETTINGS, create_setup, measure_drain, publish_one, store_messages
+from benchmarks.environment import BenchmarkEnvironment
+from benchmarks.sink import read_count
+from boathook.delivery.endpoint_queues import CONCURRENCY_SHARE
+from boathook.domain.errors import ConfigError
+
+SIZE: Final = 1_024
+CONCURRENCY: Final = 64
+_PER_SECOND: Final = 3_000
+_ROUNDS: Final = 3
+_MANY: Final = 200
+_FANOUT: Final = 1_000
+_FANOUT_ROUNDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One round's requests a second."""
+
+    sent: float
+    libcurl: float
+    aiohttp: float
+
+
+def deliver(environment: BenchmarkEnvironment, seconds: float) -> dict[str, Any]:
+    """Let a sender drain a prepared backlog, and the bare loops post as many bodies, in turn."""
+    count = max(2_000, int(_PER_SECOND * seconds))
+    one = [_round(environment, 1, count, number) for number in range(_ROUNDS)]
+    many = [_round(environment, _MANY, count, number) for number in range(_ROUNDS)]
+    return {
+        **_figures(one, ""),
+        **_figures(many, f"_{_MANY}"),
+        "concurrency": CONCURRENCY,
+        "messages": count,
+        "body_bytes": SIZE,
+    }
+
+
+def _limits(endpoints: int) -> str:
+    """Return settings that let as many requests be under way as the bare loops have; one endpoint gets but a share."""
+    places = CONCURRENCY * CONCURRENCY_SHARE if endpoints == 1 else CONCURRENCY
+    return f"concurrency = {places}\nendpoint_concurrency = {CONCURRENCY}\n"
+
+
+def _figures(rounds: list[_Round], suffix: str) -> dict[str, Any]:
+    return {
+        f"ratio_to_ceiling{suffix}": round(median(one.sent / one.libcurl for one in rounds), 3),
+        f"ratio_to_naive{suffix}": round(median(one.sent / one.aiohttp for one in rounds), 2),
+        f"delivered_per_s{suffix}": round(median(one.sent for one in rounds)),
+        f"libcurl_per_s{suffix}": round(median(one.libcurl for one in rounds)),
+        f"aiohttp_per_s{suffix}": round(median(one.aiohttp for one in rounds)),
+    }
+
+
+def _round(environment: BenchmarkEnvironment, endpoints: int, count: int, number: int) -> _Round:
+    environment.report(f"round {number + 1} of {_ROUNDS}, endpoints: {endpoints}")
+    with environment.module("sink", str(SINK_ADDRESSES)) as sink:
+        bare = {
+            kind: post(kind, sink.port, endpoints=endpoints, count=count, concurrency=CONCURRENCY, size=SIZE)
+            for kind in ("libcurl", "aiohttp")
+        }
+        before = read_count(sink.port)
+        environment.report(f"  publishing {count} messages")
+        setup = create_setup(environment, urls(sink.port, endpoints))
+        asyncio.run(store_messages(setup, count, SIZE))
+        environment.report("  boathook's sender")
+        with environment.serve(setup.database_url, roles="worker,keeper", app="", more=SETTINGS + _limits(endpoints)):
+            sent = asyncio.run(measure_drain(setup, count))
+        if (got := read_count(sink.port) - before) != count:
+            raise ConfigError(f"the sink got {got} requests for {count} messages")
+    return _Round(sent, **bare)
+
+
+def fanout(environment: BenchmarkEnvironment, _seconds: float) -> dict[str, Any]:
+    """Publish single messages that a thousand endpoints want, and time each from its publishing to its last delivery.
+
+    Raises:
+        ConfigError: messages got lost, or came twice.
+    """
+    with environment.module("sink", str(SINK_ADDRESSES)) as sink:
+        setup = create_setup(environment, urls(sink.port, _FANOUT))
+        with environment.serve(setup.database_url, roles="worker,keeper", app="", more=SETTINGS + _limits(_FANOUT)):
+            environment.report(f"warming up {_FANOUT} endpoints")
+            asyncio.run(publish_one(setup, SIZE))
+            times, accepts = [], []
+            for number in range(_FANOUT_ROUNDS):
+                environment.report(f"message {number + 1} of {_FANOUT_ROUNDS}")
+                accept_s, total_s = asyncio.run(publish_one(setup, SIZE))
+                accepts.append(accept_s)
+                times.append(total_s)
+        wanted = (_FANOUT_ROUNDS + 1) * _FANOUT
+        if (got := read_count(sink.port)) != wanted:
+            raise ConfigError(f"the sink got {got} requests for {wanted} deliveries")
+        environment.report("the bare libcurl loop")
+        bare = post("libcurl", sink.port, endpoints=_FANOUT, count=_FANOUT, concurrency=CONCURRENCY, size=SIZE)
+    return {
+        "ratio_to_ceiling": round(_FANOUT / median(times) / bare, 3),
+        "all_delivered_s": round(median(times), 3),
+        "accepted_s": round(median(accepts), 3),
+        "rows_per_s": round(_FANOUT / median(times)),
+        "libcurl_per_s": round(bare),
+        "endpoints": _FANOUT,
+        "concurrency": CONCURRENCY,
+    }

@@ -1,0 +1,132 @@
+"""Tells channels what the watch has written down for them, each in a task of its own: a dead one delays no other."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from boathook.alerts.notifier import Notifier, SendFailed, Sent
+from boathook.config.notifications import RuleSettings
+from boathook.config.tables import Settings
+from boathook.db import alerts as alert_store
+from boathook.db.alerts import Alert, ClaimedMessage
+from boathook.db.database import Database
+from boathook.domain import ids
+from boathook.domain.alert_message import AlertEntry, AlertMessage, AlertMessageKind, collapse
+from boathook.domain.errors import DatabaseError
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+
+FIRST_PAUSE_S: Final = 10.0
+LONGEST_PAUSE_S: Final = 900.0
+_LEASE_S: Final = 45.0
+"""On top of the time that sending may take, for which nobody else sends the same message."""
+_LOG = get_logger("alarms")
+
+
+class AlertDispatcher:
+    """Sends what waits.
+
+    Args:
+        database: of its own.
+        settings: which channels there are.
+        notifier: the way to them.
+    """
+
+    def __init__(self, database: Database, settings: Settings, notifier: Notifier) -> None:
+        self._database = database
+        self._settings = settings
+        self._notifier = notifier
+        self._busy: dict[str, asyncio.Task[None]] = {}
+
+    async def run_once(self) -> None:
+        """Begin to send whatever is due. Raises DatabaseError."""
+        chosen = self._settings.notifications
+        idle = [name for name in chosen.channels if name not in self._busy]
+        if not idle:
+            return
+        due = await alert_store.find_due_channels(
+            self._database, idle, group_s=chosen.group_s, gap_s=chosen.gap_s, most_an_hour=chosen.most_an_hour
+        )
+        for name in due:
+            task = self._busy[name] = asyncio.create_task(self._tell(name), name=f"telling:{name}")
+            task.add_done_callback(lambda _, name=name: self._busy.pop(name, None))  # type: ignore[misc]
+
+    async def close(self) -> None:
+        """Break off what is under way; whoever comes next sends it again, under the same id."""
+        tasks = list(self._busy.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell(self, channel: str) -> None:
+        lease_s = self._settings.notifications.timeout_s + _LEASE_S
+        try:
+            taken = await alert_store.claim_message(self._database, channel, new_id(), lease_s)
+            if taken is not None:
+                await self._send(channel, taken)
+        except DatabaseError as error:
+            _LOG.warning("notice_put_off", channel=channel, error=str(error))
+        except Exception as error:  # noqa: BLE001 - a fault fails a message, never the telling
+            _LOG.error("notice_fault", channel=channel, exc_info=error)
+
+    async def _send(self, channel: str, taken: ClaimedMessage) -> None:
+        outcome = await self._notifier.send(channel, build_message(self._settings, taken))
+        match outcome:
+            case Sent():
+                await alert_store.mark_sent(self._database, channel, taken.message_id)
+                meters.count("boathook_notices_total", channel=channel, outcome="sent")
+                _LOG.info("notice_sent", channel=channel, alarms=len(taken.notices))
+            case SendFailed(error, rest_s):
+                given_up = await alert_store.mark_failed(
+                    self._database,
+                    channel,
+                    taken.message_id,
+                    error,
+                    give_up=timedelta(hours=self._settings.notifications.give_up_h),
+                    pause_s=max(FIRST_PAUSE_S, rest_s),
+                    longest_s=max(LONGEST_PAUSE_S, rest_s),
+                )
+                meters.count("boathook_notices_total", channel=channel, outcome="failed")
+                _LOG.warning("notice_failed", channel=channel, error=error, given_up=given_up)
+
+
+def build_message(settings: Settings, taken: ClaimedMessage) -> AlertMessage:
+    """Return the message that tells what was taken."""
+    rules = settings.notifications.rules
+    told = [build_entry(rules, alarm, AlertMessageKind(kind)) for kind, alarm in taken.notices]
+    return AlertMessage(
+        show_message_id(taken.message_id), datetime.now(UTC), collapse(told), settings.server.public_url
+    )
+
+
+def build_entry(rules: Mapping[str, RuleSettings], alarm: Alert, kind: AlertMessageKind) -> AlertEntry:
+    """Return an alarm as it is told."""
+    rule = rules.get(alarm.rule, RuleSettings())
+    return AlertEntry(
+        id=alarm.shown_id,
+        kind=kind,
+        rule=alarm.rule,
+        subject=alarm.subject,
+        severity=alarm.severity,
+        summary=rule.summary,
+        advice=rule.advice,
+        page=rule.page or "/console/alerts",
+        value=alarm.value,
+        worst=alarm.worst,
+        fired_at=alarm.fired_at or alarm.since,
+        recovered_at=alarm.recovered_at,
+    )
+
+
+def show_message_id(identifier: UUID) -> str:
+    """Return a message's id as its receivers see it."""
+    return ids.show("ntc", identifier)
+
+
+def new_id() -> UUID:
+    """Make the id of an alarm or a message."""
+    return ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))

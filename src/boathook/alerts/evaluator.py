@@ -1,0 +1,254 @@
+"""Looks at the rules and moves the alarms, all in one transaction: a keeper that takes over finds no half of it."""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from datetime import time as time_of_day
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from boathook.alerts.dispatcher import new_id
+from boathook.alerts.rules import BASELINE_S, MAX_SUBJECTS, Rule, evaluate_rule, sort_readings
+from boathook.alerts.window import MetricWindow
+from boathook.config.notifications import NotificationSettings, RuleSettings
+from boathook.db import alerts as alert_store
+from boathook.db.alerts import Alert, EvaluationRun, HostSeries
+from boathook.db.database import Connection, Database
+from boathook.domain import ids
+from boathook.domain.alerts import AlertDelays, AlertState, AlertStatus, Reading, Silence, transition
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+
+SHOWN: Final = 10
+"""Subjects of a rule whose figures are kept to be shown."""
+_OVERLAP: Final = timedelta(seconds=5)
+"""Samples are committed a little out of order."""
+_LOG = get_logger("alarms")
+
+OpenAlerts = dict[str, dict[str, Alert]]
+"""By rule and subject."""
+
+
+class AlertEvaluator:
+    """The rules of a deployment, and what is known of its hosts.
+
+    Args:
+        database: of its own, so that nothing else waits for it.
+        settings: which channels there are, and how often they are told.
+        rules: that are looked at.
+        host: who looks.
+    """
+
+    def __init__(self, database: Database, settings: NotificationSettings, rules: Sequence[Rule], host: str) -> None:
+        self._database = database
+        self._settings = settings
+        self._rules = rules
+        self._host = host
+        self._window = MetricWindow()
+        self._read_until: datetime | None = None
+        self._fresh_s = max(60.0, 3 * settings.every_s)
+        self._lookback_s = max((rule.lookback_s for rule in rules), default=0.0)
+
+    async def run_once(self) -> None:
+        """Look once at everything. Raises DatabaseError."""
+        async with self._database.transaction() as connection:
+            now = await alert_store.lock_evaluation(connection)
+            await self._catch_up(connection, now)
+            opened = _sorted(await alert_store.list_open(connection))
+            silences = [one.pattern for one in await alert_store.list_silences(connection, ended_after=now)]
+            seen: dict[str, list[Reading]] = {}
+            for rule in self._rules:
+                readings = await self._read(connection, rule, opened.get(rule.name, {}), now)
+                if readings is not None:
+                    seen[rule.name] = readings
+                    await self._apply_readings(connection, rule, readings, opened.get(rule.name, {}), silences, now)
+            await self._close_orphans(connection, opened, silences, now)
+            await alert_store.save_run(connection, EvaluationRun(now, self._host, _shown(seen)))
+            self._show(await alert_store.list_open(connection))
+
+    async def _catch_up(self, connection: Connection, now: datetime) -> None:
+        since = (
+            now - timedelta(seconds=BASELINE_S) if self._read_until is None else min(now, self._read_until) - _OVERLAP
+        )
+        told = await alert_store.read_samples(connection, since)
+        await asyncio.to_thread(self._take_in, told, now)
+        self._read_until = self._window.latest or self._read_until
+
+    def _take_in(self, told: Sequence[HostSeries], now: datetime) -> None:
+        self._window.drop_after(now + _OVERLAP)
+        self._window.add(one for one in told if one.at <= now + _OVERLAP)
+        self._window.tidy(now, kept_s=BASELINE_S, lookback_s=self._lookback_s)
+
+    async def _read(
+        self, connection: Connection, rule: Rule, opened: Collection[str], now: datetime
+    ) -> list[Reading] | None:
+        """Return what a rule sees; None where nothing can be said, as nobody tells its figures at the moment."""
+        match rule.settings.rows:
+            case "dead_letters":
+                rows = await alert_store.count_dead_letters(connection, opened, MAX_SUBJECTS)
+            case "disabled_endpoints":
+                rows = await alert_store.list_disabled(connection, MAX_SUBJECTS)
+            case "unhandled":
+                rows = await alert_store.count_unhandled(connection, rule.settings.over_s, MAX_SUBJECTS)
+            case _:
+                latest = self._window.latest
+                if latest is None or (now - latest).total_seconds() > self._fresh_s:
+                    return None
+                since = now - timedelta(seconds=self._fresh_s)
+                if rule.settings.measure == "value" and self._window.is_paused(rule.settings.metric, since):
+                    return None
+                return await asyncio.to_thread(evaluate_rule, rule, self._window, now, self._fresh_s)
+        return sort_readings(rule, [rule.compare(*row) for row in rows])
+
+    async def _apply_readings(
+        self,
+        connection: Connection,
+        rule: Rule,
+        readings: Iterable[Reading],
+        opened: Mapping[str, Alert],
+        silences: Sequence[Silence],
+        now: datetime,
+    ) -> None:
+        by_subject = {one.subject: one for one in readings}
+        news = [subject for subject, one in by_subject.items() if subject not in opened and one.is_raised]
+        for subject in (*opened, *news[: max(0, MAX_SUBJECTS - len(opened))]):
+            alarm, reading = opened.get(subject), by_subject.get(subject)
+            status = transition(alarm.status if alarm is not None else None, reading, rule.delays, now)
+            if alarm is None and status is not None:
+                fresh = _begun(rule, subject, status)
+                told = await self._tell(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
+                _log_move(told)
+            elif alarm is not None and status is None:
+                await alert_store.delete(connection, alarm)
+            elif alarm is not None and status is not None:
+                after = _moved(replace(alarm, severity=rule.settings.severity), status)
+                told = await self._tell(connection, rule.name, rule.settings, after, silences, now)
+                if told.state is not alarm.state:
+                    _log_move(told)
+
+    async def _close_orphans(
+        self, connection: Connection, opened: OpenAlerts, silences: Sequence[Silence], now: datetime
+    ) -> None:
+        """End the alarms of rules that there are no more."""
+        gone = opened.keys() - {rule.name for rule in self._rules}
+        for alarm in (alarm for name in gone for alarm in opened[name].values()):
+            if alarm.state is AlertState.PENDING:
+                await alert_store.delete(connection, alarm)
+                continue
+            status = transition(replace(alarm.status, state=AlertState.FIRING), None, AlertDelays(0, 0), now)
+            assert status is not None  # an alarm that fires does not come to nothing
+            settings = self._settings.rules.get(alarm.rule, RuleSettings())
+            await self._tell(connection, alarm.rule, settings, _moved(alarm, status), silences, now)
+
+    async def _tell(
+        self,
+        connection: Connection,
+        name: str,
+        rule: RuleSettings,
+        alarm: Alert,
+        silences: Sequence[Silence],
+        now: datetime,
+        *,
+        is_new: bool = False,
+    ) -> Alert:
+        """Write an alarm, and to whom it is to be told; return it as written."""
+        is_silenced = any(one.covers(name, alarm.subject, now) for one in silences)
+        kind = _due(alarm, rule.repeat_s if rule.repeat_s is not None else self._settings.repeat_s, now)
+        channels = self._settings.channels_of(rule) if kind and not is_silenced else ()
+        told = replace(alarm, is_silenced=is_silenced, told_at=now if channels else alarm.told_at)
+        await (alert_store.insert if is_new else alert_store.save)(connection, told)
+        if kind and channels:
+            moment = now if rule.severity == "critical" else after_quiet(self._settings, now)
+            await alert_store.insert_entries(connection, told, kind, dict.fromkeys(channels, moment))
+        return told
+
+    def _show(self, opened: Iterable[Alert]) -> None:
+        firing = [alarm for alarm in opened if alarm.state is not AlertState.PENDING]
+        for severity in ("warning", "critical"):
+            meters.gauge("boathook_alarms", sum(one.severity == severity for one in firing), severity=severity)
+
+
+def _due(alarm: Alert, repeat_s: float, now: datetime) -> str | None:
+    """Return what is to be told of an alarm at this moment; None for nothing."""
+    match alarm.state:
+        case AlertState.FIRING if alarm.told_at is None:
+            return "fires"
+        case AlertState.FIRING if repeat_s and alarm.told_at is not None:
+            return "still" if now - alarm.told_at >= timedelta(seconds=repeat_s) else None
+        case AlertState.RECOVERED if alarm.told_at is not None:
+            return "recovered"
+        case _:
+            return None
+
+
+def after_quiet(settings: NotificationSettings, now: datetime) -> datetime:
+    """Return *now*, or in the quiet hours the moment at which they end."""
+    if settings.quiet is None:
+        return now
+    begin, end = settings.quiet
+    local = now.astimezone(ZoneInfo(settings.quiet_zone))
+    if not _is_between(local.time(), begin, end):
+        return now
+    ends = local.replace(hour=end.hour, minute=end.minute, second=0, microsecond=0)
+    if ends <= local:
+        ends = (ends.replace(tzinfo=None) + timedelta(days=1)).replace(tzinfo=local.tzinfo)
+    return ends.astimezone(UTC)
+
+
+def _is_between(moment: time_of_day, begin: time_of_day, end: time_of_day) -> bool:
+    return begin <= moment < end if begin <= end else moment >= begin or moment < end
+
+
+def _begun(rule: Rule, subject: str, status: AlertStatus) -> Alert:
+    return Alert(
+        id=new_id(),
+        rule=rule.name,
+        subject=subject,
+        severity=rule.settings.severity,
+        state=status.state,
+        since=status.since,
+        value=status.value,
+        worst=status.value,
+        fired_at=status.since if status.state is AlertState.FIRING else None,
+    )
+
+
+def _moved(alarm: Alert, status: AlertStatus) -> Alert:
+    fired_at = alarm.fired_at
+    if fired_at is None and status.state is AlertState.FIRING:
+        fired_at = status.since
+    return replace(
+        alarm,
+        state=status.state,
+        since=status.since,
+        value=status.value,
+        worst=max(alarm.worst, status.value),
+        fired_at=fired_at,
+        recovered_at=status.since if status.state is AlertState.RECOVERED else None,
+    )
+
+
+def _sorted(alarms: Iterable[Alert]) -> OpenAlerts:
+    found: OpenAlerts = {}
+    for alarm in alarms:
+        found.setdefault(alarm.rule, {})[alarm.subject] = alarm
+    return found
+
+
+def _shown(seen: Mapping[str, list[Reading]]) -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: [{"subject": one.subject, "value": one.value, "is_raised": one.is_raised} for one in readings[:SHOWN]]
+        for name, readings in seen.items()
+    }
+
+
+def _log_move(alarm: Alert) -> None:
+    words: dict[str, Any] = {"alarm": ids.show(ids.ALARM, alarm.id), "rule": alarm.rule, "subject": alarm.subject}
+    match alarm.state:
+        case AlertState.FIRING:
+            _LOG.warning("alarm_fires", **words, value=alarm.value, silenced=alarm.is_silenced)
+        case AlertState.RECOVERED:
+            _LOG.info("alarm_recovered", **words)
+        case _:
+            pass

@@ -1,0 +1,175 @@
+"""Sends messages about alarms: HTTP through the guard of all that goes out, mail over SMTP."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+import msgspec
+
+from boathook.alerts import render
+from boathook.config.notifications import Channel, EmailChannel, SlackChannel, TelegramChannel, WebhookChannel
+from boathook.config.tables import Settings
+from boathook.domain.alert_message import AlertMessage
+from boathook.domain.errors import ConfigError, FetchFailed
+from boathook.domain.signing import sign_standard
+from boathook.http_client.mail import SmtpServer, send_mail
+from boathook.http_client.response import HttpResponse
+from boathook.observability.log import get_logger
+
+if TYPE_CHECKING:
+    from boathook.http_client.client import Client
+
+_LOG = get_logger("alarms")
+_JSON: Final = {"Content-Type": "application/json"}
+_MOST_ANSWER: Final = 65_536
+_LONGEST_REST_S: Final = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The channel has taken the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """It has not, or nobody knows whether it has."""
+
+    error: str
+    """One line for people, without secrets."""
+    retry_after_s: float = 0.0
+    """How long it asks to be left alone."""
+
+
+class Notifier:
+    """The way to all channels; one for a process, with connections and threads of its own.
+
+    Args:
+        settings: channels, limits, and what may be dialled.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client: Client | None = None
+
+    async def send(self, name: str, alert_message: AlertMessage) -> Sent | SendFailed:
+        """Send one message to a channel within `notifications.timeout_s`."""
+        channel = self._settings.notifications.channels.get(name)
+        if channel is None:
+            return SendFailed(f"unknown channel {name!r}; add it under notifications.channels")
+        try:
+            async with asyncio.timeout(self._settings.notifications.timeout_s + 1.0):
+                return await self._send(name, channel, alert_message)
+        except FetchFailed as error:
+            # Who answers 2xx has taken it, whatever else follows; Telegram alone says more in its answer.
+            is_taken = (error.status or 0) // 100 == 2 and not isinstance(channel, TelegramChannel)
+            return Sent() if is_taken else SendFailed(str(error))
+        except ConfigError as error:
+            return SendFailed(str(error))
+        except TimeoutError:
+            return SendFailed("timed out")
+        except Exception as error:  # noqa: BLE001 - whatever a receiver brings about, its channel rests and is tried again
+            _LOG.error("notice_fault", channel=name, exc_info=error)
+            return SendFailed(f"sending failed: {type(error).__name__}")
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        if self._client is not None:
+            self._client.close()
+
+    async def _send(self, name: str, channel: Channel, alert_message: AlertMessage) -> Sent | SendFailed:
+        match channel:
+            case TelegramChannel():
+                token = self._secret(name, "token", channel.token)
+                url = f"{channel.api.rstrip('/')}/bot{token}/sendMessage"
+                return _telegram_verdict(await self._post(url, render.telegram(channel, alert_message)), token)
+            case SlackChannel():
+                url = self._secret(name, "url", channel.url)
+                return _verdict(await self._post(url, render.slack(channel, alert_message)))
+            case WebhookChannel():
+                return _verdict(await self._post_signed(name, channel, alert_message))
+            case EmailChannel():
+                return await self._mail(name, channel, alert_message)
+            case _:
+                assert_never(channel)
+
+    async def _post_signed(self, name: str, channel: WebhookChannel, alert_message: AlertMessage) -> HttpResponse:
+        secret, body, now = (
+            self._secret(name, "secret", channel.secret),
+            render.document(alert_message),
+            int(time.time()),
+        )
+        try:
+            signature = sign_standard([secret], alert_message.id, now, body)
+        except ValueError as error:
+            raise ConfigError(f"notifications.channels.{name}.secret: {error}") from None
+        headers = {"webhook-id": alert_message.id, "webhook-timestamp": str(now), "webhook-signature": signature}
+        return await self._post(self._secret(name, "url", channel.url), body, headers)
+
+    async def _post(self, url: str, body: bytes, headers: dict[str, str] | None = None) -> HttpResponse:
+        if self._client is None:
+            # Most keepers never tell anybody over HTTP, and what it stands on is heavy.
+            from boathook.http_client.client import Client
+
+            outbound = self._settings.outbound
+            proxy = self._settings.resolve(outbound.proxy, "outbound.proxy")
+            self._client = Client(outbound.model_copy(update={"proxy": proxy}))
+        return await self._client.request(
+            "POST",
+            url,
+            headers={**_JSON, **(headers or {})},
+            body=body,
+            timeout_s=self._settings.notifications.timeout_s,
+            max_bytes=_MOST_ANSWER,
+        )
+
+    async def _mail(self, name: str, channel: EmailChannel, alert_message: AlertMessage) -> Sent | SendFailed:
+        login = None
+        if channel.password is not None:
+            login = channel.username, self._secret(name, "password", channel.password)
+        server = SmtpServer(
+            host=channel.host, port=channel.port, security=channel.security, login=login, ca_file=channel.ca_file
+        )
+        message = render.mail(channel, alert_message)
+        error = await send_mail(server, message, timeout_s=self._settings.notifications.timeout_s)
+        return Sent() if error is None else SendFailed(error)
+
+    def _secret(self, name: str, key: str, reference: str) -> str:
+        return self._settings.resolve(reference, f"notifications.channels.{name}.{key}")
+
+
+def check_channels(settings: Settings) -> None:
+    """Look every secret of the channels up. Raises ConfigError, which names the key."""
+    for name, channel in settings.notifications.channels.items():
+        for key in ("token", "url", "secret", "password"):
+            reference = getattr(channel, key, None)
+            if reference is not None:
+                settings.resolve(reference, f"notifications.channels.{name}.{key}")
+
+
+def _verdict(answer: HttpResponse) -> Sent | SendFailed:
+    if answer.is_ok:
+        return Sent()
+    return SendFailed(f"response status {answer.status}", _rest(answer.headers.get("retry-after")))
+
+
+def _telegram_verdict(answer: HttpResponse, token: str) -> Sent | SendFailed:
+    try:
+        told: Any = msgspec.json.decode(answer.body)
+    except (msgspec.DecodeError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        return _verdict(answer) if not answer.is_ok else SendFailed("the response is not from Telegram")
+    if answer.is_ok and told.get("ok") is True:
+        return Sent()
+    parameters = told.get("parameters")
+    rest = parameters.get("retry_after") if isinstance(parameters, dict) else None
+    words = str(told.get("description") or "no reason given").replace(token, "[token]")[:200]
+    return SendFailed(f"Telegram responded {answer.status}: {words}", _rest(rest))
+
+
+def _rest(told: object) -> float:
+    try:
+        return min(max(0.0, float(told)), _LONGEST_REST_S)  # type: ignore[arg-type]  # whatever it is not, is refused
+    except (TypeError, ValueError, OverflowError):
+        return 0.0

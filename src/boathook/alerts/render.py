@@ -1,0 +1,186 @@
+"""Renders alert messages in the format of each kind of channel.
+
+Untrusted names are plain text everywhere: they open no tag, mention no user and become no link.
+"""
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Any, Final
+
+import msgspec
+
+from boathook.config.notifications import EmailChannel, SlackChannel, TelegramChannel
+from boathook.domain.alert_message import AlertEntry, AlertMessage, AlertMessageKind, clean, show_length, show_number
+
+MAX_ENTRIES: Final = 20
+"""Alerts listed in one message; the others are only counted."""
+_TELEGRAM_MOST: Final = 4_000
+_WORDS: Final = {
+    AlertMessageKind.FIRING: "",
+    AlertMessageKind.REPEATED: "still: ",
+    AlertMessageKind.RECOVERED: "recovered: ",
+    AlertMessageKind.TEST: "",
+}
+_UNMENTIONED: Final = str.maketrans({"@": "@\u2060"})
+"""A word joiner after the sign, so that no user is mentioned."""
+
+
+def telegram(channel: TelegramChannel, alert_message: AlertMessage) -> bytes:
+    """Return the body of ``sendMessage`` (https://core.telegram.org/bots/api#sendmessage)."""
+    lines = [f"<b>{_html(alert_message.title)}</b>"]
+    for one in _told(alert_message):
+        lines.append(
+            f"{_MARKS[one.severity, one.kind is AlertMessageKind.RECOVERED]} {_html(_line(one, alert_message.at))}"
+        )
+        if one.kind is not AlertMessageKind.RECOVERED and one.advice:
+            lines.append(f"<i>{_html(one.advice)}</i>")
+        if link := alert_message.link(one.page):
+            lines.append(f'<a href="{html.escape(link)}">{html.escape(link)}</a>')
+    lines += map(_html, _rest(alert_message))
+    text = ""
+    for line in lines:
+        if len(text) + len(line) > _TELEGRAM_MOST:
+            text += "\n…"
+            break
+        text += f"\n{line}" if text else line
+    body: dict[str, Any] = {
+        "chat_id": channel.chat,
+        "text": text,
+        "parse_mode": "HTML",
+        "link_preview_options": {"is_disabled": True},
+    }
+    if channel.thread is not None:
+        body["message_thread_id"] = channel.thread
+    return msgspec.json.encode(body)
+
+
+def slack(_channel: SlackChannel, alert_message: AlertMessage) -> bytes:
+    """Return the body of an incoming webhook (https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks)."""
+    blocks = [_section(f"*{_slack(alert_message.title)}*")]
+    for one in _told(alert_message):
+        parts = [
+            _SLACK_MARKS[one.severity, one.kind is AlertMessageKind.RECOVERED]
+            + f" {_slack(_line(one, alert_message.at))}"
+        ]
+        if one.kind is not AlertMessageKind.RECOVERED and one.advice:
+            parts.append(f"_{_slack(one.advice.replace('_', ' '))}_")
+        if link := alert_message.link(one.page):
+            parts.append(f"<{_slack(link)}>")
+        blocks.append(_section("\n".join(parts)))
+    blocks += [_section(_slack(line)) for line in _rest(alert_message)]
+    return msgspec.json.encode({"text": _slack(alert_message.title), "blocks": blocks, "link_names": False})
+
+
+def mail(channel: EmailChannel, alert_message: AlertMessage) -> EmailMessage:
+    """Return an e-mail in plain text."""
+    message = EmailMessage()
+    message["Subject"] = clean(alert_message.title, 150)
+    message["From"] = channel.sender
+    message["To"] = ", ".join(channel.to)
+    message["Date"] = format_datetime(alert_message.at)
+    message["Message-ID"] = f"<{alert_message.id}@{channel.sender.rpartition('@')[2]}>"
+    message["Auto-Submitted"] = "auto-generated"
+    lines = [alert_message.title, ""]
+    for one in _told(alert_message):
+        lines.append(
+            f"[{'recovered' if one.kind is AlertMessageKind.RECOVERED else one.severity}] "
+            f"{_line(one, alert_message.at)}"
+        )
+        if one.kind is not AlertMessageKind.RECOVERED and one.advice:
+            lines.append(f"    {one.advice}")
+        if link := alert_message.link(one.page):
+            lines.append(f"    {link}")
+        lines.append("")
+    lines += _rest(alert_message)
+    message.set_content("\n".join(lines))
+    return message
+
+
+def document(alert_message: AlertMessage) -> bytes:
+    """Return the JSON document of a generic webhook; docs/how-to/alerts.md fixes its fields."""
+    return msgspec.json.encode(
+        {
+            "type": "alarms.test"
+            if any(one.kind is AlertMessageKind.TEST for one in alert_message.alerts)
+            else "alarms.changed",
+            "timestamp": _moment(alert_message.at),
+            "data": {
+                "title": alert_message.title,
+                "alarms": [_object(one, alert_message) for one in alert_message.alerts],
+            },
+        }
+    )
+
+
+def _object(one: AlertEntry, alert_message: AlertMessage) -> Mapping[str, Any]:
+    return {
+        "id": one.id,
+        "kind": one.kind.value,
+        "rule": one.rule,
+        "subject": clean(one.subject),
+        "severity": one.severity,
+        "summary": one.sentence,
+        "advice": one.advice,
+        "value": one.value,
+        "worst": one.worst,
+        "fired_at": _moment(one.fired_at),
+        "recovered_at": None if one.recovered_at is None else _moment(one.recovered_at),
+        "url": alert_message.link(one.page) or None,
+    }
+
+
+def _told(alert_message: AlertMessage) -> Sequence[AlertEntry]:
+    return [*alert_message.firing, *alert_message.recovered][:MAX_ENTRIES]
+
+
+def _rest(alert_message: AlertMessage) -> Iterator[str]:
+    if (left := len(alert_message.alerts) - MAX_ENTRIES) > 0:
+        yield f"and {left} more"
+    if link := alert_message.link("/console/alerts"):
+        yield f"All alerts: {link}"
+
+
+def _line(one: AlertEntry, now: datetime) -> str:
+    """Return one alert in a line, such as ``handler:pay has new dead letters (3), for 4 min``."""
+    if one.kind is AlertMessageKind.TEST:
+        return one.sentence
+    until = one.recovered_at if one.kind is AlertMessageKind.RECOVERED and one.recovered_at is not None else now
+    length = show_length((until - one.fired_at).total_seconds())
+    figure = f"worst {show_number(one.worst)}" if one.kind is AlertMessageKind.RECOVERED else show_number(one.value)
+    ending = f"after {length}" if one.kind is AlertMessageKind.RECOVERED else f"since {_moment(one.fired_at)}"
+    return f"{_WORDS[one.kind]}{one.sentence} ({figure}), {ending}"
+
+
+_MARKS: Final = {
+    ("critical", False): "\U0001f534",
+    ("warning", False): "\U0001f7e0",
+    ("critical", True): "\U0001f7e2",
+    ("warning", True): "\U0001f7e2",
+}
+_SLACK_MARKS: Final = {
+    ("critical", False): ":red_circle:",
+    ("warning", False): ":large_orange_circle:",
+    ("critical", True): ":large_green_circle:",
+    ("warning", True): ":large_green_circle:",
+}
+
+
+def _section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text[:2_900], "verbatim": True}}
+
+
+def _slack(text: str) -> str:
+    """Escape the three signs that open anything (https://docs.slack.dev/messaging/formatting-message-text)."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.translate(_UNMENTIONED)
+
+
+def _html(text: str) -> str:
+    return html.escape(text.translate(_UNMENTIONED), quote=False)
+
+
+def _moment(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,208 @@
+"""Rules: what a figure must be for an alarm to fire, checked against the metrics there are."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from boathook.alerts.window import HOST, MetricWindow, SeriesSelector
+from boathook.config.notifications import RuleSettings, Selection
+from boathook.config.tables import Settings
+from boathook.domain.alerts import AlertDelays, Reading
+from boathook.domain.errors import ConfigError
+from boathook.observability.log import get_logger
+from boathook.observability.metrics import METRICS, MetricKind
+
+MAX_SUBJECTS: Final = 100
+"""Most subjects of one rule that have alarms at once; those that are worst off come first."""
+BASELINE_S: Final = 86_400.0
+"""The time that tells what is usual."""
+_LOG = get_logger("alarms")
+_QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule, its metrics found."""
+
+    name: str
+    settings: RuleSettings
+    selector: SeriesSelector | None
+    """None for a rule about rows of the journal."""
+    against: tuple[SeriesSelector, ...] = ()
+    unless: tuple[SeriesSelector, ...] = ()
+
+    @property
+    def delays(self) -> AlertDelays:
+        """How long it waits before it believes."""
+        return AlertDelays(self.settings.for_s, self.settings.clear_s)
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """The names of all metrics that it looks at."""
+        return frozenset(
+            selector.metric for selector in (self.selector, *self.against, *self.unless) if selector is not None
+        )
+
+    @property
+    def lookback_s(self) -> float:
+        """How far back it looks in detail."""
+        return self.settings.over_s
+
+    def compare(self, subject: str, value: float, *, can_raise: bool = True) -> Reading:
+        """Compare a figure with the threshold."""
+        rule = self.settings
+        holds_at = rule.clear
+        if rule.above is not None:
+            is_met = value > rule.above
+            is_held = is_met or (holds_at is not None and value > holds_at)
+        else:
+            is_met = rule.below is not None and value < rule.below
+            is_held = is_met or (holds_at is not None and value < holds_at)
+        return Reading(subject, value, is_raised=is_met and can_raise, is_held=is_held)
+
+
+def compile_rules(settings: Settings) -> tuple[Rule, ...]:
+    """Return the rules that are enabled.
+
+    Raises:
+        ConfigError: one of them makes no sense; the message names the key.
+    """
+    found = settings.notifications.rules
+    return tuple(_compile(name, rule) for name, rule in found.items() if rule.enabled)
+
+
+def known_rules(settings: Settings) -> tuple[Rule, ...]:
+    """Return the rules that make sense in this process; others, such as those of an app not loaded, are logged."""
+    found: list[Rule] = []
+    for name, rule in settings.notifications.rules.items():
+        try:
+            if rule.enabled:
+                found.append(_compile(name, rule))
+        except ConfigError as error:
+            _LOG.warning("rule_left_out", rule=name, error=str(error))
+    return tuple(found)
+
+
+def _compile(name: str, rule: RuleSettings) -> Rule:
+    def refuse(key: str, what: str) -> ConfigError:
+        return ConfigError(f"notifications.rules.{name}.{key}: {what}")
+
+    if bool(rule.metric) == bool(rule.rows):
+        raise refuse("metric", "is missing; set the metric or table")
+    if (rule.above is None) == (rule.below is None):
+        raise refuse("above", "set either above or below")
+    if _is_beyond(rule):
+        raise refuse("clear", "the alert would never hold; set clear to the normal side of the threshold")
+    if rule.rows:
+        return Rule(name, rule, None)
+    kinds = {
+        "value": (MetricKind.GAUGE, MetricKind.COUNTER),
+        "increase": (MetricKind.COUNTER,),
+        "share": (MetricKind.COUNTER,),
+    }
+    wanted = kinds.get(rule.measure, (MetricKind.HISTOGRAM,))
+    problem = _wrong(rule, rule.by, wanted)
+    if problem:
+        raise refuse(*problem)
+    for key, selections in (("against", rule.against), ("unless", rule.unless)):
+        for one in selections:
+            if wrong := _wrong(one, rule.by if key == "against" else (), (MetricKind.COUNTER,)):
+                raise refuse(f"{key}.{wrong[0]}", wrong[1])
+    if rule.measure == "share" and not rule.against:
+        raise refuse("against", "is missing; a share needs a total")
+    against = tuple(SeriesSelector(one.metric, _plain(one), rule.by) for one in rule.against)
+    unless = tuple(SeriesSelector(one.metric, _plain(one)) for one in rule.unless)
+    return Rule(name, rule, SeriesSelector(rule.metric, _plain(rule), rule.by), against, unless)
+
+
+def _is_beyond(rule: RuleSettings) -> bool:
+    """Return whether an alarm would be held only by what is worse than what raises it."""
+    if rule.clear is None:
+        return False
+    return rule.clear > rule.above if rule.above is not None else rule.below is not None and rule.clear < rule.below
+
+
+def _plain(selection: RuleSettings | Selection) -> dict[str, tuple[str, ...]]:
+    return {label: (words,) if isinstance(words, str) else words for label, words in selection.labels.items()}
+
+
+def _wrong(
+    selection: RuleSettings | Selection, by: Iterable[str], kinds: tuple[MetricKind, ...]
+) -> tuple[str, str] | None:
+    metric = METRICS.get(selection.metric)
+    if metric is None:
+        return "metric", f"unknown metric {selection.metric!r}; see the page on metrics and the pages of the apps"
+    if metric.kind not in kinds:
+        return "measure", f"{metric.name} is a {metric.kind}, which has no such figure"
+    for label in (*selection.labels, *by):
+        if label not in metric.labels and label != HOST:
+            return "labels", f"{metric.name} has the labels {', '.join((*metric.labels, HOST))}, not {label!r}"
+    return None
+
+
+def evaluate_rule(rule: Rule, window: MetricWindow, now: datetime, fresh_s: float) -> list[Reading]:
+    """Return what a rule about a metric sees, the worst first.
+
+    Args:
+        rule: which has a metric.
+        chart: what all hosts have told.
+        now: the time.
+        fresh_s: how old a gauge's value may be.
+    """
+    assert rule.selector is not None
+    since = now - timedelta(seconds=rule.settings.over_s)
+    if any(sum(window.increases(selector, since).values()) > 0 for selector in rule.unless):
+        return []
+    match rule.settings.measure:
+        case "value":
+            readings = [
+                rule.compare(*item) for item in window.values(rule.selector, now - timedelta(seconds=fresh_s)).items()
+            ]
+        case "increase":
+            readings = _increases(rule, rule.selector, window, since, now)
+        case "share":
+            readings = _shares(rule, rule.selector, window, since)
+        case _:
+            readings = _percentiles(rule, rule.selector, window, since)
+    return sort_readings(rule, readings)
+
+
+def sort_readings(rule: Rule, readings: Iterable[Reading]) -> list[Reading]:
+    """Return readings with those that are worst off first."""
+    return sorted(readings, key=lambda one: one.value, reverse=rule.settings.above is not None)
+
+
+def _increases(
+    rule: Rule, selector: SeriesSelector, window: MetricWindow, since: datetime, now: datetime
+) -> list[Reading]:
+    usual: Mapping[str, float] = {}
+    if rule.settings.times:
+        usual = window.increases(selector, now - timedelta(seconds=BASELINE_S), since)
+    part = rule.settings.times * rule.settings.over_s / max(1.0, BASELINE_S - rule.settings.over_s)
+    return [
+        rule.compare(subject, value, can_raise=value > part * usual.get(subject, 0.0))
+        for subject, value in window.increases(selector, since).items()
+    ]
+
+
+def _shares(rule: Rule, selector: SeriesSelector, window: MetricWindow, since: datetime) -> list[Reading]:
+    parts = window.increases(selector, since)
+    wholes = dict(parts)
+    for other in rule.against:
+        for subject, value in window.increases(other, since).items():
+            wholes[subject] = wholes.get(subject, 0.0) + value
+    return [
+        rule.compare(subject, parts.get(subject, 0.0) / whole, can_raise=whole >= rule.settings.at_least)
+        for subject, whole in wholes.items()
+        if whole > 0
+    ]
+
+
+def _percentiles(rule: Rule, selector: SeriesSelector, window: MetricWindow, since: datetime) -> list[Reading]:
+    bounds, share = METRICS[selector.metric].bounds, _QUANTILES[rule.settings.measure]
+    return [
+        rule.compare(subject, value, can_raise=sum(spread.counts) >= rule.settings.at_least)
+        for subject, spread in window.distributions(selector, since).items()
+        if (value := spread.quantile(bounds, share)) is not None
+    ]

@@ -1,0 +1,148 @@
+"""The API as one ASGI application."""
+
+import asyncio
+from typing import Any, Final, cast
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+
+from boathook.api import (
+    applications,
+    attempts,
+    authentication,
+    delivery_status,
+    endpoint_secrets,
+    endpoints,
+    environment,
+    event_feed,
+    event_types,
+    examples,
+    health,
+    messages,
+    operational,
+    tasks,
+)
+from boathook.api.errors import to_response
+from boathook.http.asgi import Asgi, Receive, Send
+from boathook.observability.log import get_logger
+from boathook.service.authorization import Permission, check_routes, requires
+from boathook.service.unit_of_work import AppContext
+
+BASE: Final = "/api/v1"
+ROUTERS: Final = (
+    applications.routes,
+    endpoints.routes,
+    endpoint_secrets.routes,
+    event_types.routes,
+    authentication.routes,
+    health.routes,
+    messages.routes,
+    attempts.routes,
+    attempts.counting,
+    delivery_status.routes,
+    examples.routes,
+    tasks.routes,
+    tasks.expunging,
+    tasks.background,
+    tasks.statistics,
+    operational.routes,
+    environment.routes,
+    environment.importing,
+    event_feed.routes,
+)
+_CORS_AGE_S: Final = 600
+_DESCRIPTION: Final = """
+Sends webhooks: messages for applications, delivered to their endpoints. The official Svix clients speak this API.
+Ids and uids are alike in paths. Lists come in pages: pass `iterator` on until `done`.
+"""
+
+
+def build_api(app_context: AppContext) -> "Api":
+    """Return the API below /api/v1, standing on *desk*."""
+    app = FastAPI(
+        title="boathook",
+        version="1",
+        description=_DESCRIPTION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.app_context = app_context
+    app.state.document = None
+    app.add_route(f"{BASE}/openapi.json", _describe, include_in_schema=False)
+    check_routes([*app.routes, *(route for routes in ROUTERS for route in routes.routes)])
+    for routes in ROUTERS:
+        app.include_router(routes)
+    app.add_exception_handler(HTTPException, _answer_error)
+    app.add_middleware(
+        CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], max_age=_CORS_AGE_S
+    )
+    return Api(app)
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    response = to_response(error)
+    if response.status_code == 405 and (methods := _methods_of(request)):
+        response.headers["allow"] = ", ".join(sorted(methods))
+    return response
+
+
+def _methods_of(request: Request) -> set[str]:
+    """Return the methods of all routes that have the path; the toolkit names those of the first one only."""
+    routes = (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
+    found = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return {method for route in found for method in route.methods or ()}
+
+
+@requires(Permission.PUBLIC)
+async def _describe(request: Request) -> Response:
+    return Response(await asyncio.to_thread(_document, request.app), media_type="application/json")
+
+
+def _document(app: FastAPI) -> bytes:
+    """Return the OpenAPI document, written once: that takes too long to be done for each stranger who asks."""
+    if app.state.document is None:
+        app.state.document = msgspec.json.encode(app.openapi())
+    document: bytes = app.state.document
+    return document
+
+
+class Api:
+    """The API as an ASGI application, with and without a slash at the end of a path."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._answer = cast("Asgi", app)
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request; what was raised outside of routes becomes JSON too."""
+        is_begun = False
+
+        async def watch(message: dict[str, Any]) -> None:
+            nonlocal is_begun
+            is_begun = is_begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._answer(_without_slash(scope), receive, watch)
+        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+            response = to_response(error)
+            if is_begun:
+                get_logger("api").warning("answer_cut_off")
+            else:
+                await cast("Asgi", response)(scope, receive, send)
+
+
+def _without_slash(scope: dict[str, Any]) -> dict[str, Any]:
+    path = scope.get("path", "")
+    if scope["type"] != "http" or not path.endswith("/"):
+        return scope
+    raw = scope.get("raw_path", path.encode())
+    return {**scope, "path": path.rstrip("/") or "/", "raw_path": raw.rstrip(b"/") or b"/"}

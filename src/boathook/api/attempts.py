@@ -1,0 +1,240 @@
+"""Routes of attempts: what was sent to endpoints, what they answered, how many went well; and sending once more."""
+
+import base64
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Path, Query, Response
+from pydantic import Field
+
+from boathook.api.delivery_status import show_status
+from boathook.api.endpoints import EndpointRef
+from boathook.api.errors import answer_json
+from boathook.api.messages import MessageOut, MessageRef, show_message
+from boathook.api.pages import ListOf
+from boathook.api.route import ApplicationCall, Call, router
+from boathook.api.time_ranges import AttemptPage, Filters, StatusClassParam, StatusParam, WithContent
+from boathook.domain import ids
+from boathook.service import attempts, messages
+from boathook.service.attempts import AttemptCounts, AttemptRow
+from boathook.service.authorization import Permission, requires
+from boathook.service.messages import MessageStatus
+from boathook.service.schemas.fields import Output, Timestamp, format_timestamp
+
+routes = router("Message Attempt")
+counting = router("Endpoint")
+
+AttemptRef = Annotated[str, Path(description="The attempt's id.", examples=["atmpt_01h455vb4pex5vsknk084sn02q4"])]
+EndpointParam = Annotated[str | None, Query(description="Only attempts at this endpoint: its id or uid.")]
+WithMessage = Annotated[bool, Query(description="Whether each attempt's message is shown too.")]
+Since = Annotated[Timestamp | None, Query(description="From when on; by default 28 days before until.")]
+Until = Annotated[Timestamp | None, Query(description="Until when; by default now.")]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptQuery:
+    """Which attempts a list shows, and what of them."""
+
+    page: AttemptPage
+    filters: Filters
+    status: StatusParam = None
+    status_code_class: StatusClassParam = None
+    with_content: WithContent = True
+    with_msg: WithMessage = False
+
+
+Attempts = Annotated[AttemptQuery, Depends()]
+
+
+class MessageAttemptOut(Output):
+    """One request that was sent to an endpoint."""
+
+    id: str = Field(examples=["atmpt_01h455vb4pex5vsknk084sn02q4"])
+    url: str = Field(examples=["https://example.com/hook"])
+    response: str = Field(description="What the endpoint answered, or what went wrong.")
+    response_status_code: int = Field(description="0 where there was no answer.")
+    response_duration_ms: int
+    status: int = Field(description="0 success, 2 failed.")
+    status_text: str = Field(examples=["success"])
+    trigger_type: int = Field(description="0 as scheduled, 1 by hand.")
+    msg_id: str
+    endpoint_id: str
+    timestamp: Timestamp
+    msg: MessageOut | None = None
+
+
+class AttemptStatsOut(Output):
+    """How an endpoint's attempts ended."""
+
+    success: int
+    fail: int
+    canceled: int
+
+
+class EndpointStatsOut(AttemptStatsOut):
+    """How an endpoint's attempts ended, and how many messages it is still owed."""
+
+    pending: int
+    sending: int
+
+
+class EmptyOut(Output):
+    """Nothing."""
+
+
+def _show_attempt(row: AttemptRow, *, has_content: bool, has_message: bool) -> dict[str, Any]:
+    shown = {
+        "id": ids.show(ids.ATTEMPT, row.id),
+        "url": row.url,
+        "response": _text_of(row) if has_content else "{}",
+        "responseStatusCode": row.status,
+        "responseDurationMs": row.duration_ms,
+        **show_status(MessageStatus.SUCCESS if row.is_success else MessageStatus.FAIL),
+        "triggerType": int(row.is_manual),
+        "msgId": row.message.shown_id,
+        "endpointId": ids.show(ids.ENDPOINT, row.endpoint_id),
+        "timestamp": format_timestamp(ids.made_at(row.id)),
+    }
+    return shown | {"msg": show_message(row.message)} if has_message else shown
+
+
+def _text_of(row: AttemptRow) -> str:
+    if row.response is None or (not row.response and row.status == 0):
+        return row.error or ""
+    try:
+        return row.response.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(row.response).decode()
+
+
+async def _list(
+    call: Call, query: AttemptQuery, *, message: str | None = None, endpoint: str | None = None
+) -> Response:
+    found = await attempts.list_page(
+        call.work,
+        call.application,
+        query.page.window,
+        query.filters,
+        message=message,
+        endpoint=endpoint,
+        status=None if query.status is None else MessageStatus(query.status),
+        status_class=query.status_code_class,
+        limit=query.page.limit,
+        has_response=query.with_content,
+        has_payload=query.with_msg,
+    )
+    return query.page.answer(
+        found,
+        lambda row: ids.show(ids.ATTEMPT, row.id),
+        lambda row: _show_attempt(row, has_content=query.with_content, has_message=query.with_msg),
+    )
+
+
+@routes.get(
+    "/app/{app_id}/attempt/endpoint/{endpoint_id}",
+    operation_id="v1.message-attempt.list-by-endpoint",
+    summary="List an endpoint's attempts",
+    response_model=ListOf[MessageAttemptOut],
+)
+@requires(Permission.MESSAGE_VIEW)
+async def list_by_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, query: Attempts) -> Response:
+    """List the attempts at one endpoint, newest first."""
+    return await _list(call, query, endpoint=endpoint_id)
+
+
+@routes.get("/app/{app_id}/msg/{msg_id}/attempt", operation_id="v1.message-attempt.list", include_in_schema=False)
+@routes.get(
+    "/app/{app_id}/attempt/msg/{msg_id}",
+    operation_id="v1.message-attempt.list-by-msg",
+    summary="List a message's attempts",
+    response_model=ListOf[MessageAttemptOut],
+)
+@requires(Permission.MESSAGE_VIEW)
+async def list_by_message(
+    call: ApplicationCall, msg_id: MessageRef, query: Attempts, endpoint_id: EndpointParam = None
+) -> Response:
+    """List the attempts at one message, newest first."""
+    return await _list(call, query, message=msg_id, endpoint=endpoint_id)
+
+
+@routes.get(
+    "/app/{app_id}/msg/{msg_id}/endpoint/{endpoint_id}/attempt",
+    operation_id="v1.message-attempt.list-by-endpoint-deprecated",
+    include_in_schema=False,
+)
+@requires(Permission.MESSAGE_VIEW)
+async def list_at_endpoint(
+    call: ApplicationCall, msg_id: MessageRef, endpoint_id: EndpointRef, query: Attempts
+) -> Response:
+    """List the attempts at one message and endpoint by the route of old clients."""
+    return await _list(call, query, message=msg_id, endpoint=endpoint_id)
+
+
+@routes.get(
+    "/app/{app_id}/msg/{msg_id}/attempt/{attempt_id}",
+    operation_id="v1.message-attempt.get",
+    summary="Get an attempt",
+    response_model=MessageAttemptOut,
+)
+@requires(Permission.MESSAGE_VIEW)
+async def get_attempt(call: ApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> Response:
+    """Return one attempt at a message."""
+    row = await attempts.get(call.work, call.application, msg_id, attempt_id)
+    return answer_json(200, _show_attempt(row, has_content=True, has_message=False))
+
+
+@routes.delete(
+    "/app/{app_id}/msg/{msg_id}/attempt/{attempt_id}/content",
+    status_code=204,
+    operation_id="v1.message-attempt.expunge-content",
+    summary="Delete an attempt's response",
+)
+@requires(Permission.MESSAGE_EXPUNGE)
+async def expunge_response(call: ApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> None:
+    """Forget what the endpoint answered."""
+    await attempts.expunge(call.work, call.application, msg_id, attempt_id)
+
+
+@routes.post(
+    "/app/{app_id}/msg/{msg_id}/endpoint/{endpoint_id}/resend",
+    status_code=202,
+    operation_id="v1.message-attempt.resend",
+    summary="Resend a message",
+)
+@requires(Permission.MESSAGE_RESEND)
+async def resend(call: ApplicationCall, msg_id: MessageRef, endpoint_id: EndpointRef) -> EmptyOut:
+    """Send a message to an endpoint once more, whatever the endpoint listens to."""
+    await messages.resend(call.work, call.application, msg_id, endpoint_id)
+    return EmptyOut()
+
+
+@counting.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/stats",
+    operation_id="v1.endpoint.get-stats",
+    summary="Count an endpoint's attempts",
+)
+@requires(Permission.MESSAGE_VIEW)
+async def get_stats(
+    call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
+) -> EndpointStatsOut:
+    """Count an endpoint's attempts of at most 28 days by how they ended, and what it is owed of that time."""
+    counts = await attempts.count(call.work, call.application, endpoint_id, since, until)
+    return EndpointStatsOut(pending=counts.pending, sending=counts.sending, **_show_ended(counts))
+
+
+@counting.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/attempt-stats",
+    operation_id="v1.endpoint.get-attempt-stats",
+    summary="Count an endpoint's attempts alone",
+)
+@requires(Permission.MESSAGE_VIEW)
+async def get_attempt_stats(
+    call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
+) -> AttemptStatsOut:
+    """Count an endpoint's attempts of at most 28 days by how they ended."""
+    counts = await attempts.count(call.work, call.application, endpoint_id, since, until)
+    return AttemptStatsOut(**_show_ended(counts))
+
+
+def _show_ended(counts: AttemptCounts) -> dict[str, int]:
+    return {"success": counts.success, "fail": counts.fail, "canceled": counts.canceled}

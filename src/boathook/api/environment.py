@@ -1,0 +1,124 @@
+"""Routes that take what an organization has set up out and put it in."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from boathook.api.event_types import EventTypeOut, show_event_type
+from boathook.api.route import AnyCall, router
+from boathook.domain.errors import InvalidValue
+from boathook.service import environment
+from boathook.service.authorization import Permission, requires
+from boathook.service.openapi_import import MAX_TYPES, schemas_of
+from boathook.service.schemas.event_types import EventTypeIn
+from boathook.service.schemas.fields import Input, Output, StrictBoolOrNull, Timestamp
+
+routes = router("Environment")
+importing = router("Event Type")
+
+
+class EnvironmentIn(Input):
+    """What is put in; boathook has no settings of an organization and no connectors, so those are passed over."""
+
+    event_types: list[EventTypeIn] | None = Field(default=None, max_length=MAX_TYPES)
+    settings: dict[str, Any] | None = None
+    connectors: list[dict[str, Any]] | None = None
+
+
+class EnvironmentOut(Output):
+    """What an organization has set up."""
+
+    version: int
+    created_at: Timestamp
+    event_types: list[EventTypeOut]
+    settings: dict[str, Any] = Field(description="boathook has none of an organization; always {}.")
+    connectors: list[dict[str, Any]]
+
+
+class ImportOpenApiIn(Input):
+    """An OpenAPI document whose webhooks become event types."""
+
+    spec: dict[str, Any] | None = Field(default=None, description="The document.")
+    spec_raw: str | None = Field(
+        default=None, description="The document as text: JSON, or YAML of at most 65,536 characters."
+    )
+    dry_run: StrictBoolOrNull = Field(default=False, description="Only report what would change.")
+    replace_all: StrictBoolOrNull = Field(
+        default=False, description="Archive event types that the document does not name."
+    )
+
+
+class EventTypeFromOpenApi(Output):
+    """An event type as the document has it."""
+
+    name: str
+    description: str
+    deprecated: bool
+    schemas: dict[str, Any] | None
+    group_name: str | None = None
+    feature_flags: list[str] | None = None
+
+
+class ImportOpenApiData(Output):
+    """What changes."""
+
+    # The one answer whose names have underscores.
+    model_config = ConfigDict(alias_generator=lambda name: name if name == "to_modify" else to_camel(name))
+
+    modified: list[str] = Field(description="Names of the event types that are new or otherwise than before.")
+    to_modify: list[EventTypeFromOpenApi] | None = None
+
+
+class ImportOpenApiOut(Output):
+    """What the import did, or would do."""
+
+    data: ImportOpenApiData
+
+
+@routes.post("/environment/export", operation_id="v1.environment.export", summary="Export an environment")
+@requires(Permission.ENVIRONMENT_EXPORT)
+async def export_environment(call: AnyCall) -> EnvironmentOut:
+    """Return all event types of the organization."""
+    return EnvironmentOut(
+        version=environment.EXPORT_VERSION,
+        created_at=datetime.now(UTC),
+        event_types=[show_event_type(one) for one in await environment.export_event_types(call.work)],
+        settings={},
+        connectors=[],
+    )
+
+
+@routes.post(
+    "/environment/import", status_code=204, operation_id="v1.environment.import", summary="Import an environment"
+)
+@requires(Permission.ENVIRONMENT_IMPORT)
+async def import_environment(call: AnyCall, body: EnvironmentIn) -> None:
+    """Make or change the event types that are given; nothing is deleted."""
+    await environment.import_event_types(call.work, [(one.name, one.value()) for one in body.event_types or ()])
+
+
+@importing.post(
+    "/event-type/import/openapi",
+    operation_id="v1.event-type.import-openapi",
+    summary="Create event types from an OpenAPI document",
+)
+@requires(Permission.EVENT_TYPE_MANAGE)
+async def import_openapi(call: AnyCall, body: ImportOpenApiIn) -> ImportOpenApiOut:
+    """Make or change the event types that the document's webhooks, or x-webhooks, are."""
+    if (body.spec is None) is (body.spec_raw is None):
+        raise InvalidValue("write spec or specRaw, one of the two", "spec")
+    named = await environment.read_openapi((body.spec or {}) if body.spec_raw is None else body.spec_raw)
+    changed = await environment.import_openapi(call.work, named, is_dry_run=body.dry_run, is_whole=body.replace_all)
+    shown = [
+        EventTypeFromOpenApi(
+            name=one.name,
+            description=one.description,
+            deprecated=one.is_deprecated,
+            schemas=schemas_of(one),
+        )
+        for one in changed
+    ]
+    names = [one.name for one in changed]
+    return ImportOpenApiOut(data=ImportOpenApiData(modified=names, to_modify=shown if body.dry_run else None))

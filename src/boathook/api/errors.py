@@ -1,0 +1,174 @@
+"""Errors of the API as its clients expect them: always JSON, always the same two forms.
+
+``{"code", "detail"}`` for all but 422, which lists what is wrong and where:
+``{"detail": [{"loc": ["body", "url"], "msg": ..., "type": ...}]}``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from boathook.domain.errors import (
+    AlreadyExists,
+    DatabaseUnavailable,
+    DuplicateMessage,
+    IngestError,
+    InvalidMessage,
+    InvalidState,
+    InvalidValue,
+    LimitReached,
+    NotFound,
+    RoutesChanged,
+    SecretUnreadable,
+)
+from boathook.observability.log import get_logger
+
+_LOG = get_logger("api")
+_RETRY_AFTER: Final = {"retry-after": "5"}
+
+
+class ApiError(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: the HTTP status.
+        code: one word for machines.
+        detail: one sentence for people.
+        headers: what the answer has besides.
+    """
+
+    def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, code, detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.headers = dict(headers or {})
+
+
+def not_found() -> ApiError:
+    """Return the error for what does not exist, or belongs to somebody else: the two look alike."""
+    return ApiError(404, "not_found", "Entity not found")
+
+
+def invalid(message: str, *loc: str, kind: str = "value_error") -> InvalidValue:
+    """Return the error for a value that breaks a rule; *loc* begins with body, query or path."""
+    return _Located(message, *loc, kind=kind)
+
+
+class _Located(InvalidValue):
+    """A wrong value whose place is known from the request's beginning."""
+
+
+def answer_json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """Return *value* as a JSON response."""
+    return Response(msgspec.json.encode(value), status, dict(headers or {}), "application/json")
+
+
+def to_response(error: Exception) -> Response:
+    """Return the answer for whatever was raised; what is no one's fault but ours is logged."""
+    match error:
+        case ApiError():
+            return _coded(error.status, error.code, error.detail, error.headers)
+        case RequestValidationError():
+            return answer_json(422, {"detail": [_problem(problem) for problem in error.errors()]})
+        case _Located():
+            return _one_problem(error.where, str(error), error.kind)
+        case InvalidValue():
+            return _one_problem(("body", *error.where), str(error), error.kind)
+        case InvalidMessage():
+            return _one_problem(("body", "payload"), str(error), "value_error")
+        case NotFound():
+            return _coded(404, "not_found", "Entity not found")
+        case AlreadyExists():
+            return _coded(409, error.kind, str(error))
+        case DuplicateMessage():
+            return _coded(409, "conflict", str(error))
+        case InvalidState():
+            return _coded(400, error.kind, str(error))
+        case LimitReached():
+            return _coded(400, "limit_reached", str(error))
+        case HTTPException():
+            return _from_http(error)
+        case _:
+            return _fault(error)
+
+
+def _fault(error: Exception) -> Response:
+    match error:
+        case DatabaseUnavailable():
+            _LOG.warning("journal_unavailable", error=str(error))
+            return _coded(503, "unavailable", "the database is not available, try again later", _RETRY_AFTER)
+        case IngestError() | RoutesChanged():
+            return _coded(503, "unavailable", str(error), _RETRY_AFTER)
+        case SecretUnreadable():
+            _LOG.error("secret_unreadable", error=str(error))
+            return _coded(500, "server_error", str(error))
+        case _:
+            _LOG.error("api_fault", exc_info=error)
+            return _coded(500, "server_error", "internal error; see the server's log")
+
+
+def _coded(status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+    return answer_json(status, {"code": code, "detail": detail}, headers)
+
+
+_CODES: Final = {404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
+
+
+def _from_http(error: HTTPException) -> Response:
+    code = _CODES.get(error.status_code, "generic_error")
+    detail = {404: "unknown route", 405: "method not allowed"}.get(error.status_code)
+    return _coded(error.status_code, code, detail or str(error.detail), error.headers)
+
+
+def _one_problem(loc: Sequence[str | int], message: str, kind: str) -> Response:
+    return answer_json(422, {"detail": [{"loc": _loc(loc), "msg": message, "type": kind}]})
+
+
+def _problem(problem: Mapping[str, Any]) -> dict[str, Any]:
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    return {"loc": _loc(problem["loc"]), "msg": message, "type": "value_error"}
+
+
+def _loc(loc: Sequence[str | int]) -> list[str]:
+    return [f"[{part}]" if isinstance(part, int) else part for part in loc]
+
+
+class ErrorOut(BaseModel):
+    """What went wrong."""
+
+    code: str = Field(examples=["not_found"], description="A machine-readable code.")
+    detail: str = Field(examples=["Entity not found"], description="A human-readable sentence.")
+
+
+class Problem(BaseModel):
+    """One value that breaks a rule."""
+
+    loc: list[str] = Field(examples=[["body", "url"]], description="Its location in the request.")
+    msg: str = Field(examples=["write an address such as https://example.com/hook"])
+    type: str = Field(examples=["value_error"])
+
+
+class ProblemsOut(BaseModel):
+    """Values that break rules."""
+
+    detail: list[Problem]
+
+
+RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"model": ErrorOut, "description": "The request is invalid in the current state"},
+    401: {"model": ErrorOut, "description": "The token is missing or invalid"},
+    403: {"model": ErrorOut, "description": "The token does not allow this"},
+    404: {"model": ErrorOut, "description": "Not found, or owned by another application"},
+    409: {"model": ErrorOut, "description": "A uid is taken, or an idempotency key was used for another request"},
+    413: {"model": ErrorOut, "description": "The request is too large"},
+    422: {"model": ProblemsOut, "description": "Invalid values"},
+    500: {"model": ErrorOut, "description": "Internal server error"},
+    503: {"model": ErrorOut, "description": "The database is unavailable; retry after the time in Retry-After"},
+}
+"""The errors every operation may answer, for the OpenAPI document."""

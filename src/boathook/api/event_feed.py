@@ -1,0 +1,192 @@
+"""The route that tells of events as they are committed: server-sent events, which end only with the listener.
+
+Each event is one message with its id, ``event: heard`` and the JSON of a `service.event_feed.FeedEvent` as data. The
+first message is ``event: began``; its data is from when on events are told of. While there are none, ``event: reached``
+says before when all have been. Whoever comes again names the latest such moment and the last event, and drops those it
+has had.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Header, Query, Request
+from starlette.responses import Response
+
+from boathook.api.auth import authenticate
+from boathook.api.errors import ApiError, invalid, to_response
+from boathook.api.route import AnyCall, router
+from boathook.domain import ids
+from boathook.domain.errors import DatabaseError, InvalidValue
+from boathook.http.asgi import Receive, Send
+from boathook.observability.log import get_logger
+from boathook.service.authorization import Permission, requires
+from boathook.service.event_feed import (
+    MAX_LISTENERS,
+    EventFeed,
+    FeedEvent,
+    FeedFilter,
+    ListenerSlots,
+    feed_start,
+    to_feed_event,
+)
+from boathook.service.schemas.fields import Timestamp
+from boathook.service.unit_of_work import AppContext
+
+routes = router("Listening")
+
+_POLL_INTERVAL_S: Final = 0.5
+_HEARTBEAT_INTERVAL_S: Final = 10.0
+"""After so long without an event the listener is told how far it is, so that it knows that the connection lives."""
+_REAUTH_INTERVAL_S: Final = 30.0
+"""After so long a listener whose token was revoked hears no more."""
+_HEAD: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+_LOG = get_logger("api")
+
+
+@routes.get("/listen", include_in_schema=False)
+@requires(Permission.EVENT_LISTEN)
+async def listen(
+    call: AnyCall,
+    request: Request,
+    source: str | None = None,
+    application: str | None = None,
+    type: str | None = None,
+    since: Annotated[Timestamp | None, Query()] = None,
+    after: str | None = None,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Tell of events until the listener leaves, from now on or from a moment or an event before."""
+    now = datetime.now(UTC)
+    try:
+        last = ids.read_event(name) if (name := last_event_id or after) else None
+        since = feed_start(now, since, last)
+    except InvalidValue as error:
+        raise invalid(str(error), "query", *map(str, error.where)) from None
+    except ValueError as error:
+        raise invalid(str(error), "query", "after") from None
+    wish = FeedFilter(organization=call.principal.organization, source=source, application=application, type=type)
+    tail = EventFeed(call.work.app_context.database, wish, since)
+    log = _LOG.bind(actor=call.principal.actor, source=source, application=application, type=type)
+    return _EventStream(call.work.app_context, _listener_slots(request), tail, since, dict(request.headers), log)
+
+
+def _listener_slots(request: Request) -> ListenerSlots:
+    """Return the places of this process's listeners."""
+    state = request.app.state
+    if not hasattr(state, "seats"):
+        state.seats = ListenerSlots()
+    seats: ListenerSlots = state.seats
+    return seats
+
+
+class _EventStream(Response):
+    """An answer that goes on for as long as somebody listens."""
+
+    def __init__(
+        self,
+        app_context: AppContext,
+        seats: ListenerSlots,
+        tail: EventFeed,
+        since: datetime,
+        headers: dict[str, str],
+        log: Any,
+    ) -> None:
+        super().__init__()
+        self._log = log
+        self._desk = app_context
+        self._listener_slots = seats
+        self._tail = tail
+        self._since = since
+        self._credentials = headers
+        self._is_paused = False
+        """Whether PostgreSQL was away at the latest look, which the log is told once."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Tell, until the listener is gone, its token is revoked, or the process stops."""
+        with self._listener_slots.acquire() as has_seat:
+            if not has_seat:
+                full = ApiError(
+                    429, "too_many_listeners", f"too many listeners ({MAX_LISTENERS})", {"retry-after": "5"}
+                )
+                await to_response(full)(scope, receive, send)
+                return
+            self._log.info("listening")
+            await send({"type": "http.response.start", "status": 200, "headers": _HEAD})
+            await _wait_for_first(self._send_events(send), _wait_for_disconnect(receive), self._desk.closing.wait())
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_events(self, send: Send) -> None:
+        async for piece in self._chunks():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        yield b"retry: 1000\nevent: began\ndata: %s\n\n" % self._since.isoformat().encode()
+        told_at = checked_at = time.monotonic()
+        while True:
+            events, has_more = await self._poll()
+            for event in events:
+                yield encode_event(to_feed_event(self._desk.settings, event))
+                told_at = time.monotonic()
+            if time.monotonic() - checked_at > _REAUTH_INTERVAL_S:
+                if not await self._is_still_authorized():
+                    return
+                checked_at = time.monotonic()
+            if time.monotonic() - told_at > _HEARTBEAT_INTERVAL_S:
+                yield b"event: reached\ndata: %s\n\n" % self._tail.caught_up_to.isoformat().encode()
+                told_at = time.monotonic()
+            if not has_more:
+                await asyncio.sleep(_POLL_INTERVAL_S)
+
+    async def _poll(self) -> tuple[list[Any], bool]:
+        try:
+            found = await self._tail.poll(datetime.now(UTC))
+        except DatabaseError as error:
+            if not self._is_paused:
+                self._log.warning("listening_paused", error=str(error), note="until PostgreSQL is back")
+            self._is_paused = True
+            return [], False
+        self._is_paused = False
+        return found
+
+    async def _is_still_authorized(self) -> bool:
+        try:
+            async with self._desk.reading() as connection:
+                await authenticate(connection, self._credentials)
+        except ApiError:
+            return False
+        except DatabaseError:
+            return True
+        return True
+
+
+def encode_event(heard: FeedEvent) -> bytes:
+    """Return an event as a message of the stream."""
+    return b"id: %s\nevent: heard\ndata: %s\n\n" % (heard.id.encode(), msgspec.json.encode(heard))
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _wait_for_first(*doings: Awaitable[object]) -> None:
+    """Wait for the first of these to end, and end the others."""
+    tasks = [asyncio.ensure_future(doing) for doing in doings]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)

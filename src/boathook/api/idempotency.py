@@ -1,0 +1,128 @@
+"""Idempotency keys: a POST with a key seen before gets the first answer, whatever process gave it.
+
+The key is claimed in the transaction of the request's effect (`service/idempotency.py`), so a second request waits for
+the first one, and an answer is kept exactly when the effect is. Only 2xx answers are kept, for 12 hours. The same key
+with another request is refused with 409 ``idempotency_key_reused``. Requests are compared as they are understood, not
+as they are written: clients write the same request anew, with other blanks, orders of keys and defaults left out.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+from fastapi._compat import ModelField
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from boathook.service import idempotency
+from boathook.service.authorization import Principal
+from boathook.service.idempotency import IdempotencyKey, StoredResponse
+from boathook.service.unit_of_work import UnitOfWork
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCanonicalizer:
+    """How a route reads what decides what a request does."""
+
+    query: Mapping[str, ModelField]
+    """The parameters that do; those that only choose what is shown do not."""
+    body: ModelField | None
+
+    def canonical(self, request: Request, body: bytes) -> bytes:
+        """Return a request in the one form that all ways to write it have in common."""
+        try:
+            document = _EXACT.decode(body) if body and self.body is not None else None
+            asked = [_read(self.body, document), {name: self._value(request, name) for name in self.query}]
+            return _ENCODER.encode(asked)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return body  # it is refused, or cannot be compared but as it is
+
+    def _value(self, request: Request, name: str) -> Any:
+        field = self.query[name]
+        return _read(field, request.query_params[name]) if name in request.query_params else field.default
+
+
+def _read(field: ModelField | None, given: Any) -> Any:
+    if field is None or given is None:
+        return None
+    value, errors = field.validate(given, {}, loc=())
+    if errors:
+        raise ValueError("the request is refused")
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without what is at its default, so that a field more in a later version changes nothing."""
+    if not isinstance(value, BaseModel):
+        return [_plain(one) for one in value] if isinstance(value, list) else value
+    given = {
+        name: getattr(value, name)
+        for name, field in type(value).model_fields.items()
+        if getattr(value, name) != field.get_default(call_default_factory=True)
+    }
+    # Lists of words are sets: channels, tags, types.
+    return {name: sorted(set(one)) if _is_words(one) else _plain(one) for name, one in given.items()}
+
+
+def _is_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _number(text: str) -> int | float | Decimal:
+    """Read a number such that two are equal where they are the same, however they are written."""
+    number = float(text)
+    if repr(number) == text and not number.is_integer():
+        return number
+    exact = Decimal(text)
+    if number.is_integer() and int(exact) == exact:
+        return int(exact)
+    return number if Decimal(repr(number)) == exact else exact
+
+
+_EXACT: Final = msgspec.json.Decoder(float_hook=_number)
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic", decimal_format="number")
+
+
+def read_key(
+    request: Request, principal: Principal, body: bytes, canonicalizer: RequestCanonicalizer
+) -> IdempotencyKey | None:
+    """Return the key of a request that brings one."""
+    word = request.headers.get("idempotency-key")
+    if not word:
+        return None
+    # Answers hold secrets, so only whoever may do the same is given them.
+    rights = None if principal.capabilities is None else sorted(principal.capabilities)
+    whose = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
+    route = f"{request.method} {request.url.path}"
+    return IdempotencyKey(
+        key=_hash(whose.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
+        fingerprint=_hash(request.url.query.encode(), body),
+        canonical=_hash(canonicalizer.canonical(request, body)),
+    )
+
+
+def _hash(*parts: bytes) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+async def run_once(work: UnitOfWork, key: IdempotencyKey, answer: Callable[[], Awaitable[Response]]) -> Response:
+    """Return what *answer* returns, done in this transaction unless an earlier request with the key has done it.
+
+    Raises:
+        AlreadyExists: the earlier request was another one.
+    """
+    earlier = await idempotency.claim(work, key)
+    if earlier is not None:
+        headers = {"idempotent-replayed": "true"}
+        return Response(earlier.body, earlier.status, headers, earlier.content_type or None)
+    response = await answer()
+    content_type = response.headers.get("content-type", "")
+    await idempotency.save(work, key, StoredResponse(response.status_code, bytes(response.body), content_type))
+    return response

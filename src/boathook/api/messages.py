@@ -1,0 +1,234 @@
+"""Routes of messages: publish, read, list, forget; and whether anybody listens."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import Path, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from boathook.api.errors import answer_json, invalid
+from boathook.api.pages import ListOf
+from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, body_of, remembers_itself, router
+from boathook.api.time_ranges import Messages, WithContent
+from boathook.domain import ids
+from boathook.domain.endpoints import parse_reference
+from boathook.domain.errors import InvalidValue
+from boathook.service import applications, messages
+from boathook.service.applications import Application
+from boathook.service.authorization import Permission, requires
+from boathook.service.messages import JSON_TYPE, MessageRow, NewMessage
+from boathook.service.schemas.applications import ApplicationIn
+from boathook.service.schemas.fields import Channels, Input, Output, Timestamp, TypeName, format_timestamp
+from boathook.service.schemas.messages import MessageIn
+
+routes = router("Message")
+
+_MOST_IDS: Final = 250
+_EXPIRED: Final = msgspec.Raw(b'{"expired":true}')
+_HIDDEN: Final = msgspec.Raw(b"{}")
+_MISSING: Final = msgspec.Raw(b"")
+
+MessageRef = Annotated[
+    str, Path(description="The message's id or eventId.", examples=["msg_01h455vb4pex5vsknk084sn02q4", "order-17"])
+]
+
+
+class MessageOut(Output):
+    """A message."""
+
+    id: str = Field(examples=["msg_01h455vb4pex5vsknk084sn02q4"])
+    event_id: str | None = Field(default=None, examples=["order-17"])
+    event_type: str = Field(examples=["invoice.paid"])
+    payload: dict[str, Any] = Field(examples=[{"id": "inv_17", "amount": 4200}])
+    channels: list[str] | None = None
+    tags: list[str] | None = None
+    deliver_at: Timestamp | None = None
+    timestamp: Timestamp
+
+
+class PrecheckIn(Input):
+    """What would be published."""
+
+    event_type: TypeName = Field(examples=["invoice.paid"])
+    channels: Channels | None = None
+
+
+class PrecheckOut(Output):
+    """Whether anybody listens."""
+
+    active: bool
+
+
+class BulkExpungeIn(Input):
+    """Messages whose contents are to be forgotten."""
+
+    ids: list[str] = Field(
+        min_length=1, max_length=_MOST_IDS, examples=[["order-17"]], description="Their ids or eventIds."
+    )
+
+
+class BulkExpungeOut(Output):
+    """What came of each: `expunged` or `not-found`."""
+
+    results: dict[str, str] = Field(examples=[{"order-17": "expunged"}])
+
+
+class _Payload(msgspec.Struct):
+    """The bytes of a payload within a request."""
+
+    payload: msgspec.Raw = _MISSING
+    data: msgspec.Raw = _MISSING
+
+
+def show_message(row: MessageRow, *, has_content: bool = True) -> dict[str, Any]:
+    """Return a message as the API shows it."""
+    return {
+        "id": row.shown_id,
+        "eventId": row.uid,
+        "eventType": row.type,
+        "payload": _content(row) if has_content else _HIDDEN,
+        "channels": row.channels,
+        "tags": row.tags,
+        "deliverAt": None if row.deliver_at is None else format_timestamp(row.deliver_at),
+        "timestamp": format_timestamp(ids.made_at(row.id)),
+    }
+
+
+def _content(row: MessageRow) -> Any:
+    if row.is_gone or row.body is None:
+        return _EXPIRED
+    # Payloads are shown as objects; one that was given raw may be anything.
+    if not row.body.lstrip().startswith(b"{"):
+        return {"rawPayload": row.body.decode("utf-8", "replace")}
+    try:
+        msgspec.json.decode(row.body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {"rawPayload": row.body.decode("utf-8", "replace")}
+    return msgspec.Raw(row.body)
+
+
+@routes.get(
+    "/app/{app_id}/msg",
+    operation_id="v1.message.list",
+    summary="List messages",
+    response_model=ListOf[MessageOut],
+)
+@requires(Permission.MESSAGE_VIEW)
+async def list_messages(call: ApplicationCall, query: Messages) -> Response:
+    """List an application's messages, newest first."""
+    found = await messages.list_page(
+        call.work,
+        call.application,
+        query.page.window,
+        query.filters,
+        limit=query.page.limit,
+        has_content=query.with_content,
+    )
+    return query.page.answer(
+        found, lambda row: row.shown_id, lambda row: show_message(row, has_content=query.with_content)
+    )
+
+
+@routes.post(
+    "/app/{app_id}/msg",
+    status_code=202,
+    operation_id="v1.message.create",
+    summary="Create a message",
+    response_model=MessageOut,
+)
+@remembers_itself
+@requires(Permission.MESSAGE_PUBLISH)
+async def create_message(
+    call: AnyCall, request: Request, app_id: ApplicationRef, body: MessageIn, with_content: WithContent = True
+) -> Response:
+    """Publish a message to the application's endpoints that listen to it."""
+    application = await _application(call, app_id, body.application)
+    new = _new(call, body, await body_of(request))
+    row, is_repeated = await messages.create(call.work, application, new)
+    shown = show_message(row, has_content=with_content)
+    return answer_json(202, shown, {"idempotent-replayed": "true"} if is_repeated else None)
+
+
+async def _application(call: Call, reference: str, new: ApplicationIn | None) -> Application:
+    if parse_reference(ids.APPLICATION, reference) is None:
+        raise invalid("write an application's id or uid", "path", "app_id_or_uid")
+    if new is None:
+        return await applications.get(call.work, reference)
+    return await applications.ensure(call.work, reference, new.value())
+
+
+def _new(call: Call, body: MessageIn, raw: bytes) -> NewMessage:
+    params = body.transformations_params
+    return NewMessage(
+        type=body.event_type,
+        body=_body(body, raw),
+        content_type=JSON_TYPE if params is None else params.content_type,
+        uid=body.event_id,
+        channels=tuple(body.channels or ()),
+        tags=tuple(body.tags or ()),
+        deliver_at=body.deliver_at,
+        content_until=body.content_until,
+        idempotency=call.idempotency,
+    )
+
+
+def _body(body: MessageIn, raw: bytes) -> bytes:
+    given = None if body.transformations_params is None else body.transformations_params.raw_payload
+    if given is not None:
+        try:
+            return given.encode()
+        except UnicodeEncodeError:
+            raise InvalidValue("it is no text", "transformationsParams", "rawPayload") from None
+    parts = msgspec.json.decode(raw, type=_Payload)
+    return messages.object_of(bytes(parts.payload) or bytes(parts.data))
+
+
+@routes.get(
+    "/app/{app_id}/msg/{msg_id}",
+    operation_id="v1.message.get",
+    summary="Get a message",
+    response_model=MessageOut,
+)
+@requires(Permission.MESSAGE_VIEW)
+async def get_message(call: ApplicationCall, msg_id: MessageRef, with_content: WithContent = True) -> Response:
+    """Return a message by its id or eventId."""
+    row = await messages.get(call.work, call.application, msg_id)
+    return answer_json(200, show_message(row, has_content=with_content))
+
+
+@routes.delete(
+    "/app/{app_id}/msg/{msg_id}/content",
+    status_code=204,
+    operation_id="v1.message.expunge-content",
+    summary="Delete a message's payload",
+)
+@requires(Permission.MESSAGE_EXPUNGE)
+async def expunge_content(call: ApplicationCall, msg_id: MessageRef) -> None:
+    """Forget a message's payload for good; it cannot be sent again."""
+    await messages.expunge(call.work, call.application, msg_id)
+
+
+@routes.post(
+    "/app/{app_id}/msg/precheck/active",
+    operation_id="v1.message.precheck",
+    summary="Check whether any endpoint would receive a message",
+)
+@requires(Permission.MESSAGE_PUBLISH)
+async def precheck(call: ApplicationCall, body: PrecheckIn) -> PrecheckOut:
+    """Say whether a live endpoint listens to this event type and these channels."""
+    is_active = await messages.has_subscribers(call.work, call.application, body.event_type, body.channels or ())
+    return PrecheckOut(active=is_active)
+
+
+@routes.post(
+    "/app/{app_id}/msg/bulk-expunge",
+    operation_id="v1.message.bulk-expunge",
+    summary="Delete the payloads of several messages",
+)
+@requires(Permission.MESSAGE_EXPUNGE)
+async def bulk_expunge(call: ApplicationCall, body: BulkExpungeIn) -> BulkExpungeOut:
+    """Forget the payloads of several messages for good."""
+    found: Mapping[str, bool] = await messages.expunge_many(call.work, call.application, body.ids)
+    return BulkExpungeOut(results={name: "expunged" if known else "not-found" for name, known in found.items()})

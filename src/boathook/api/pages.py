@@ -1,0 +1,137 @@
+"""Lists in pages: what a client asks for, and how a page says where the next ones begin.
+
+A route takes `IdPage` (or its own kind, made by `id_page(prefix)`), fetches `page.window()`, which holds one row more
+than is shown, and returns `page.answer(rows, ...)`. An iterator is the id of a page's last row; one that begins with
+``-`` is that of a first row and walks back. Rows always come in the list's own order.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Generic, TypeVar
+from uuid import UUID
+
+from fastapi import Depends, Query
+from pydantic import ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from boathook.api.errors import invalid
+from boathook.domain import ids
+from boathook.domain.endpoints import check_type
+from boathook.service.applications import PageRequest
+from boathook.service.schemas.fields import Output
+
+Row = TypeVar("Row")
+Item = TypeVar("Item")
+
+
+class Ordering(StrEnum):
+    """The order of a list."""
+
+    ASCENDING = "ascending"
+    DESCENDING = "descending"
+
+
+class ListOf(Output, Generic[Item]):
+    """A page of a list."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    data: list[Item]
+    iterator: str | None
+    prev_iterator: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page a client asks for."""
+
+    limit: int
+    place: str | None
+    """The row that the page is next to."""
+    is_back: bool
+    """Whether it lies before that row."""
+    is_ascending: bool
+
+    @property
+    def is_upward(self) -> bool:
+        """Whether rows are fetched in rising order."""
+        return self.is_ascending is not self.is_back
+
+    def answer(self, rows: Sequence[Row], name: Callable[[Row], str], show: Callable[[Row], Item]) -> ListOf[Item]:
+        """Return the answer from the rows fetched: limit + 1 in the direction of travel, where there are so many.
+
+        Args:
+            rows: as they were fetched.
+            name: returns a row's iterator.
+            show: returns a row as it is answered.
+        """
+        shown = list(rows[: self.limit])
+        if self.is_back:
+            shown.reverse()
+        return ListOf(
+            data=[show(row) for row in shown],
+            iterator=name(shown[-1]) if shown else None,
+            prev_iterator=f"-{name(shown[0])}" if shown else None,
+            done=len(rows) <= self.limit,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IdPage(Page):
+    """A page of a list in the order of ids."""
+
+    place_id: UUID | None
+
+    def window(self) -> PageRequest:
+        """Return what to fetch."""
+        return PageRequest(self.place_id, self.is_upward, self.limit + 1)
+
+
+Limit = Annotated[int, Query(ge=1, le=250, description="Maximum rows per page.")]
+Iterator = Annotated[str | None, Query(description="The iterator of the page before; with a - before it, back again.")]
+Order = Annotated[Ordering | None, Query(description="The order of the list.")]
+
+
+def id_page(prefix: str, *, is_ascending: bool = False) -> Any:
+    """Return the dependency of a list whose iterators are ids with this prefix, by default the youngest first."""
+
+    def read(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> IdPage:
+        place, is_back = split_iterator(iterator)
+        upward = is_ascending if order is None else order is Ordering.ASCENDING
+        return IdPage(limit, place, is_back, upward, None if place is None else parse_iterator_id(prefix, place))
+
+    return Depends(read)
+
+
+def split_iterator(iterator: str | None) -> tuple[str | None, bool]:
+    """Return the place that an iterator names, and whether it walks back."""
+    if not iterator:
+        return None, False
+    return iterator.removeprefix("-"), iterator.startswith("-")
+
+
+def parse_iterator_id(prefix: str, place: str) -> UUID:
+    """Return the id that an iterator names. Raises InvalidValue."""
+    try:
+        if place.startswith(f"{prefix}_"):
+            return ids.read(prefix, place)
+    except ValueError:
+        pass
+    raise invalid(f"write an iterator of an earlier page, such as {prefix}_...", "query", "iterator")
+
+
+def _name_page(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> Page:
+    place, is_back = split_iterator(iterator)
+    try:
+        if place is not None:
+            check_type(place)
+    except ValueError:
+        raise invalid("write an iterator of an earlier page, the name of an event type", "query", "iterator") from None
+    return Page(limit, place, is_back, order is not Ordering.DESCENDING)
+
+
+NamePage = Annotated[Page, Depends(_name_page)]
+ApplicationPage = Annotated[IdPage, id_page(ids.APPLICATION, is_ascending=True)]
+EndpointPage = Annotated[IdPage, id_page(ids.ENDPOINT)]

@@ -1,0 +1,260 @@
+"""Routes of tasks: what is asked to be done in the background, and how far it has come."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final
+from uuid import UUID
+
+from fastapi import Path, Query
+from pydantic import AfterValidator, Field
+from starlette.responses import Response
+
+from boathook.api.endpoints import EndpointRef
+from boathook.api.errors import answer_json
+from boathook.api.pages import IdPage, ListOf, id_page
+from boathook.api.route import AnyCall, ApplicationCall, router
+from boathook.api.time_ranges import answer_page, check_status_class
+from boathook.domain import ids
+from boathook.domain.endpoints import check_channels, check_tags
+from boathook.domain.errors import NotFound
+from boathook.domain.windows import MAX_WINDOW, Window
+from boathook.service import tasks
+from boathook.service.authorization import Permission, requires
+from boathook.service.schemas.fields import Input, Output, StrictInt, Timestamp, TypeName, format_timestamp
+from boathook.service.tasks import API_OPERATIONS, Task, TaskOperation, TaskState, TimeRange
+
+routes = router("Endpoint")
+background = router("Background Tasks")
+statistics = router("Statistics")
+expunging = router("Message")
+
+_LAST: Final = UUID(int=(1 << 128) - 1)
+
+TaskPage = Annotated[IdPage, id_page(ids.TASK)]
+
+
+class SpanIn(Input):
+    """A span of time."""
+
+    since: Timestamp
+    until: Timestamp | None = Field(default=None, description="Now, if left out.")
+
+    def value(self) -> TimeRange:
+        """Return what actions take."""
+        return TimeRange(self.since, self.until)
+
+
+class RecoverIn(SpanIn):
+    """When the messages were published that failed; at most 14 days."""
+
+
+class ReplayIn(SpanIn):
+    """When the messages were published."""
+
+
+class BulkReplayIn(SpanIn):
+    """Which messages are sent once more."""
+
+    event_types: list[TypeName] | None = None
+    channel: Annotated[str, AfterValidator(lambda name: check_channels([name])[0])] | None = None
+    tag: Annotated[str, AfterValidator(lambda name: check_tags([name])[0])] | None = None
+    status: Annotated[StrictInt, Field(ge=0, le=4)] | None = Field(
+        default=None, description="0 success, 2 failed, 4 canceled."
+    )
+    status_code_class: Annotated[StrictInt, AfterValidator(check_status_class)] | None = Field(
+        default=None, description="Only messages whose last attempt was answered so; 0: not at all."
+    )
+
+    def filters(self) -> Mapping[str, Any]:
+        """Return what actions take besides the span."""
+        return {
+            "types": self.event_types or None,
+            "channel": self.channel,
+            "tag": self.tag,
+            "status": self.status,
+            "status_class": self.status_code_class,
+        }
+
+
+class TaskKind(StrEnum):
+    """What a task does that was asked for by this API."""
+
+    RECOVER = TaskOperation.RECOVER
+    REPLAY_MISSING = TaskOperation.REPLAY_MISSING
+    BULK_REPLAY = TaskOperation.BULK_REPLAY
+    PURGE_CONTENT = TaskOperation.PURGE_CONTENT
+    AGGREGATE_TYPES = TaskOperation.AGGREGATE_TYPES
+    COUNT_USAGE = TaskOperation.COUNT_USAGE
+
+
+class TaskOut(Output):
+    """What is done in the background."""
+
+    id: str = Field(examples=["qtask_01h455vb4pex5vsknk084sn02q4"])
+    status: TaskState
+    task: TaskKind
+    updated_at: Timestamp
+
+
+class BackgroundTaskOut(TaskOut):
+    """What is done in the background, and what it has come to."""
+
+    data: dict[str, Any]
+
+
+class UsageIn(SpanIn):
+    """Which applications' deliveries are counted, and of when."""
+
+    until: Timestamp
+    app_ids: list[str] | None = Field(default=None, max_length=10_000, description="Ids or uids; all if left out.")
+
+
+class UsageOut(TaskOut):
+    """A count that is made in the background."""
+
+    unresolved_app_ids: list[str] = Field(description="Those of appIds that belong to no application.")
+
+
+def show_task(task: Task) -> dict[str, Any]:
+    """Return a task as the API shows it."""
+    return {
+        "id": task.shown_id,
+        "status": task.state.value,
+        "task": task.kind.value,
+        "updatedAt": format_timestamp(task.updated_at),
+    }
+
+
+def _show_whole(task: Task) -> dict[str, Any]:
+    return show_task(task) | {"data": task.data}
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/recover",
+    status_code=202,
+    operation_id="v1.endpoint.recover",
+    summary="Recover failed messages",
+    response_model=TaskOut,
+)
+@requires(Permission.MESSAGE_RESEND)
+async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
+    """Make one attempt at each of an endpoint's failed messages of a time, in the background."""
+    return answer_json(202, show_task(await tasks.recover(call.work, call.application, endpoint_id, body.value())))
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/replay-missing",
+    status_code=202,
+    operation_id="v1.endpoint.replay-missing",
+    summary="Replay missing messages",
+    response_model=TaskOut,
+)
+@requires(Permission.MESSAGE_RESEND)
+async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
+    """Send an endpoint, by its schedule, the messages of a time that it listens to and was never sent."""
+    task = await tasks.replay_missing(call.work, call.application, endpoint_id, body.value())
+    return answer_json(202, show_task(task))
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/bulk-replay",
+    status_code=202,
+    operation_id="v1.endpoint.bulk-replay",
+    summary="Resend messages",
+    response_model=TaskOut,
+)
+@requires(Permission.MESSAGE_RESEND)
+async def bulk_replay(call: ApplicationCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
+    """Make one attempt at each of an endpoint's messages of a time, in the background, succeeded or failed."""
+    task = await tasks.bulk_replay(call.work, call.application, endpoint_id, body.value(), body.filters())
+    return answer_json(202, show_task(task))
+
+
+@background.get(
+    "/background-task",
+    operation_id="v1.background-task.list",
+    summary="List background tasks",
+    response_model=ListOf[BackgroundTaskOut],
+)
+@requires(Permission.TASK_VIEW)
+async def list_tasks(
+    call: AnyCall,
+    page: TaskPage,
+    status: Annotated[TaskState | None, Query(description="Only tasks that stand so.")] = None,
+    task: Annotated[TaskKind | None, Query(description="Only tasks that do this.")] = None,
+) -> Response:
+    """List the organization's tasks of the last 90 days, the youngest first."""
+    found = await tasks.list_page(
+        call.work,
+        _window(page),
+        state=status,
+        kinds=API_OPERATIONS if task is None else [TaskOperation(task)],
+        limit=page.limit,
+        is_ascending=page.is_ascending,
+    )
+    return answer_page(found, lambda row: row.shown_id, _show_whole)
+
+
+def _window(page: IdPage) -> Window:
+    low, high = ids.first_of(datetime.now(UTC) - MAX_WINDOW), _LAST
+    if page.place_id is None:
+        return Window(low, high, page.is_upward)
+    if page.is_upward:
+        return Window(max(low, UUID(int=min(page.place_id.int + 1, _LAST.int))), high, is_upward=True)
+    return Window(low, page.place_id)
+
+
+@background.get(
+    "/background-task/{task_id}",
+    operation_id="v1.background-task.get",
+    summary="Get a background task",
+    response_model=BackgroundTaskOut,
+)
+@requires(Permission.TASK_VIEW)
+async def get_task(call: AnyCall, task_id: Annotated[str, Path(description="The task's id.")]) -> Response:
+    """Return one task and what it has come to."""
+    found = await tasks.get(call.work, task_id)
+    if found.kind not in API_OPERATIONS:
+        raise NotFound(f"unknown task {task_id}")
+    return answer_json(200, _show_whole(found))
+
+
+@expunging.post(
+    "/app/{app_id}/msg/expunge-all-contents",
+    status_code=202,
+    operation_id="v1.message.expunge-all-contents",
+    summary="Delete all payloads",
+    response_model=TaskOut,
+)
+@requires(Permission.MESSAGE_EXPUNGE)
+async def expunge_all(call: ApplicationCall) -> Response:
+    """Forget the payloads of all of an application's messages for good, in the background."""
+    return answer_json(202, show_task(await tasks.purge_contents(call.work, call.application)))
+
+
+@statistics.put(
+    "/stats/usage/event-types",
+    status_code=202,
+    operation_id="v1.statistics.aggregate-event-types",
+    summary="List the subscribed event types",
+    response_model=TaskOut,
+)
+@requires(Permission.USAGE_COUNT)
+async def aggregate_types(call: AnyCall) -> Response:
+    """Tell, in the background, which event types each application's endpoints name."""
+    return answer_json(202, show_task(await tasks.aggregate_types(call.work)))
+
+
+@statistics.post(
+    "/stats/usage/app",
+    status_code=202,
+    operation_id="v1.statistics.aggregate-app-stats",
+    summary="Count applications' deliveries",
+    response_model=UsageOut,
+)
+@requires(Permission.USAGE_COUNT)
+async def count_usage(call: AnyCall, body: UsageIn) -> Response:
+    """Count, in the background, the deliveries of each application's messages of a time."""
+    task, unknown = await tasks.count_usage(call.work, body.value(), body.app_ids)
+    return answer_json(202, show_task(task) | {"unresolvedAppIds": unknown})

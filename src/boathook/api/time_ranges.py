@@ -1,0 +1,162 @@
+"""Lists in windows of time: messages and attempts, newest first, and the filters that they have in common.
+
+A page's place is an id, and ids carry their time; `boathook.domain.windows` tells which ids a page shows. A list
+with `after` alone is walked from there towards newer rows, and its iterators begin with ``~``: a reader who passes them
+on gets every row, and one who keeps the last iterator goes on from there later.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, TypeVar
+from uuid import UUID
+
+from fastapi import Depends, Query, Request
+from pydantic import AfterValidator
+from starlette.responses import Response
+
+from boathook.api.errors import answer_json, invalid
+from boathook.api.pages import Limit, parse_iterator_id, split_iterator
+from boathook.domain import ids
+from boathook.domain.endpoints import check_channels, check_tags, check_type
+from boathook.domain.windows import Cursor, Window, first_from, open_window, resume_at
+from boathook.service.messages import MessageFilter, Page
+from boathook.service.schemas.fields import Timestamp
+
+Row = TypeVar("Row")
+_FORWARD_PREFIX: Final = "~"
+_LOWEST: Final = UUID(int=0)
+_TYPES: Final = re.compile(r"event_types(\[\d*\])?")
+
+
+@dataclass(frozen=True, slots=True)
+class _ForwardCursor:
+    """A list that is walked towards newer rows, from its first page on."""
+
+    prefix: str
+    now: datetime
+    first: UUID
+    """Nothing before this is wanted."""
+    place: UUID
+    """Behind which this page begins."""
+
+    def iterator(self, page: Page[Row], name: Callable[[Row], str]) -> str:
+        """Return where the walk goes on: behind the newest row or, at its end, where rows may still appear."""
+        newest = parse_iterator_id(self.prefix, name(page.rows[0])) if page.rows else self.place
+        goes_on = max(self.first, resume_at(newest, self.now)) if page.is_last else newest
+        return f"{_FORWARD_PREFIX}{ids.show(self.prefix, goes_on)}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimePage:
+    """The page a client asks for."""
+
+    limit: int
+    window: Window
+    walk: _ForwardCursor | None = None
+
+    def answer(self, page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> Response:
+        """Return a page as the API shows it; *name* returns a row's iterator."""
+        shown = _page(page, name, show)
+        return answer_json(200, shown if self.walk is None else shown | {"iterator": self.walk.iterator(page, name)})
+
+
+def answer_page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> Response:
+    """Return a page as the API shows it; *name* returns a row's iterator."""
+    return answer_json(200, _page(page, name, show))
+
+
+def _page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {"data": [show(row) for row in page.rows], "iterator": None, "done": page.is_last}
+    if page.rows:
+        shown |= {"iterator": name(page.rows[-1]), "prevIterator": f"-{name(page.rows[0])}"}
+    return shown
+
+
+Before = Annotated[Timestamp | None, Query(description="Only what was made before this.")]
+After = Annotated[
+    Timestamp | None,
+    Query(description="Only what was made then or later; without before, the list is walked towards newer rows."),
+]
+TimeIterator = Annotated[
+    str | None, Query(description="The iterator of the page before, or its prevIterator to walk back again.")
+]
+
+
+def _time_page(prefix: str) -> Any:
+    def read(limit: Limit = 50, iterator: TimeIterator = None, before: Before = None, after: After = None) -> TimePage:
+        is_walk = iterator.startswith(_FORWARD_PREFIX) if iterator else after is not None and before is None
+        cursor = read_cursor(prefix, f"-{iterator[1:]}" if iterator and is_walk else iterator)
+        now = datetime.now(UTC)
+        window = open_window(now, cursor=cursor, before=before, after=after)
+        if not is_walk:
+            return TimePage(limit, window)
+        first = _LOWEST if after is None else first_from(after)
+        return TimePage(limit, window, _ForwardCursor(prefix, now, first, first if cursor is None else cursor.id))
+
+    return Depends(read)
+
+
+def read_cursor(prefix: str, iterator: str | None) -> Cursor | None:
+    """Return the place that an iterator names, if there is one. Raises InvalidValue."""
+    place, is_back = split_iterator(iterator)
+    return None if place is None else Cursor(parse_iterator_id(prefix, place), is_back)
+
+
+MessagePage = Annotated[TimePage, _time_page(ids.MESSAGE)]
+AttemptPage = Annotated[TimePage, _time_page(ids.ATTEMPT)]
+
+Channel = Annotated[str | None, Query(description="Only messages of this channel.")]
+Tag = Annotated[str | None, Query(description="Only messages with this tag.")]
+EventTypes = Annotated[
+    list[str] | None,
+    Query(
+        alias="event_types", description="Only messages of these types; separated by commas, or the parameter repeated."
+    ),
+]
+
+
+def _filters(request: Request, channel: Channel = None, tag: Tag = None, _types: EventTypes = None) -> MessageFilter:
+    # FastAPI knows one spelling of a list, clients have four.
+    given = [value for name, value in request.query_params.multi_items() if _TYPES.fullmatch(name)]
+    types = [part for value in given for part in value.split(",") if part]
+    try:
+        for word, check in ((channel, check_channels), (tag, check_tags)):
+            if word is not None:
+                check([word])
+        return MessageFilter(types=[check_type(name) for name in types] or None, channel=channel, tag=tag)
+    except ValueError as error:
+        raise invalid(str(error), "query") from None
+
+
+Filters = Annotated[MessageFilter, Depends(_filters)]
+
+
+def check_status_class(number: int) -> int:
+    """Return *number* if it is the lowest of a hundred statuses, or 0. Raises ValueError."""
+    if number not in {0, 100, 200, 300, 400, 500}:
+        raise ValueError("write 0, 100, 200, 300, 400 or 500")
+    return number
+
+
+StatusParam = Annotated[
+    int | None, Query(ge=0, le=4, description="0 success, 1 pending, 2 failed, 3 being sent, 4 canceled.")
+]
+StatusClassParam = Annotated[
+    Annotated[int, AfterValidator(check_status_class)] | None,
+    Query(description="Only attempts answered with such a status; 0: those without an answer."),
+]
+WithContent = Annotated[bool, Query(description="Whether contents are shown; otherwise they are {}.")]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuery:
+    """Which messages a list shows, and what of them."""
+
+    page: MessagePage
+    filters: Filters
+    with_content: WithContent = True
+
+
+Messages = Annotated[MessageQuery, Depends()]

@@ -1,0 +1,116 @@
+"""Commands about alerts: list, history, silences, test messages and the Prometheus rules."""
+
+import sys
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+
+from boathook.cli import output
+from boathook.cli.commands import example
+from boathook.cli.context import actor, cli_context, out, run, run_in_transaction
+from boathook.cli.keys import read_lifetime
+from boathook.cli.options import Json
+from boathook.cli.output import Column
+from boathook.domain.alert_message import show_number
+from boathook.observability import ALERT_RULES
+from boathook.service import alerts as actions
+from boathook.service.alerts import Alert, SendFailed
+from boathook.service.unit_of_work import UnitOfWork
+
+alerts = typer.Typer(no_args_is_help=True, help="Alerts: list, silence and test them.")
+
+_OPEN = (
+    Column("rule", lambda one: one["rule"], is_whole=True),
+    Column("subject", lambda one: one["subject"], is_optional=True),
+    Column("severity", lambda one: one["severity"]),
+    Column("state", lambda one: one["state"]),
+    Column("figure", lambda one: show_number(one["value"])),
+    Column("worst", lambda one: show_number(one["worst"])),
+    Column("since", lambda one: output.moment(one["fired_at"]), is_optional=True),
+    Column("recovered", lambda one: output.moment(one["recovered_at"]), is_optional=True),
+    Column("silenced", lambda one: "yes" if one["is_silenced"] else "", is_optional=True),
+)
+Limit = Annotated[int, typer.Option(min=1, max=1_000, help="Maximum rows.")]
+
+
+@alerts.command("list", epilog=example("boathook alerts list --json"))
+def list_alerts(ctx: typer.Context, as_json: Json = False) -> None:
+    """List firing and pending alerts."""
+
+    async def read(work: UnitOfWork) -> list[Alert]:
+        found = await actions.read_overview(work.connection, work.app_context.settings)
+        return [*found.firing, *found.pending]
+
+    _print(ctx, run_in_transaction(ctx, read), as_json=as_json)
+
+
+@alerts.command("history", epilog=example("boathook alerts history --limit 20"))
+def list_history(ctx: typer.Context, limit: Limit = 50, as_json: Json = False) -> None:
+    """List recovered alerts, newest first."""
+    _print(
+        ctx, run_in_transaction(ctx, lambda work: actions.read_history(work.connection, limit=limit)), as_json=as_json
+    )
+
+
+@alerts.command("silence", epilog=example(
+    "boathook alerts silence --rule error_rate --subject 'handler:crm' --for 2h --note 'the CRM moves tonight'",
+    "boathook alerts silence --end sil_01h455vb4pex5vsknk084sn02q4",
+))  # fmt: skip
+def silence(
+    ctx: typer.Context,
+    rule: Annotated[str, typer.Option(help="Rule name; * matches any characters.")] = "*",
+    subject: Annotated[str, typer.Option(help="Subject of the alert; * matches any characters.")] = "*",
+    length: Annotated[
+        timedelta, typer.Option("--for", parser=read_lifetime, metavar="LENGTH", help="Duration: 45m, 2h, 7d.")
+    ] = "4h",  # type: ignore[assignment]  # typer reads it as it reads what is typed
+    note: Annotated[str, typer.Option(help="Reason; recorded with your name.")] = "",
+    end: Annotated[str | None, typer.Option(metavar="ID", help="End this silence.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Send no messages about matching alerts for a time; they are still listed."""
+
+    async def make(work: UnitOfWork) -> Any:
+        if end is not None:
+            return await actions.end_silence(work, end)
+        return await actions.silence(work, rule=rule, subject=subject, text=note, length=length)
+
+    made = run_in_transaction(ctx, make)
+    if as_json:
+        output.print_json(
+            {"id": made.shown_id, "rule": made.rule, "subject": made.subject, "until": made.ended_at or made.until}
+        )
+    elif end is not None:
+        out.print(f"{made.shown_id} has ended", markup=False)
+    else:
+        out.print(f"{made.shown_id}: silenced until {output.moment(made.until)}", markup=False)
+
+
+@alerts.command("test", epilog=example("boathook alerts test ops"))
+def try_channel(
+    ctx: typer.Context, channel: Annotated[str, typer.Argument(help="Channel name.")], as_json: Json = False
+) -> None:
+    """Send a test message to a channel. Exits with 1 if it fails."""
+    run_in_transaction(ctx, lambda work: actions.note_test(work, channel))
+    outcome = run(actions.test_channel(cli_context(ctx).settings(), channel, actor()))
+    error = outcome.error if isinstance(outcome, SendFailed) else None
+    if as_json:
+        output.print_json({"channel": channel, "sent": error is None, "error": error})
+    else:
+        out.print(
+            output.text(f"{channel}: test message accepted" if error is None else f"{channel}: {error}"), soft_wrap=True
+        )
+    if error is not None:
+        raise typer.Exit(1)
+
+
+@alerts.command("rules", epilog=example("boathook alerts rules > /etc/prometheus/rules/boathook.yml"))
+def print_rules() -> None:
+    """Print the alert rules for Prometheus."""
+    sys.stdout.write(ALERT_RULES.read_text(encoding="utf-8"))
+
+
+def _print(ctx: typer.Context, found: list[Alert], *, as_json: bool) -> None:
+    rules = cli_context(ctx).settings().notifications.rules
+    rows = [actions.alert_view(one, rules) for one in found]
+    output.print_rows(rows, _OPEN, as_json=as_json, plain=dict, after="")

@@ -1,0 +1,191 @@
+"""What every command shares: the settings, the way to the journal, and who is at the keyboard."""
+
+import asyncio
+import contextlib
+import functools
+import getpass
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import typer
+from rich.console import Console
+
+from boathook import config
+from boathook.domain.errors import BoathookError, ConfigError
+from boathook.domain.model import DEFAULT_ORGANIZATION
+
+if TYPE_CHECKING:
+    from boathook.service.database import Database
+    from boathook.service.operations import AuditContext
+    from boathook.service.unit_of_work import AppContext, UnitOfWork
+
+Result = TypeVar("Result")
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+UNLIMITED_WIDTH: Final = 100_000
+"""Columns of what is no terminal: whatever reads it wants values whole, such as `grep`."""
+
+
+def fit_output() -> None:
+    """Let tables be as wide as what they hold where no terminal, nor COLUMNS, says how wide they may be."""
+    if not out.is_terminal and not os.environ.get("COLUMNS"):
+        out.width = UNLIMITED_WIDTH
+
+
+class UsageError(BoathookError):
+    """The command line asks for what cannot be; the message says how to write it."""
+
+
+@dataclass(slots=True)
+class CliContext:
+    """One run of the command line."""
+
+    file: Path | None = None
+    """The configuration file given; None reads ``boathook.toml`` where there is one."""
+    overrides: dict[str, object] = field(default_factory=dict)
+
+    def settings(self, **overrides: object) -> config.Settings:
+        """Read the settings, with the sources of the apps; an app that cannot be loaded is told of, and left out.
+
+        Raises:
+            ConfigError: as `plain_settings`.
+        """
+        settings = self.plain_settings(**overrides)
+        if not settings.apps.load:
+            return settings
+        # Imported only here, as most have no apps.
+        from boathook.server.loading import with_apps
+
+        try:
+            return with_apps(settings)[0]
+        except ConfigError as error:
+            warn_once(str(error))
+            return settings
+
+    def plain_settings(self, **overrides: object) -> config.Settings:
+        """Read the settings alone; *overrides* are dotted keys with ``__`` for the dot. Raises ConfigError."""
+        flags = {name.replace("__", "."): value for name, value in overrides.items()}
+        return config.load(self.file, {**self.overrides, **flags})
+
+
+def cli_context(ctx: typer.Context) -> CliContext:
+    """Return what the command line was started with."""
+    return cast("CliContext", ctx.obj)
+
+
+def run(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run one command's asynchronous part to its end."""
+    return asyncio.run(work)
+
+
+def server_url(settings: config.Settings) -> contextlib.AbstractAsyncContextManager[str]:
+    """Lend the URL of the journal's server, an embedded one running at least as long.
+
+    Raises:
+        ConfigError: no server is configured and no embedded one was made before.
+    """
+    # Imported only here, as help and some commands do without PostgreSQL.
+    from boathook.service import database
+
+    return database.server_url(settings, progress=startup_progress())
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Tell of something that does not keep the command from being done."""
+    print(f"boathook: {message}", file=sys.stderr)
+
+
+def startup_progress() -> Callable[[str], None] | None:
+    """Return what shows the steps of starting an embedded PostgreSQL; None where nobody watches."""
+    return _say if err.is_terminal else None
+
+
+def _say(message: str) -> None:
+    err.print(message, style="dim", markup=False)
+
+
+def open_database(
+    settings: config.Settings, *, purpose: str = "cli", statement_timeout_s: float | None = None
+) -> contextlib.AbstractAsyncContextManager["Database"]:
+    """Lend connections to the journal.
+
+    Raises:
+        ConfigError: there is no database yet, or an error shows that its schema is not current.
+        DatabaseError: it cannot be reached.
+    """
+    # Imported only here, as help and some commands do without PostgreSQL.
+    from boathook.service import database
+
+    return database.open_database(
+        settings, purpose=purpose, statement_timeout_s=statement_timeout_s, progress=startup_progress()
+    )
+
+
+def open_app_context(settings: config.Settings) -> contextlib.AbstractAsyncContextManager["AppContext"]:
+    """Lend what actions need.
+
+    Raises:
+        ConfigError: as `open_database`, or the key that secrets are encrypted with cannot be had.
+    """
+    # Imported only here, as most commands do without encryption.
+    from boathook.service import unit_of_work
+
+    return unit_of_work.open_app_context(settings, purpose="cli", progress=startup_progress())
+
+
+@contextlib.asynccontextmanager
+async def work(settings: config.Settings, organization: str = DEFAULT_ORGANIZATION) -> AsyncIterator["UnitOfWork"]:
+    """Open one transaction for an action of an organization; an error rolls it back.
+
+    Raises ConfigError like `open_app_context`.
+    """
+    async with open_app_context(settings) as lent, lent.work(organization, actor()) as one:
+        yield one
+
+
+def run_in_transaction(ctx: typer.Context, do: Callable[["UnitOfWork"], Awaitable[Result]]) -> Result:
+    """Run what is done in one transaction of the organization, and return what came of it."""
+
+    async def inside() -> Result:
+        async with work(cli_context(ctx).settings()) as one:
+            return await do(one)
+
+    return run(inside())
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone; without a terminal there must be --yes.
+
+    Raises:
+        Misused: there is nobody to ask.
+        typer.Abort: the answer is no.
+    """
+    if yes:
+        return
+    if not out.is_terminal:
+        raise UsageError(f"this would {what}; add --yes to confirm")
+    typer.confirm(f"{what[:1].upper()}{what[1:]}?", abort=True)
+
+
+def actor() -> str:
+    """Return who is at the keyboard, for the audit."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"cli:{user}"
+
+
+def action(note: str | None = None) -> "AuditContext":
+    """Return who acts and why, for the audit."""
+    from boathook.service.operations import AuditContext
+
+    return AuditContext(actor=actor(), note=note)

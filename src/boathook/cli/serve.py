@@ -1,0 +1,247 @@
+"""Commands that run boathook, and look after a set-up: serve, migrate, doctor, demo, send."""
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from boathook.cli import output
+from boathook.cli.context import (
+    UsageError,
+    action,
+    cli_context,
+    open_database,
+    out,
+    run,
+    startup_progress,
+)
+from boathook.cli.options import read_pairs
+from boathook.config import Settings
+from boathook.domain import ids
+from boathook.domain.errors import ConfigError
+from boathook.domain.model import Duplicate, Receipt
+
+if TYPE_CHECKING:
+    from boathook.service.doctor import Finding
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def serve(
+    ctx: typer.Context,
+    app: Annotated[
+        str | None, typer.Option(metavar="MODULE:ATTR", help="Your handlers: module:attribute of the Boathook object.")
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option(help="Roles to run, separated by commas: gateway, worker, keeper.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes.")] = None,
+    gateways: Annotated[int | None, typer.Option(min=1, help="Gateway processes.")] = None,
+    bind: Annotated[str | None, typer.Option(help="Address and port, such as 0.0.0.0:8080.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port, overriding the one in server.bind.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded PostgreSQL and the metrics.")] = None,
+) -> None:
+    """
+    Run boathook: the gateway, the workers and the keeper.
+
+    Without database.url it starts an embedded PostgreSQL. SIGTERM and Ctrl-C stop it after the work in progress.
+    """
+    from boathook import server
+
+    settings = cli_context(ctx).plain_settings(
+        server__app=app,
+        server__roles=[part.strip() for part in role.split(",") if part.strip()] if role else None,
+        server__workers=workers,
+        server__gateways=gateways,
+        server__bind=bind,
+        server__port=port,
+        server__data_dir=str(data_dir.absolute()) if data_dir else None,
+    )
+    raise typer.Exit(server.serve(settings))
+
+
+def migrate(
+    ctx: typer.Context,
+    only_pre: Annotated[
+        bool,
+        typer.Option(
+            "--only-pre", help="Only migrations that are safe while the older version still runs; no app tables."
+        ),
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if migrations are missing.")
+    ] = False,
+) -> None:
+    """Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat."""
+    from boathook.server import load_apps, migrations_of
+    from boathook.service import database
+
+    settings = cli_context(ctx).plain_settings()
+    folders = migrations_of(load_apps(settings))
+
+    async def work() -> list[str]:
+        if check:
+            return await database.list_pending(settings, folders, progress=startup_progress())
+        return await database.migrate(settings, folders, only_pre=only_pre, progress=startup_progress())
+
+    names = run(work())
+    for name in names:
+        out.print(f"{'lacks' if check else 'applied'} {name}", markup=False)
+    if not names:
+        out.print("the schema is current")
+    raise typer.Exit(1 if check and names else 0)
+
+
+def check_up(ctx: typer.Context, as_json: Json = False) -> None:
+    """Diagnose the installation: settings, clock, database, disk, sources. Exits with 1 if something must be fixed."""
+    from boathook.service import doctor
+
+    async def work() -> bool:
+        settings, migrations, findings = _check_apps(cli_context(ctx).plain_settings())
+        findings += await doctor.examine_all(settings, migrations=migrations, progress=startup_progress())
+        findings += _check_handlers(settings)
+        _print_findings(findings, as_json=as_json)
+        return any(finding.verdict is doctor.CheckStatus.FAIL for finding in findings)
+
+    raise typer.Exit(1 if run(work()) else 0)
+
+
+def _check_handlers(settings: Settings) -> "list[Finding]":
+    """Return what is wrong with the handlers, if there are any: whether they load, and what they name."""
+    if not settings.server.app and not settings.apps.load:
+        return []
+    from boathook.server import load_hooks
+    from boathook.service.doctor import CheckStatus, Finding, examine_handlers
+
+    try:
+        hooks = load_hooks(settings)
+    except ConfigError as error:
+        return [
+            Finding("handlers", CheckStatus.FAIL, str(error), "fix this; boathook does not start without its handlers")
+        ]
+    routes = [
+        route
+        for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
+        for route in some
+    ]
+    found = f"{len(hooks.handlers)} loaded, all with a configured source"
+    return list(examine_handlers(settings, routes)) or [Finding("handlers", CheckStatus.OK, found)]
+
+
+def _check_apps(settings: Settings) -> "tuple[Settings, list[tuple[str, Path]], list[Finding]]":
+    """Return the settings with the apps' sources, where the apps' migrations are, and what is wrong with the apps."""
+    if not settings.apps.load:
+        return settings, [], []
+    from boathook.server import migrations_of, with_apps
+    from boathook.service.doctor import CheckStatus, Finding
+
+    try:
+        whole, loaded = with_apps(settings)
+    except ConfigError as error:
+        return (
+            settings,
+            [],
+            [Finding("apps", CheckStatus.FAIL, str(error), "fix it, or remove it from apps.load")],
+        )
+    names = ", ".join(hook.name for hook in loaded)
+    return whole, migrations_of(loaded), [Finding("apps", CheckStatus.OK, f"{names} loaded")]
+
+
+def _print_findings(findings: "list[Finding]", *, as_json: bool) -> None:
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        if as_json:
+            output.print_json(finding)
+            continue
+        line = output.text(finding.verdict) + Text(
+            f"{'':{5 - len(finding.verdict)}}{finding.check:<{width}}  ", style="bold"
+        )
+        out.print(line + output.text(finding.found), soft_wrap=True)
+        if finding.fix:
+            out.print(Text(f"{'':{width + 7}}→ {finding.fix}", style="dim"), soft_wrap=True)
+
+
+def demo(
+    seconds: Annotated[float | None, typer.Option(min=1, help="Stop after this many seconds.")] = None,
+    data_dir: Annotated[Path, typer.Option(help="Folder of the demo; emptied at the start.")] = Path(".boathook-demo"),
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Address to serve; the next free port is used if it is taken.")
+    ] = 8080,
+) -> None:
+    """
+    Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.
+
+    Exits with 0 only if the consistency check passes at the end.
+    """
+    from boathook.demo import run_demo
+
+    raise typer.Exit(run_demo(seconds=seconds, data_dir=data_dir, port=port, console=out))
+
+
+def send(
+    ctx: typer.Context,
+    application: Annotated[str, typer.Option(help="Application id or uid.")],
+    type: Annotated[str, typer.Option(help="Event type, such as invoice.paid.")],
+    data: Annotated[str, typer.Option(help="The payload as JSON; @FILE reads a file, - reads standard input.")] = "{}",
+    key: Annotated[
+        str | None, typer.Option("--id", "--key", help="Your own id; messages with the same id are deduplicated.")
+    ] = None,
+    channel: Annotated[
+        list[str] | None,
+        typer.Option(help="Channel of the message; repeatable."),
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Tag to search by; repeatable.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME: VALUE", help="Header stored with the message; repeatable.")
+    ] = None,
+    deliver_at: Annotated[
+        datetime | None, typer.Option(parser=output.parse_time, metavar="TIME", help="Deliver after: ISO 8601.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Publish one message to the endpoints and handlers of an application."""
+    from boathook.service import operations
+
+    message = operations.Message(
+        application=application,
+        type=type,
+        payload=_read_data(data),
+        content_type="application/json",
+        id=key,
+        channels=channel or (),
+        tags=tag or (),
+        headers=read_pairs("--header", header or [], ":"),
+        deliver_at=deliver_at,
+    )
+    settings = cli_context(ctx).settings()
+
+    async def work() -> Receipt:
+        async with open_database(settings) as database:
+            return await operations.send(database, settings, action(), message)
+
+    _print_receipt(run(work()), as_json=as_json)
+
+
+def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
+    event_id, message_id = ids.show(ids.EVENT, receipt.event_id), ids.show(ids.MESSAGE, receipt.event_id)
+    is_duplicate = isinstance(receipt, Duplicate)
+    if as_json:
+        output.print_json({"message_id": message_id, "event_id": event_id, "duplicate": is_duplicate})
+    else:
+        out.print(f"{message_id}{' (duplicate)' if is_duplicate else ''}", markup=False)
+
+
+def _read_data(data: str) -> bytes:
+    if data == "-":
+        return sys.stdin.buffer.read()
+    if not data.startswith("@"):
+        return data.encode()
+    try:
+        return Path(data[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {data[1:]}: {error.strerror}") from None

@@ -1,0 +1,229 @@
+"""Reads settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
+
+import difflib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from boathook.config.sources import FIELDS, OWN_KEYS
+from boathook.config.tables import Settings
+from boathook.config.validation_errors import describe_error
+from boathook.domain.errors import ConfigError
+
+FILE_NAME = "boathook.toml"
+_PREFIX = "BOATHOOK_"
+_SHORT_NAMES = {
+    "BOATHOOK_DATABASE_URL": "database.url",
+    "BOATHOOK_BIND": "server.bind",
+    "BOATHOOK_DATA_DIR": "server.data_dir",
+}
+SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What may follow ``/in/``."""
+_NEAR = 0.8
+"""How alike a key must be to one of boathook's own to count as a slip, and not as one of the recipe's."""
+SECTIONS: tuple[str, ...] = (
+    *("database", "server", "limits", "retention", "spool", "worker", "log", "apps", "outbound"),
+    *("tracing", "notifications", "console"),
+)
+
+
+def defaults() -> dict[str, dict[str, Any]]:
+    """Return the content of `defaults.toml`, the only place where defaults are written."""
+    return tomllib.loads(resources.files("boathook").joinpath("defaults.toml").read_text(encoding="utf-8"))
+
+
+def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings from defaults, file, environment and *overrides*.
+
+    Args:
+        path: the file; None reads ``boathook.toml`` in the working folder where there is one.
+        overrides: by dotted key, such as ``{"server.bind": "127.0.0.1:0"}``, or nested; None values are skipped.
+            ``server.port`` replaces the port in ``server.bind``.
+
+    Raises:
+        ConfigError: a file, variable or key is wrong; the message names it and says what to write.
+    """
+    file = path or (Path(FILE_NAME) if Path(FILE_NAME).is_file() else None)
+    layers = _Layers(defaults())
+    extra: dict[str, dict[str, Any]] = {}
+    if file is not None:
+        extra = layers.add_file(file)
+    layers.add_environment(os.environ)
+    layers.add_overrides(overrides or {})
+    return layers.build(extra, file.absolute() if file else None)
+
+
+class _Layers:
+    """Settings being merged, each key with the place it came from."""
+
+    def __init__(self, base: dict[str, Any]) -> None:
+        self.merged: dict[str, Any] = {**base, "sources": {}}
+        self.origins: dict[str, str] = {}
+
+    def add_file(self, path: Path) -> dict[str, dict[str, Any]]:
+        tables = _read_toml(path)
+        extra: dict[str, dict[str, Any]] = {}
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise ConfigError(f"{path}: {name} is outside a section; move it into one, such as [server]")
+            if name == "sources":
+                self._add_sources(table, path)
+            elif name in SECTIONS:
+                self._add_section(name, table, path)
+            else:
+                _refuse_near_miss(name, path)
+                extra[name] = table
+        return extra
+
+    def _add_section(self, name: str, table: dict[str, Any], path: Path) -> None:
+        for key, value in table.items():
+            if key == "data_dir" and isinstance(value, str):
+                value = str(path.absolute().parent / Path(value).expanduser())  # noqa: PLW2901 - same value, absolute
+            self._set(f"{name}.{key}", value, str(path))
+
+    def _add_sources(self, table: dict[str, Any], path: Path) -> None:
+        for name, source in table.items():
+            if not isinstance(source, dict):
+                raise ConfigError(f"{path}: sources.{name} must be a table: write [sources.{name}] and its keys below")
+            if not SOURCE_NAME.fullmatch(name):
+                raise ConfigError(
+                    f"{path}: sources.{name!r} is part of an address: write letters, digits, . _ and - only"
+                )
+            self.merged["sources"][name] = {"provider": name}
+            for key, value in source.items():
+                self._set(f"sources.{name}.{key}", value, str(path))
+
+    def add_environment(self, environment: Mapping[str, str]) -> None:
+        known = {_PREFIX + key.replace(".", "_").replace("-", "_").upper(): key for key in self._keys()}
+        known |= _SHORT_NAMES
+        references = {secret for source in self.merged["sources"].values() for secret in _references(source)}
+        references.update(_references(self.merged["notifications"]), _references(self.merged["tracing"]))
+        # Long names last, so that BOATHOOK_SERVER_BIND wins over BOATHOOK_BIND.
+        for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
+            if variable in known:
+                key = known[variable]
+                self._set(key, _parse(key, environment[variable]), f"environment variable {variable}")
+            elif _is_ours(variable) and variable not in references:
+                raise ConfigError(f"environment variable {variable} is not a setting{_did_you_mean(variable, known)}")
+
+    def _keys(self) -> Iterator[str]:
+        for section in SECTIONS:
+            yield from (f"{section}.{key}" for key in self.merged[section])
+        for source in self.merged["sources"]:
+            keys = dict.fromkeys((*FIELDS, *self.merged["sources"][source]))
+            yield from (f"sources.{source}.{key}" for key in keys)
+
+    def add_overrides(self, overrides: Mapping[str, Any], prefix: str = "") -> None:
+        for name, value in overrides.items():
+            key = prefix + name
+            if value is None:
+                continue
+            if key == "server.port":
+                self._set_port(value)
+            elif isinstance(value, Mapping):
+                self.add_overrides(value, f"{key}.")
+            else:
+                self._set(key, value, "command line")
+
+    def _set_port(self, port: object) -> None:
+        host = str(self.merged["server"]["bind"]).rpartition(":")[0]
+        self._set("server.bind", f"{host}:{port}", "command line")
+
+    def _set(self, key: str, value: Any, origin: str) -> None:
+        *tables, last = key.split(".")
+        if len(tables) == 2 and tables[0] == "sources":
+            target = self.merged["sources"].setdefault(tables[1], {"provider": tables[1]})
+            if last == "secret":
+                last, key, value = "secrets", f"{key}s", [value]
+            hint = _did_you_mean(last, OWN_KEYS, prefix=f"sources.{tables[1]}.", cutoff=_NEAR)
+            is_refused = last not in FIELDS and bool(hint)
+        elif len(tables) == 1 and tables[0] in SECTIONS:
+            target = self.merged[tables[0]]
+            hint = _did_you_mean(last, target, prefix=f"{tables[0]}.")
+            is_refused = last not in target
+        else:
+            raise ConfigError(f"{origin}: {key} is not a setting{_did_you_mean(key, self._keys())}")
+        if is_refused:
+            raise ConfigError(f"{origin}: {key} is not a setting{hint}")
+        target[last] = value
+        self.origins[key] = origin
+
+    def build(self, extra: dict[str, dict[str, Any]], file: Path | None) -> Settings:
+        try:
+            settings = Settings.model_validate({**self.merged, "extra": extra, "file": file})
+        except ValidationError as error:
+            raise ConfigError(
+                describe_error(error, lambda key: self.origins.get(key, str(file or "settings")))
+            ) from None
+        server = settings.server.model_copy(update={"data_dir": settings.server.data_dir.expanduser().absolute()})
+        return settings.model_copy(update={"server": server})
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _refuse_near_miss(name: str, path: Path) -> None:
+    hint = _did_you_mean(name, (*SECTIONS, "sources"), cutoff=0.8)
+    if hint:
+        raise ConfigError(f"{path}: [{name}] is not a table of boathook's{hint}")
+
+
+def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.6) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def _is_ours(variable: str) -> bool:
+    return variable.startswith(tuple(f"{_PREFIX}{section.upper()}_" for section in (*SECTIONS, "sources")))
+
+
+def _references(value: object) -> Iterator[str]:
+    """Yield the variables that texts anywhere in a source's table refer to."""
+    match value:
+        case str():
+            if value.startswith("env:"):
+                yield value.removeprefix("env:")
+        case dict():
+            for part in value.values():
+                yield from _references(part)
+        case list():
+            for part in value:
+                yield from _references(part)
+
+
+def _parse(key: str, text: str) -> Any:
+    """Read a variable's text: lists are JSON or comma-separated, the rest is left to the key's type."""
+    table, _, name = key.rpartition(".")
+    fields = FIELDS if table.startswith("sources.") else _SECTION_MODELS[table].model_fields
+    field = fields.get(name)
+    if field is None:  # a setting of some recipe; the file shows that there is one
+        return _parse_list(text) if text.startswith("[") else text
+    return _parse_list(text) if "tuple" in str(field.annotation) else text
+
+
+def _parse_list(text: str) -> list[Any]:
+    if text.lstrip().startswith("["):
+        try:
+            return list(json.loads(text))
+        except ValueError:
+            return [text]
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+_SECTION_MODELS: dict[str, Any] = {name: Settings.model_fields[name].annotation for name in SECTIONS}

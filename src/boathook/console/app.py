@@ -1,0 +1,167 @@
+"""The console as one ASGI application: its areas put together."""
+
+import time
+from typing import Any, Final, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from boathook.console import (
+    alerts,
+    applications,
+    audit,
+    bulk_jobs,
+    conflicts,
+    dashboard,
+    dead_letters,
+    endpoint_lists,
+    endpoint_secrets,
+    endpoint_sending,
+    endpoints,
+    event_types,
+    events,
+    integrity,
+    keys,
+    login,
+    operators,
+    rejections,
+    settings,
+    sources,
+)
+from boathook.console.application_pages import console_routes
+from boathook.console.login import LoginPages
+from boathook.console.portal import portal_routes
+from boathook.console.rendering import CSP_REPORT_PATH, STATIC, ConsoleState, PageRenderer
+from boathook.console.routes import BASE, build_route
+from boathook.http.asgi import Asgi, Receive, Send
+from boathook.observability import meters
+from boathook.observability.exporters import MetricHistory
+from boathook.observability.log import get_logger
+from boathook.service.authorization import Permission, check_routes, requires
+from boathook.service.unit_of_work import AppContext
+
+AREAS: Final = (
+    login.routes,
+    dashboard.routes,
+    events.routes,
+    conflicts.routes,
+    dead_letters.routes,
+    bulk_jobs.routes,
+    rejections.routes,
+    audit.routes,
+    sources.routes,
+    event_types.routes,
+    keys.routes,
+    alerts.routes,
+    integrity.routes,
+    settings.routes,
+    operators.routes,
+    endpoints.routes,
+    applications.routes,
+    console_routes(endpoints.pages),
+    console_routes(endpoint_secrets.pages),
+    console_routes(endpoint_sending.pages),
+    console_routes(endpoint_lists.pages),
+)  # fmt: skip
+"""The routes of each area; where two paths fit an address, the first counts."""
+_MAX_REPORT_BYTES: Final = 16_384
+_MAX_LOGGED_CHARS: Final = 300
+_LOG = get_logger("console")
+
+
+def build_console(app_context: AppContext, history: MetricHistory) -> "Console":
+    """Return the console below /console, standing on *desk*."""
+    return Console(PageRenderer(ConsoleState(app_context, history)))
+
+
+class Console:
+    """The console as an ASGI application."""
+
+    def __init__(self, renderer: PageRenderer) -> None:
+        self._renderer = renderer
+        routes = [
+            Route(f"{STATIC}/{{path:path}}", renderer.serve_file, methods=["GET"]),
+            Route(CSP_REPORT_PATH, _CspReports().note, methods=["POST"]),
+            *LoginPages(renderer).routes,
+            *(build_route(renderer, entry) for area in AREAS for entry in area.entries),
+            *portal_routes(renderer.state),
+        ]
+        check_routes(routes)
+        self._router = Router(
+            routes,
+            redirect_slashes=False,
+            default=cast("Any", self._answer_404),
+        )
+
+    def warm(self) -> None:
+        """Do beforehand what would hold up the first request; it may run in a thread."""
+        self._renderer.warm()
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path = scope["path"]
+        if path.endswith("/"):
+            scope = {**scope, "path": path.rstrip("/")}
+        answer = _SecurityHeadersSender(self._renderer, send)
+        try:
+            # A route with another method raises within an application, and answers in words of its own without.
+            await cast("Asgi", self._router)({**scope, "app": self}, receive, answer.send)
+        except Exception as error:
+            if answer.has_started:
+                raise
+            response = self._renderer.show_error(error, visit=None)
+            await cast("Asgi", response)(scope, receive, answer.send)
+
+    async def _answer_404(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        response = self._renderer.show(
+            "error.html", 404, visit=None, title="Not found", text="There is no such page.", back=BASE
+        )
+        await cast("Asgi", response)(scope, receive, send)
+
+
+class _SecurityHeadersSender:
+    """Sends an answer with the headers of every page, whoever made it: files, refusals and faults need them too."""
+
+    def __init__(self, renderer: PageRenderer, send: Send) -> None:
+        self._renderer = renderer
+        self._send = send
+        self.has_started = False
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.has_started = True
+            message = {**message, "headers": self._renderer.complete_headers(message.get("headers", ()))}
+        await self._send(message)
+
+
+class _CspReports:
+    """Counts what browsers have kept pages from doing; what one of them was is logged at most once a second."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    @requires(Permission.PUBLIC)
+    async def note(self, request: Request) -> Response:
+        """Take one report."""
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MAX_REPORT_BYTES:
+                return Response(status_code=413)
+        meters.count("boathook_csp_reports_total")
+        if time.monotonic() > self._quiet_until:
+            self._quiet_until = time.monotonic() + 1
+            _LOG.warning("csp_report", report=_summarize_report(body))
+        # A page that was kept from showing one of ours within it sends its report from its own origin.
+        return Response(status_code=204, headers={"cross-origin-resource-policy": "cross-origin"})
+
+
+def _summarize_report(body: bytes) -> str:
+    try:
+        report = msgspec.json.decode(body)["csp-report"]
+        text = f"{report['effective-directive']} kept {report['blocked-uri']} from {report['document-uri']}"
+    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
+        return "unreadable"
+    return text[:_MAX_LOGGED_CHARS]

@@ -1,0 +1,253 @@
+"""Pages of applications, for operators: listed, made, changed, deleted, published for, and let into the portal."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from boathook.console.application_pages import APPLICATIONS_PATH, ApplicationScope, operator_scope
+from boathook.console.endpoint_forms import FormReader, InvalidForm, form_problems, submitted_values
+from boathook.console.endpoints import list_rows, list_type_names
+from boathook.console.routes import ConsoleContext, Routes
+from boathook.domain import ids
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
+from boathook.service import applications, endpoint_stats, keys, messages, portal_sessions
+from boathook.service.applications import Application
+from boathook.service.authorization import Capability, Permission
+from boathook.service.messages import NewMessage
+from boathook.service.portal_sessions import PortalAppearance
+from boathook.service.schemas.applications import ApplicationIn, ApplicationPatch
+from boathook.service.schemas.messages import MessageIn
+
+routes = Routes()
+
+_PAGE: Final = 50
+_RECENT_LIMIT: Final = 10
+_FORM_ERRORS: Final = (InvalidValue, InvalidMessage, AlreadyExists, LimitReached)
+LIFETIMES: Final = (("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
+CAPABILITIES: Final = {
+    Capability.MANAGE_ENDPOINT: "create and edit endpoints",
+    Capability.VIEW_ENDPOINT_SECRET: "view secrets",
+    Capability.MANAGE_ENDPOINT_SECRET: "rotate secrets",
+    Capability.CREATE_ATTEMPTS: "test endpoints, resend and recover messages",
+}
+"""What a visitor of the portal may be allowed besides looking."""
+
+
+@routes.get("/applications", Permission.APPLICATION_LIST)
+async def list_applications(context: ConsoleContext) -> Response:
+    """Show applications, the youngest first, or those with some words in their name or uid."""
+    words, place = context.query.get("q", "").strip(), context.query.get("before", "")
+    try:
+        before = ids.read(ids.APPLICATION, place) if place else None
+    except ValueError as error:
+        raise InvalidValue(str(error), "before") from None
+    if "\x00" in words:
+        raise InvalidValue("it must not hold control characters", "q")
+    async with context.work() as work:
+        rows = await applications.search(work, words or None, after=before, limit=_PAGE)
+        troubled = await endpoint_stats.list_unhealthy(work, limit=_RECENT_LIMIT)
+    return context.page(
+        "applications/list.html",
+        rows=rows,
+        q=words,
+        more=rows[-1].application.shown_id if len(rows) == _PAGE else "",
+        troubled=len(troubled),
+        most_troubled=_RECENT_LIMIT,
+    )
+
+
+@routes.get("/applications/new", Permission.APPLICATION_MANAGE)
+async def show_form_for_new(context: ConsoleContext) -> Response:
+    """Show the form for an application about to be made."""
+    return context.page("applications/form.html", application=None, values={}, problems={})
+
+
+@routes.post("/applications", Permission.APPLICATION_MANAGE)
+async def create_application(context: ConsoleContext) -> Response:
+    """Make an application."""
+    reader = FormReader(context.form)
+    try:
+        new = reader.validate(ApplicationIn, _document_of(reader)).value()
+        async with context.work() as work:
+            made = await applications.create(work, new)
+    except InvalidForm as error:
+        return _form(context, None, error.problems)
+    except _FORM_ERRORS as error:
+        return _form(context, None, form_problems(error))
+    return context.to(f"{APPLICATIONS_PATH}/{made.shown_id}", "Application created. Add an endpoint next.")
+
+
+def _document_of(reader: FormReader) -> dict[str, Any]:
+    return {
+        "name": reader.text("name"),
+        "uid": reader.text("uid") or None,
+        "throttleRate": reader.number("throttleRate"),
+        "metadata": reader.pairs("metadata", "="),
+    }
+
+
+def _form(context: ConsoleContext, application: Application | None, problems: Mapping[str, str]) -> Response:
+    values = submitted_values(context.form)
+    return context.page("applications/form.html", 400, application=application, values=values, problems=problems)
+
+
+@routes.get("/applications/{application}", Permission.APPLICATION_VIEW)
+async def show_application(context: ConsoleContext) -> Response:
+    """Show an application with its endpoints and its latest messages."""
+    scope = operator_scope(context, context.path["application"])
+    async with scope.work() as (work, application):
+        rows, more = await list_rows(scope, work, application)
+        recent = await messages.search(work, application, limit=_RECENT_LIMIT)
+    return scope.page(
+        "applications/show.html",
+        application=application,
+        rows=rows,
+        more=more,
+        recent=recent.rows,
+        lifetimes=LIFETIMES,
+        capabilities=CAPABILITIES,
+    )
+
+
+@routes.get("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
+async def show_form(context: ConsoleContext) -> Response:
+    """Show the form for an application as it is."""
+    async with context.work() as work:
+        application = await applications.get(work, context.path["application"])
+    values = {
+        "name": application.name,
+        "uid": application.uid or "",
+        "throttleRate": "" if application.throttle_rate is None else str(application.throttle_rate),
+        "metadata": "\n".join(f"{name} = {value}" for name, value in application.metadata.items()),
+    }
+    return context.page("applications/form.html", application=application, values=values, problems={})
+
+
+@routes.post("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
+async def change_application(context: ConsoleContext) -> Response:
+    """Give an application the values of its form."""
+    reader = FormReader(context.form)
+    async with context.work() as work:
+        application = await applications.get(work, context.path["application"])
+    try:
+        changes = reader.validate(ApplicationPatch, _document_of(reader)).given()
+        async with context.work() as work:
+            await applications.update(work, application.shown_id, changes)
+    except InvalidForm as error:
+        return _form(context, application, error.problems)
+    except _FORM_ERRORS as error:
+        return _form(context, application, form_problems(error))
+    return context.to(f"{APPLICATIONS_PATH}/{application.shown_id}", "Changes saved.")
+
+
+@routes.post("/applications/{application}/delete", Permission.APPLICATION_MANAGE)
+async def delete_application(context: ConsoleContext) -> Response:
+    """Delete an application whose name was written out."""
+    async with context.work() as work:
+        application = await applications.get(work, context.path["application"])
+        if str(context.form.get("typed", "")).strip() != application.name.strip():
+            text = f"Nothing was deleted: type {application.name} to confirm."
+            return context.to(f"{APPLICATIONS_PATH}/{application.shown_id}", text, "bad")
+        await applications.delete(work, application.shown_id)
+    return context.to(APPLICATIONS_PATH, f"{application.name} and its endpoints are deleted. Delivery history is kept.")
+
+
+@routes.get("/applications/{application}/publish", Permission.MESSAGE_PUBLISH)
+async def show_publish_form(context: ConsoleContext) -> Response:
+    """Show the form by which a message is published."""
+    scope = operator_scope(context, context.path["application"])
+    return await _publish_form(scope, {"payload": '{\n  "test": true\n}'}, {}, 200)
+
+
+async def _publish_form(
+    scope: ApplicationScope, values: Mapping[str, Any], problems: Mapping[str, str], status: int
+) -> Response:
+    async with scope.work() as (work, application):
+        known = await list_type_names(scope, work)
+    return scope.page(
+        "applications/publish.html", status, application=application, known=known, values=values, problems=problems
+    )
+
+
+@routes.post("/applications/{application}/publish", Permission.MESSAGE_PUBLISH)
+async def publish(context: ConsoleContext) -> Response:
+    """Publish a message."""
+    scope = operator_scope(context, context.path["application"])
+    reader = FormReader(context.form)
+    try:
+        new = _message_of(reader)
+        async with scope.work() as (work, application):
+            row, _ = await messages.create(work, application, new)
+    except InvalidForm as error:
+        return await _publish_form(scope, submitted_values(context.form), error.problems, 400)
+    except _FORM_ERRORS as error:
+        return await _publish_form(scope, submitted_values(context.form), form_problems(error), 400)
+    context.app_context.notify_due()
+    return scope.to(f"/messages/{row.shown_id}", "Message published.")
+
+
+def _message_of(reader: FormReader) -> NewMessage:
+    payload = reader.text("payload").encode("utf-8", "replace")
+    try:
+        msgspec.json.decode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        reader.problems["payload"] = f"invalid JSON: {error}"
+    document = {
+        "eventType": reader.text("eventType"),
+        "eventId": reader.text("eventId") or None,
+        "channels": reader.words("channels") or None,
+        "tags": reader.words("tags") or None,
+    }
+    read = reader.validate(MessageIn, document)
+    return NewMessage(
+        type=read.event_type,
+        body=messages.object_of(payload),
+        uid=read.event_id,
+        channels=tuple(read.channels or ()),
+        tags=tuple(read.tags or ()),
+    )
+
+
+@routes.post("/applications/{application}/portal", Permission.PORTAL_GRANT)
+async def create_portal_link(context: ConsoleContext) -> Response:
+    """Make a way into the portal, and show it this once."""
+    lifetime = str(context.form.get("lifetime", ""))
+    if lifetime not in dict(LIFETIMES):
+        raise InvalidValue("choose when the link expires", "lifetime")
+    chosen = [one for one in CAPABILITIES if one in context.form.getlist("capabilities")]
+    look = PortalAppearance.read(
+        str(context.form.get("theme", "")), str(context.form.get("colour", "")).removeprefix("#")
+    )
+    async with context.work() as work:
+        application = await applications.get(work, context.path["application"])
+        made = await keys.create_for_portal(
+            work,
+            application,
+            lifetime=timedelta(seconds=int(lifetime)),
+            capabilities=[Capability.VIEW_BASE, *chosen],
+        )
+    base = context.app_context.settings.server.public_url or str(context.request.base_url).rstrip("/")
+    return context.page(
+        "applications/portal.html",
+        application=application,
+        link=portal_sessions.portal_link(base, made.token, look),
+        lifetime=dict(LIFETIMES)[lifetime],
+        allowed=[CAPABILITIES[one] for one in chosen],
+        key=made.key.shown_id,
+        embedders=context.app_context.settings.console.embed_origins,
+    )
+
+
+@routes.post("/applications/{application}/portal/end", Permission.PORTAL_GRANT)
+async def revoke_portal_sessions(context: ConsoleContext) -> Response:
+    """End all keys of an application's portal, and those of its API."""
+    async with context.work() as work:
+        application = await applications.get(work, context.path["application"])
+        await keys.expire_all(work, application, None, timedelta(0))
+    return context.to(
+        f"{APPLICATIONS_PATH}/{application.shown_id}",
+        "All portal sessions and API tokens of this application are revoked.",
+    )

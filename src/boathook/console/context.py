@@ -1,0 +1,68 @@
+"""What visits have in common, whoever comes: an operator to the console, or a customer to the portal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from starlette.datastructures import FormData, QueryParams
+from starlette.requests import Request
+
+from boathook.console.rendering import PageRenderer, check_csrf_token, check_origin, read_form
+from boathook.service.unit_of_work import AppContext
+
+_MAX_NOTICE_CHARS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestContext:
+    """One request of somebody who was let in."""
+
+    renderer: PageRenderer
+    request: Request
+    form: FormData
+
+    @property
+    def app_context(self) -> AppContext:
+        """The parts actions stand on."""
+        return self.renderer.state.app_context
+
+    @property
+    def query(self) -> QueryParams:
+        """The parameters of the address."""
+        return self.request.query_params
+
+    @property
+    def path(self) -> Mapping[str, Any]:
+        """The parameters in the path."""
+        return self.request.path_params
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether a page asks for a part of itself."""
+        return "hx-request" in self.request.headers
+
+
+async def read_verified_form(renderer: PageRenderer, request: Request, session: str) -> FormData:
+    """Return the fields of a form that a page of this session was sent with; none of a request that is no POST.
+
+    Raises:
+        Forged: it comes from elsewhere.
+    """
+    if request.method != "POST":
+        return FormData()
+    check_origin(request, renderer.state.app_context.settings.server.public_url)
+    form = await read_form(request)
+    check_csrf_token(session, str(form.get("csrf", request.headers.get("x-csrf-token", ""))))
+    return form
+
+
+def write_notice(text: str, kind: str) -> str:
+    """Return the value of a cookie that carries a notice to the next page."""
+    return quote(f"{kind}:{text[:_MAX_NOTICE_CHARS]}", safe="")
+
+
+def read_notice(request: Request, cookie: str) -> tuple[str, str]:
+    """Return the text and kind of the notice that this cookie carries; both empty where there is none."""
+    kind, _, text = unquote(request.cookies.get(cookie, "")).partition(":")
+    return (text, kind) if kind in {"good", "bad"} else ("", "")

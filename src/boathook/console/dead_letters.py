@@ -1,0 +1,324 @@
+"""Dead letters: what failed, in groups and one by one, and what is decided about it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from starlette.responses import Response
+
+from boathook.console import query_params
+from boathook.console.routes import BASE, ConsoleContext, Routes
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue, NotFound
+from boathook.service import audit, bulk_jobs, dead_letter_groups, dead_letters, failure_causes
+from boathook.service.authorization import Permission
+from boathook.service.dead_letter_groups import DeadLetterGroup
+from boathook.service.dead_letters import DeadLetterCursor, DeadLetterPage, DeliveryRow, Key
+
+routes = Routes()
+DEAD_LETTERS_PATH: Final = f"{BASE}/dead"
+_GROUPS: Final = 50
+_LETTERS: Final = 50
+_EXAMPLES: Final = 10
+_HISTORY: Final = 100
+_MAX_SELECTED: Final = 500
+_FILTER_FIELDS: Final = ("source", "application", "type", "recipient", "code", "since", "until")
+
+
+@dataclass(frozen=True, slots=True)
+class _DescribedRow:
+    """A group or a letter with what people are told of it."""
+
+    row: DeadLetterGroup | DeliveryRow
+    sentence: str
+    alarms: Sequence[str]
+
+
+@routes.get("/dead", Permission.DEAD_LETTER_VIEW)
+async def list_groups(context: ConsoleContext) -> Response:
+    """Show what failed, in groups."""
+    wishes = query_params.get_texts(context.query, ("recipient", "code", "page"))
+    page = int(wishes["page"]) if wishes["page"].isdecimal() and len(wishes["page"]) < 4 else 0
+    found = await dead_letter_groups.list_groups(
+        context.app_context.database,
+        recipient=wishes["recipient"] or None,
+        code=wishes["code"] or None,
+        first=page * _GROUPS,
+        limit=_GROUPS,
+    )
+    has_more = found.groups > (page + 1) * _GROUPS
+    return context.page(
+        "dead/groups.html",
+        groups=[_describe_group(one) for one in found.rows],
+        letters=found.letters,
+        kinds=found.groups,
+        alarming=found.escalated,
+        is_cut=found.is_cut,
+        wishes=wishes,
+        more=query_params.build_url(DEAD_LETTERS_PATH, wishes, page=page + 1) if has_more else "",
+    )
+
+
+@routes.get("/dead/letters", Permission.DEAD_LETTER_VIEW)
+async def list_letters(context: ConsoleContext) -> Response:
+    """Show dead letters one by one."""
+    wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
+    found, error = DeadLetterPage([], None, is_full=False), ""
+    try:
+        found = await _search(context)
+    except InvalidValue as problem:
+        error = str(problem)
+    place = found.place and f"{found.place.died_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
+    return context.page(
+        "dead/letters.html",
+        letters=_describe_all(found.rows),
+        wishes=wishes,
+        more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", wishes, before=place) if place else "",
+        is_full=found.is_full,
+        looked_back_to=found.place and found.place.died_at,
+        error=error,
+    )
+
+
+@routes.get("/dead/groups/{group}", Permission.DEAD_LETTER_VIEW)
+async def show_group(context: ConsoleContext) -> Response:
+    """Show one group: what failed, why it needs more than a replay, its letters, and who did what."""
+    return await _show_group(context)
+
+
+async def _show_group(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
+    async with context.work() as work:
+        group = await bulk_jobs.get_group(work, context.path["group"])
+    database, after = context.app_context.database, _last_letter(context)
+    rows = await dead_letter_groups.list_letters(database, group, after=after, limit=_LETTERS)
+    here = f"{DEAD_LETTERS_PATH}/groups/{group.id}"
+    return context.page(
+        "dead/group.html",
+        status,
+        group=_describe_group(group),
+        newest=ids.show_delivery(group.event_id, group.ordinal),
+        advice=failure_causes.advise(group.recipient, group.code),
+        letters=_describe_all(rows),
+        more=query_params.build_url(here, {}, after=rows[-1].id) if len(rows) == _LETTERS else "",
+        history=await audit.list_of_subject(context.app_context, group.id, limit=_HISTORY),
+        errors=errors,
+        note=query_params.get_text(context.form, "note") or "",
+    )
+
+
+@routes.get("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
+async def preview_replay(context: ConsoleContext) -> Response:
+    """Show what a replay of all of a group would do."""
+    return await _preview_replay(context)
+
+
+async def _preview_replay(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
+    async with context.work() as work:
+        group = await bulk_jobs.get_group(work, context.path["group"])
+        foreseen = await dead_letter_groups.preview_replay(work.connection, group)
+        examples = await dead_letter_groups.list_letters(work.connection, group, limit=_EXAMPLES)
+    return context.page(
+        "dead/rehearsal.html",
+        status,
+        group=_describe_group(group),
+        foreseen=foreseen,
+        examples=_describe_all(examples),
+        errors=errors,
+        wishes=query_params.get_texts(context.form or context.query, ("rate", "note")),
+    )
+
+
+@routes.post("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
+async def replay_group(context: ConsoleContext) -> Response:
+    """Let all of a group run again, in the background."""
+    try:
+        rate = query_params.get_number(context.form, "rate")
+        async with context.work() as work:
+            note = query_params.get_text(context.form, "note") or ""
+            task = await bulk_jobs.replay_group(work, context.path["group"], rate=rate, note=note)
+    except InvalidValue as error:
+        return await _preview_replay(context, 400, **{str(error.where[0]): str(error)})
+    return context.to(f"{BASE}/jobs/{task.shown_id}")
+
+
+@routes.post("/dead/groups/{group}/ignore", Permission.DEAD_LETTER_DECIDE)
+async def ignore_group(context: ConsoleContext) -> Response:
+    """End all of a group as ignored, in the background."""
+    try:
+        async with context.work() as work:
+            task = await bulk_jobs.ignore_group(work, context.path["group"], note=str(context.form.get("note", "")))
+    except InvalidValue as error:
+        return await _show_group(context, 400, ignore=str(error))
+    return context.to(f"{BASE}/jobs/{task.shown_id}")
+
+
+@routes.post("/dead/groups/{group}/purge", Permission.DEAD_LETTER_PURGE)
+async def purge_group(context: ConsoleContext) -> Response:
+    """Delete all of a group, in the background."""
+    typed, note = (str(context.form.get(name, "")) for name in ("typed", "note"))
+    try:
+        async with context.work() as work:
+            task = await bulk_jobs.purge_group(work, context.path["group"], typed=typed, note=note)
+    except InvalidValue as error:
+        return await _show_group(context, 400, purge=str(error))
+    return context.to(f"{BASE}/jobs/{task.shown_id}")
+
+
+@routes.post("/dead/decide", Permission.DEAD_LETTER_DECIDE)
+async def decide(context: ConsoleContext) -> Response:
+    """Do what was chosen with the selected dead letters."""
+    keys = _selected_keys(context)
+    back = _return_url(context)
+    if not keys:
+        return context.to(back, "Select at least one dead letter.", "bad")
+    try:
+        return context.to(back, await _decide(context, keys, str(context.form.get("do", ""))))
+    except InvalidValue as error:
+        return context.to(back, f"Nothing changed: {error}.", "bad")
+
+
+@routes.get("/dead/{id}", Permission.DEAD_LETTER_VIEW)
+async def show_letter(context: ConsoleContext) -> Response:
+    """Show one dead letter: what failed, every attempt, who did what, and what to do next."""
+    return await _show_letter(context)
+
+
+async def _show_letter(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
+    found = await dead_letters.get(context.app_context, _key(context))
+    row = found.row
+    return context.page(
+        "dead/letter.html",
+        status,
+        letter=_describe(row),
+        event=found.event,
+        group=found.group,
+        advice=failure_causes.advise(row.recipient, row.code),
+        attempts=found.attempts,
+        effects=found.side_effects,
+        history=await audit.list_of_subject(context.app_context, row.id, limit=_HISTORY),
+        errors=errors,
+        note=query_params.get_text(context.form, "note") or "",
+    )
+
+
+@routes.post("/dead/{id}/replay", Permission.DEAD_LETTER_DECIDE)
+async def replay_letter(context: ConsoleContext) -> Response:
+    """Let one letter run again."""
+    return context.to(f"{DEAD_LETTERS_PATH}/{context.path['id']}", await _decide(context, [_key(context)], "replay"))
+
+
+@routes.post("/dead/{id}/ignore", Permission.DEAD_LETTER_DECIDE)
+async def ignore_letter(context: ConsoleContext) -> Response:
+    """End one letter as ignored."""
+    try:
+        return context.to(
+            f"{DEAD_LETTERS_PATH}/{context.path['id']}", await _decide(context, [_key(context)], "ignore")
+        )
+    except InvalidValue as error:
+        return await _show_letter(context, 400, ignore=str(error))
+
+
+@routes.post("/dead/{id}/purge", Permission.DEAD_LETTER_PURGE)
+async def purge_letter(context: ConsoleContext) -> Response:
+    """Delete one letter with its attempts."""
+    try:
+        return context.to(DEAD_LETTERS_PATH, await _decide(context, [_key(context)], "purge"))
+    except InvalidValue as error:
+        return await _show_letter(context, 400, purge=str(error))
+
+
+async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> str:
+    """Do what was chosen with these letters, and tell what was done."""
+    app_context, actor = context.app_context, context.actor
+    note, typed = (str(context.form.get(name, "")) for name in ("note", "typed"))
+    match what:
+        case "replay":
+            done, verb = await dead_letters.replay(app_context, keys, actor=actor, note=note), "queued for replay"
+        case "ignore":
+            done, verb = await dead_letters.ignore(app_context, keys, actor=actor, note=note), "ignored"
+        case "purge" if context.may(Permission.DEAD_LETTER_PURGE):
+            done, verb = await dead_letters.purge(app_context, keys, actor=actor, typed=typed, note=note), "purged"
+        case _:
+            raise InvalidValue("choose replay, ignore or purge", "do")
+    left = len(keys) - done
+    told = f"{_count(done)} {verb}."
+    return told if not left else f"{told} {_count(left)} skipped: purged, already pending, or no longer deliverable."
+
+
+def _count(number: int) -> str:
+    return "1 dead letter" if number == 1 else f"{number} dead letters"
+
+
+def _selected_keys(context: ConsoleContext) -> list[Key]:
+    try:
+        keys = [ids.read_delivery(str(value)) for value in context.form.getlist("id")]
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+    return list(dict.fromkeys(keys))[:_MAX_SELECTED]
+
+
+def _return_url(context: ConsoleContext) -> str:
+    """Return the page of ours that the form stood on."""
+    back = str(context.form.get("back", ""))
+    return (
+        back
+        if back == DEAD_LETTERS_PATH or back.startswith((f"{DEAD_LETTERS_PATH}/", f"{DEAD_LETTERS_PATH}?"))
+        else DEAD_LETTERS_PATH
+    )
+
+
+def _key(context: ConsoleContext) -> Key:
+    try:
+        return ids.read_delivery(context.path["id"])
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+
+
+def _last_letter(context: ConsoleContext) -> Key | None:
+    try:
+        return ids.read_delivery(query_params.get_text(context.query, "after") or "")
+    except ValueError:
+        return None
+
+
+def _read_cursor(context: ConsoleContext) -> DeadLetterCursor | None:
+    at, _, letter = (query_params.get_text(context.query, "before") or "").partition("~")
+    if not letter:
+        return None
+    try:
+        return DeadLetterCursor(datetime.fromisoformat(at), ids.read_delivery(letter))
+    except ValueError:
+        raise InvalidValue("invalid page position; use the links of the dead letters page", "before") from None
+
+
+async def _search(context: ConsoleContext) -> DeadLetterPage:
+    read = partial(query_params.get_text, context.query)
+    return await dead_letters.search(
+        context.app_context,
+        source=read("source"),
+        application=read("application"),
+        type=read("type"),
+        recipient=read("recipient"),
+        code=read("code"),
+        since=query_params.get_time(context.query, "since"),
+        until=query_params.get_time(context.query, "until"),
+        before=_read_cursor(context),
+        limit=_LETTERS,
+    )
+
+
+def _describe_group(group: DeadLetterGroup) -> _DescribedRow:
+    return _DescribedRow(group, failure_causes.describe_group(group), failure_causes.escalation_reasons(group))
+
+
+def _describe_all(rows: Sequence[DeliveryRow]) -> list[_DescribedRow]:
+    return [_describe(row) for row in rows]
+
+
+def _describe(row: DeliveryRow) -> _DescribedRow:
+    alarm = failure_causes.delivery_escalation_reason(row.replays) if row.state == "dead" else ""
+    return _DescribedRow(
+        row, failure_causes.describe_failure(row.recipient, row.attempts, row.code, row.note), [alarm] if alarm else []
+    )

@@ -1,0 +1,240 @@
+"""An endpoint's form: read into the document that the API takes, judged by the API's own rules, and filled in again.
+
+So whatever can be said of an endpoint is judged in one place, and a wrong value is told at its field.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import FormData
+
+from boathook.domain.endpoints import RETRY_PRESETS
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
+from boathook.service.endpoints import Endpoint
+
+Model = TypeVar("Model", bound=BaseModel)
+FormError = InvalidValue | InvalidMessage | AlreadyExists | LimitReached
+
+CUSTOM_RETRY: Final = "own"
+"""The choice of a retry schedule that is no preset."""
+KEEP: Final = "keep"
+_FORM_FIELDS: Final = {
+    ("auth", "basic", "username"): "basicUsername",
+    ("auth", "basic", "password"): "basicPassword",
+    ("auth", "basic"): "basicUsername",
+    ("auth", "oauth2", "tokenUrl"): "oauthTokenUrl",
+    ("auth", "oauth2", "clientId"): "oauthClientId",
+    ("auth", "oauth2", "clientSecret"): "oauthClientSecret",
+    ("auth", "oauth2", "scope"): "oauthScope",
+    ("auth", "mtls", "key"): "mtlsKey",
+    ("auth", "mtls"): "mtlsCertificate",
+    ("auth",): "authKind",
+    ("retrySchedule",): "retryWaits",
+}
+"""Where a value of a document stands in the form, if not under its own name."""
+
+
+class InvalidForm(Exception):
+    """A form with wrong values.
+
+    Args:
+        problems: what is wrong, by field; that of no field stands under the empty name.
+    """
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+
+@dataclass(slots=True)
+class FormReader:
+    """Reads the fields of a form, and gathers what is wrong with them."""
+
+    form: FormData
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def text(self, name: str) -> str:
+        """Return a field's text."""
+        return str(self.form.get(name, "")).strip()
+
+    def texts(self, name: str) -> list[str]:
+        """Return what was chosen of a field with several boxes."""
+        return [str(one) for one in self.form.getlist(name) if one]
+
+    def words(self, name: str) -> list[str]:
+        """Return the words of a field, separated by commas or white space."""
+        return self.text(name).replace(",", " ").split()
+
+    def number(self, name: str) -> int | float | None:
+        """Return a field's number; None where it is empty."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            return int(text) if text.lstrip("+-").isdecimal() else float(text)
+        except ValueError:
+            self.problems[name] = "enter a number or leave it empty"
+            return None
+
+    def pairs(self, name: str, separator: str) -> dict[str, str]:
+        """Return the names and values of a field, one pair a line."""
+        pairs: dict[str, str] = {}
+        for line in self.text(name).splitlines():
+            key, found, value = line.partition(separator)
+            if line.strip() and (not found or not key.strip()):
+                self.problems[name] = f"enter one per line, such as name{separator} value"
+            elif line.strip():
+                pairs[key.strip()] = value.strip()
+        return pairs
+
+    def json(self, name: str) -> Any:
+        """Return a field's JSON value; None where it is empty."""
+        text = self.text(name)
+        try:
+            return json.loads(text) if text else None
+        except (ValueError, RecursionError) as error:
+            self.problems[name] = f"invalid JSON: {error}"
+            return None
+
+    def validate(self, model: type[Model], document: Mapping[str, Any]) -> Model:
+        """Return the document as the API reads it. Raises Misfilled."""
+        try:
+            read = model.model_validate(document)
+        except ValidationError as error:
+            found = {_field_of(one["loc"]): one["msg"].removeprefix("Value error, ") for one in error.errors()}
+            raise InvalidForm(found | self.problems) from None
+        if self.problems:
+            raise InvalidForm(self.problems)
+        return read
+
+
+def form_problems(error: FormError) -> Mapping[str, str]:
+    """Return what an action found wrong, by field."""
+    match error:
+        case InvalidValue():
+            return {_field_of(error.where): str(error)}
+        case InvalidMessage():
+            return {"payload": str(error)}
+        case AlreadyExists():
+            return {"uid": str(error)}
+        case LimitReached():
+            return {"": str(error)}
+
+
+def _field_of(where: Sequence[str | int]) -> str:
+    parts = tuple(str(one) for one in where)
+    for length in range(len(parts), 0, -1):
+        if parts[:length] in _FORM_FIELDS:
+            return _FORM_FIELDS[parts[:length]]
+    return parts[0] if parts else ""
+
+
+def endpoint_document(reader: FormReader) -> dict[str, Any]:
+    """Return the plain values of an endpoint's form, by the API's names."""
+    return {
+        "url": reader.text("url"),
+        "description": reader.text("description"),
+        "uid": reader.text("uid") or None,
+        "eventTypes": [*reader.texts("eventTypes"), *reader.words("patterns")] or None,
+        "channels": reader.words("channels") or None,
+        "filter": reader.json("filter"),
+        "orderBy": reader.text("orderBy") or None,
+        "throttleRate": reader.number("throttleRate"),
+        "concurrency": reader.number("concurrency"),
+        "timeoutSeconds": reader.number("timeoutSeconds"),
+        "retrySchedule": _retry_of(reader),
+        "metadata": reader.pairs("metadata", "="),
+    }
+
+
+def _retry_of(reader: FormReader) -> str | list[float] | None:
+    choice = reader.text("retryPreset")
+    if choice != CUSTOM_RETRY:
+        return choice or None
+    try:
+        return [float(word) for word in reader.words("retryWaits")]
+    except ValueError:
+        reader.problems["retryWaits"] = "enter seconds, such as 5, 60, 3600"
+        return None
+
+
+def auth_document(reader: FormReader, read_current: Callable[[], Mapping[str, Any]] = dict) -> dict[str, Any] | None:
+    """Return how the endpoint shall be shown who sends; None where that stays as it is.
+
+    Args:
+        open_present: returns how it is shown that at present; called only where a part of it stays and a part does not.
+    """
+    kind, pair = reader.text("authKind") or KEEP, reader.text("mtlsKind") or KEEP
+    if kind == pair == KEEP:
+        return None
+    present = read_current() if KEEP in {kind, pair} else {}
+    shown = {name: value for name, value in present.items() if (pair if name == "mtls" else kind) == KEEP}
+    if kind == "basic":
+        shown["basic"] = {"username": reader.text("basicUsername"), "password": reader.text("basicPassword")}
+    if kind == "oauth2":
+        shown["oauth2"] = {
+            "tokenUrl": reader.text("oauthTokenUrl"),
+            "clientId": reader.text("oauthClientId"),
+            "clientSecret": reader.text("oauthClientSecret"),
+        } | ({"scope": scope} if (scope := reader.text("oauthScope")) else {})
+    if pair == "set":
+        shown["mtls"] = {"certificate": reader.text("mtlsCertificate"), "key": reader.text("mtlsKey")}
+    return shown
+
+
+SECRET_FIELDS: Final = frozenset({"secret", "basicPassword", "oauthClientSecret", "mtlsKey", "headers"})
+"""Fields that are not filled in again: what was wrong with them has to be written anew."""
+_MULTI_VALUE_FIELDS: Final = frozenset({"eventTypes", "removeHeaders"})
+
+
+def submitted_values(form: FormData) -> dict[str, Any]:
+    """Return a form's values to be shown again, without what is secret."""
+    values: dict[str, Any] = {name: str(form[name]) for name in form if name not in SECRET_FIELDS | {"csrf"}}
+    return values | {name: [str(one) for one in form.getlist(name)] for name in _MULTI_VALUE_FIELDS}
+
+
+def endpoint_values(endpoint: Endpoint, known: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the form for an endpoint as it is.
+
+    Args:
+        known: event types that have a box to be checked; all other names are written as patterns.
+    """
+    types = list(endpoint.event_types or ())
+    preset = endpoint.retry_name or (CUSTOM_RETRY if endpoint.retry else "")
+    waits = (endpoint.retry.delays_s or ()) if endpoint.retry and preset == CUSTOM_RETRY else ()
+    return {
+        "url": endpoint.url,
+        "description": endpoint.description,
+        "uid": endpoint.uid or "",
+        "eventTypes": [name for name in types if name in known],
+        "patterns": " ".join(name for name in types if name not in known),
+        "channels": " ".join(endpoint.channels or ()),
+        "filter": "" if endpoint.filter is None else json.dumps(endpoint.filter, indent=2),
+        "orderBy": endpoint.order_by or "",
+        "throttleRate": _format_number(endpoint.throttle_rate),
+        "concurrency": _format_number(endpoint.concurrency),
+        "timeoutSeconds": _format_number(endpoint.timeout_s),
+        "retryPreset": preset,
+        "retryWaits": ", ".join(_format_number(wait) for wait in waits),
+        "metadata": "\n".join(f"{name} = {value}" for name, value in endpoint.metadata.items()),
+        "removeHeaders": [],
+        "authKind": KEEP,
+        "mtlsKind": KEEP,
+    }
+
+
+NEW_ENDPOINT_VALUES: Final[Mapping[str, Any]] = {
+    "eventTypes": [],
+    "removeHeaders": [],
+    "authKind": "none",
+    "mtlsKind": "none",
+}
+"""The values of the form for an endpoint about to be made."""
+RETRY_PRESET_NAMES: Final = tuple(RETRY_PRESETS)
+
+
+def _format_number(number: float | None) -> str:
+    return "" if number is None else f"{number:g}"

@@ -1,0 +1,189 @@
+"""Lists of an endpoint's attempts and an application's messages, read in bounded looks; and one of each."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlencode
+from uuid import UUID
+
+import msgspec
+from starlette.responses import Response
+
+from boathook.console.application_pages import ApplicationScope, Pages
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue
+from boathook.domain.windows import after_message
+from boathook.service import attempts, endpoints, messages
+from boathook.service.applications import Application
+from boathook.service.authorization import Permission
+from boathook.service.endpoint_secrets import hide_custom, hide_sensitive
+from boathook.service.messages import MessageRow
+from boathook.service.scans import ScanPage
+from boathook.service.unit_of_work import UnitOfWork
+
+pages = Pages()
+
+_PAGE: Final = 50
+_STATUS_CLASSES: Final = {"none": 0, "2xx": 200, "3xx": 300, "4xx": 400, "5xx": 500}
+_MAX_SHOWN_BYTES: Final = 65_536
+"""Bytes of a payload that a page shows; all of it can be downloaded."""
+
+
+def _pagination(look: ScanPage[Any], scope: ApplicationScope, prefix: str) -> dict[str, Any]:
+    """Return where the list goes on, for a page."""
+    if look.place is None:
+        return {"more": "", "looked_until": None, "is_full": True}
+    kept = [(name, value) for name, value in scope.context.query.multi_items() if name != "before"]
+    query = urlencode([*kept, ("before", ids.show(prefix, look.place))])
+    until: datetime = ids.made_at(look.place)
+    return {"more": f"?{query}", "looked_until": until, "is_full": len(look.rows) >= _PAGE}
+
+
+def _read_cursor(scope: ApplicationScope, prefix: str) -> UUID | None:
+    text = scope.context.query.get("before", "")
+    try:
+        return ids.read(prefix, text) if text else None
+    except ValueError as error:
+        raise InvalidValue(str(error), "before") from None
+
+
+def _query_text(scope: ApplicationScope, name: str) -> str | None:
+    text = scope.context.query.get(name, "").strip()
+    if "\x00" in text:
+        raise InvalidValue("it must not hold control characters", name)
+    return text or None
+
+
+@pages.get("/endpoints/{endpoint}/attempts", Permission.MESSAGE_VIEW)
+async def list_attempts(scope: ApplicationScope) -> Response:
+    """Show an endpoint's attempts, newest first."""
+    result, answered, type = (_query_text(scope, name) for name in ("result", "answer", "type"))
+    async with scope.work() as (work, application):
+        endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
+        look = await attempts.search(
+            work,
+            endpoint,
+            is_success={"succeeded": True, "failed": False}.get(result or ""),
+            status_class=_STATUS_CLASSES.get(answered or ""),
+            type=type,
+            before=_read_cursor(scope, ids.ATTEMPT),
+            limit=_PAGE,
+        )
+    wanted = {"result": result or "", "answer": answered or "", "type": type or ""}
+    return scope.page(
+        "endpoints/attempts.html",
+        application=application,
+        endpoint=endpoint,
+        rows=look.rows,
+        wanted=wanted,
+        **_pagination(look, scope, ids.ATTEMPT),
+    )
+
+
+@pages.get("/endpoints/{endpoint}/attempts/{message}/{attempt}", Permission.MESSAGE_VIEW)
+async def show_attempt(scope: ApplicationScope) -> Response:
+    """Show what was sent with an attempt, and what was answered."""
+    path = scope.context.path
+    async with scope.work() as (work, application):
+        endpoint = await endpoints.get(work, application, path["endpoint"])
+        row = await attempts.get(work, application, path["message"], path["attempt"])
+        request = await attempts.find_request(work, row)
+    if row.endpoint_id != endpoint.id or request is None:
+        raise InvalidValue("this attempt belongs to another endpoint", "attempt")
+    show = hide_sensitive if scope.may(Permission.ENDPOINT_HEADERS_VIEW) else hide_custom
+    return scope.page(
+        "endpoints/attempt.html",
+        application=application,
+        endpoint=endpoint,
+        row=row,
+        attempt_id=path["attempt"],
+        at=ids.made_at(row.id),
+        request=request,
+        headers=show(request.headers),
+        answer=_text_of(row.response),
+        payload=_payload_of(row.message),
+    )
+
+
+@pages.get("/messages", Permission.MESSAGE_VIEW)
+async def list_messages(scope: ApplicationScope) -> Response:
+    """Show an application's messages, newest first."""
+    type, channel, wanted_id = (_query_text(scope, name) for name in ("type", "channel", "id"))
+    async with scope.work() as (work, application):
+        if wanted_id is not None:
+            return await _find_message(scope, work, application, wanted_id)
+        before = _read_cursor(scope, ids.MESSAGE)
+        look = await messages.search(work, application, type=type, channel=channel, before=before, limit=_PAGE)
+    return scope.page(
+        "applications/messages.html",
+        application=application,
+        rows=look.rows,
+        wanted={"type": type or "", "channel": channel or "", "id": ""},
+        **_pagination(look, scope, ids.MESSAGE),
+    )
+
+
+async def _find_message(
+    scope: ApplicationScope, work: UnitOfWork, application: Application, reference: str
+) -> Response:
+    found = await messages.get(work, application, reference)
+    return scope.to(f"/messages/{found.shown_id}")
+
+
+@pages.get("/messages/{message}", Permission.MESSAGE_VIEW)
+async def show_message(scope: ApplicationScope) -> Response:
+    """Show a message, how it stands at its endpoints, and the attempts to send it."""
+    async with scope.work() as (work, application):
+        found = await messages.get(work, application, scope.context.path["message"])
+        places = await messages.list_destinations(work, application, found.shown_id, limit=_PAGE)
+        window = after_message(found.id, datetime.now(UTC))
+        tries = await attempts.list_page(
+            work, application, window, message=found.shown_id, limit=_PAGE, has_response=False
+        )
+    return scope.page(
+        "applications/message.html",
+        application=application,
+        message=found,
+        at=ids.made_at(found.id),
+        payload=_payload_of(found),
+        size=len(found.body or b""),
+        destinations=places.rows,
+        attempts=[(ids.show(ids.ATTEMPT, one.id), ids.show(ids.ENDPOINT, one.endpoint_id), ids.made_at(one.id), one)
+                  for one in tries.rows],
+        event=ids.show(ids.EVENT, found.id),
+        endpoint_name=lambda one: ids.show(ids.ENDPOINT, one),
+    )  # fmt: skip
+
+
+@pages.get("/messages/{message}/payload", Permission.MESSAGE_VIEW)
+async def download_payload(scope: ApplicationScope) -> Response:
+    """Give a message's payload as a file, byte for byte."""
+    async with scope.work() as (work, application):
+        found = await messages.get(work, application, scope.context.path["message"])
+    headers = {"content-disposition": f'attachment; filename="{found.shown_id}.json"'}
+    return Response(found.body or b"", media_type="application/octet-stream", headers=headers)
+
+
+@pages.post("/messages/{message}/resend", Permission.MESSAGE_RESEND)
+async def resend(scope: ApplicationScope) -> Response:
+    """Send a message to one endpoint once more."""
+    async with scope.work() as (work, application):
+        found = await messages.get(work, application, scope.context.path["message"])
+        await messages.resend(work, application, found.shown_id, scope.field("endpoint"))
+    return scope.to(f"/messages/{found.shown_id}", "Message queued again.")
+
+
+def _payload_of(message: MessageRow) -> str | None:
+    """Return a payload as people read it; None where it is gone."""
+    if message.is_gone or message.body is None:
+        return None
+    body = message.body[:_MAX_SHOWN_BYTES]
+    if len(message.body) <= _MAX_SHOWN_BYTES:
+        try:
+            return msgspec.json.format(body, indent=2).decode()
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            pass
+    return _text_of(body)
+
+
+def _text_of(content: bytes | None) -> str:
+    return (content or b"").decode("utf-8", "replace")

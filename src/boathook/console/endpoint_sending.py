@@ -1,0 +1,126 @@
+"""Pages on which an endpoint is tried out, and sent again what it missed, with their progress."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from starlette.responses import Response
+
+from boathook.console import query_params
+from boathook.console.application_pages import ApplicationScope, Pages
+from boathook.console.endpoints import list_type_names
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.windows import after_message
+from boathook.service import attempts, endpoints, messages, tasks
+from boathook.service.attempts import AttemptRow
+from boathook.service.authorization import Permission
+from boathook.service.tasks import Task, TaskOperation, TaskState, TimeRange
+
+pages = Pages()
+
+PING_EVENT_TYPE: Final = "svix.ping"
+_TASK_TITLES: Final = {
+    TaskOperation.RECOVER: "Recover failed messages",
+    TaskOperation.REPLAY_MISSING: "Replay missing messages",
+    TaskOperation.BULK_REPLAY: "Resend messages",
+}
+_MAX_SHOWN_BYTES: Final = 4_096
+
+
+@pages.post("/endpoints/{endpoint}/test", Permission.ENDPOINT_TEST)
+async def send_test(scope: ApplicationScope) -> Response:
+    """Send an endpoint the example of an event type, and lead to what comes of it."""
+    type = scope.field("type") or PING_EVENT_TYPE
+    async with scope.work() as (work, application):
+        if type != PING_EVENT_TYPE and type not in await list_type_names(scope, work):
+            raise NotFound(f"unknown event type {type}")
+        endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
+        sent = await messages.send_example(work, application, endpoint.shown_id, type)
+    scope.context.app_context.notify_due()
+    return scope.to(f"/endpoints/{endpoint.shown_id}/tests/{sent.shown_id}")
+
+
+@pages.get("/endpoints/{endpoint}/tests/{message}", Permission.MESSAGE_VIEW)
+async def show_test(scope: ApplicationScope) -> Response:
+    """Show what came of a test, as soon as it has come."""
+    async with scope.work() as (work, application):
+        endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
+        message = await messages.get(work, application, scope.context.path["message"])
+        window = after_message(message.id, datetime.now(UTC))
+        found = await attempts.list_page(
+            work, application, window, message=message.shown_id, endpoint=endpoint.shown_id, limit=1
+        )
+    row = found.rows[0] if found.rows else None
+    template = "endpoints/test_result.html" if scope.context.is_fragment else "endpoints/test.html"
+    return scope.page(
+        template,
+        application=application,
+        endpoint=endpoint,
+        message=message,
+        row=row,
+        attempt_id=None if row is None else ids.show(ids.ATTEMPT, row.id),
+        answer=_snippet(row),
+        at=ids.made_at(message.id),
+    )
+
+
+def _snippet(row: AttemptRow | None) -> str:
+    return "" if row is None or not row.response else row.response[:_MAX_SHOWN_BYTES].decode("utf-8", "replace")
+
+
+@pages.post("/endpoints/{endpoint}/recover", Permission.MESSAGE_RESEND)
+async def recover(scope: ApplicationScope) -> Response:
+    """Try an endpoint's failed messages again, from a moment on."""
+    async with scope.work() as (work, application):
+        task = await tasks.recover(work, application, scope.context.path["endpoint"], TimeRange(_since(scope)))
+    return _to_task(scope, task)
+
+
+@pages.post("/endpoints/{endpoint}/replay-missing", Permission.MESSAGE_RESEND)
+async def replay_missing(scope: ApplicationScope) -> Response:
+    """Send an endpoint the messages that it was never owed, from a moment on."""
+    async with scope.work() as (work, application):
+        task = await tasks.replay_missing(work, application, scope.context.path["endpoint"], TimeRange(_since(scope)))
+    return _to_task(scope, task)
+
+
+def _since(scope: ApplicationScope) -> datetime:
+    since = query_params.get_time(scope.context.form, "since")
+    if since is None:
+        raise InvalidValue("enter a UTC time such as 2026-01-31T12:00", "since")
+    return since.astimezone(UTC)
+
+
+def _to_task(scope: ApplicationScope, task: Task) -> Response:
+    return scope.to(f"/endpoints/{scope.context.path['endpoint']}/tasks/{task.shown_id}")
+
+
+@pages.get("/endpoints/{endpoint}/tasks/{task}", Permission.ENDPOINT_VIEW)
+async def show_task(scope: ApplicationScope) -> Response:
+    """Show how far a task has come."""
+    async with scope.work() as (work, application):
+        endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
+        task = await tasks.get(work, scope.context.path["task"])
+    if task.endpoint_id != endpoint.id:
+        raise NotFound(f"there is no task {scope.context.path['task']}")
+    template = "endpoints/task_progress.html" if scope.context.is_fragment else "endpoints/task.html"
+    return scope.page(
+        template,
+        application=application,
+        endpoint=endpoint,
+        task=task,
+        title=_TASK_TITLES.get(task.kind, task.kind.value),
+        is_running=task.state is TaskState.RUNNING,
+        percent=percent_done(task),
+    )
+
+
+def percent_done(task: Task) -> int:
+    """Return how much of a task's span of time has been gone through."""
+    if task.state is TaskState.FINISHED:
+        return 100
+    if "after" not in task.place:
+        return 0
+    since, until = (datetime.fromisoformat(task.request[name]) for name in ("since", "until"))
+    place = ids.made_at(ids.read(ids.MESSAGE, task.place["after"]))
+    return round(100 * min(1.0, max(0.0, (place - since) / max(until - since, timedelta(milliseconds=1)))))

@@ -1,0 +1,284 @@
+"""Pages of endpoints: where an application's messages go; listed, made, changed, switched, and their secrets."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from boathook.console.application_pages import APPLICATIONS_PATH, ApplicationScope, Pages
+from boathook.console.endpoint_forms import (
+    NEW_ENDPOINT_VALUES,
+    RETRY_PRESET_NAMES,
+    FormReader,
+    InvalidForm,
+    auth_document,
+    endpoint_document,
+    endpoint_values,
+    form_problems,
+    submitted_values,
+)
+from boathook.console.endpoint_secrets import GRACE_PERIODS
+from boathook.console.endpoint_summary import HEIGHT, WIDTH, build_bars, endpoint_status, name_disabler
+from boathook.console.routes import ConsoleContext, Routes
+from boathook.domain import ids
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached, SecretUnreadable
+from boathook.service import attempts, endpoint_secrets, endpoint_stats, endpoints, event_types
+from boathook.service.applications import Application, PageRequest
+from boathook.service.authorization import Permission
+from boathook.service.endpoint_stats import DAY
+from boathook.service.endpoints import Backlog, Endpoint
+from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
+from boathook.service.unit_of_work import UnitOfWork
+
+pages = Pages()
+routes = Routes()
+
+_MAX_SHOWN: Final = 100
+_MAX_TYPES: Final = 500
+_MAX_RECENT: Final = 10
+_FORM_ERRORS: Final = (InvalidValue, InvalidMessage, AlreadyExists, LimitReached)
+
+
+@routes.get("/applications/in-trouble", Permission.APPLICATION_LIST)
+async def list_unhealthy(context: ConsoleContext) -> Response:
+    """Show the endpoints of all applications that are disabled or failing."""
+    async with context.work() as work:
+        rows = await endpoint_stats.list_unhealthy(work, limit=_MAX_SHOWN)
+    shown = [
+        (ids.show(ids.ENDPOINT, row.id), f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}", row)
+        for row in rows
+    ]
+    return context.page("endpoints/troubled.html", rows=shown, most=_MAX_SHOWN)
+
+
+@routes.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
+async def find_endpoint(context: ConsoleContext) -> Response:
+    """Lead to the page of an endpoint whose application the reader does not know."""
+    reference = context.path["endpoint"]
+    async with context.work() as work:
+        owner = await endpoints.find_owner(work, reference)
+    return context.to(f"{APPLICATIONS_PATH}/{owner}/endpoints/{reference}")
+
+
+@pages.get("/endpoints", Permission.ENDPOINT_VIEW)
+async def list_endpoints(scope: ApplicationScope) -> Response:
+    """Show an application's endpoints, the youngest first."""
+    async with scope.work() as (work, application):
+        rows, more = await list_rows(scope, work, application)
+    return scope.page("endpoints/list.html", application=application, rows=rows, more=more)
+
+
+async def list_rows(
+    scope: ApplicationScope, work: UnitOfWork, application: Application
+) -> tuple[list[Mapping[str, Any]], str]:
+    """Return a page of an application's endpoints with how each stands, and where the next page begins."""
+    text = scope.context.query.get("before", "")
+    try:
+        place = ids.read(ids.ENDPOINT, text) if text else None
+    except ValueError as error:
+        raise InvalidValue(str(error), "before") from None
+    found = await endpoints.list_page(work, application, PageRequest(place, False, _MAX_SHOWN))
+    health = await endpoint_stats.read_health(work, found)
+    now, settings = datetime.now(UTC), scope.context.app_context.settings
+    rows: list[Mapping[str, Any]] = [
+        {"endpoint": one, "standing": endpoint_status(one, health[one.id], now, settings=settings)} for one in found
+    ]
+    return rows, found[-1].shown_id if len(found) == _MAX_SHOWN else ""
+
+
+@pages.get("/endpoints/new", Permission.ENDPOINT_MANAGE)
+async def show_form_for_new(scope: ApplicationScope) -> Response:
+    """Show the form for an endpoint about to be made."""
+    async with scope.work() as (work, application):
+        known = await list_type_names(scope, work)
+    return _form(scope, application, None, known, NEW_ENDPOINT_VALUES)
+
+
+@pages.post("/endpoints", Permission.ENDPOINT_MANAGE)
+async def create_endpoint(scope: ApplicationScope) -> Response:
+    """Make an endpoint."""
+    reader = FormReader(scope.context.form)
+    try:
+        document = endpoint_document(reader) | {
+            "auth": auth_document(reader) or None,
+            "headers": reader.pairs("headers", ":"),
+            "secret": reader.text("secret") or None,
+            "disabled": bool(reader.text("disabled")),
+        }
+        body = reader.validate(EndpointIn, document)
+        async with scope.work() as (work, application):
+            made = await endpoints.create(work, application, body.value(), secret=body.secret, headers=body.headers)
+    except InvalidForm as error:
+        return await _show_form_problems(scope, None, error.problems)
+    except _FORM_ERRORS as error:
+        return await _show_form_problems(scope, None, form_problems(error))
+    return scope.to(f"/endpoints/{made.shown_id}", "Endpoint created. It receives messages published from now on.")
+
+
+@pages.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
+async def show_endpoint(scope: ApplicationScope) -> Response:
+    """Show an endpoint: how it stands, its figures, and what can be done with it."""
+    now = datetime.now(UTC)
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        stats = await endpoint_stats.read(work, endpoint, now)
+        recent = await attempts.search(work, endpoint, limit=_MAX_RECENT)
+        types = await list_type_names(scope, work)
+        sealed = _secret_names(work, endpoint)
+    standing = endpoint_status(
+        endpoint,
+        stats.health,
+        now,
+        settings=scope.context.app_context.settings,
+        disabler=name_disabler(stats.disabled_by, is_portal=scope.is_portal),
+    )
+    is_weekly = scope.context.query.get("span") == "week"
+    return scope.page(
+        "endpoints/show.html",
+        application=application,
+        endpoint=endpoint,
+        standing=standing,
+        graces=GRACE_PERIODS,
+        retry=_retry_words(endpoint),
+        day_ago=f"{now - DAY:%Y-%m-%dT%H:%M}",
+        secrets=stats.secrets,
+        waiting=stats.backlog,
+        day=stats.day,
+        week=stats.week,
+        recent=recent.rows,
+        types=types,
+        span="week" if is_weekly else "day",
+        bars=build_bars((stats.week if is_weekly else stats.day).stretches, is_daily=is_weekly),
+        chart_width=WIDTH,
+        chart_height=HEIGHT,
+        **sealed,
+    )
+
+
+def _secret_names(work: UnitOfWork, endpoint: Endpoint) -> Mapping[str, Any]:
+    """Return the names of what is sealed; the values are not shown."""
+    try:
+        kinds, names = sorted(endpoints.decrypt_auth(work, endpoint)), sorted(endpoints.decrypt_headers(work, endpoint))
+    except SecretUnreadable as error:
+        return {"auth": [], "header_names": [], "unreadable": str(error)}
+    return {"auth": kinds, "header_names": names, "unreadable": ""}
+
+
+def _retry_words(endpoint: Endpoint) -> str:
+    if endpoint.retry is None:
+        return ""
+    return endpoint.retry_name or ", ".join(f"{wait:g} s" for wait in endpoint.retry.delays_s or ())
+
+
+@pages.get("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
+async def show_form(scope: ApplicationScope) -> Response:
+    """Show the form for an endpoint as it is."""
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        known = await list_type_names(scope, work)
+        sealed = _secret_names(work, endpoint)
+    return _form(scope, application, endpoint, known, endpoint_values(endpoint, known), sealed=sealed)
+
+
+@pages.post("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
+async def change_endpoint(scope: ApplicationScope) -> Response:
+    """Give an endpoint the values of its form."""
+    reference = scope.context.path["endpoint"]
+    reader = FormReader(scope.context.form)
+    try:
+        async with scope.work() as (work, application):
+            endpoint = await endpoints.lock(work, application, reference)
+            auth = auth_document(reader, partial(endpoints.decrypt_auth, work, endpoint))
+            document = endpoint_document(reader) | ({} if auth is None else {"auth": auth or None})
+            headers, removed = reader.pairs("headers", ":"), reader.texts("removeHeaders")
+            changes = reader.validate(EndpointPatch, document).value()
+            await endpoints.update(work, application, reference, changes)
+            if headers or removed:
+                await endpoint_secrets.change_headers(work, application, reference, headers, removed)
+    except InvalidForm as error:
+        return await _show_form_problems(scope, reference, error.problems)
+    except _FORM_ERRORS as error:
+        return await _show_form_problems(scope, reference, form_problems(error))
+    return scope.to(f"/endpoints/{endpoint.shown_id}", "Changes saved.")
+
+
+async def _show_form_problems(scope: ApplicationScope, reference: str | None, problems: Mapping[str, str]) -> Response:
+    """Show the form once more, with what is wrong at its fields."""
+    async with scope.work() as (work, application):
+        endpoint = None if reference is None else await endpoints.get(work, application, reference)
+        sealed = None if endpoint is None else _secret_names(work, endpoint)
+        known = await list_type_names(scope, work)
+    values = {**NEW_ENDPOINT_VALUES, **submitted_values(scope.context.form)}
+    return _form(scope, application, endpoint, known, values, problems, status=400, sealed=sealed)
+
+
+def _form(
+    scope: ApplicationScope,
+    application: Application,
+    endpoint: Endpoint | None,
+    known: Sequence[str],
+    values: Mapping[str, Any],
+    problems: Mapping[str, str] | None = None,
+    *,
+    status: int = 200,
+    sealed: Mapping[str, Any] | None = None,
+) -> Response:
+    return scope.page(
+        "endpoints/form.html",
+        status,
+        application=application,
+        endpoint=endpoint,
+        known=known,
+        presets=RETRY_PRESET_NAMES,
+        values=values,
+        problems=problems or {},
+        sealed=sealed or {"auth": [], "header_names": [], "unreadable": ""},
+    )
+
+
+async def list_type_names(scope: ApplicationScope, work: UnitOfWork) -> list[str]:
+    """Return the event types that the visitor may see and endpoints can ask for."""
+    found = await event_types.list_page(work, limit=_MAX_TYPES, flags=scope.flags)
+    return [one.name for one in found]
+
+
+@pages.post("/endpoints/{endpoint}/disable", Permission.ENDPOINT_MANAGE)
+async def disable_endpoint(scope: ApplicationScope) -> Response:
+    """Disable an endpoint; its pending deliveries are kept."""
+    reference = await _set_disabled(scope, is_disabled=True)
+    return scope.to(f"/endpoints/{reference}", "Endpoint disabled. Pending deliveries are kept.")
+
+
+@pages.post("/endpoints/{endpoint}/enable", Permission.ENDPOINT_MANAGE)
+async def enable_endpoint(scope: ApplicationScope) -> Response:
+    """Enable an endpoint and reset its failure count."""
+    reference = await _set_disabled(scope, is_disabled=False)
+    return scope.to(f"/endpoints/{reference}", "Endpoint enabled and its failure count reset.")
+
+
+async def _set_disabled(scope: ApplicationScope, *, is_disabled: bool) -> str:
+    backlog = Backlog.CANCEL if scope.field("backlog") == "cancel" else Backlog.SEND
+    async with scope.work() as (work, application):
+        saved = await endpoints.update(
+            work, application, scope.context.path["endpoint"], {"is_disabled": is_disabled}, backlog=backlog
+        )
+    scope.context.app_context.notify_due()
+    return saved.shown_id
+
+
+@pages.post("/endpoints/{endpoint}/delete", Permission.ENDPOINT_MANAGE)
+async def delete_endpoint(scope: ApplicationScope) -> Response:
+    """Delete an endpoint whose id or uid was written out."""
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        if scope.field("typed").strip() not in {endpoint.shown_id, endpoint.uid or endpoint.shown_id}:
+            name = endpoint.uid or endpoint.shown_id
+            return scope.to(f"/endpoints/{endpoint.shown_id}", f"Nothing was deleted: type {name} to confirm.", "bad")
+        await endpoints.delete(work, application, endpoint.shown_id)
+    return scope.to("/endpoints" if scope.is_portal else "", f"{endpoint.shown_id} is deleted.")
+
+
+async def _get(scope: ApplicationScope, work: UnitOfWork, application: Application) -> Endpoint:
+    return await endpoints.get(work, application, scope.context.path["endpoint"])

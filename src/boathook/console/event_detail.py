@@ -1,0 +1,277 @@
+"""One event: its content, what became of it, and what can be done with it."""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from starlette.responses import Response
+
+from boathook.console.routes import ConsoleContext, Routes
+from boathook.domain import ids
+from boathook.domain.errors import NotFound
+from boathook.domain.model import State
+from boathook.service import body_view, curl, event_history, operations
+from boathook.service.authorization import Permission
+from boathook.service.body_view import BodyView
+from boathook.service.curl import Shell
+from boathook.service.endpoint_secrets import hide_custom, hide_sensitive
+from boathook.service.event_history import (
+    AttemptDetail,
+    AuditRow,
+    DeliveryRow,
+    EventHistory,
+    EventRow,
+    RecipientSideEffect,
+    StoredReply,
+    StoredRequest,
+)
+from boathook.service.operations import AuditContext
+
+routes = Routes()
+
+_PLACEHOLDER_URL: Final = "https://receiver.example/"
+_MAX_NOTE_CHARS: Final = 1_000
+
+Value = TypeVar("Value")
+TimelineValue = EventRow | AttemptDetail | RecipientSideEffect | StoredReply | AuditRow
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One thing that happened, as the timeline shows it."""
+
+    at: datetime
+    kind: str
+    """What it is: accepted, attempt, effect, reply or note."""
+    value: TimelineValue
+
+
+@routes.get("/events/{id}", Permission.EVENT_VIEW)
+async def show_event(context: ConsoleContext) -> Response:
+    """Show an event with its content and what became of it."""
+    if context.path["id"].startswith(f"{ids.DELIVERY}_"):
+        event_id, ordinal = _read(ids.read_delivery, context.path["id"])
+        return context.to(f"/console/events/{ids.show(ids.EVENT, event_id)}?delivery={ordinal}")
+    return await _show(context, _event_id(context))
+
+
+@routes.get("/events/{id}/story", Permission.EVENT_VIEW)
+async def show_history(context: ConsoleContext) -> Response:
+    """Show what became of an event, for a page that keeps up with it."""
+    event_id = _event_id(context)
+    event, _ = await event_history.read_event(context.app_context, event_id, max_bytes=0)
+    return context.page("events/story.html", **await _history_values(context, event, event_id))
+
+
+@routes.get("/events/{id}/body", Permission.EVENT_VIEW)
+async def download(context: ConsoleContext) -> Response:
+    """Give an event's bytes."""
+    event, stored = await event_history.read_event(context.app_context, _event_id(context))
+    return attachment(stored.body, f"{event.id}.bin")
+
+
+@routes.get("/events/{id}/curl", Permission.EVENT_VIEW)
+async def show_curl(context: ConsoleContext) -> Response:
+    """Show the command that makes the request again, without secrets."""
+    return await _curl(context, has_secrets=False)
+
+
+@routes.post("/events/{id}/curl", Permission.EVENT_REVEAL)
+async def reveal_curl(context: ConsoleContext) -> Response:
+    """Show the command with all of its headers; who asked for them stands in the audit."""
+    async with context.work() as work:
+        await event_history.record_reveal(work, _event_id(context))
+    return await _curl(context, has_secrets=True)
+
+
+@routes.post("/events/{id}/replay", Permission.EVENT_REPLAY)
+async def replay(context: ConsoleContext) -> Response:
+    """Owe the event again: to all recipients that have ended theirs, or to the one of a delivery."""
+    event_id = _event_id(context)
+    name = ids.show(ids.EVENT, event_id)
+    action = AuditContext(actor=context.actor, note=str(context.form.get("note", "")).strip()[:_MAX_NOTE_CHARS] or None)
+    only = str(context.form.get("delivery", ""))
+    if only:
+        return context.to(f"/console/events/{name}", await _replay_one(context, (event_id, _ordinal(only)), action))
+    done = await operations.replay_events(context.app_context.database, [event_id], action)
+    number = done.added + done.revived
+    if number == 0:
+        text = "Nothing to replay: every delivery is still pending, or its endpoint is disabled or deleted"
+        return context.to(f"/console/events/{name}", text, kind="bad")
+    noun = "delivery" if number == 1 else "deliveries"
+    return context.to(f"/console/events/{name}", f"{number} {noun} replayed")
+
+
+@routes.post("/events/{id}/route", Permission.EVENT_REPLAY)
+async def route(context: ConsoleContext) -> Response:
+    """Add deliveries for the handlers that match the event now and have none, or for the named one."""
+    event_id = _event_id(context)
+    page = f"/console/events/{ids.show(ids.EVENT, event_id)}"
+    action = AuditContext(actor=context.actor, note=str(context.form.get("note", "")).strip()[:_MAX_NOTE_CHARS] or None)
+    to = str(context.form.get("to", "")).strip() or None
+    try:
+        done = await operations.route_events(context.app_context.database, [event_id], action, to=to)
+    except NotFound as error:
+        return context.to(page, str(error), kind="bad")
+    if done.left:
+        text = "Not routed: a dead letter of this event was purged, or an older boathook stored it as a batch."
+        return context.to(page, f"{text} Name a handler to route it anyway", kind="bad")
+    if not done.added:
+        return context.to(page, "No delivery added: every matching handler already has or had one", kind="bad")
+    noun = "delivery" if done.added == 1 else "deliveries"
+    return context.to(page, f"{done.added} {noun} added")
+
+
+def attachment(body: bytes, name: str) -> Response:
+    """Return bytes of strangers as a file that no browser shows or runs."""
+    headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
+    return Response(body, media_type="application/octet-stream", headers=headers)
+
+
+async def render_body(head: bytes, size: int, view: str | None, content_type: str) -> BodyView:
+    """Return the beginning of a body as it is shown; laying it out must not hold up who else uses this event loop."""
+    return await asyncio.to_thread(body_view.render, head, size, view, content_type=content_type)
+
+
+async def _show(context: ConsoleContext, event_id: UUID) -> Response:
+    item = context.query.get("item", "")
+    # To cut an item out of it, the whole body is needed.
+    most = None if item else body_view.MAX_BYTES
+    event, stored = await event_history.read_event(context.app_context, event_id, max_bytes=most)
+    body, size = stored.body, event.size
+    if item:
+        whole = await event_history.cut_item(stored.body, item)
+        body, size = whole[: body_view.MAX_BYTES], len(whole)
+    story = await _history_values(context, event, event_id)
+    request = await _request_of(context, event, stored, story["story"].deliveries)
+    return context.page(
+        "events/show.html",
+        item=item,
+        headers=body_view.mask(dict(stored.headers)),
+        content=await render_body(body, size, context.query.get("view"), event.content_type),
+        shown_size=size,
+        shown_most=body_view.MAX_BYTES,
+        command=curl.render_command(request),
+        needs_file=curl.needs_file(request),
+        **story,
+    )
+
+
+async def _history_values(context: ConsoleContext, event: EventRow, event_id: UUID) -> dict[str, Any]:
+    only = context.query.get("delivery", "")
+    first = context.query.get("from", "")
+    story = await event_history.read_history(
+        context.app_context,
+        event_id,
+        first=_ordinal(first) if first else 0,
+        only=_ordinal(only) if only else None,
+    )
+    show = hide_sensitive if context.may(Permission.ENDPOINT_HEADERS_VIEW) else hide_custom
+    return {
+        "event": event,
+        "story": story,
+        "sent": lambda one: show(one.request_headers.items()),
+        "only": only,
+        "entries": sorted(_entries(event, story), key=lambda entry: entry.at, reverse=True),
+        "recipients": {_number(one): one for one in story.deliveries},
+        "responses": {(one.ordinal, one.number): _response_of(one) for one in story.tries if one.response},
+        "reply": story.answer and body_view.snippet(story.answer.body, story.answer.size),
+        "is_open": any(one.state in {State.PENDING, State.LEASED} for one in story.deliveries),
+    }
+
+
+def _entries(event: EventRow, story: EventHistory) -> Iterator[TimelineEntry]:
+    yield TimelineEntry(event.accepted_at, "accepted", event)
+    yield from (TimelineEntry(one.ended_at, "attempt", one) for one in story.tries)
+    yield from (TimelineEntry(one.done_at, "effect", one) for one in story.effects)
+    yield from (TimelineEntry(one.at, "note", one) for one in story.notes)
+    if story.answer is not None:
+        yield TimelineEntry(story.answer.made_at, "reply", story.answer)
+
+
+def _response_of(one: AttemptDetail) -> BodyView:
+    return body_view.snippet(one.response or b"", one.response_size or 0)
+
+
+async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
+    event_id = _event_id(context)
+    shell = Shell(context.query["shell"]) if context.query.get("shell") in set(Shell) else Shell.SH
+    event, stored = await event_history.read_event(context.app_context, event_id, max_bytes=curl.MAX_INLINE_BYTES + 1)
+    only = context.query.get("delivery", "")
+    story = await event_history.read_history(context.app_context, event_id, only=_ordinal(only) if only else None)
+    request = await _request_of(context, event, stored, story.deliveries)
+    attempt = _attempt_of(story.tries, context.query.get("attempt", "")) if only else None
+    is_masked = any(body_view.is_sensitive(name) for name in request.headers)
+    if attempt is not None:
+        hidden = dict(hide_custom(attempt.request_headers.items(), hidden=body_view.MASK))
+        is_masked = hidden != attempt.request_headers or any(map(body_view.is_sensitive, hidden))
+        request = curl.CurlRequest(
+            url=attempt.url or _PLACEHOLDER_URL,
+            headers=attempt.request_headers if has_secrets else hidden,
+            body=stored.body,
+            file=request.file,
+        )
+    return context.page(
+        "events/curl.html",
+        event=event,
+        delivery=only,
+        attempt=attempt,
+        shell=shell,
+        shells=[(Shell.SH, "sh, bash, zsh, dash"), (Shell.FISH, "fish"), (Shell.CONFIG, "other: curl config file")],
+        command=curl.render_command(request, shell, has_secrets=has_secrets),
+        needs_file=curl.needs_file(request),
+        has_secrets=has_secrets,
+        is_masked=is_masked,
+    )
+
+
+async def _request_of(
+    context: ConsoleContext, event: EventRow, stored: StoredRequest, deliveries: Sequence[DeliveryRow]
+) -> curl.CurlRequest:
+    """Return the request that brought an event, or that an endpoint gets of it."""
+    headers = {"content-type": event.content_type} | {name.lower(): text for name, text in stored.headers.items()}
+    if event.source is not None:
+        base = context.app_context.settings.server.public_url or str(context.request.base_url)
+        url = f"{str(base).rstrip('/')}/in/{event.source}"
+    else:
+        url = await event_history.find_endpoint_url(context.app_context, deliveries) or _PLACEHOLDER_URL
+    return curl.CurlRequest(url=url, headers=headers, body=stored.body, file=f"{event.id}.bin")
+
+
+def _attempt_of(tries: Sequence[AttemptDetail], number: str) -> AttemptDetail | None:
+    return next((one for one in tries if str(one.number) == number and one.url), None)
+
+
+async def _replay_one(context: ConsoleContext, key: tuple[UUID, int], action: AuditContext) -> str:
+    """Replay what one delivery was about; return what came of it, in a sentence."""
+    delivery, replayed = await operations.replay_delivery(context.app_context.database, key, action)
+    if replayed is None:
+        return f"{delivery.id} is already pending; nothing changed"
+    if replayed == key:
+        return f"{delivery.id} is pending again, with its full number of attempts"
+    return f"{delivery.recipient} has a new delivery, {ids.show_delivery(*replayed)}"
+
+
+def _event_id(context: ConsoleContext) -> UUID:
+    return _read(ids.read_event, context.path["id"])
+
+
+def _read(reader: Callable[[str], Value], text: str) -> Value:
+    try:
+        return reader(text)
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+
+
+def _ordinal(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 32_767:
+        raise NotFound(f"unknown delivery number {text[:20]}")
+    return int(text)
+
+
+def _number(delivery: DeliveryRow) -> int:
+    return ids.read_delivery(delivery.id)[1]

@@ -1,0 +1,79 @@
+"""Verify: the books checked from the console, with what was found."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from boathook.console.routes import BASE, ConsoleContext, Routes
+from boathook.domain.errors import InvalidState
+from boathook.service import integrity_runs as actions
+from boathook.service.authorization import Permission
+
+routes = Routes()
+_LIST: Final = f"{BASE}/verify"
+BALANCE_ROWS: Final = (
+    ("events", "Events", 0),
+    ("received", "received", 1),
+    ("published", "published", 1),
+    ("owed", "Deliveries created on accept", 0),
+    ("replayed", "Deliveries added by replays", 0),
+    ("succeeded", "succeeded", 1),
+    ("ignored", "ignored", 1),
+    ("dead", "dead", 1),
+    ("pending", "pending", 1),
+    ("leased", "leased", 1),
+    ("purged", "purged by operators", 1),
+    ("missing", "missing", 1),
+    ("attempts", "Attempts", 0),
+    ("remembered", "Dedup keys stored", 0),
+    ("conflicts", "Conflicts", 0),
+    ("conflicting_requests", "requests in them", 1),
+    ("rejections", "Rejections stored", 0),
+)
+"""Figures of the balance in the order in which they are shown, each with how far it is indented."""
+
+
+@routes.get("/verify", Permission.VERIFY_VIEW)
+async def list_runs(context: ConsoleContext) -> Response:
+    """Show the checks made last, and what they found."""
+    async with context.work() as work:
+        runs = await actions.list_last(work)
+    return context.page("verify/list.html", runs=runs, is_busy=any(run.state == "running" for run in runs))
+
+
+@routes.post("/verify", Permission.VERIFY_RUN)
+async def start_run(context: ConsoleContext) -> Response:
+    """Let a keeper check the books."""
+    try:
+        async with context.work() as work:
+            run = await actions.start(
+                work, is_deep=bool(context.form.get("deep")), is_gentle=bool(context.form.get("gently"))
+            )
+    except InvalidState as error:
+        return context.to(_LIST, str(error), "bad")
+    return context.to(f"{_LIST}/{run.shown_id}")
+
+
+@routes.get("/verify/{id}", Permission.VERIFY_VIEW)
+async def show_run(context: ConsoleContext) -> Response:
+    """Show one check; a page that follows it asks for its inner part alone."""
+    async with context.work() as work:
+        run = await actions.get(work, context.path["id"])
+    template = "verify/part.html" if context.is_fragment else "verify/show.html"
+    return context.page(template, run=run, lines=BALANCE_ROWS, **_progress(run.data if run.state == "running" else {}))
+
+
+def _progress(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how much of a running check is done: each of its walks counts alike."""
+    if not data.get("of"):
+        return {"share": 0.0, "title": ""}
+    return {"share": (data["number"] - 1 + data["share"]) / data["of"], "title": data["title"]}
+
+
+@routes.post("/verify/{id}/stop", Permission.VERIFY_RUN)
+async def stop(context: ConsoleContext) -> Response:
+    """End a check that is under way."""
+    async with context.work() as work:
+        await actions.stop(work, context.path["id"])
+    return context.to(f"{_LIST}/{context.path['id']}", "Stopped.")

@@ -1,0 +1,117 @@
+"""Keys of the API: who may ask for what; each token is shown once, in the answer that makes it, and nowhere else."""
+
+from datetime import timedelta
+from typing import Final
+
+from starlette.responses import Response
+
+from boathook.console.routes import BASE, ConsoleContext, Routes
+from boathook.domain import ids
+from boathook.domain.errors import AdminError, BoathookError, InvalidValue, NotFound
+from boathook.service import applications
+from boathook.service import keys as actions
+from boathook.service.applications import Application
+from boathook.service.authorization import Permission
+from boathook.service.keys import ApiKey
+from boathook.service.unit_of_work import UnitOfWork
+
+routes = Routes()
+_LIST: Final = f"{BASE}/keys"
+_LIFETIMES: Final = (
+    ("", "never"),
+    ("1", "in a day"),
+    ("7", "in a week"),
+    ("30", "in 30 days"),
+    ("90", "in 90 days"),
+    ("365", "in a year"),
+)
+_SCOPES: Final = (("organization", "the whole organization"), ("application", "one application"))
+_MAX_NAME_CHARS: Final = 200
+_MAX_PORTAL_KEYS: Final = 100
+"""Keys of the portal that are shown."""
+
+
+@routes.get("/keys", Permission.KEY_VIEW)
+async def list_keys(context: ConsoleContext) -> Response:
+    """Show the keys; those of the portal's visitors apart."""
+    return await _list(context)
+
+
+async def _list(context: ConsoleContext, status: int = 200, error: BoathookError | None = None) -> Response:
+    is_portal = context.query.get("portal") == "yes"
+    async with context.work() as work:
+        if is_portal:
+            rows = await actions.list_portal(work, limit=_MAX_PORTAL_KEYS + 1)
+        else:
+            rows = await actions.list_all(work, work.organization)
+        names = {key.application_id: await _name(work, key) for key in rows if key.application_id}
+    where = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
+    return context.page(
+        "keys/list.html",
+        status,
+        rows=rows[:_MAX_PORTAL_KEYS] if is_portal else rows,
+        has_more=is_portal and len(rows) > _MAX_PORTAL_KEYS,
+        names=names,
+        is_portal=is_portal,
+        scopes=_SCOPES,
+        lifetimes=_LIFETIMES,
+        form=context.form,
+        error=error,
+        where=where,
+    )
+
+
+async def _name(work: UnitOfWork, key: ApiKey) -> str:
+    assert key.application_id is not None
+    shown = ids.show(ids.APPLICATION, key.application_id)
+    try:
+        return (await applications.get(work, shown)).name
+    except NotFound:
+        return f"{shown}, deleted"
+
+
+@routes.post("/keys", Permission.KEY_MANAGE)
+async def create(context: ConsoleContext) -> Response:
+    """Make a key, and show its token in this answer alone."""
+    form = context.form
+    try:
+        lifetime = _lifetime(str(form.get("lifetime", "")))
+        name = str(form.get("name", "")).strip()
+        if not 0 < len(name) <= _MAX_NAME_CHARS:
+            raise InvalidValue(f"enter a name of at most {_MAX_NAME_CHARS} characters", "name")
+        async with context.work() as work:
+            application = await _application(work, str(form.get("scope", "")), str(form.get("application", "")).strip())
+            made = await actions.create(work, application=application, name=name, lifetime=lifetime)
+    except AdminError as error:
+        return await _list(context, 400, error)
+    # No address, no cookie and no cache ever holds it: this is the answer to a form, and is not to be stored.
+    return context.page("keys/made.html", made=made, application=application)
+
+
+async def _application(work: UnitOfWork, scope: str, reference: str) -> Application | None:
+    if scope != "application":
+        return None
+    if not reference:
+        raise InvalidValue("enter the application's id or uid", "application")
+    try:
+        return await applications.get(work, reference)
+    except NotFound as error:
+        raise InvalidValue(str(error), "application") from None
+
+
+def _lifetime(days: str) -> timedelta | None:
+    if days not in {known for known, _ in _LIFETIMES}:
+        raise InvalidValue("choose one of these", "lifetime")
+    return timedelta(days=int(days)) if days else None
+
+
+@routes.post("/keys/{id}/revoke", Permission.KEY_MANAGE)
+async def revoke(context: ConsoleContext) -> Response:
+    """End a key at once."""
+    try:
+        id = ids.read(ids.API_KEY, context.path["id"])
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+    async with context.work() as work:
+        await actions.revoke(work, id)
+    return context.to(_LIST, f"The key {context.path['id']} is revoked. Requests with it are rejected from now on.")

@@ -1,0 +1,219 @@
+"""Server-sent events: one producer for all readers of a process, and to each the newest state, never a queue of old.
+
+A reader whose connection is slow waits in its own `send` and finds whatever is newest when that returns. The gateway
+cuts off one that reads nothing at all, and counts each as the connection it is.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Final
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from boathook.console.routes import ConsoleContext
+from boathook.domain.errors import DatabaseError
+from boathook.observability.log import get_logger
+from boathook.service import operators
+
+REFRESH_INTERVAL_S: Final = 2.0
+MAX_READERS: Final = 64
+"""Of one process; who comes then is told to ask for the state now and then instead."""
+MAX_READERS_PER_OPERATOR: Final = 16
+"""Of one operator, so that nobody's forgotten tabs take the places of all."""
+HEARTBEAT_INTERVAL_S: Final = 10.0
+SESSION_CHECK_INTERVAL_S: Final = 5.0
+"""How often it is looked whether a reader is still signed in."""
+_RETRY_MS: Final = 2_000
+_LOG = get_logger("console")
+
+StateUpdate = tuple[int, str] | None
+"""A state with its number; None tells that it has not changed."""
+
+
+class LiveState:
+    """A state that is produced while somebody reads it.
+
+    Args:
+        look: returns the state as text.
+        every_s: how long it is good for.
+        most: readers at once.
+        most_each: those of them that one person may be.
+    """
+
+    def __init__(
+        self,
+        render: Callable[[], Awaitable[str]],
+        *,
+        max_age_s: float = REFRESH_INTERVAL_S,
+        max_readers: int = MAX_READERS,
+        max_per_operator: int = MAX_READERS_PER_OPERATOR,
+    ) -> None:
+        self._render = render
+        self._max_age_s = max_age_s
+        self._most = max_readers
+        self._max_per_operator = max_per_operator
+        self._readers: Counter[str] = Counter()
+        self._number = 0
+        self._latest = ""
+        self._rendered_at = -max_age_s
+        self._render_lock = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._producer: asyncio.Task[None] | None = None
+
+    def has_room(self, reader: str) -> bool:
+        """Return whether this person may read once more."""
+        return self._readers.total() < self._most and self._readers[reader] < self._max_per_operator
+
+    async def now(self) -> str:
+        """Return the state, produced anew where it is not good any more."""
+        async with self._render_lock:
+            if time.monotonic() - self._rendered_at >= self._max_age_s:
+                self._publish(await self._render())
+        return self._latest
+
+    async def updates(self, reader: str) -> AsyncGenerator[StateUpdate, None]:
+        """Yield the state with its number, and again whenever it has changed; None where it has not for a while."""
+        with self._counted(reader):
+            state = await self.now()
+            seen = self._number
+            yield seen, state
+            while True:
+                changed = self._changed
+                if self._number == seen:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(changed.wait(), HEARTBEAT_INTERVAL_S)
+                is_new, seen = self._number != seen, self._number
+                yield (seen, self._latest) if is_new else None
+
+    @contextlib.contextmanager
+    def _counted(self, reader: str) -> Iterator[None]:
+        """Produce for as long as there is a reader."""
+        self._readers[reader] += 1
+        if self._producer is None:
+            self._producer = asyncio.create_task(self._produce(), name="console:live")
+        try:
+            yield
+        finally:
+            self._readers -= Counter([reader])
+            if not self._readers and self._producer is not None:
+                self._producer.cancel()
+                self._producer = None
+
+    async def _produce(self) -> None:
+        while True:
+            await asyncio.sleep(self._max_age_s)
+            try:
+                await self.now()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may succeed, and nobody else tells
+                _LOG.warning("live_state_failed", exc_info=error)
+
+    def _publish(self, state: str) -> None:
+        self._rendered_at = time.monotonic()
+        if state != self._latest:
+            self._latest = state
+            self._number += 1
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+def stream_updates(context: ConsoleContext, live: LiveState) -> Response:
+    """Answer with a state as it changes, until the browser goes, the operator is signed out or the process stops."""
+    if not live.has_room(context.operator.name):
+        return Response(status_code=503, headers={"retry-after": "5"})
+    if context.request.method == "HEAD":
+        return Response(media_type="text/event-stream")
+    # Proxies that would collect an answer before they pass it on are told not to.
+    return _EventStream(_events(context, live), headers={"x-accel-buffering": "no"})
+
+
+class _EventStream(StreamingResponse):
+    """An answer that goes on until its reader goes.
+
+    A reader who only stops sending looks like one who is gone, so the answer is always ended as one that is whole.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
+        super().__init__(events, headers=headers)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        pumping = asyncio.create_task(self._pump(send), name="console:stream")
+        leaving = asyncio.create_task(_wait_for_disconnect(receive))
+        try:
+            await asyncio.wait({pumping, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pumping.cancel()
+            leaving.cancel()
+            await asyncio.wait({pumping, leaving})
+        if not pumping.cancelled():
+            pumping.result()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _pump(self, send: Send) -> None:
+        async with contextlib.aclosing(self._events) as events:
+            async for piece in events:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _events(context: ConsoleContext, live: LiveState) -> AsyncGenerator[bytes, None]:
+    yield f"retry: {_RETRY_MS}\n\n".encode()
+    closing = asyncio.create_task(context.app_context.closing.wait())
+    updates = live.updates(context.operator.name)
+    checked_at = time.monotonic()
+    try:
+        while (update := await _next_update(updates, closing)) is not _ENDED:
+            yield _encode_event(update) if isinstance(update, tuple) else b": still here\n\n"
+            if time.monotonic() - checked_at >= SESSION_CHECK_INTERVAL_S:
+                checked_at = time.monotonic()
+                if not await _is_signed_in(context):
+                    yield b"event: end\ndata: signed out\n\n"
+                    return
+    finally:
+        closing.cancel()
+        await updates.aclose()
+
+
+_ENDED: Final = object()
+
+
+async def _next_update(updates: AsyncGenerator[StateUpdate, None], closing: "asyncio.Task[object]") -> object:
+    """Return the next reading, or `_ENDED` once the process stops."""
+    update = asyncio.ensure_future(anext(updates))
+    try:
+        await asyncio.wait({update, closing}, return_when=asyncio.FIRST_COMPLETED)
+        return _ENDED if closing.done() else update.result()
+    finally:
+        if not update.done():
+            update.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await update
+
+
+def _encode_event(update: tuple[int, str]) -> bytes:
+    number, state = update
+    lines = "".join(f"data: {line}\n" for line in state.splitlines())
+    return f"event: state\nid: {number}\n{lines}\n".encode()
+
+
+async def _is_signed_in(context: ConsoleContext) -> bool:
+    """Return whether the session is still good, without making it last longer: a page left open does nothing."""
+    idle = timedelta(hours=context.app_context.settings.console.idle_hours)
+    try:
+        async with context.app_context.work() as work:
+            found = await operators.find_session(work, context.session, idle, is_active=False)
+    except DatabaseError:
+        return True
+    return found is not None

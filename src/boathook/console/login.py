@@ -1,0 +1,279 @@
+"""The way in and out: passwords, what slows down whoever guesses them, and the identity provider."""
+
+import base64
+import secrets
+import time
+import unicodedata
+from collections import OrderedDict
+from datetime import timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from boathook.console.rendering import PageRenderer, check_origin, read_form
+from boathook.console.routes import BASE, SIGN_IN, ConsoleContext, Routes, cookie_name
+from boathook.domain.errors import BoathookError, FetchFailed, InvalidState, LimitReached
+from boathook.http.limits import client_key
+from boathook.observability.log import get_logger
+from boathook.service import operators
+from boathook.service.authorization import Permission, requires
+from boathook.service.oidc import AuthorizationRequest, OidcProvider, OidcRejected
+from boathook.service.operators import ClientInfo, NewSession
+
+routes = Routes()
+
+OIDC_START_PATH: Final = f"{SIGN_IN}/away"
+OIDC_CALLBACK_PATH: Final = f"{SIGN_IN}/return"
+_ATTEMPT_COOKIE: Final = "boathook_attempt"
+_REFILL_S: Final = 12.0
+_TRIES: Final = 10
+"""Of one name from one address."""
+_TRIES_OF_ADDRESS: Final = 60
+"""More, as a whole office may share one."""
+_TRIES_OF_NAME: Final = 120
+"""More again, and ten times as fast refilled: else a single stranger who keeps guessing would keep its owner out."""
+_NAME_REFILL_S: Final = _REFILL_S / 10
+_MAX_BUCKETS: Final = 10_000
+_MAX_AGENT_CHARS: Final = 300
+_MAX_NAME_CHARS: Final = 120
+_LOG = get_logger("console")
+
+
+class _TokenBuckets:
+    """Tries left by key, refilled in time; of the keys that were tried last."""
+
+    def __init__(self, most: int, refill_s: float) -> None:
+        self._most = float(most)
+        self._refill_s = refill_s
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, key: str) -> bool:
+        """Count one try; return whether there was one left."""
+        now = time.monotonic()
+        left, at = self._left.pop(key, (self._most, now))
+        left = min(self._most, left + (now - at) / self._refill_s)
+        is_left = left >= 1
+        self._left[key] = (left - 1 if is_left else left, now)
+        if len(self._left) > _MAX_BUCKETS:
+            self._left.popitem(last=False)
+        return is_left
+
+    def give_back(self, key: str) -> None:
+        """Count one try less."""
+        if key in self._left:
+            left, at = self._left[key]
+            self._left[key] = (left + 1, at)
+
+    def forget(self, key: str) -> None:
+        """Let it begin anew."""
+        self._left.pop(key, None)
+
+
+class LoginRateLimiter:
+    """How often somebody may still try: a bucket for a name from an address, the address, and the name, in this order.
+
+    Each is asked only where those before it had something left. They are remembered apart, so that whoever makes names
+    up makes none of the other counts forgotten. They are those of one process: at two gateways there are twice as many.
+    """
+
+    def __init__(self) -> None:
+        self._both = _TokenBuckets(_TRIES, _REFILL_S)
+        self._addresses = _TokenBuckets(_TRIES_OF_ADDRESS, _REFILL_S)
+        self._names = _TokenBuckets(_TRIES_OF_NAME, _NAME_REFILL_S)
+
+    def take(self, name: str, address: str) -> bool:
+        """Count one try for a name from an address; return whether there was one left."""
+        name, address = _normalize_name(name), client_key(address)
+        return self._both.take(f"{address} {name}") and self._addresses.take(address) and self._names.take(name)
+
+    def forget(self, name: str, address: str) -> None:
+        """Let this name begin anew, as somebody has proved to be its owner; to the address that says little."""
+        name, address = _normalize_name(name), client_key(address)
+        self._both.forget(f"{address} {name}")
+        self._addresses.give_back(address)
+        self._names.forget(name)
+
+
+def _normalize_name(name: str) -> str:
+    """Return a name without what the database may hold for the same: case, accents and compatible forms."""
+    plain = unicodedata.normalize("NFKD", name[:_MAX_NAME_CHARS]).casefold()
+    return "".join(char for char in plain if not unicodedata.combining(char))
+
+
+class LoginPages:
+    """The pages of those who have not signed in yet."""
+
+    def __init__(self, renderer: PageRenderer) -> None:
+        self._renderer = renderer
+        self._rate_limiter = LoginRateLimiter()
+        self.routes = [
+            Route(SIGN_IN, self._show, methods=["GET"]),
+            Route(SIGN_IN, self._sign_in, methods=["POST"]),
+            Route(OIDC_START_PATH, self._redirect_to_provider, methods=["GET"]),
+            Route(OIDC_CALLBACK_PATH, self._handle_callback, methods=["GET"]),
+        ]
+        settings = renderer.state.app_context.settings
+        self._provider = OidcProvider(settings) if settings.console.oidc_issuer else None
+
+    @requires(Permission.PUBLIC)
+    async def _show(self, request: Request) -> Response:
+        return self._page(request.query_params.get("next", ""))
+
+    def _page(self, wanted: str, error: str = "", name: str = "", status: int = 200) -> Response:
+        settings = self._renderer.state.app_context.settings.console
+        return self._renderer.show(
+            "sign_in.html",
+            status,
+            visit=None,
+            wanted=safe_redirect_path(wanted),
+            error=error,
+            name=name,
+            passwords=settings.passwords,
+            oidc=settings.oidc_issuer,
+        )
+
+    @requires(Permission.PUBLIC)
+    async def _sign_in(self, request: Request) -> Response:
+        app_context = self._renderer.state.app_context
+        try:
+            check_origin(request, app_context.settings.server.public_url)
+            form = await read_form(request)
+        except HTTPException as error:
+            return self._page("", str(error.detail), status=error.status_code)
+        name, wanted = str(form.get("name", "")).strip(), str(form.get("next", ""))
+        browser = browser_of(request)
+        tried = (name, browser.client_address)
+        if not app_context.settings.console.passwords:
+            return self._page(wanted, "Password sign-in is disabled.", name, 403)
+        if not self._rate_limiter.take(*tried):
+            return self._page(wanted, "Too many attempts; wait a minute and try again.", name, 429)
+        try:
+            lifetime = timedelta(hours=app_context.settings.console.session_hours)
+            signed_in = await operators.sign_in(app_context, name, str(form.get("password", "")), lifetime, browser)
+        except LimitReached as error:
+            return self._page(wanted, f"{error}.", name, 503)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+            return self._renderer.show_error(error, visit=None)
+        if signed_in is None:
+            _LOG.warning("sign_in_refused", name=name[:120], client=browser.client_address)
+            return self._page(wanted, "Wrong name or password.", name, 401)
+        self._rate_limiter.forget(*tried)
+        return start_session(self._renderer, request, signed_in, wanted)
+
+    @requires(Permission.PUBLIC)
+    async def _redirect_to_provider(self, request: Request) -> Response:
+        """Send a browser to the identity provider, with a cookie that says what it was sent with."""
+        if self._provider is None:
+            return self._page("", "No identity provider is configured; set console.oidc_issuer.", status=404)
+        attempt = AuthorizationRequest(wanted=safe_redirect_path(request.query_params.get("next", "")))
+        try:
+            url = await self._provider.authorization_url(attempt, self._callback_url(request))
+        except (FetchFailed, OidcRejected) as error:
+            return self._show_failure(error)
+        response = RedirectResponse(url, 303)
+        value = base64.urlsafe_b64encode(msgspec.json.encode(attempt)).decode()
+        is_secure = request.url.scheme == "https"
+        response.set_cookie(
+            _ATTEMPT_COOKIE,
+            value,
+            max_age=600,
+            path=OIDC_CALLBACK_PATH,
+            secure=is_secure,
+            httponly=True,
+            samesite="lax",
+        )
+        return self._renderer.with_security_headers(response)
+
+    @requires(Permission.PUBLIC)
+    async def _handle_callback(self, request: Request) -> Response:
+        """Let in whom the identity provider vouches for."""
+        response = await self._complete_sign_in(request)
+        response.delete_cookie(_ATTEMPT_COOKIE, path=OIDC_CALLBACK_PATH)
+        return response
+
+    async def _complete_sign_in(self, request: Request) -> Response:
+        attempt, query, app_context = _read_attempt(request), request.query_params, self._renderer.state.app_context
+        if (
+            self._provider is None
+            or attempt is None
+            or not secrets.compare_digest(query.get("state", "").encode(), attempt.state.encode())
+        ):
+            return self._page("", "This belongs to another sign-in attempt; sign in again.", status=400)
+        if "code" not in query:
+            return self._page(
+                attempt.wanted, f"The identity provider says {query.get('error', 'nothing')[:100]!r}.", status=403
+            )
+        lifetime = timedelta(hours=app_context.settings.console.session_hours)
+        try:
+            person = await self._provider.complete_login(attempt, query["code"], self._callback_url(request))
+            async with app_context.work(actor="console:sign-in") as work:
+                signed_in = await operators.sign_in_with_oidc(work, person, lifetime, browser_of(request))
+        except (FetchFailed, InvalidState) as error:
+            return self._show_failure(error)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+            return self._renderer.show_error(error, visit=None)
+        return start_session(self._renderer, request, signed_in, attempt.wanted)
+
+    def _show_failure(self, error: BoathookError) -> Response:
+        _LOG.warning("sign_in_refused", error=str(error))
+        return self._page("", f"{error}.", status=503 if isinstance(error, FetchFailed) else 403)
+
+    def _callback_url(self, request: Request) -> str:
+        base = self._renderer.state.app_context.settings.server.public_url or str(request.base_url).rstrip("/")
+        return f"{base}{OIDC_CALLBACK_PATH}"
+
+
+def _read_attempt(request: Request) -> AuthorizationRequest | None:
+    try:
+        return msgspec.json.decode(
+            base64.urlsafe_b64decode(request.cookies.get(_ATTEMPT_COOKIE, "")), type=AuthorizationRequest
+        )
+    except (ValueError, msgspec.DecodeError, RecursionError):
+        return None
+
+
+def start_session(renderer: PageRenderer, request: Request, signed_in: NewSession, wanted: str) -> Response:
+    """Return the answer that signs a browser in."""
+    response = RedirectResponse(safe_redirect_path(wanted), 303)
+    response.set_cookie(
+        cookie_name(request),
+        signed_in.token,
+        max_age=int(renderer.state.app_context.settings.console.session_hours * 3600),
+        path="/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="lax",
+    )
+    return renderer.with_security_headers(response)
+
+
+def browser_of(request: Request) -> ClientInfo:
+    """Return where a request comes from."""
+    address = request.client.host if request.client else ""
+    return ClientInfo(address, request.headers.get("user-agent", "")[:_MAX_AGENT_CHARS])
+
+
+def safe_redirect_path(wanted: str) -> str:
+    """Return a path of the console; whatever else is asked for is its first page."""
+    parts = urlsplit(wanted)
+    is_own = wanted == BASE or wanted.startswith((f"{BASE}/", f"{BASE}?"))
+    is_plain = not parts.scheme and not parts.netloc and wanted.isprintable() and "\\" not in wanted
+    return wanted if is_own and is_plain and not wanted.startswith(SIGN_IN) else BASE
+
+
+@routes.post("/sign-out", Permission.ACCOUNT)
+async def sign_out(visit: ConsoleContext) -> Response:
+    """Sign this browser out."""
+    async with visit.work() as work:
+        await operators.sign_out(work, visit.operator, visit.session)
+    response = RedirectResponse(SIGN_IN, 303)
+    response.delete_cookie(
+        cookie_name(visit.request), path="/", secure=visit.request.url.scheme == "https", httponly=True
+    )
+    response.headers["clear-site-data"] = '"cache", "storage"'
+    return response

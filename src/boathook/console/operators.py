@@ -1,0 +1,133 @@
+"""Operators, for admins; and what each may do with their own account."""
+
+from starlette.responses import Response
+
+from boathook.console.login import LoginRateLimiter
+from boathook.console.routes import BASE, ConsoleContext, Routes
+from boathook.domain.errors import AdminError, InvalidState
+from boathook.domain.roles import Role
+from boathook.service import operators
+from boathook.service.authorization import Permission
+
+routes = Routes()
+_LIST = f"{BASE}/operators"
+_rate_limiter = LoginRateLimiter()
+
+
+@routes.get("/operators", Permission.OPERATOR_MANAGE)
+async def list_operators(context: ConsoleContext) -> Response:
+    """Show who may sign in."""
+    return await _list(context)
+
+
+async def _list(context: ConsoleContext, status: int = 200, error: str = "") -> Response:
+    async with context.work() as work:
+        people = await operators.list_all(work)
+    return context.page("people/list.html", status, people=people, roles=list(Role), error=error)
+
+
+@routes.post("/operators", Permission.OPERATOR_MANAGE)
+async def create(context: ConsoleContext) -> Response:
+    """Let somebody sign in."""
+    form = context.form
+    password = str(form.get("password", ""))
+    try:
+        async with context.work() as work:
+            made = await operators.create(work, str(form.get("name", "")), _role(context), password or None)
+    except AdminError as error:
+        return await _list(context, 400, str(error))
+    return context.to(_LIST, f"{made.name} can now sign in as {made.role}.")
+
+
+@routes.post("/operators/{name}/role", Permission.OPERATOR_MANAGE)
+async def change_role(context: ConsoleContext) -> Response:
+    """Give somebody another role."""
+    async with context.work() as work:
+        changed = await operators.set_role(work, context.path["name"], _role(context))
+    return context.to(_LIST, f"{changed.name} is {changed.role}.")
+
+
+@routes.post("/operators/{name}/password", Permission.OPERATOR_MANAGE)
+async def change_password(context: ConsoleContext) -> Response:
+    """Give somebody another password."""
+    name = context.path["name"]
+    async with context.work() as work:
+        await operators.set_password(
+            work, name, str(context.form.get("password", "")), keep=_own_session(context, name)
+        )
+    return context.to(_LIST, f"{name} has a new password and is signed out of all other sessions.")
+
+
+@routes.post("/operators/{name}/disable", Permission.OPERATOR_MANAGE)
+async def disable(context: ConsoleContext) -> Response:
+    """Keep somebody out."""
+    async with context.work() as work:
+        await operators.disable(work, context.path["name"])
+    return context.to(_LIST, f"{context.path['name']} is disabled and signed out.")
+
+
+@routes.post("/operators/{name}/enable", Permission.OPERATOR_MANAGE)
+async def enable(context: ConsoleContext) -> Response:
+    """Enable an operator."""
+    async with context.work() as work:
+        await operators.enable(work, context.path["name"])
+    return context.to(_LIST, f"{context.path['name']} is enabled.")
+
+
+@routes.post("/operators/{name}/delete", Permission.OPERATOR_MANAGE)
+async def delete(context: ConsoleContext) -> Response:
+    """Remove somebody."""
+    async with context.work() as work:
+        await operators.delete(work, context.path["name"])
+    return context.to(_LIST, f"{context.path['name']} is deleted. Their audit entries are kept.")
+
+
+@routes.get("/account", Permission.ACCOUNT)
+async def show_account(context: ConsoleContext) -> Response:
+    """Show what one may do with one's own account."""
+    return context.page("people/account.html", error="")
+
+
+@routes.post("/account/password", Permission.ACCOUNT)
+async def change_own_password(context: ConsoleContext) -> Response:
+    """Change one's own password, which takes the present one."""
+    form = context.form
+    try:
+        await _check_password(context, str(form.get("present", "")))
+        async with context.work() as work:
+            await operators.set_password(
+                work, context.operator.name, str(form.get("password", "")), keep=context.session
+            )
+    except AdminError as error:
+        return context.page("people/account.html", 400, error=str(error))
+    return context.to(f"{BASE}/account", "Password changed. You are signed out of all other sessions.")
+
+
+async def _check_password(context: ConsoleContext, password: str) -> None:
+    """Raise InvalidState where it is not the visitor's password; who only found an open browser may guess slowly."""
+    who = context.operator.shown_id
+    if not _rate_limiter.take(who, who):
+        raise InvalidState("too many attempts; wait a minute and try again", "too_many_tries")
+    if not await operators.is_password_of(context.operator, password):
+        raise InvalidState("the current password is wrong", "wrong_password")
+    _rate_limiter.forget(who, who)
+
+
+@routes.post("/account/sign-out-everywhere", Permission.ACCOUNT)
+async def sign_out_everywhere(context: ConsoleContext) -> Response:
+    """End all other sessions of one's own."""
+    async with context.work() as work:
+        await operators.sign_out_everywhere(work, context.operator, but=context.session)
+    return context.to(f"{BASE}/account", "You are signed out of all other sessions.")
+
+
+def _role(context: ConsoleContext) -> Role:
+    try:
+        return Role(str(context.form.get("role", "")))
+    except ValueError:
+        raise InvalidState(f"role: choose one of {', '.join(Role)}", "role") from None
+
+
+def _own_session(context: ConsoleContext, name: str) -> str | None:
+    is_own = name.lower() == context.operator.name.lower()
+    return context.session if is_own else None

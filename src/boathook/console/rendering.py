@@ -1,0 +1,287 @@
+"""What all pages share: templates, files that browsers may keep, headers, forms, and how errors are shown."""
+
+import contextlib
+import functools
+import hashlib
+import hmac
+import mimetypes
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined, TemplateSyntaxError
+from jinja2.bccache import Bucket
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from boathook.domain.errors import (
+    AdminError,
+    BoathookError,
+    DatabaseUnavailable,
+    InvalidTransition,
+    NotFound,
+    Overloaded,
+    SendError,
+)
+from boathook.http.origins import is_own_origin
+from boathook.observability.exporters import MetricHistory
+from boathook.observability.log import get_logger
+from boathook.service.authorization import Permission, requires
+from boathook.service.unit_of_work import AppContext
+
+STATIC: Final = "/console/static"
+CSP_REPORT_PATH: Final = "/console/csp-reports"
+_FOLDER: Final = Path(__file__).parent
+_MAX_FORM_BYTES: Final = 1_048_576
+_MAX_FORM_FIELDS: Final = 2_000
+_LOG = get_logger("console")
+
+Headers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleState:
+    """The parts pages stand on; one for a process."""
+
+    app_context: AppContext
+    history: MetricHistory
+
+
+class CsrfError(HTTPException):
+    """A form that did not come from a page of ours, or from one of another session."""
+
+    def __init__(self) -> None:
+        super().__init__(403, "this form belongs to another session; go back, reload the page and try again")
+
+
+class PageRenderer:
+    """Renders pages and answers for their files.
+
+    Args:
+        state: the parts that pages stand on.
+        embedders: origins whose pages may show ours within them.
+        static: where its files are served.
+    """
+
+    def __init__(self, state: ConsoleState, *, embed_origins: tuple[str, ...] = (), static: str = STATIC) -> None:
+        self.state = state
+        self._static = static
+        self._files, self._templates = _read_files(), _templates()
+        self._headers = _security_headers(embed_origins)
+
+    def warm(self) -> None:
+        """Compile every template beforehand; it may run in a thread."""
+        for name in self._templates.list_templates():
+            try:
+                self._templates.get_template(name)
+            except TemplateSyntaxError as error:
+                _LOG.error("template_unusable", template=name, line=error.lineno, error=error.message)
+
+    def render(self, template: str, **values: Any) -> str:
+        """Return a page's text."""
+        return self._templates.get_template(template).render(now=datetime.now(UTC), static=self._static_url, **values)
+
+    def show(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        return self.with_security_headers(HTMLResponse(self.render(template, **values), status))
+
+    def with_security_headers(self, response: Response) -> Response:
+        """Return a response with the headers that keep pages from doing harm, and out of caches."""
+        for name, value in self._headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def complete_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return an answer's headers as ASGI has them; one that is not guarded yet gets what it lacks."""
+        given = list(headers)
+        if any(name == b"content-security-policy" for name, _ in given):
+            return given
+        names = {name for name, _ in given}
+        lacking = ((name.encode(), value.encode()) for name, value in self._headers.items())
+        return [*given, *(one for one in lacking if one[0] not in names)]
+
+    def show_error(
+        self, error: Exception, *, back: str = "/console", template: str = "error.html", **values: Any
+    ) -> Response:
+        """Return the page for an error, which says what to do."""
+        status, title, text = _describe_error(error)
+        response = self.show(template, status, title=title, text=text, back=back, **values)
+        if isinstance(error, HTTPException) and error.headers:
+            response.headers.update(error.headers)
+        return response
+
+    @requires(Permission.PUBLIC)
+    async def serve_file(self, request: Request) -> Response:
+        """Answer a request for a file; one that names its content's hash may be kept for ever."""
+        file = self._files.get(request.path_params["path"])
+        if file is None:
+            return Response(status_code=404)
+        is_named = request.query_params.get("v") == file.version
+        kept = "public, max-age=31536000, immutable" if is_named else "no-cache"
+        headers = {"cache-control": kept, "etag": f'"{file.version}"', "x-content-type-options": "nosniff"}
+        if request.headers.get("if-none-match") == headers["etag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.kind, headers=headers)
+
+    def _static_url(self, name: str) -> str:
+        return f"{self._static}/{name}?v={self._files[name].version}"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that browsers may keep."""
+
+    content: bytes
+    kind: str
+    version: str
+
+    @classmethod
+    def read(cls, path: Path) -> "_File":
+        content = path.read_bytes()
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        return cls(content, kind, hashlib.sha256(content).hexdigest()[:16])
+
+
+@functools.cache
+def _read_files() -> Mapping[str, _File]:
+    folder = _FOLDER / "static"
+    return {path.relative_to(folder).as_posix(): _File.read(path) for path in folder.rglob("*") if path.is_file()}
+
+
+class _BytecodeCache(FileSystemBytecodeCache):
+    """Keeps compiled templates beside them, as Python does with modules, where that folder can be written."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with contextlib.suppress(OSError):
+            Path(self.directory).mkdir(exist_ok=True)
+            super().dump_bytecode(bucket)
+
+
+@functools.cache
+def _templates() -> Environment:
+    """Return the templates, which all frames of a process share, as compiling them takes a while."""
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        bytecode_cache=_BytecodeCache(str(_FOLDER / "__pycache__")),
+    )
+    environment.filters |= {"moment": _format_time, "count": _format_number}
+    return environment
+
+
+def _security_headers(embed_origins: tuple[str, ...]) -> Headers:
+    # What strangers have sent is shown on these pages: even if some of it slipped through as markup, nothing would run.
+    ancestors = " ".join(embed_origins) or "'none'"
+    policy = (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; "
+        f"form-action 'self'; base-uri 'none'; frame-ancestors {ancestors}; report-uri {CSP_REPORT_PATH}"
+    )
+    headers = {
+        "content-security-policy": policy,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "same-origin",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+        "cache-control": "no-store",
+    }
+    return headers if embed_origins else headers | {"x-frame-options": "DENY"}
+
+
+async def read_form(request: Request) -> FormData:
+    """Return the fields of a form.
+
+    Raises:
+        HTTPException: it is too large, or no form.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_FORM_BYTES:
+            raise HTTPException(413, f"the form is larger than {_MAX_FORM_BYTES:,} bytes")
+    if body and kind != "application/x-www-form-urlencoded":
+        raise HTTPException(415, "invalid form: the content type must be application/x-www-form-urlencoded")
+    try:
+        fields = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
+        return FormData([(name, value) for name, value in fields])
+    except (UnicodeDecodeError, ValueError):
+        raise HTTPException(400, "invalid form: it must be UTF-8 with at most 2,000 fields") from None
+
+
+def check_origin(request: Request, public_url: str) -> None:
+    """Raise Forged unless the browser says that the request comes from a page of ours.
+
+    Browsers send `Origin` with each POST, and `Sec-Fetch-Site` beside it; one that sends neither is not one that knows
+    cookies' SameSite either.
+    """
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
+    if site is not None and site not in {"same-origin", "none"}:
+        raise CsrfError
+    if origin is None:
+        if site is None:
+            raise CsrfError
+        return
+    if not is_own_origin(origin, request.headers.get("host", ""), public_url):
+        raise CsrfError
+
+
+def csrf_token(session: str) -> str:
+    """Return the token that goes with a session and must be in each of its forms."""
+    return hmac.digest(session.encode(), b"boathook form", "sha256").hex()
+
+
+def check_csrf_token(session: str, given: str) -> None:
+    """Raise Forged unless a form holds the token of its session."""
+    if not hmac.compare_digest(csrf_token(session).encode(), given.encode()):
+        raise CsrfError
+
+
+def _describe_error(error: Exception) -> tuple[int, str, str]:
+    """Return status, title and text of the page for an error."""
+    match error:
+        case HTTPException():
+            return error.status_code, _TITLES.get(error.status_code, "Request failed"), str(error.detail)
+        case NotFound():
+            return 404, "Not found", str(error)
+        case DatabaseUnavailable() | Overloaded():
+            text = f"{error}. Gateways with a spool still accept events. This page works again when PostgreSQL is back."
+            return 503, "PostgreSQL is unavailable", text
+        case InvalidTransition():
+            return 409, "Not possible now", str(error)
+        case AdminError() | SendError() | BoathookError():
+            return 400, "Invalid request", str(error)
+        case _:
+            _LOG.error("page_failed", exc_info=error)
+            return (
+                500,
+                "Internal error",
+                "See boathook's log for details. Nothing was changed.",
+            )
+
+
+_TITLES: Final = {
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    413: "Request too large",
+    429: "Too many attempts",
+}
+
+
+def _format_time(value: datetime) -> str:
+    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _format_number(value: float) -> str:
+    # A thin space that does not break.
+    return f"{value:,}".replace(",", "\u202f")

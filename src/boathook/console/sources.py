@@ -1,0 +1,213 @@
+"""Sources: what comes in where, how its sender is set up, whether it works, and the secrets that prove it."""
+
+from datetime import timedelta
+from typing import Final
+
+from starlette.responses import Response
+
+from boathook.console.routes import BASE, ConsoleContext, Routes
+from boathook.domain.errors import ConfigError, InvalidValue
+from boathook.service import handshake_secrets, sources
+from boathook.service import source_secrets as actions
+from boathook.service.authorization import Permission
+from boathook.service.operations import AuditContext
+from boathook.service.source_secrets import MAX_GRACE
+from boathook.service.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
+from boathook.service.sources import Traffic, base_url_of, example_config_of, read_traffic, setup_steps_of
+
+routes = Routes()
+_GRACE_PERIODS: Final = (
+    ("", "never expire"),
+    ("1", "expire in an hour"),
+    ("24", "expire in a day"),
+    ("168", "expire in a week"),
+    ("0", "expire now"),
+)
+_PROPAGATION_TIME: Final = "five seconds"
+
+
+@routes.get("/sources", Permission.SOURCE_VIEW)
+async def list_sources(context: ConsoleContext) -> Response:
+    """Show every source with what came in lately."""
+    views = await sources.list_all(context.app_context)
+    async with context.work() as work:
+        latest = await sources.read_latest(work, [view.name for view in views])
+    return context.page(
+        "sources/list.html",
+        views=views,
+        traffic=read_traffic(context.state.history),
+        nothing=Traffic(),
+        events=latest.events,
+        refusals=latest.rejections,
+        looked_at=sources.MAX_SCANNED,
+    )
+
+
+@routes.get("/sources-senders", Permission.SOURCE_VIEW)
+async def list_providers(context: ConsoleContext) -> Response:
+    """Show the senders that boathook knows."""
+    return context.page("sources/providers.html", recipes=sources.list_providers())
+
+
+@routes.get("/sources-senders/{provider}", Permission.SOURCE_VIEW)
+async def show_provider(context: ConsoleContext) -> Response:
+    """Show how a source of one provider would be set up."""
+    recipe = sources.get_provider(context.path["provider"])
+    base = base_url_of(context.app_context.settings)
+    url = f"{base or _request_base_url(context)}/in/{recipe.name}"
+    return context.page(
+        "sources/provider.html",
+        recipe=recipe,
+        example=example_config_of(recipe),
+        url=url,
+        is_guessed=not base,
+        steps=setup_steps_of(recipe, url),
+    )
+
+
+@routes.get("/sources/{name}", Permission.SOURCE_VIEW)
+async def show_source(context: ConsoleContext) -> Response:
+    """Show one source."""
+    return await _show(context)
+
+
+async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
+    settings, name = context.app_context.settings, context.path["name"]
+    view = await sources.get(context.app_context, name)
+    async with context.work() as work:
+        lines = await actions.list_secrets(work, name)
+        latest = await sources.read_latest(work, [name])
+    base = base_url_of(settings, name)
+    url = f"{base or _request_base_url(context)}{view.paths[0]}"
+    return context.page(
+        "sources/show.html",
+        status,
+        view=view,
+        url=url,
+        is_guessed=not base,
+        steps=[] if view.recipe is None else setup_steps_of(view.recipe, url),
+        lines=lines,
+        graces=_GRACE_PERIODS,
+        is_told=view.captures_secret,
+        takes_secrets=view.takes_secrets,
+        is_key=view.has_public_keys,
+        traffic=read_traffic(context.state.history).get(name, Traffic()),
+        event=latest.events.get(name),
+        refusals=latest.rejections[name],
+        looked_at=sources.MAX_SCANNED,
+        mark=TEST_USER_AGENT,
+        error=error,
+    )
+
+
+def _request_base_url(context: ConsoleContext) -> str:
+    return f"{context.request.url.scheme}://{context.request.url.netloc}"
+
+
+@routes.post("/sources/{name}/test", Permission.SOURCE_TEST)
+async def test(context: ConsoleContext) -> Response:
+    """Send a sample through the gateway, as the sender would, and tell what became of it."""
+    settings, name = context.app_context.settings, context.path["name"]
+    view = await sources.get(context.app_context, name)
+    added = await sources.read_added_secrets(context.app_context)
+    trouble, steps = "", list[SourceTestStep]()
+    try:
+        # One by one, so that those before a fault are shown.
+        async for step in run_source_test(settings, name, at=_gateway_address(context), added=added):
+            steps.append(step)
+    except ConfigError as error:
+        trouble = f"Invalid settings: {error}"
+    except ConnectionError as error:
+        trouble = f"The gateway did not respond: {error}"
+    is_ok = not trouble and all(step.ok for step in steps)
+    return context.page(
+        "sources/tested.html", view=view, steps=steps, trouble=trouble, is_ok=is_ok, mark=TEST_USER_AGENT
+    )
+
+
+def _gateway_address(context: ConsoleContext) -> tuple[str, int] | None:
+    """Return where this very gateway was reached, as it may listen on a port that the system has chosen."""
+    server = context.request.scope.get("server")
+    return None if server is None or not server[1] else (server[0], server[1])
+
+
+@routes.post("/sources/{name}/secrets", Permission.SOURCE_SECRET_MANAGE)
+async def add_secret(context: ConsoleContext) -> Response:
+    """Let another secret prove a source's requests."""
+    name, form = context.path["name"], context.form
+    text = None if form.get("make") else str(form.get("secret", ""))
+    try:
+        async with context.work() as work:
+            made = await actions.add(
+                work,
+                name,
+                text,
+                note_text=str(form.get("note", "")),
+                others_end_after=_hours(str(form.get("others", "")), "others"),
+            )
+    except InvalidValue as error:
+        return await _show(context, 400, error)
+    if text is None:
+        # In this answer alone: no address, no cookie and no cache ever holds it.
+        return context.page("sources/made.html", name=name, made=made)
+    return context.to(_page(name), f"Secret added. Every gateway accepts it within {_PROPAGATION_TIME}.")
+
+
+@routes.post("/sources/{name}/secrets/{id}/end", Permission.SOURCE_SECRET_MANAGE)
+async def end_secret(context: ConsoleContext) -> Response:
+    """Let an added secret end."""
+    name, id = context.path["name"], context.path["id"]
+    async with context.work() as work:
+        ended = await actions.end(work, name, id, _hours(str(context.form.get("after", "0")), "after") or timedelta())
+    return context.to(_page(name), f"Secret {id} expires at {ended.ends_at:%Y-%m-%d %H:%M:%S} UTC.")
+
+
+@routes.post("/sources/{name}/secrets/{id}/keep", Permission.SOURCE_SECRET_MANAGE)
+async def keep_secret(context: ConsoleContext) -> Response:
+    """Take back that an added secret ends."""
+    name, id = context.path["name"], context.path["id"]
+    async with context.work() as work:
+        await actions.end(work, name, id, None)
+    return context.to(_page(name), f"Secret {id} never expires.")
+
+
+@routes.post("/sources/{name}/secrets/{id}/remove", Permission.SOURCE_SECRET_MANAGE)
+async def remove_secret(context: ConsoleContext) -> Response:
+    """Delete an added secret."""
+    name, id = context.path["name"], context.path["id"]
+    async with context.work() as work:
+        await actions.remove(work, name, id)
+    return context.to(_page(name), f"Secret {id} removed. Every gateway stops accepting it within {_PROPAGATION_TIME}.")
+
+
+@routes.post("/sources/{name}/told", Permission.SOURCE_SECRET_MANAGE)
+async def show_handshake_secret(context: ConsoleContext) -> Response:
+    """Show the secret that a sender has told, in this answer alone; from now on it counts."""
+    name = context.path["name"]
+    secret = await handshake_secrets.show_secret(
+        context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
+    )
+    return context.page("sources/told.html", name=name, secret=secret)
+
+
+@routes.post("/sources/{name}/told/forget", Permission.SOURCE_SECRET_MANAGE)
+async def forget_handshake_secret(context: ConsoleContext) -> Response:
+    """Forget the secret that a sender has told, so that it can tell another."""
+    name = context.path["name"]
+    await handshake_secrets.forget_secret(
+        context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
+    )
+    return context.to(_page(name), "Secret deleted. The next secret from the sender is stored.")
+
+
+def _hours(text: str, field: str) -> timedelta | None:
+    if not text.strip():
+        return None
+    try:
+        return min(timedelta(hours=float(text)), MAX_GRACE + timedelta(hours=1))
+    except (ValueError, OverflowError):
+        raise InvalidValue("enter a number of hours", field) from None
+
+
+def _page(name: str) -> str:
+    return f"{BASE}/sources/{name}"

@@ -1,0 +1,94 @@
+"""Keys of the API: who may ask for what. Only hashes of the tokens are kept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from boathook.db.database import Connection, Record
+from boathook.db.statements import load
+from boathook.domain import ids
+
+SQL = load(__file__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """What is known of a token."""
+
+    id: UUID
+    organization: str
+    application_id: UUID | None
+    """The one application it is for; None is for the whole organization."""
+    name: str = ""
+    is_portal: bool = False
+    """Whether it was handed to a visitor of the portal."""
+    session_id: str | None = None
+    capabilities: tuple[str, ...] | None = None
+    """What a visitor may do; None is everything."""
+    feature_flags: tuple[str, ...] | None = None
+    created_at: datetime | None = None
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people see it."""
+        return ids.show(ids.API_KEY, self.id)
+
+
+async def insert(connection: Connection, key: ApiKey, token_sha256: bytes, lifetime: timedelta | None) -> ApiKey:
+    """Store a key by the hash of its token."""
+    row = await connection.fetchrow(
+        SQL["insert_key"],
+        key.id,
+        token_sha256,
+        key.organization,
+        key.application_id,
+        key.name,
+        key.is_portal,
+        key.session_id,
+        key.capabilities,
+        key.feature_flags,
+        lifetime,
+    )
+    assert row is not None
+    return _key(row)
+
+
+async def find(connection: Connection, token_sha256: bytes) -> ApiKey | None:
+    """Return the key of a token, if it is valid."""
+    row = await connection.fetchrow(SQL["find_key"], token_sha256)
+    return None if row is None else _key(row)
+
+
+async def list_all(connection: Connection, organization: str | None, *, with_portal: bool) -> list[ApiKey]:
+    """Return the keys, the youngest first."""
+    return [_key(row) for row in await connection.fetch(SQL["list_keys"], organization, with_portal)]
+
+
+async def list_portal(connection: Connection, organization: str, *, limit: int) -> list[ApiKey]:
+    """Return the latest valid keys of visitors of an organization's portals."""
+    return [_key(row) for row in await connection.fetch(SQL["list_portal"], organization, limit)]
+
+
+async def revoke(connection: Connection, id: UUID) -> bool:
+    """End a key; returns False where there is none that is valid."""
+    return await connection.fetchval(SQL["revoke_key"], id) is not None
+
+
+async def expire(
+    connection: Connection, application_id: UUID, sessions: Sequence[str] | None, after: timedelta
+) -> None:
+    """Let the keys of an application, or of some of its sessions, end after a while."""
+    await connection.execute(SQL["expire_keys"], application_id, sessions, after)
+
+
+def _key(row: Record) -> ApiKey:
+    names = ("id", "organization", "application_id", "name", "is_portal", "session_id", "created_at", "expires_at")
+    return ApiKey(
+        **{name: row[name] for name in names},
+        revoked_at=row["revoked_at"],
+        capabilities=None if row["capabilities"] is None else tuple(row["capabilities"]),
+        feature_flags=None if row["feature_flags"] is None else tuple(row["feature_flags"]),
+    )

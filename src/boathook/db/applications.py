@@ -1,0 +1,157 @@
+"""Applications: those who are sent to, each of one organization and with endpoints of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.db.database import Connection, Record, translate_unique_violation
+from boathook.db.statements import load, with_direction
+from boathook.domain import ids
+from boathook.domain.endpoints import parse_reference
+
+SQL = load(__file__)
+_UID_TAKEN: Final = "another application has this uid"
+MIN_ID: Final = UUID(int=0)
+MAX_ID: Final = UUID(int=(1 << 128) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """One who is sent to."""
+
+    id: UUID
+    organization: str
+    uid: str | None
+    """The organization's own word for it, unique there."""
+    name: str
+    throttle_rate: int | None
+    """Most messages a second to each endpoint that has no rate of its own."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    is_operational: bool = False
+    """Whether it is the one that an organization's operational events go to; only its own routes show it."""
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people see it."""
+        return ids.show(ids.APPLICATION, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """A stretch of a list: at most *limit* rows from *place* on, exclusively, up or down."""
+
+    place: UUID | None
+    is_ascending: bool
+    limit: int
+
+    @property
+    def bound(self) -> UUID:
+        """The place, or the end that the stretch starts from."""
+        return self.place or (MIN_ID if self.is_ascending else MAX_ID)
+
+
+async def insert(
+    connection: Connection,
+    id: UUID,
+    organization: str,
+    *,
+    uid: str | None,
+    name: str,
+    throttle_rate: int | None,
+    metadata: Mapping[str, str],
+) -> Application:
+    """Store an application. Raises Taken where the uid is in use."""
+    with translate_unique_violation(_UID_TAKEN):
+        row = await connection.fetchrow(
+            SQL["insert_application"], id, organization, uid, name, throttle_rate, _dump(metadata)
+        )
+    return _application(row)
+
+
+async def find(connection: Connection, organization: str, reference: str) -> Application | None:
+    """Return an organization's application by id or uid."""
+    return await _find("find_application", connection, organization, reference)
+
+
+async def lock(connection: Connection, organization: str, reference: str) -> Application | None:
+    """Return an organization's application by id or uid, for a change of it in this transaction."""
+    return await _find("lock_application", connection, organization, reference)
+
+
+async def _find(statement: str, connection: Connection, organization: str, reference: str) -> Application | None:
+    names = parse_reference(ids.APPLICATION, reference)
+    row = await connection.fetchrow(SQL[statement], organization, *names) if names else None
+    return None if row is None else _application(row)
+
+
+async def save(connection: Connection, application: Application) -> Application:
+    """Store an application's changed fields. Raises Taken where the uid is in use."""
+    with translate_unique_violation(_UID_TAKEN):
+        row = await connection.fetchrow(
+            SQL["save_application"],
+            application.organization,
+            application.id,
+            application.uid,
+            application.name,
+            application.throttle_rate,
+            _dump(application.metadata),
+        )
+    return _application(row)
+
+
+async def list_page(
+    connection: Connection,
+    organization: str,
+    window: PageRequest,
+    *,
+    only_with_endpoints: bool = False,
+    only_all_enabled: bool = False,
+) -> list[Application]:
+    """Return a stretch of an organization's applications, in the order of the window.
+
+    Args:
+        only_with_endpoints: leave out those without endpoints.
+        only_all_enabled: leave out those that have a disabled endpoint.
+    """
+    sql = with_direction(SQL["list_applications"], is_ascending=window.is_ascending)
+    rows = await connection.fetch(sql, organization, window.bound, window.limit, only_with_endpoints, only_all_enabled)
+    return [_application(row) for row in rows]
+
+
+async def delete(connection: Connection, application: Application) -> None:
+    """Mark an application and its endpoints as deleted; their uids may be used again."""
+    await connection.execute(SQL["delete_application"], application.organization, application.id)
+
+
+async def find_operational(connection: Connection, organization: str) -> Application | None:
+    """Return the application that an organization's operational events go to, if it was ever needed."""
+    row = await connection.fetchrow(SQL["find_operational_application"], organization)
+    return None if row is None else _application(row)
+
+
+async def ensure_operational(connection: Connection, id: UUID, organization: str) -> Application:
+    """Return the application that an organization's operational events go to, made under this id if there is none."""
+    await connection.execute(SQL["insert_operational_application"], id, organization)
+    return _application(await connection.fetchrow(SQL["find_operational_application"], organization))
+
+
+async def bump_routes_version(connection: Connection, application_id: UUID) -> None:
+    """Let all who publish for the application read its endpoints again."""
+    await connection.execute(SQL["raise_routes_version"], application_id)
+
+
+def _application(row: Record | None) -> Application:
+    assert row is not None
+    metadata: dict[str, Any] = msgspec.json.decode(row["metadata"])
+    names = ("id", "organization", "uid", "name", "throttle_rate", "is_operational", "created_at", "updated_at")
+    return Application(**{name: row[name] for name in names}, metadata=metadata)
+
+
+def _dump(value: Mapping[str, str]) -> str:
+    return msgspec.json.encode(value).decode()

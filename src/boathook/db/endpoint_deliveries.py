@@ -1,0 +1,462 @@
+"""The life of a delivery to an endpoint: found due, claimed, settled; and what endpoints are like and how they do.
+
+It differs from a handler's in that nobody's transaction carries its end: answers of receivers are written many at a
+time, successes and failures alike. What limits an endpoint over all senders stands in its health: its place in its
+rate, its failures in a row, and the pause they have earned it.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from boathook.db.database import Connection, Database, Record
+from boathook.db.deliveries import CLAIM_ROUNDS, ClaimLimit, claim_transaction
+from boathook.db.endpoints import DisabledEndpoint, disable, reset_failures
+from boathook.db.messages import uid_of
+from boathook.db.ordering import unblock
+from boathook.db.secret_box import SecretBox
+from boathook.db.statements import load
+from boathook.domain import ids
+from boathook.domain.endpoints import recipient_of
+from boathook.domain.errors import SecretUnreadable
+from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryPolicy
+
+SQL = load(__file__)
+
+SUPERSEDED: Final = "delivery.overtake"
+"""The audit's action of a planned delivery that a resend by hand has made needless."""
+_MIN_RECIPIENT: Final = recipient_of(f"{ids.ENDPOINT}_")
+_MAX_RECIPIENT: Final = recipient_of(f"{ids.ENDPOINT}_{'z' * 27}")
+_POLICY: Final = msgspec.json.Decoder(RetryPolicy)
+_TEXTS: Final = msgspec.json.Decoder(dict[str, str])
+
+
+class ClaimedSend(msgspec.Struct, frozen=True):
+    """A sender's right to try one delivery, with what is to be sent; the columns of `claim_sends`, in order."""
+
+    event_id: UUID
+    ordinal: int
+    fence: int
+    attempt: int
+    """Number of this attempt since the delivery was accepted or replayed, 1 for the first."""
+    owed_since: datetime
+    is_manual: bool
+    """Whether a person asked for it: it gets one attempt."""
+    due_at: datetime
+    is_ordered: bool
+    endpoint_id: UUID
+    revision: int
+    """Of the endpoint, when this was claimed."""
+    is_unhealthy: bool
+    """Whether the endpoint's health says anything but that it is well."""
+    is_probe: bool
+    content_type: str | None
+    body: bytes | None
+    """None when the message's content was removed."""
+    accepted_at: datetime | None
+    claimed_at: datetime
+    """The journal's clock at the claim."""
+    traceparent: str | None = None
+    """Of the publisher's trace, where that was asked for and there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueEndpoint:
+    """An endpoint that is owed something now."""
+
+    recipient: str
+    due_at: datetime
+    id: UUID
+    revision: int
+    is_disabled_or_deleted: bool
+    """Whether it is disabled or deleted."""
+    rate: int | None
+    """Requests a second it may get over all senders."""
+    concurrency: int | None
+    """Requests under way over all senders."""
+    open_until: datetime | None
+    """When its breaker, which is open, lets a probe through."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueEndpointPage:
+    """A part of the endpoints that have pending work."""
+
+    due: Sequence[DueEndpoint]
+    next_due_at: datetime | None
+    """When the first of the others falls due."""
+    after: str
+    """Where the next part begins; empty when this was the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointClaimLimit(ClaimLimit):
+    """How much of one endpoint's due work a sender would take."""
+
+    endpoint_id: UUID
+    is_probe: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointConfig:
+    """Where an endpoint is and how its messages are signed."""
+
+    revision: int
+    url: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """The current one first, then those that sign along."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    auth: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    timeout_s: float | None = None
+    policy: RetryPolicy | None = None
+    good_until: datetime | None = None
+    """When the first of the old secrets ceases to sign along."""
+    fault: str = ""
+    """Why nothing can be sent there: a secret that cannot be decrypted."""
+
+
+class FinishedSend(msgspec.Struct, frozen=True):
+    """An attempt over HTTP that has ended, and the move the policy decided."""
+
+    send: ClaimedSend
+    move: Complete | RetryAt | DeadLetter
+    attempt_id: UUID
+    url: str
+    status: int
+    duration_ms: int
+    request_headers: str | None
+    """A JSON array of [name, value]."""
+    response: bytes | None
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureSummary:
+    """What a batch of answers says of an endpoint's health, where the latest of them was a failure."""
+
+    endpoint_id: UUID
+    failed: int
+    """Failures since the latest success of the batch."""
+    is_after_success: bool
+    is_endpoint_fault: bool
+    """Whether they are the endpoint's own fault."""
+    is_probe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HealthUpdate:
+    """Where an endpoint stands after failures."""
+
+    open_until: datetime | None
+    pauses: int
+    should_disable: bool
+    """Whether it has done nothing but fail for so long that it is to be disabled."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationalSubscriber:
+    """An endpoint whose organization listens to how its sending goes."""
+
+    endpoint_id: UUID
+    application_id: UUID
+    application_uid: str | None
+    organization: str
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerRules:
+    """When endpoints are left alone, and when for good; lengths in seconds."""
+
+    opens_after: int
+    """Failures in a row; 0: never."""
+    pause_s: float
+    longest_s: float
+    disable_after_s: float
+    """0: never."""
+
+
+SettleHook = Callable[[Connection, Sequence[FinishedSend]], Awaitable[None]]
+"""What is to happen in the transaction that settles; it is told the attempts whose fence held."""
+
+
+class EndpointDeliveryStore:
+    """The journal's queue of deliveries to endpoints."""
+
+    def __init__(self, database: Database, *, worker: str, is_traced: bool = False) -> None:
+        """Claim for one sender; *is_traced*: with the publishers' traces."""
+        self._database = database
+        self._worker = worker
+        self._is_traced = is_traced
+
+    async def find_due(self, after: str, most: int) -> DueEndpointPage:
+        """Look at the next endpoints with pending work behind *after*, at most so many."""
+        rows = await self._database.fetch(SQL["list_due"], after or _MIN_RECIPIENT, _MAX_RECIPIENT, most)
+        later = [row["due_at"] for row in rows if not row["is_due"]]
+        due = [_to_due_endpoint(row) for row in rows if row["id"] is not None]
+        return DueEndpointPage(due, min(later, default=None), rows[-1]["recipient"] if len(rows) == most else "")
+
+    async def claim(self, wants: Sequence[EndpointClaimLimit], *, lease_s: float) -> list[ClaimedSend]:
+        """Lease due deliveries, at most so many as each of *wants* says, the longest due first."""
+        for _ in range(CLAIM_ROUNDS):
+            try:
+                async with claim_transaction(self._database, wants) as (connection, allowed):
+                    return await self._claim(connection, allowed, lease_s)
+            except asyncpg.UniqueViolationError:
+                # Another sender leased the same order key in the same moment; the next look sees its lease.
+                continue
+        return []
+
+    async def _claim(
+        self, connection: Connection, wants: Sequence[EndpointClaimLimit], lease_s: float
+    ) -> list[ClaimedSend]:
+        rows = await connection.fetch(
+            SQL["claim_sends"],
+            [want.recipient for want in wants],
+            _array([want.endpoint_id for want in wants]),
+            _array([want.slots for want in wants]),
+            _array([want.since for want in wants]),
+            _array([want.most for want in wants]),
+            _array([want.is_probe for want in wants]),
+            self._worker,
+            timedelta(seconds=lease_s),
+            self._is_traced,
+        )
+        return [ClaimedSend(*row) for row in rows]
+
+    async def settle(self, ended: Sequence[FinishedSend], *, after: SettleHook | None = None) -> list[bool]:
+        """Record attempts and move their deliveries, in one transaction; says of each whether its fence still held.
+
+        A resend by hand that succeeded ends what was still planned of its message for its endpoint.
+        """
+        if after is None and not any(one.send.is_ordered or one.send.is_manual for one in ended):
+            rows = await self._database.fetch(SQL["settle_sends"], *_columns(ended), self._worker)
+            return _held(rows, len(ended))
+        async with self._database.transaction() as connection:
+            rows = await connection.fetch(SQL["settle_sends"], *_columns(ended), self._worker)
+            await self._supersede_planned(connection, [(ended[row["position"] - 1], row["recipient"]) for row in rows])
+            await unblock(connection, [(row["recipient"], row["freed_key"]) for row in rows])
+            held = _held(rows, len(ended))
+            if after is not None:
+                await after(connection, [one for one, is_held in zip(ended, held, strict=True) if is_held])
+        return held
+
+    async def _supersede_planned(self, connection: Connection, settled: Sequence[tuple[FinishedSend, str]]) -> None:
+        by_hand = [
+            (one.send.event_id, recipient)
+            for one, recipient in settled
+            if one.send.is_manual and isinstance(one.move, Complete)
+        ]
+        if not by_hand:
+            return
+        events, recipients = zip(*by_hand, strict=True)
+        note = "a resend by hand succeeded"
+        rows = await connection.fetch(SQL["end_overtaken"], events, recipients, note)
+        subjects = [ids.show_delivery(row["event_id"], row["ordinal"]) for row in rows]
+        if subjects:
+            await connection.execute(SQL["record_overtaken"], self._worker, SUPERSEDED, subjects, note)
+        await unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
+
+    async def load(self, endpoints: Sequence[UUID], secret_box: SecretBox) -> dict[UUID, EndpointConfig]:
+        """Return where these endpoints are, with their secrets opened; those that are gone are left out."""
+        rows = await self._database.fetch(SQL["read_addresses"], endpoints)
+        return {row["id"]: _to_endpoint_config(row, secret_box) for row in rows}
+
+    async def take_tokens(self, wanted: Sequence[tuple[UUID, int, int]]) -> dict[UUID, tuple[int, float]]:
+        """Take up to so many requests out of endpoints' rates, given as (endpoint, number, rate in requests a second).
+
+        Returns how many may be made at once, and the seconds until there may be more.
+        """
+        columns = [list(column) for column in zip(*wanted, strict=True)]
+        await self._database.execute(SQL["ensure_health"], columns[0])
+        rows = await self._database.fetch(SQL["take_tokens"], *columns)
+        return {row["endpoint_id"]: (row["taken"], row["next_s"]) for row in rows}
+
+    async def return_tokens(self, unused: Sequence[tuple[UUID, int, int]]) -> None:
+        """Give back what `take_tokens` gave and no request was made for."""
+        columns = [list(column) for column in zip(*unused, strict=True)]
+        await self._database.execute(SQL["return_tokens"], *columns)
+
+    async def take_probes(self, endpoints: Sequence[UUID], *, hold_s: float) -> dict[UUID, datetime]:
+        """Take the one probe of each of these endpoints whose pause is over; it returns to all after *hold_s*.
+
+        Returns until when it is held, for those it could take.
+        """
+        rows = await self._database.fetch(SQL["take_probes"], endpoints, timedelta(seconds=hold_s))
+        return {row["endpoint_id"]: row["open_until"] for row in rows}
+
+    async def release_probes(self, held: Mapping[UUID, datetime], *, after_s: float) -> None:
+        """Give back probes that were not made; the next may be taken in *after_s* seconds."""
+        await self._database.execute(SQL["release_probes"], list(held), list(held.values()), timedelta(seconds=after_s))
+
+    async def mark_healthy(self, endpoints: Sequence[UUID]) -> None:
+        """Forget the failures of endpoints that have taken a message."""
+        await self._database.execute(SQL["heal_endpoints"], endpoints)
+
+    async def update_health(
+        self, failures: Sequence[FailureSummary], rules: BreakerRules, jitter: Callable[[], float]
+    ) -> dict[UUID, HealthUpdate]:
+        """Count failures in a row, open breakers and prolong their pauses; *luck* in [0, 1) places their jitter."""
+        endpoints = [one.endpoint_id for one in failures]
+        async with self._database.transaction() as connection:
+            await connection.execute(SQL["ensure_health"], endpoints)
+            rows = await connection.fetch(
+                SQL["judge_failures"],
+                endpoints,
+                [one.failed for one in failures],
+                [one.is_after_success for one in failures],
+                [one.is_endpoint_fault for one in failures],
+                [one.is_probe for one in failures],
+                [jitter() for _ in failures],
+                rules.opens_after,
+                rules.pause_s,
+                rules.longest_s,
+                timedelta(seconds=rules.disable_after_s),
+            )
+        return {row["endpoint_id"]: HealthUpdate(row["open_until"], row["pauses"], row["is_hopeless"]) for row in rows}
+
+    async def disable(
+        self,
+        endpoint_id: UUID,
+        because: str,
+        *,
+        revision: int,
+        then: Callable[[Connection, DisabledEndpoint, datetime], Awaitable[None]],
+    ) -> bool:
+        """Disable an endpoint unless it was changed since *revision*, and forget its failures.
+
+        Args:
+            because: ``gone`` or ``failing``.
+            then: runs in the same transaction, and is told since when it failed.
+        """
+        async with self._database.transaction() as connection:
+            since = await connection.fetchval(SQL["lock_failing"], endpoint_id, revision)
+            if since is None:
+                return False
+            disabled = await disable(connection, endpoint_id, because, datetime.now(UTC))
+            if disabled is None:
+                return False
+            await reset_failures(connection, endpoint_id)
+            await then(connection, disabled, since)
+            return True
+
+
+async def find_operational_subscribers(
+    connection: Connection, endpoints: Sequence[UUID]
+) -> dict[UUID, OperationalSubscriber]:
+    """Return those of the endpoints whose organization has asked to be told how its sending goes."""
+    rows = await connection.fetch(SQL["describe_endpoints"], endpoints)
+    return {row["id"]: OperationalSubscriber(*row) for row in rows}
+
+
+async def find_message_uids(connection: Connection, events: Sequence[UUID]) -> dict[UUID, str | None]:
+    """Return the ids that publishers gave to their messages; None where one was given none."""
+    rows = await connection.fetch(SQL["name_messages"], events)
+    return {row["id"]: uid_of(row["id"], row["dedup_key"]) for row in rows}
+
+
+async def dead_letter_undeliverable(database: Database, *, max_age_s: float, most: int = 1_000) -> int:
+    """Bury the next deliveries nobody will send: those of deleted endpoints, and expired ones of disabled endpoints.
+
+    Args:
+        max_age_s: past which nothing is sent to endpoints that say nothing else.
+    """
+    rows = await database.fetch(SQL["list_barred"], _MIN_RECIPIENT, _MAX_RECIPIENT, max_age_s)
+    gone = [row["recipient"] for row in rows if row["is_deleted"]]
+    disabled = [row for row in rows if not row["is_deleted"]]
+    buried: int = await database.fetchval(
+        SQL["bury_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", most
+    )
+    buried += await database.fetchval(
+        SQL["bury_pending"],
+        [row["recipient"] for row in disabled],
+        [row["max_age_s"] for row in disabled],
+        "EXPIRED",
+        "its endpoint was disabled until its time was up",
+        most,
+    )
+    return buried
+
+
+async def delete_expired(database: Database, *, most: int = 10_000) -> None:
+    """Forget secrets that sign no longer, answers kept for repeated requests, and ended keys of the portal."""
+    await database.execute(SQL["delete_expired_secrets"])
+    await database.execute(SQL["delete_expired_answers"], most)
+    await database.execute(SQL["delete_expired_keys"])
+
+
+def _to_due_endpoint(row: Record) -> DueEndpoint:
+    return DueEndpoint(
+        row["recipient"],
+        row["due_at"],
+        row["id"],
+        row["revision"],
+        row["is_disabled"] or row["is_deleted"],
+        row["rate"],
+        row["concurrency"],
+        row["open_until"],
+    )
+
+
+def _to_endpoint_config(row: Record, secret_box: SecretBox) -> EndpointConfig:
+    name = ids.show(ids.ENDPOINT, row["id"])
+    policy = None if row["retry"] is None else _POLICY.decode(row["retry"])
+    try:
+        return EndpointConfig(
+            revision=row["revision"],
+            url=row["url"],
+            secrets=tuple(secret_box.open(sealed, f"endpoint_secret:{name}") for sealed in row["secrets"]),
+            headers=_open(secret_box, row["sealed_headers"], f"endpoint_headers:{name}", _TEXTS.decode),
+            auth=_open(secret_box, row["sealed_auth"], f"endpoint_auth:{name}", msgspec.json.decode),
+            timeout_s=row["timeout_s"],
+            policy=policy,
+            good_until=row["good_until"],
+        )
+    except SecretUnreadable as error:
+        return EndpointConfig(revision=row["revision"], url=row["url"], policy=policy, fault=str(error))
+
+
+def _open(
+    secret_box: SecretBox, sealed: bytes | None, context: str, read: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
+    return {} if sealed is None else read(secret_box.open(sealed, context))
+
+
+def _held(rows: Sequence[Record], number: int) -> list[bool]:
+    positions = {row["position"] for row in rows}
+    return [position in positions for position in range(1, number + 1)]
+
+
+def _columns(ended: Sequence[FinishedSend]) -> list[Any]:
+    moves = [one.move for one in ended]
+    return [
+        _array([one.send.event_id for one in ended]),
+        _array([one.send.ordinal for one in ended]),
+        _array([one.send.fence for one in ended]),
+        _array([_STATES[type(move)] for move in moves]),
+        _array([move.due_at if isinstance(move, RetryAt) else None for move in moves]),
+        ["" if isinstance(move, Complete) else move.code for move in moves],
+        ["" if isinstance(move, Complete) else move.error for move in moves],
+        _array([one.attempt_id for one in ended]),
+        [one.url for one in ended],
+        _array([one.status for one in ended]),
+        _array([one.duration_ms for one in ended]),
+        [one.request_headers for one in ended],
+        [one.response for one in ended],
+        _array([one.started_at for one in ended]),
+    ]
+
+
+def _array(values: Sequence[UUID | datetime | str | int | None]) -> str:
+    """Write values as PostgreSQL reads an array; texts are plain words.
+
+    For lists of anything but text the driver looks at each value several times, which was a fifth of a sender's work.
+    """
+    return "{" + ",".join(["null" if value is None else str(value) for value in values]) + "}"
+
+
+_STATES: Final[Mapping[type, str]] = {Complete: "succeeded", RetryAt: "pending", DeadLetter: "dead"}

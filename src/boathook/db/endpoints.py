@@ -1,0 +1,238 @@
+"""Endpoints: where an application's messages go, how, and signed with what.
+
+Each change raises the endpoint's revision; one that alters which messages it gets raises the application's
+`routes_version` too, in the same transaction, so that neither senders nor publishers work by outdated ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.db.applications import PageRequest, bump_routes_version
+from boathook.db.database import Connection, Record, translate_unique_violation
+from boathook.db.statements import load, with_direction
+from boathook.domain import ids
+from boathook.domain.endpoints import parse_reference, recipient_of
+from boathook.domain.policy import RetryPolicy
+
+SQL = load(__file__)
+_UID_TAKEN: Final = "another endpoint of the application has this uid"
+_ROUTING_FIELDS: Final = ("event_types", "channels", "filter", "order_by", "is_disabled")
+_RETRY = msgspec.json.Decoder(RetryPolicy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where messages of an application go."""
+
+    id: UUID
+    application_id: UUID
+    uid: str | None = None
+    """The application's own word for it, unique there."""
+    url: str
+    description: str = ""
+    event_types: tuple[str, ...] | None = None
+    """Names of event types, or patterns with ``*``; None is all."""
+    channels: tuple[str, ...] | None = None
+    """Only messages that share one of them; None is all."""
+    filter: Mapping[str, Any] | None = None
+    """As in `boathook.domain.filters`."""
+    order_by: str | None = None
+    """A dotted path into the payload; messages with one value there are sent one after another. ``*``: all of them."""
+    throttle_rate: int | None = None
+    """Most messages a second; None is the application's."""
+    concurrency: int | None = None
+    """Most requests at once; None is the configuration's."""
+    retry_name: str | None = None
+    """The preset that `retry` is, if it is one."""
+    retry: RetryPolicy | None = None
+    """None is the configuration's."""
+    timeout_s: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    api_version: int = 1
+    sealed_headers: bytes | None = None
+    sealed_auth: bytes | None = None
+    is_disabled: bool = False
+    disabled_because: str | None = None
+    """``manual``, ``gone`` or ``failing``."""
+    disabled_at: datetime | None = None
+    revision: int = 1
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people see it."""
+        return ids.show(ids.ENDPOINT, self.id)
+
+    @property
+    def recipient(self) -> str:
+        """The recipient of its deliveries."""
+        return recipient_of(self.shown_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisabledEndpoint:
+    """An endpoint that was just disabled, and whose it is."""
+
+    organization: str
+    application_id: UUID
+    application_uid: str | None
+    is_operational: bool
+    """Whether it is one that is told of the organization's sending; nobody is told of its own end."""
+    endpoint_id: UUID
+    endpoint_uid: str | None
+
+
+async def insert(connection: Connection, endpoint: Endpoint) -> Endpoint:
+    """Store an endpoint. Raises Taken where its uid is in use."""
+    with translate_unique_violation(_UID_TAKEN):
+        row = await connection.fetchrow(SQL["insert_endpoint"], *_columns(endpoint))
+    await bump_routes_version(connection, endpoint.application_id)
+    return _endpoint(row)
+
+
+async def measure_routing(connection: Connection, application_id: UUID) -> tuple[int, int]:
+    """Return how many endpoints an application has, and how many bytes of event types, channels and filters."""
+    (row,) = await connection.fetch(SQL["measure_endpoints"], application_id)
+    return row["number"], row["bytes"]
+
+
+async def find(connection: Connection, application_id: UUID, reference: str) -> Endpoint | None:
+    """Return an application's endpoint by id or uid."""
+    return await _find("find_endpoint", connection, application_id, reference)
+
+
+async def lock(connection: Connection, application_id: UUID, reference: str) -> Endpoint | None:
+    """Return an application's endpoint by id or uid, for a change of it in this transaction."""
+    return await _find("lock_endpoint", connection, application_id, reference)
+
+
+async def _find(statement: str, connection: Connection, application_id: UUID, reference: str) -> Endpoint | None:
+    names = parse_reference(ids.ENDPOINT, reference)
+    row = await connection.fetchrow(SQL[statement], application_id, *names) if names else None
+    return None if row is None else _endpoint(row)
+
+
+async def save(connection: Connection, before: Endpoint, after: Endpoint) -> Endpoint:
+    """Store an endpoint's changed fields as its next revision. Raises Taken where the uid is in use."""
+    with translate_unique_violation(_UID_TAKEN):
+        row = await connection.fetchrow(SQL["save_endpoint"], *_columns(after))
+    if any(getattr(before, name) != getattr(after, name) for name in _ROUTING_FIELDS):
+        await bump_routes_version(connection, after.application_id)
+    return _endpoint(row)
+
+
+async def list_page(connection: Connection, application_id: UUID, window: PageRequest) -> list[Endpoint]:
+    """Return a stretch of an application's endpoints, in the order of the window."""
+    sql = with_direction(SQL["list_endpoints"], is_ascending=window.is_ascending)
+    rows = await connection.fetch(sql, application_id, window.bound, window.limit)
+    return [_endpoint(row) for row in rows]
+
+
+async def delete(connection: Connection, endpoint: Endpoint) -> None:
+    """Mark an endpoint as deleted; its uid may be used again, and what is owed to it is buried by the keeper."""
+    await connection.execute(SQL["delete_endpoint"], endpoint.application_id, endpoint.id)
+    await bump_routes_version(connection, endpoint.application_id)
+
+
+async def disable(connection: Connection, endpoint_id: UUID, because: str, at: datetime) -> DisabledEndpoint | None:
+    """Disable an endpoint that is enabled; None where it is not.
+
+    Args:
+        connection: inside a transaction.
+        endpoint_id: which.
+        because: ``manual``, ``gone`` or ``failing``.
+        at: since when.
+    """
+    row = await connection.fetchrow(SQL["disable_endpoint"], endpoint_id, because, at)
+    return None if row is None else DisabledEndpoint(**row)
+
+
+async def reset_failures(connection: Connection, endpoint_id: UUID) -> None:
+    """Let an endpoint begin anew, without pause or failures behind it."""
+    await connection.execute(SQL["forget_failures"], endpoint_id)
+
+
+async def cancel_pending(connection: Connection, endpoint: Endpoint, reason: str) -> int:
+    """End what is owed to an endpoint and not being sent, as dead with the code CANCELED; returns how many."""
+    tag = await connection.execute(SQL["cancel_backlog"], endpoint.recipient, reason)
+    return int(tag.rpartition(" ")[2])
+
+
+async def add_secret(connection: Connection, endpoint_id: UUID, sealed: bytes) -> None:
+    """Store an endpoint's first secret."""
+    await connection.execute(SQL["insert_secret"], endpoint_id, sealed)
+
+
+async def replace_secret(connection: Connection, endpoint_id: UUID, sealed: bytes, grace: timedelta) -> None:
+    """Store an endpoint's next secret; the present one signs along for a while."""
+    await connection.execute(SQL["delete_old_secrets"], endpoint_id)
+    await connection.execute(SQL["retire_secret"], endpoint_id, grace)
+    await connection.execute(SQL["insert_secret"], endpoint_id, sealed)
+
+
+async def find_secret(connection: Connection, endpoint_id: UUID) -> bytes | None:
+    """Return an endpoint's current secret, sealed."""
+    sealed: bytes | None = await connection.fetchval(SQL["find_secret"], endpoint_id)
+    return sealed
+
+
+async def count_old_secrets(connection: Connection, endpoint_id: UUID) -> tuple[int, datetime | None]:
+    """Return how many former secrets of an endpoint still sign, and when the first of them ends."""
+    row = await connection.fetchrow(SQL["count_old_secrets"], endpoint_id)
+    assert row is not None
+    return row["number"], row["next_end"]
+
+
+def _columns(endpoint: Endpoint) -> tuple[Any, ...]:
+    return (
+        endpoint.id,
+        endpoint.application_id,
+        endpoint.uid,
+        endpoint.url,
+        endpoint.description,
+        endpoint.event_types,
+        endpoint.channels,
+        _dump(endpoint.filter),
+        endpoint.order_by,
+        endpoint.throttle_rate,
+        endpoint.concurrency,
+        endpoint.retry_name,
+        _dump(endpoint.retry),
+        endpoint.timeout_s,
+        _dump(endpoint.metadata),
+        endpoint.api_version,
+        endpoint.sealed_headers,
+        endpoint.sealed_auth,
+        endpoint.is_disabled,
+        endpoint.disabled_because,
+        endpoint.disabled_at,
+    )
+
+
+def _dump(value: object) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+_PLAIN_COLUMNS: Final = [
+    column.name
+    for column in fields(Endpoint)
+    if column.name not in {"event_types", "channels", "filter", "retry", "metadata"}
+]
+
+
+def _endpoint(row: Record | None) -> Endpoint:
+    assert row is not None
+    return Endpoint(
+        **{name: row[name] for name in _PLAIN_COLUMNS},
+        event_types=None if row["event_types"] is None else tuple(row["event_types"]),
+        channels=None if row["channels"] is None else tuple(row["channels"]),
+        filter=None if row["filter"] is None else msgspec.json.decode(row["filter"]),
+        retry=None if row["retry"] is None else _RETRY.decode(row["retry"]),
+        metadata=msgspec.json.decode(row["metadata"]),
+    )

@@ -1,0 +1,254 @@
+"""Stores events: as many as wait in one statement, each event once, together with the deliveries it is owed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from itertools import groupby
+from typing import Any, cast
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from boathook.db.availability import retry_on_conflict
+from boathook.db.batches import append_batch
+from boathook.db.database import Connection, Database, Record, translate_errors
+from boathook.db.dedup import delete_expired_keys
+from boathook.db.ordering import unblock
+from boathook.db.statements import load
+from boathook.domain import ids
+from boathook.domain.errors import DatabaseError, NotFound, RoutesChanged
+from boathook.domain.model import Accepted, Duplicate, Event, NewEvent, Origin, ProofStrength, Receipt
+
+SQL = load(__file__)
+
+_MAX_ROUNDS = 5
+
+
+class EventStore:
+    """The journal's events and its memory of what was seen."""
+
+    def __init__(
+        self, database: Database, *, dedup_days: float = 30, dedup_days_of: Mapping[str, float] | None = None
+    ) -> None:
+        self._database = database
+        self._memory = timedelta(days=dedup_days)
+        self._memory_of: dict[str | None, timedelta] = {
+            source: timedelta(days=days) for source, days in (dedup_days_of or {}).items()
+        }
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        """Store *batch* and return a receipt for each event, in the same order.
+
+        When this returns, every accepted event is committed with its deliveries. An error means that none
+        of the batch is known to be stored; trying again with the same events is safe. An event of many items is
+        stored by itself, between those before and those after it.
+
+        Args:
+            batch: new events, each with the deliveries it is owed.
+            within_s: how long it may take; None: as long as PostgreSQL lets a statement run.
+
+        Raises:
+            RoutesChanged: the events were routed by outdated routes; nothing was stored.
+            DatabaseUnavailable: PostgreSQL is away, or did not answer in time.
+            DatabaseError: PostgreSQL refused the batch, such as for one impossible row.
+        """
+        return await retry_on_conflict(lambda: self._append(batch, within_s))
+
+    async def _append(self, batch: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
+        receipts: list[Receipt] = []
+        async with self._database.acquire(within_s=within_s) as connection:
+            with translate_errors():
+                for has_items, run in groupby(batch, _has_items):
+                    if has_items:
+                        receipts += [await append_batch(connection, event, self._memory_for(event)) for event in run]
+                    else:
+                        receipts += await self._append_run(connection, list(run))
+        return receipts
+
+    def _memory_for(self, event: NewEvent) -> timedelta:
+        return self._memory_of.get(event.source, self._memory)
+
+    async def _append_run(self, connection: Connection, run: Sequence[NewEvent]) -> list[Receipt]:
+        receipts: list[Receipt | None] = [None] * len(run)
+        for _ in range(_MAX_ROUNDS):
+            await self._append_once(connection, run, receipts)
+            if None not in receipts:
+                return cast("list[Receipt]", receipts)
+        raise DatabaseError("the dedup memory of these events kept changing while they were stored")
+
+    async def _append_once(
+        self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]
+    ) -> None:
+        leaders = _first_of_each_key(batch, receipts)
+        accepted = await self._insert_or_find(connection, [batch[position] for position in leaders])
+        for position in leaders:
+            receipts[position] = accepted.get(batch[position].id)
+        if None in receipts:
+            await self._explain(connection, batch, receipts)
+
+    async def _insert_or_find(self, connection: Connection, events: Sequence[NewEvent]) -> dict[UUID, Accepted]:
+        """Store those that are new; where one is stored already and its key forgotten, find which those are instead."""
+        try:
+            fresh = await self._insert(connection, events)
+        except asyncpg.UniqueViolationError:
+            rows = await connection.fetch(SQL["find_stored"], [event.id for event in events])
+            if not rows:
+                raise
+            return {row["id"]: Accepted(row["id"], is_new=False) for row in rows}
+        return {
+            event.id: Accepted(event.id, has_deliveries=bool(event.deliveries)) for event in events if event.id in fresh
+        }
+
+    async def _insert(self, connection: Connection, events: Sequence[NewEvent]) -> set[UUID]:
+        if len({event.routes_version for event in events}) != 1:
+            raise RoutesChanged("the batch was routed by more than one version of the routes")
+        owed = [
+            (event.id, ordinal, delivery.recipient, delivery.order_key)
+            for event in events
+            for ordinal, delivery in enumerate(event.deliveries)
+        ]
+        has_order = any(row[3] is not None for row in owed)
+        has_unhandled = any(not event.deliveries for event in events)
+        columns = _columns(_row(event) for event in events)
+        memories = [self._memory_for(event) for event in events]
+        owed_columns = _columns(owed) or [(), (), (), ()]
+        row = await connection.fetchrow(
+            SQL["append_events"], events[0].routes_version, *columns, memories, *owed_columns, has_order, has_unhandled
+        )
+        if row is None or not row["is_current"]:
+            raise RoutesChanged("the routes changed after these events were routed")
+        if row["has_blocked"]:
+            await unblock(connection, [(recipient, key) for _, _, recipient, key in owed])
+        return set(row["fresh"])
+
+    async def _explain(self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]) -> None:
+        """Give a receipt to each event that was not new; leave it open where its memory has just run out."""
+        open_positions = [position for position, receipt in enumerate(receipts) if receipt is None]
+        rows = await connection.fetch(
+            SQL["find_seen"],
+            [batch[position].key_hash for position in open_positions],
+            [batch[position].replay_hash for position in open_positions],
+        )
+        expired = [row["found"] for row in rows if row["is_expired"]]
+        if expired:
+            await delete_expired_keys(connection, expired)
+        for row in rows:
+            if not row["is_expired"]:
+                position = open_positions[row["position"] - 1]
+                receipts[position] = await self._repeated(connection, batch[position], row)
+
+    async def _repeated(self, connection: Connection, event: NewEvent, seen: Record) -> Receipt:
+        first = seen["event_id"]
+        if first == event.id:  # an earlier try of this very event was committed, though its caller never heard
+            return Accepted(event.id, is_new=False)
+        is_same_body = seen["body_sha256"] == event.body_sha256
+        if not is_same_body and event.volatile:
+            stored = await connection.fetchval(SQL["get_body"], first)
+            is_same_body = stored is not None and _is_equal_ignoring(event.volatile, stored, event.body)
+        if is_same_body and seen["is_same_key"]:
+            return Duplicate(first)
+        await connection.execute(
+            SQL["record_conflict"],
+            event.id,
+            first,
+            event.source,
+            event.application,
+            event.dedup_key,
+            "key" if is_same_body else "body",
+            event.headers,
+            event.content_type,
+            event.body,
+            event.body_sha256,
+        )
+        return Duplicate(first, conflict=True)
+
+    async def find_unstored(self, events: Sequence[NewEvent]) -> set[UUID]:
+        """Return those of *events* that the journal knows nothing of, neither them nor others of their keys."""
+        columns = _columns((event.id, event.key_hash, event.replay_hash) for event in events) or [(), (), ()]
+        rows = await self._database.fetch(SQL["find_unknown"], *columns)
+        return {row["id"] for row in rows}
+
+    async def get(self, event_id: UUID) -> Event:
+        """Return one event.
+
+        Raises:
+            NotFound: there is no such event, or retention has dropped it.
+        """
+        row = await self._database.fetchrow(SQL["get_event"], event_id)
+        if row is None:
+            raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}")
+        return to_event(row)
+
+
+def to_event(row: Record) -> Event:
+    """Build an event from a row with the columns of the table, `headers` being JSON text."""
+    return Event(
+        id=row["id"],
+        source=row["source"],
+        application=row["application"],
+        type=row["type"],
+        dedup_key=row["dedup_key"],
+        grade=ProofStrength(row["grade"]),
+        origin=Origin(row["origin"]),
+        accepted_at=row["accepted_at"],
+        headers=cast("Mapping[str, str]", msgspec.json.decode(row["headers"])),
+        content_type=row["content_type"],
+        body=row["body"],
+    )
+
+
+def _first_of_each_key(batch: Sequence[NewEvent], receipts: Sequence[Receipt | None]) -> list[int]:
+    """Return the positions of unreceipted events that no earlier event of the batch shares a key with."""
+    seen: set[UUID] = set()
+    leaders = []
+    for position, event in enumerate(batch):
+        if receipts[position] is None and event.key_hash not in seen and event.replay_hash not in seen:
+            leaders.append(position)
+            seen.add(event.key_hash)
+            if event.replay_hash is not None:
+                seen.add(event.replay_hash)
+    return leaders
+
+
+def _row(event: NewEvent) -> tuple[Any, ...]:
+    return (
+        event.id,
+        event.source,
+        event.application,
+        event.type,
+        event.dedup_key,
+        event.key_hash,
+        event.replay_hash,
+        event.grade,
+        event.origin,
+        event.headers,
+        event.content_type,
+        event.body,
+        event.body_sha256,
+        len(event.deliveries),
+    )
+
+
+def _has_items(event: NewEvent) -> bool:
+    return bool(event.items)
+
+
+def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    return list(zip(*rows, strict=True))
+
+
+def _is_equal_ignoring(volatile: Iterable[str], one: bytes, other: bytes) -> bool:
+    """Return whether two JSON bodies differ in nothing but the values at the *volatile* paths."""
+    try:
+        documents = [msgspec.json.decode(one), msgspec.json.decode(other)]
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    for document in documents:
+        for path in volatile:
+            *parents, last = path.split(".")
+            inner = document
+            for name in parents:
+                inner = inner.get(name) if isinstance(inner, dict) else None
+            if isinstance(inner, dict):
+                inner.pop(last, None)
+    return bool(documents[0] == documents[1])

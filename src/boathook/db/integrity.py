@@ -1,0 +1,361 @@
+"""The books: a read-only proof that every accepted event is still owed or ended, and nothing else is stored.
+
+The store is looked at range by range of ids, each in one statement of a fraction of a second. All that hangs on an
+event has the event's id, so a look sees its events whole and as of one moment, and what changes between two looks is
+nowhere half seen. No snapshot stays open, so that vacuum goes on beside the check, and neither memory nor temporary
+files grow with the history. The dedup memory is kept by key, and its rows lie about in the order of their events: a
+small index tells which of its pages may hold keys of a range. Where that tells little, a small range costs as much as
+a large one, so ranges shrink only for as long as that makes a look shorter.
+
+What is accepted, or drained from a spool, behind the place that the check has come to is in none of its sums. Each
+range is summed by the look that judges it, so the balance comes out whatever is under way.
+"""
+
+import functools
+import time
+from asyncio import sleep
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+import asyncpg
+
+from boathook.db.database import Database, Record, translate_errors
+from boathook.db.delivery_commands import IGNORE_DEAD, PURGE_DEAD, ROUTE_EVENT
+from boathook.db.endpoint_deliveries import SUPERSEDED
+from boathook.db.integrity_report import Balance, CheckProgress, IntegrityReport, Violation, ViolationExample
+from boathook.db.invariants import (
+    AUDIT_CHAIN,
+    GLOBAL_INVARIANTS,
+    INVARIANTS,
+    ORDER_KEYS,
+    SCANS,
+    SCHEMA_GUARDS,
+    Invariant,
+    Scan,
+    SharedRead,
+)
+from boathook.db.statements import load
+from boathook.domain import ids
+
+__all__ = [
+    "Balance",
+    "CheckProgress",
+    "IntegrityReport",
+    "ProgressCallback",
+    "Violation",
+    "ViolationExample",
+    "check_integrity",
+]
+
+SQL = load(__file__)
+
+MAX_EXAMPLES: Final = 5
+_FIRST: Final = UUID(int=0)
+_LAST: Final = UUID(int=2**128 - 1)
+_TARGET_QUERY_S: Final = 0.25
+"""What a look should take; ranges grow and shrink to that."""
+_MAX_COST_RATIO: Final = 1.5
+"""How many times as much a row may cost in a smaller range, for the look to be shorter."""
+_MIN_ROWS: Final = 100
+_MAX_TRIES: Final = 8
+_RETRY_S: Final = 1.0
+_ORDER_KEY_PAGE: Final = 2_000
+_AUDIT_PAGE: Final = 10_000
+_ISOLATION: Final = "read_committed"
+"""A statement then takes its snapshot once it has the locks on all that it reads. One taken before would not see what
+retention noted of the partition that it emptied, while a look waited for that: a truncated table is empty for all."""
+_MIN_SPAN: Final = timedelta(milliseconds=1)
+_TRANSIENT_ERRORS: Final = (asyncpg.QueryCanceledError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
+"""What a look may meet on a busy store: it is made again, at half the size."""
+_SHOW_COMMANDS: Final = {
+    ids.EVENT: "boathook events show",
+    ids.DELIVERY: "boathook events show",
+    ids.REJECTION: "boathook rejections show",
+}
+
+ProgressCallback = Callable[[CheckProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _CheckOptions:
+    """The arguments of `check_integrity`."""
+
+    dedup_days: float
+    dedup_days_of: Mapping[str, float]
+    is_deep: bool
+    since: datetime | None
+    until: datetime | None
+    rest: float
+
+
+async def check_integrity(
+    database: Database,
+    *,
+    dedup_days: float,
+    dedup_days_of: Mapping[str, float] | None = None,
+    is_deep: bool = False,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    rest: float = 0.0,
+    progress: ProgressCallback | None = None,
+) -> IntegrityReport:
+    """Check the store and return the balance with everything that does not add up.
+
+    Args:
+        dedup_days: how long keys are remembered; *dedup_days_of* names the sources that differ.
+        is_deep: also compare each stored body with its hash.
+        since: look only at events, conflicts and rejections from this moment on, and what is remembered of those
+            events; *until* bounds them likewise. What concerns the store as a whole is looked at all the same.
+        rest: how long to pause after each look, in times of what it took.
+        progress: told before each look.
+
+    Raises:
+        DatabaseUnavailable: PostgreSQL is away, or so busy that one look was cut short many times.
+        DatabaseError: a statement was refused, such as for lack of a privilege.
+    """
+    pace = _CheckOptions(dedup_days, dedup_days_of or {}, is_deep, since, until, rest)
+    with translate_errors():
+        return await _Check(database, pace, progress or _ignore).run()
+
+
+class _RangeSize:
+    """How many rows the next range of a walk is to have, as the looks before suggest."""
+
+    def __init__(self, walk: Scan) -> None:
+        self.rows = walk.rows
+        self._most = walk.most_rows
+        self._is_fitted = walk.rows < walk.most_rows
+        self._other: tuple[int, float] | None = None
+        """The last size besides this one, and what its look took in seconds."""
+
+    def halve(self) -> None:
+        """Make it smaller, as a look did not come to its end."""
+        self.rows = max(_MIN_ROWS, self.rows // 2)
+
+    def fit(self, took_s: float) -> None:
+        """Fit it to a look that took that long."""
+        if not self._is_fitted:
+            return
+        took_s = max(took_s, 0.001)
+        factor = min(2.0, max(0.5, _TARGET_QUERY_S / took_s))
+        if factor < 1.0 and self._is_dear_when_small(took_s):
+            factor = 2.0
+        rows = min(self._most, max(_MIN_ROWS, int(self.rows * factor)))
+        if rows != self.rows:
+            self.rows, self._other = rows, (self.rows, took_s)
+
+    def _is_dear_when_small(self, took_s: float) -> bool:
+        """Return whether a look takes about as long whatever its size, so that small ones would cost more in all."""
+        if self._other is None:
+            return False
+        (rows, small_s), (more_rows, large_s) = sorted([(self.rows, took_s), self._other])
+        return small_s / rows > _MAX_COST_RATIO * large_s / more_rows
+
+
+class _Check:
+    """One check under way."""
+
+    def __init__(self, database: Database, scope: _CheckOptions, progress: ProgressCallback) -> None:
+        self._database = database
+        self._scope = scope
+        self._progress = progress
+        self._walks = [walk for walk in SCANS if scope.is_deep or not walk.is_deep]
+        self._begun_at = datetime.now(UTC)
+        self._low = ids.first_of(scope.since) if scope.since else _FIRST
+        self._end = ids.first_of(scope.until) if scope.until else _LAST
+        self._span = (self._begun_at, self._begun_at)
+        """The time that is covered, for the progress."""
+        self._figures: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, list[ViolationExample]] = {}
+        self._witnesses: dict[str, tuple[UUID, UUID]] = {}
+        """Of each source an early event with its key, which is kept, as met on the way."""
+        self._looks = 0
+        self._longest_s = 0.0
+        self._number = 0
+
+    async def run(self) -> IntegrityReport:
+        await self._measure()
+        for walk in self._walks:
+            self._number += 1
+            await self._walk(walk)
+        self._number += 1
+        await self._check_order_keys()
+        self._number += 1
+        await self._check_audit_chain()
+        for rule in GLOBAL_INVARIANTS:
+            self._number += 1
+            self._report(rule.title)
+            guards = [list(SCHEMA_GUARDS)] if rule.statement == "find_missing_guards" else []
+            await self._run_query(_fill_frame("show_broken", rule.statement), guards)
+        return await self._build_report()
+
+    async def _measure(self) -> None:
+        row = await self._database.fetchrow(SQL["find_extent"])
+        assert row is not None  # it has no condition
+        self._begun_at = row["now"]
+        first = ids.made_at(row["first"]) if row["first"] else row["now"]
+        self._span = (max(first, self._scope.since or first), min(row["now"], self._scope.until or row["now"]))
+
+    async def _walk(self, walk: Scan) -> None:
+        """Look at one range after the other, each as large as the time of the last one suggests."""
+        low, size, tries = self._low, _RangeSize(walk), 0
+        while low < self._end:
+            self._report(walk.title, low)
+            began = time.monotonic()
+            try:
+                high = min(await self._bound(walk, low, size.rows), self._end)
+                await self._run_query(_range_query(walk), [low, high, *self._arguments(walk)])
+            except _TRANSIENT_ERRORS:
+                tries += 1
+                if tries == _MAX_TRIES:
+                    raise
+                size.halve()
+                await sleep(_RETRY_S)
+                continue
+            took = time.monotonic() - began
+            size.fit(took)
+            low, tries = high, 0
+            await sleep(took * self._scope.rest)
+        self._report(walk.title, low)
+
+    async def _bound(self, walk: Scan, low: UUID, rows: int) -> UUID:
+        async with self._database.acquire() as connection:
+            bound: UUID | None = await connection.fetchval(SQL[walk.bound], low, rows)
+            return bound or _LAST
+
+    async def _run_query(self, sql: str, arguments: Sequence[object]) -> None:
+        """Run one statement in a transaction of its own, which can write nothing, and take what it tells."""
+        async with self._database.acquire() as connection:
+            async with connection.transaction(isolation=_ISOLATION, readonly=True):
+                await connection.execute(f"{self._database.bounds}; {SQL['prepare_look']}")
+                began = time.monotonic()
+                rows = await connection.fetch(sql, *arguments)
+            self._longest_s = max(self._longest_s, time.monotonic() - began)
+        self._looks += 1
+        totals: dict[str, int] = {}
+        for row in rows:
+            self._collect_row(row, totals)
+        self._counts.update(totals)
+
+    def _collect_row(self, row: Record, totals: dict[str, int]) -> None:
+        if row["rule"] == "figure":
+            self._figures[row["expected"]] += row["total"]
+        elif row["rule"] == "witness":
+            self._witnesses[row["expected"]] = row["id"], UUID(row["found"])
+        else:
+            totals[row["rule"]] = row["total"]
+            self._add_example(row["rule"], row)
+
+    def _add_example(self, statement: str, row: Record) -> None:
+        examples = self._examples.setdefault(statement, [])
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(_example(_INVARIANT_BY_STATEMENT[statement], row))
+
+    def _arguments(self, walk: Scan) -> list[object]:
+        days_of = self._scope.dedup_days_of
+        match walk.gathered:
+            case SharedRead.EVENTS:
+                return [PURGE_DEAD, [IGNORE_DEAD, SUPERSEDED], ROUTE_EVENT]
+            case SharedRead.MEMORY:
+                events, keys = [id for id, _ in self._witnesses.values()], [key for _, key in self._witnesses.values()]
+                return [events, keys, list(days_of), list(days_of.values()), self._scope.dedup_days]
+            case SharedRead.NOTHING:
+                return []
+
+    async def _check_order_keys(self) -> None:
+        """Walk along the order keys that deliveries wait for, page by page."""
+        place: tuple[str, str] | None = ("", "")
+        while place is not None:
+            self._report(ORDER_KEYS.title)
+            began = time.monotonic()
+            rows = await self._database.fetch(SQL[ORDER_KEYS.statement], *place, _ORDER_KEY_PAGE)
+            for row in rows:
+                if row["is_stuck"]:
+                    self._counts[ORDER_KEYS.statement] += 1
+                    self._add_example(ORDER_KEYS.statement, row)
+            place = (rows[-1]["recipient"], rows[-1]["order_key"]) if len(rows) == _ORDER_KEY_PAGE else None
+            await sleep((time.monotonic() - began) * self._scope.rest)
+
+    async def _check_audit_chain(self) -> None:
+        """Go along the chain of the audit, page by page, each from the last row of the one before."""
+        place, is_first = 1, True
+        while True:
+            self._report(AUDIT_CHAIN.title)
+            began = time.monotonic()
+            rows = await self._database.fetch(SQL[AUDIT_CHAIN.statement], place, _AUDIT_PAGE)
+            for row in rows if is_first else rows[1:]:
+                if row["is_broken"]:
+                    self._counts[AUDIT_CHAIN.statement] += 1
+                    self._add_example(AUDIT_CHAIN.statement, row)
+            if rows[-1]["is_end"]:
+                return
+            place, is_first = rows[-1]["place"], False
+            await sleep((time.monotonic() - began) * self._scope.rest)
+
+    async def _build_report(self) -> IntegrityReport:
+        rows = await self._database.fetch(SQL["list_dropped"])
+        dropped = {f"{row['kind']}, {row['reason']}": row["dropped"] for row in rows}
+        rules = [*(rule for walk in self._walks for rule in walk.rules), ORDER_KEYS, AUDIT_CHAIN, *GLOBAL_INVARIANTS]
+        figures = {one.name: self._figures[one.name] for one in fields(Balance) if one.type in {int, "int"}}
+        return IntegrityReport(
+            balance=Balance(begun_at=self._begun_at, dropped=dropped, **figures),
+            violations=tuple(self._violation(rule) for rule in rules if self._counts[rule.statement]),
+            checks=len(rules),
+            looks=self._looks,
+            longest_query_s=self._longest_s,
+        )
+
+    def _violation(self, rule: Invariant) -> Violation:
+        examples = tuple(self._examples[rule.statement])
+        return Violation(rule.title, self._counts[rule.statement], examples, rule.meaning, rule.remedy)
+
+    def _report(self, title: str, low: UUID | None = None) -> None:
+        reached = ids.made_at(low) if low not in {None, _FIRST, _LAST} else None
+        first, last = self._span
+        done = ((reached or first) - first) / max(last - first, _MIN_SPAN)
+        self._progress(
+            CheckProgress(
+                title=title,
+                number=self._number,
+                of=len(self._walks) + 2 + len(GLOBAL_INVARIANTS),
+                share=1.0 if low == _LAST else min(1.0, max(0.0, done)),
+                events=self._figures["events"],
+                reached=reached,
+            )
+        )
+
+
+_INVARIANT_BY_STATEMENT: Final = {rule.statement: rule for rule in INVARIANTS}
+
+
+def _ignore(_step: CheckProgress) -> None:
+    """Tell nobody."""
+
+
+@functools.cache
+def _range_query(walk: Scan) -> str:
+    """Return the one statement by which a range is judged, summed and learned from."""
+    parts = [_fill_frame("show_broken", rule.statement) for rule in walk.rules]
+    parts += [_fill_frame("show_sums", walk.sums)] if walk.sums else []
+    parts += [_fill_frame("show_witnesses", walk.witnesses)] if walk.witnesses else []
+    gather = f"{SQL[walk.gathered.value]}\n" if walk.gathered.value else ""
+    return gather + "\nunion all\n".join(parts)
+
+
+def _fill_frame(frame: str, statement: str) -> str:
+    return SQL[frame].replace("{name}", statement).replace("{statement}", SQL[statement])
+
+
+def _example(rule: Invariant, row: Record) -> ViolationExample:
+    if row["id"] is None:
+        return ViolationExample(None, row["expected"], row["found"], None)
+    subject, shown = ids.show(rule.prefix, row["id"]), _SHOW_COMMANDS.get(rule.prefix)
+    look = shown and f"{shown} {subject}"
+    if row["ordinal"] is not None:
+        subject = ids.show_delivery(row["id"], row["ordinal"])
+    return ViolationExample(subject, row["expected"], row["found"], look)

@@ -1,0 +1,280 @@
+"""Keeps the journal in bounds: partitions ahead of time, and nothing kept longer than the settings say.
+
+Two rules make it safe beside live traffic. Whatever is deleted is counted into `boathook.retention` in the same
+transaction, so the books still add up. And an event of which anything is owed, or dead and undecided, stays with its
+attempts, outcomes, effects and reply however old it is: a week that has such events loses the others row by row.
+
+A message may have an end of its own for its content: then its bytes are deleted, and the rest stays. They are kept as
+long as a delivery of it is pending or leased, so that nothing that was promised is lost, but for no dead letter: that
+could be for ever, and what has no content left is not replayed.
+
+A week without them is emptied with one lock on its own tables and dropped when its parents can be had for
+a moment. Every lock is waited for so briefly that what cannot be had is left to the next round.
+"""
+
+import contextlib
+import functools
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from datetime import time as time_of_day
+from typing import Final, TypeVar
+
+import asyncpg
+
+from boathook.config import RetentionSettings
+from boathook.db.database import Connection, Database, translate_errors
+from boathook.db.statements import load
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+
+SQL = load(__file__)
+Result = TypeVar("Result")
+
+_WEEKS_AHEAD: Final = 4
+_TIME_COLUMNS: Final = {"event": "id"} | dict.fromkeys(("attempt", "outcome", "effect", "reply"), "event_id")
+"""The partitioned tables, each with the column that places a row in time."""
+
+_RUN_BUDGET_S: Final = 20.0
+_BATCH: Final = 1_000
+_MAX_MOVED_ROWS: Final = 50_000
+"""Rows of one week that may move out of a default partition, which nobody can use meanwhile."""
+_MAX_PAGES: Final = 8_192
+"""Pages of dedup memory looked through in one round, 64 MiB; larger memory is covered over many rounds."""
+_LOCK_TIMEOUT: Final = "250ms"
+_SLOW_STATEMENT_TIMEOUT_S: Final = 600.0
+"""For counting a large week, which holds up nobody."""
+
+_LOCK_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.QueryCanceledError)
+
+
+@dataclass(slots=True)
+class MaintenanceReport:
+    """What one round of upkeep did."""
+
+    was_already_running: bool = False
+    """Another process is at it; nothing was done."""
+    partitions_created: int = 0
+    rows_moved: int = 0
+    """Rows moved out of default partitions."""
+    weeks_dropped: int = 0
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Rows deleted, by kind and reason, as counted into `boathook.retention`."""
+    left: list[str] = field(default_factory=list)
+    """What the next round has to try again, in words."""
+
+
+async def run_maintenance(database: Database, retention: RetentionSettings) -> MaintenanceReport:
+    """Do one bounded round of upkeep; what is left over waits for the next.
+
+    Raises:
+        DatabaseUnavailable: the server is away.
+    """
+    report = MaintenanceReport()
+    async with database.acquire() as connection:
+        with translate_errors():
+            if not await connection.fetchval(SQL["take_turn"]):
+                report.was_already_running = True
+                return report
+            try:
+                await _MaintenanceRun(connection, retention, report).run()
+            finally:
+                with contextlib.suppress(asyncpg.InterfaceError, asyncpg.PostgresError, OSError):
+                    await connection.fetchval(SQL["end_turn"])
+    for (kind, _reason), number in report.dropped.items():
+        meters.count("boathook_retention_dropped_total", number, kind=kind)
+    if report.left:
+        get_logger("upkeep").info("upkeep_left", left=report.left)
+    return report
+
+
+class _MaintenanceRun:
+    """One round, on one connection."""
+
+    def __init__(self, connection: Connection, retention: RetentionSettings, report: MaintenanceReport) -> None:
+        self._connection = connection
+        self._retention = retention
+        self._report = report
+        self._counted: Counter[tuple[str, str]] = Counter()
+        """What the transaction under way has counted."""
+        self._ends = time.monotonic() + _RUN_BUDGET_S
+
+    async def run(self) -> None:
+        retention = self._retention
+        cutoff: datetime = await self._connection.fetchval(SQL["find_cutoff"], retention.events_days)
+        for parent in _TIME_COLUMNS:
+            await self._move_unpartitioned(parent, cutoff)
+        await self._make_partitions()
+        for row in await self._connection.fetch(SQL["list_old_partitions"], cutoff):
+            await self._drop_old_week(row["monday"], row["children"], cutoff)
+        await self._delete_old_events("event_default", cutoff)
+        await self._expunge()
+        await self._delete_expired_keys()
+        await self._delete_in_batches("unhandled", "forget_unhandled", retention.events_days)
+        await self._delete_in_batches("conflict", "drop_old_conflicts", retention.conflicts_days)
+        rejections = (retention.rejections_days, retention.rejections_count, retention.rejections_bytes)
+        await self._delete_in_batches("rejection", "bound_rejections", *rejections)
+
+    async def _try(self, what: str, step: Callable[[], Awaitable[Result]]) -> Result | None:
+        """Run *step* in a transaction; one that cannot have its locks is left to the next round."""
+        self._counted.clear()
+        try:
+            async with self._connection.transaction():
+                await self._connection.fetch(SQL["limit_waits"], _LOCK_TIMEOUT, f"{_SLOW_STATEMENT_TIMEOUT_S:.0f}s")
+                result = await step()
+        except _LOCK_ERRORS as error:
+            self._report.left.append(f"{what}: {error}")
+            return None
+        self._report.dropped.update(self._counted)
+        return result
+
+    def _has_time(self) -> bool:
+        return time.monotonic() < self._ends
+
+    async def _move_unpartitioned(self, parent: str, cutoff: datetime) -> None:
+        """Give the rows that strayed into a default partition one of their own."""
+        key = _TIME_COLUMNS[parent]
+        for row in await self._connection.fetch(
+            _fill_names("find_strays", parent=parent, key=key), cutoff, timeout=_SLOW_STATEMENT_TIMEOUT_S
+        ):
+            monday, child = _midnight(row["monday"]), f"{parent}_{row['monday']:%Y%m%d}"
+            if row["rows"] > _MAX_MOVED_ROWS:
+                self._report.left.append(f"rescue {child}: {row['rows']} rows are too many to move")
+                continue
+            moved = await self._try(f"rescue {child}", functools.partial(self._rescue_week, parent, child, monday))
+            if moved is not None:
+                self._report.partitions_created += 1
+                self._report.rows_moved += moved
+
+    async def _rescue_week(self, parent: str, child: str, monday: datetime) -> int:
+        names = {"parent": parent, "child": child, "key": _TIME_COLUMNS[parent], "monday": monday.isoformat()}
+        await self._connection.execute(_fill_names("lock_default", **names))
+        await self._connection.execute(_fill_names("create_week", **names))
+        moved = await self._connection.execute(
+            _fill_names("move_strays", **names), monday, timeout=_SLOW_STATEMENT_TIMEOUT_S
+        )
+        await self._connection.execute(_fill_names("attach_week", **names))
+        return int(moved.split()[-1])
+
+    async def _make_partitions(self) -> None:
+        async def make() -> int:
+            made: int = await self._connection.fetchval(SQL["ensure_partitions"], _WEEKS_AHEAD)
+            return made
+
+        try:
+            self._report.partitions_created += await self._try("partitions ahead", make) or 0
+        except asyncpg.CheckViolationError as error:
+            # Strays that could not be moved are in the way; their week goes on living in the default partition.
+            self._report.left.append(f"partitions ahead: {error}")
+
+    async def _drop_old_week(self, monday: date, children: Sequence[str], cutoff: datetime) -> None:
+        if not self._has_time():
+            return
+        empty = functools.partial(self._empty_week, _midnight(monday), children)
+        match await self._try(f"empty the week of {monday}", empty):
+            case True:
+                drop = functools.partial(self._drop_week, children)
+                self._report.weeks_dropped += await self._try(f"drop the week of {monday}", drop) or 0
+            case False if (events := f"event_{monday:%Y%m%d}") in children:
+                await self._delete_old_events(events, cutoff)
+
+    async def _empty_week(self, monday: datetime, children: Sequence[str]) -> bool:
+        """Delete a week's rows, counted, unless any of it is owed; return whether it is empty.
+
+        The count is taken while readers still read; the week is judged again once it is nobody else's.
+        """
+        connection, tables = self._connection, _qualified_names(children)
+        await connection.execute(_fill_names("hold_writers", children=tables))
+        if await connection.fetchval(SQL["is_week_owed"], monday):
+            return False
+        counts = {
+            child: await connection.fetchval(_fill_names("count_rows", child=child), timeout=_SLOW_STATEMENT_TIMEOUT_S)
+            for child in children
+        }
+        if any(counts.values()):
+            await connection.execute(_fill_names("hold_everyone", children=tables))
+            if await connection.fetchval(SQL["is_week_owed"], monday):
+                return False
+            for child, number in counts.items():
+                await self._record(child.rpartition("_")[0], "age", number)
+            await connection.execute(_fill_names("empty_week", children=tables))
+        return True
+
+    async def _drop_week(self, children: Sequence[str]) -> bool:
+        connection, tables = self._connection, _qualified_names(children)
+        await connection.execute(_fill_names("hold_everyone", children=tables))
+        for child in children:
+            if await connection.fetchval(_fill_names("count_rows", child=child), timeout=_SLOW_STATEMENT_TIMEOUT_S):
+                return False
+        await connection.execute(_fill_names("drop_week", children=tables))
+        return True
+
+    async def _delete_old_events(self, child: str, cutoff: datetime) -> None:
+        """Delete old events one by one from a partition of which others have to stay."""
+        while self._has_time():
+            if not await self._try(f"thin out {child}", functools.partial(self._delete_old_batch, child, cutoff)):
+                return
+
+    async def _delete_old_batch(self, child: str, cutoff: datetime) -> int:
+        connection, pick = self._connection, _fill_names("pick_old_events", child=child)
+        picked = [row["id"] for row in await connection.fetch(pick, cutoff, _BATCH, timeout=_SLOW_STATEMENT_TIMEOUT_S)]
+        # A second statement sees what became owed up to the moment when the last of them was picked.
+        gone = [row["id"] for row in await connection.fetch(SQL["delete_events"], picked)]
+        await self._record("event", "age", len(gone))
+        for parent in ("attempt", "outcome", "effect", "reply"):
+            number: int = await connection.fetchval(_fill_names("delete_of_events", parent=parent), gone)
+            await self._record(parent, "age", number)
+        return len(gone)
+
+    async def _expunge(self) -> None:
+        """Delete the content of messages past their time, batch by batch."""
+        while self._has_time():
+            if not await self._try("expunge content", self._expunge_batch):
+                return
+
+    async def _expunge_batch(self) -> int:
+        picked = [row["id"] for row in await self._connection.fetch(SQL["pick_expired_content"], _BATCH)]
+        number: int = await self._connection.fetchval(SQL["expunge_content"], picked)
+        await self._record("content", "expired", number)
+        return number
+
+    async def _delete_expired_keys(self) -> None:
+        pages: int = await self._connection.fetchval(SQL["measure_dedup"]) + 1
+        first = random.randrange(pages - _MAX_PAGES) if pages > _MAX_PAGES else 0
+        await self._delete_in_batches("dedup", "forget_expired_keys", first, first + _MAX_PAGES)
+
+    async def _delete_in_batches(self, kind: str, statement: str, *bounds: float) -> None:
+        """Delete what is beyond the bounds, batch by batch."""
+        while self._has_time():
+            if (await self._try(kind, functools.partial(self._delete_batch, kind, statement, bounds)) or 0) < _BATCH:
+                return
+
+    async def _delete_batch(self, kind: str, statement: str, bounds: Sequence[float]) -> int:
+        rows = await self._connection.fetch(SQL[statement], *bounds, _BATCH)
+        for row in rows:
+            await self._record(kind, row["reason"], row["dropped"])
+        return sum(row["dropped"] for row in rows)
+
+    async def _record(self, kind: str, reason: str, number: int) -> None:
+        if number:
+            await self._connection.execute(SQL["record_dropped"], kind, reason, number)
+            self._counted[kind, reason] += number
+
+
+def _fill_names(statement: str, **names: str) -> str:
+    """Put names of tables, which cannot be parameters, into a statement."""
+    sql = SQL[statement]
+    for word, name in names.items():
+        sql = sql.replace(f"{{{word}}}", name)
+    return sql
+
+
+def _qualified_names(children: Sequence[str]) -> str:
+    return ", ".join(f"boathook.{child}" for child in children)
+
+
+def _midnight(monday: date) -> datetime:
+    return datetime.combine(monday, time_of_day.min, UTC)

@@ -1,0 +1,164 @@
+"""What the hosts have counted, kept in PostgreSQL for charts and alarms: lately in fine steps, in coarser ones longer.
+
+Each host adds a row every 15 seconds. The keeper rolls them up into rows of two minutes and of a quarter of an hour,
+and drops what is older than `RETENTION_S`. A row that comes late, as PostgreSQL was away, is rolled up then. What
+is not in the coarser rows yet is read beside them, so that nothing is missed or counted twice.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from boathook.db.database import Connection, Database
+from boathook.db.statements import load
+from boathook.observability.metric_snapshot import MetricSnapshot, combine_hosts, concatenate, without_names
+
+SQL = load(__file__)
+
+STEP_S: Final = 15
+"""Seconds between two rows of a host."""
+RETENTION_S: Final = {STEP_S: 3 * 3600, 120: 2 * 86_400, 900: 15 * 86_400}
+"""For how long rows are kept, by the seconds that each is about."""
+_BATCH: Final = 2_000
+"""Rows rolled up in one transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What all hosts have counted in one step of time."""
+
+    at: datetime
+    """When the step begins: a multiple of its length since 1970, UTC."""
+    tally: MetricSnapshot
+    hosts: int
+    """How many hosts have told anything in that step."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """What one host has counted up to a moment, by its own clock."""
+
+    host: str
+    """The machine's name, and the data directory there."""
+    at: datetime
+    tally: MetricSnapshot
+
+
+async def read_since(database: Database, since: datetime, step_s: int = STEP_S) -> list[Sample]:
+    """Return what all hosts have counted since the step that *since* lies in, oldest first.
+
+    Steps without rows are left out, and the last one is not over yet. What was counted is a `MetricSnapshot`
+    that names no sources and no handlers (see `without_names`):
+    counts as ``sample.tally.arrived.accepted``, levels as ``sample.tally.backlog.due``, quantiles as
+    ``sample.tally.quantile("ack", 0.95)``; for a rate, divide by ``sample.tally.span_s``.
+
+    Args:
+        database: where samples are kept.
+        since: of a step, how far back it goes is bounded by `RETENTION_S`.
+        step_s: seconds of one step: `STEP_S` or more.
+
+    Raises:
+        DatabaseUnavailable: PostgreSQL is away.
+    """
+    kept = max(step for step in RETENTION_S if step <= max(step_s, STEP_S))
+    rows = await database.fetch(SQL["read_samples"], _begin(since, step_s), kept)
+    # Weeks of many hosts take a while to add up, which whoever receives requests beside this is not to wait for.
+    return await asyncio.to_thread(_combine_steps, rows, step_s)
+
+
+def _combine_steps(rows: Iterable[Any], step_s: int) -> list[Sample]:
+    steps: dict[datetime, list[HostSample]] = {}
+    for one in _downsample(_decode_rows(rows), step_s):
+        steps.setdefault(one.at, []).append(one)
+    return [Sample(at, combine_hosts(one.tally for one in of), len(of)) for at, of in sorted(steps.items())]
+
+
+async def read_latest(database: Database, *, within_s: float) -> list[HostSample]:
+    """Return the latest row of each host that has told something within so many seconds."""
+    rows = await database.fetch(SQL["read_latest"], datetime.now(UTC) - timedelta(seconds=within_s))
+    return list(_decode_rows(rows))
+
+
+async def insert(database: Database, samples: Sequence[HostSample]) -> None:
+    """Store rows of one host, `STEP_S` each; those that are there already stay.
+
+    Raises:
+        DatabaseUnavailable: PostgreSQL is away.
+    """
+    if samples:
+        ats = [one.at for one in samples]
+        await database.execute(SQL["keep_samples"], samples[0].host, ats, *_to_columns(samples))
+
+
+async def roll_up(database: Database) -> int:
+    """Bring all rows into the coarser ones, and drop those that are old; return how many were rolled up."""
+    rolled = 0
+    while taken := await _roll_up(database):
+        rolled += taken
+    for step_s, kept_s in RETENTION_S.items():
+        await database.execute(SQL["drop_old"], step_s, kept_s)
+    return rolled
+
+
+async def _roll_up(database: Database) -> int:
+    async with database.transaction() as connection:
+        await connection.execute(SQL["take_turn"])
+        rows = await connection.fetch(SQL["take_rows"], _BATCH)
+        if taken := list(_decode_rows(rows)):
+            for step_s in RETENTION_S.keys() - {STEP_S}:
+                await _add(connection, step_s, taken)
+        if rows:
+            places = [row["at"] for row in rows], [row["host"] for row in rows]
+            await connection.execute(SQL["mark_rolled_up"], *places)
+    return len(rows)
+
+
+async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) -> None:
+    """Add rows to those of a coarser step."""
+    fresh = list(_downsample(rows, step_s))
+    held = _decode_rows(await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
+    sums = list(_downsample([*held, *fresh], step_s))
+    await connection.execute(SQL["write_coarser"], step_s, *_places(sums), *_to_columns(sums))
+
+
+def _downsample(samples: Iterable[HostSample], step_s: int) -> Iterable[HostSample]:
+    """Yield one sample of each host for each step."""
+    groups: dict[tuple[datetime, str], list[MetricSnapshot]] = {}
+    for one in samples:
+        groups.setdefault((_begin(one.at, step_s), one.host), []).append(one.tally)
+    for (at, host), tallies in groups.items():
+        yield HostSample(host, at, concatenate(tallies))
+
+
+def _begin(at: datetime, step_s: int) -> datetime:
+    return datetime.fromtimestamp(math.floor(at.timestamp() / step_s) * step_s, UTC)
+
+
+def _places(samples: Sequence[HostSample]) -> tuple[list[datetime], list[str]]:
+    return [one.at for one in samples], [one.host for one in samples]
+
+
+def _to_columns(samples: Sequence[HostSample]) -> tuple[list[str], list[str]]:
+    """Return tallies and their summaries as they are stored."""
+    tallies = [one.tally for one in samples]
+    return _as_json(tallies), _as_json(map(without_names, tallies))
+
+
+def _as_json(tallies: Iterable[MetricSnapshot]) -> list[str]:
+    return [msgspec.json.encode(tally).decode() for tally in tallies]
+
+
+def _decode_rows(rows: Iterable[Any]) -> Iterable[HostSample]:
+    """Yield the samples in rows; charts can do without one that another version has written otherwise."""
+    for row in rows:
+        with contextlib.suppress(msgspec.DecodeError):
+            yield HostSample(row["host"], row["at"], _DECODER.decode(row["tally"]))
+
+
+_DECODER: Final = msgspec.json.Decoder(MetricSnapshot)

@@ -1,0 +1,248 @@
+"""Applies numbered SQL migrations to a database: boathook's own, in `migrations/`, then those of apps in their folders.
+
+A migration is a file ``NNNN_what.sql``. It is applied once, in one transaction, by one process at a time, and the table
+``boathook.migration`` keeps its name with the hash of its text: a released file is never changed, a change goes into a
+new one. A file of boathook's own may be named ``NNNN_post_what.sql``: it is safe only once no older boathook runs. So a
+rolling upgrade runs ``migrate(url, only_pre=True)``, replaces the processes, and runs ``migrate(url)``.
+
+A file with the first line ``-- concurrently`` builds indexes of tables in use. It is applied outside a transaction, and
+repeated wherever it was cut off (`concurrent_indexes`).
+"""
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import re
+from asyncio import sleep
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import asyncpg
+
+from boathook.db.concurrent_indexes import build, is_concurrent
+from boathook.db.connection import connect
+from boathook.db.database import Database, translate_connect_errors, translate_errors
+from boathook.db.statements import load
+from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailable
+from boathook.observability.log import get_logger
+
+SQL = load(__file__)
+MIGRATIONS = Path(__file__).with_name("migrations")
+CORE: Final = "boathook"
+_FILE: Final = re.compile(r"(\d{4})_\w+\.sql")
+_CONNECT_TIMEOUT_S: Final = 10.0
+_MAX_WAIT_S: Final = 300.0
+"""How long to wait while another process migrates the same database."""
+_POLL_INTERVAL_S: Final = 0.2
+_LOG_INTERVAL_S: Final = 10.0
+_LOCK_TIMEOUT: Final = "5s"
+"""How long a migration may wait for a table, and so hold up those who queue for it behind the migration."""
+_MAX_TRIES: Final = 6
+_TRY_LOCK: Final = "select pg_try_advisory_lock(hashtextextended('boathook.migrate', 0))"
+"""Polled: a process that waited within the statement would hold a snapshot, for which a concurrent build would wait."""
+
+_LOG = get_logger("migrate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One file."""
+
+    app: str
+    """The app's name, or `CORE`."""
+    name: str
+    """Of the file, without its ending."""
+    sql: str
+
+    @property
+    def title(self) -> str:
+        """What is shown, such as ``0001_initial`` or ``billing/0001_first``."""
+        return self.name if self.app == CORE else f"{self.app}/{self.name}"
+
+    @property
+    def sha256(self) -> bytes:
+        """The hash of its text."""
+        return hashlib.sha256(self.sql.encode()).digest()
+
+    @property
+    def is_post(self) -> bool:
+        """Whether no older boathook may run any more when it is applied."""
+        return self.app == CORE and "_post_" in self.name
+
+
+async def migrate(url: str, apps: Sequence[tuple[str, Path]] = (), *, only_pre: bool = False) -> list[str]:
+    """Apply what the database lacks and return the titles of what was applied.
+
+    Processes that start together may all call it. What was applied but is not known here, as by a newer boathook, is
+    left alone.
+
+    Args:
+        apps: the name of each app with the folder of its migrations.
+        only_pre: stop before the first *post* migration; those of apps are left out too.
+
+    Raises:
+        ConfigError: an app's folder is not there, or a file in it has an impossible name, or cannot be read.
+        DatabaseUnavailable: the server cannot be reached, another process has been migrating for too long, or an index
+            waits for transactions that began before it; what was done stands, and calling again goes on from there.
+        DatabaseError: a migration was refused, or changed after it had been applied; the message names it.
+    """
+    migrations = _read(apps, only_pre=only_pre)
+    async with _lock(url) as connection:
+        lacking = _select_pending(migrations, await _applied(connection))
+        for migration in lacking:
+            async with _session(url) as session:  # its own: what a migration leaves of its session is not passed on
+                await _apply(url, session, migration)
+    return [migration.title for migration in lacking]
+
+
+async def list_pending(where: Database | str, apps: Sequence[tuple[str, Path]] = ()) -> list[str]:
+    """Return the titles of what a database, or the one at a URL, lacks. Raises as `migrate`."""
+    migrations = _read(apps)
+    if isinstance(where, Database):
+        lacking = _select_pending(migrations, await _applied(where))
+    else:
+        async with connected(where) as connection:
+            lacking = _select_pending(migrations, await _applied(connection))
+    return [migration.title for migration in lacking]
+
+
+def _read(apps: Sequence[tuple[str, Path]], *, only_pre: bool = False) -> list[Migration]:
+    own = _read_own(MIGRATIONS)
+    if only_pre:
+        return list(itertools.takewhile(lambda one: not one.is_post, own))
+    return [*own, *(migration for app, folder in apps for migration in _read_folder(app, folder))]
+
+
+@functools.cache
+def _read_own(folder: Path) -> Sequence[Migration]:
+    """Return boathook's own, read once: each check of a gateway's health asks for what is lacking."""
+    return _read_folder(CORE, folder)
+
+
+def _read_folder(app: str, folder: Path) -> list[Migration]:
+    if not folder.is_dir():
+        raise ConfigError(f"{app}: there is no folder {folder} with its migrations")
+    numbers: dict[str, str] = {}
+    migrations = []
+    for path in sorted(folder.glob("*.sql")):
+        named = _FILE.fullmatch(path.name)
+        if named is None:
+            raise ConfigError(f"{path}: call it NNNN_what.sql, such as 0001_first.sql")
+        if (other := numbers.setdefault(named[1], path.name)) != path.name:
+            raise ConfigError(f"{path} has the number of {other}; give the later one the next number")
+        migrations.append(Migration(app=app, name=path.stem, sql=_read_file(path)))
+    return migrations
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+async def _applied(where: Database | asyncpg.Connection) -> dict[tuple[str, str], bytes]:
+    with translate_errors():
+        if not await where.fetchval(SQL["find_migrations"]):
+            return {}
+        rows = await where.fetch(SQL["read_migrations"])
+    return {(row["app"], row["name"]): row["sha256"] for row in rows}
+
+
+def _select_pending(migrations: Sequence[Migration], applied: Mapping[tuple[str, str], bytes]) -> list[Migration]:
+    for migration in migrations:
+        before = applied.get((migration.app, migration.name))
+        if before is not None and before != migration.sha256:
+            raise DatabaseError(
+                f"migration {migration.title} was changed after it had been applied to this database:"
+                " give the file its former text, and put the change into a new one"
+            )
+    return [migration for migration in migrations if (migration.app, migration.name) not in applied]
+
+
+async def _apply(url: str, connection: asyncpg.Connection, migration: Migration) -> None:
+    """Execute a migration and note that it was done: in one transaction, unless it is concurrent."""
+    if not is_concurrent(migration.sql):
+        await _apply_in_transaction(connection, migration)
+        return
+    async with _session(url) as watcher:
+        await build(connection, watcher, migration.title, migration.sql)
+    async with connection.transaction():
+        await _record_applied(connection, migration)
+
+
+async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migration) -> None:
+    title = migration.title
+    for left in reversed(range(_MAX_TRIES)):
+        try:
+            async with connection.transaction():
+                # Without arguments the driver sends the text whole, so that it may hold many statements.
+                await connection.execute(migration.sql)
+                if not connection.is_in_transaction():
+                    raise DatabaseError(
+                        f"migration {title} ends the transaction that it is applied in, so nothing takes back the half"
+                        " of it that may stand: look what does, and leave out commit and rollback"
+                    )
+                await _record_applied(connection, migration)
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+            if not left:
+                raise DatabaseError(f"migration {title} cannot lock its tables: {error}") from error
+        except asyncpg.ActiveSQLTransactionError as error:
+            raise DatabaseError(
+                f"migration {title} was refused: {error}; one that builds or drops indexes `concurrently` has the first"
+                " line `-- concurrently`, and holds nothing else"
+            ) from error
+        except asyncpg.PostgresError as error:
+            raise DatabaseError(f"migration {title} was refused: {error}") from error
+        else:
+            return
+
+
+async def _record_applied(connection: asyncpg.Connection, migration: Migration) -> None:
+    await connection.execute(SQL["note_migration"], migration.app, migration.name, migration.sha256)
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str, **server_settings: str) -> AsyncIterator[asyncpg.Connection]:
+    """Lend a connection of its own. Raises DatabaseUnavailable where the server cannot be reached."""
+    with translate_connect_errors():
+        connection = await connect(url, timeout=_CONNECT_TIMEOUT_S, server_settings=server_settings)
+    try:
+        yield connection
+    finally:
+        await connection.close(timeout=_CONNECT_TIMEOUT_S)
+
+
+@contextlib.asynccontextmanager
+async def _session(url: str) -> AsyncIterator[asyncpg.Connection]:
+    settings = {"lock_timeout": _LOCK_TIMEOUT, "client_min_messages": "warning"}
+    async with connected(url, application_name="boathook:migrate", **settings) as connection:
+        yield connection
+
+
+@contextlib.asynccontextmanager
+async def _lock(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Lend a connection while no other process migrates this database."""
+    async with _session(url) as connection:
+        with translate_errors():
+            await _take_lock(connection)
+        yield connection
+
+
+async def _take_lock(connection: asyncpg.Connection) -> None:
+    for polls in itertools.count(1):
+        if await connection.fetchval(_TRY_LOCK):
+            return
+        if polls * _POLL_INTERVAL_S >= _MAX_WAIT_S:
+            raise DatabaseUnavailable(
+                f"another process has been migrating this database for {_MAX_WAIT_S:.0f} s: look what it waits for in"
+                " its log, or at `boathook:migrate` in pg_stat_activity, and try again once it is done"
+            )
+        if polls % round(_LOG_INTERVAL_S / _POLL_INTERVAL_S) == 0:
+            _LOG.info("migration_lock_wait", note="another process migrates this database; waiting for it to be done")
+        await sleep(_POLL_INTERVAL_S)

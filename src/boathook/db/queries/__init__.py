@@ -1,0 +1,1 @@
+"""Reads for pages and listings: bounded queries that change nothing."""

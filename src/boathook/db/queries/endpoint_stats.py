@@ -1,0 +1,371 @@
+"""What pages show of applications and endpoints: searched, counted and measured without looking at all of the history.
+
+Lists are read in looks: a look goes through the next so many rows, newest first, keeps those that fit, and says where
+it stopped, so that a rare thing costs no more than a common one and the reader decides whether to look further.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from boathook.db.applications import MAX_ID, Application
+from boathook.db.database import Connection, Record
+from boathook.db.messages import uid_of
+from boathook.db.queries.listings import like_pattern
+from boathook.db.statements import load
+from boathook.domain import ids
+from boathook.domain.endpoints import recipient_of
+
+SQL = load(__file__)
+MAX_MEASURED: Final = 20_000
+"""Attempts that a measurement looks at."""
+MAX_COUNTED: Final = 10_000
+SCAN_ROWS: Final = 2_000
+"""Rows that one step of a look goes through."""
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPage(Generic[Row]):
+    """What one step of a search has found."""
+
+    rows: list[Row]
+    place: UUID | None
+    """Where the next step goes on; None where there is nothing further."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSummary:
+    """An application in a list."""
+
+    application: Application
+    endpoints: int
+    disabled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointHealth:
+    """How an endpoint does."""
+
+    failures: int = 0
+    """In a row."""
+    failing_since: datetime | None = None
+    last_failed_at: datetime | None = None
+    open_until: datetime | None = None
+    """Until when it is given a pause, where it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnhealthyEndpoint:
+    """An endpoint that is disabled or failing."""
+
+    application_id: UUID
+    application_name: str
+    id: UUID
+    url: str
+    is_disabled: bool
+    disabled_because: str | None
+    disabled_at: datetime | None
+    health: EndpointHealth
+
+
+@dataclass(frozen=True, slots=True)
+class SecretValidity:
+    """Since when a secret signs, and until when; None is until it is rotated."""
+
+    created_at: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointBacklog:
+    """What an endpoint is owed and what died there, each counted up to `MAX_COUNTED`."""
+
+    pending: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeBucket:
+    """How the attempts of a stretch of time ended."""
+
+    start: datetime
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStats:
+    """How an endpoint's attempts of a time ended and how long they took."""
+
+    succeeded: int
+    failed: int
+    p50_ms: int | None
+    """None where there were none."""
+    p95_ms: int | None
+    stretches: tuple[TimeBucket, ...]
+    """All of them, those without attempts too, the earliest first."""
+    cut_at: datetime | None
+    """The earliest attempt that was looked at, where there were too many to look at all."""
+
+    @property
+    def total(self) -> int:
+        """All attempts that were looked at."""
+        return self.succeeded + self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSummary:
+    """An attempt in a list."""
+
+    id: UUID
+    event_id: UUID
+    type: str
+    status: int
+    """0 where there was no answer."""
+    duration_ms: int
+    is_success: bool
+    is_manual: bool
+    error: str | None
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people see it."""
+        return ids.show(ids.ATTEMPT, self.id)
+
+    @property
+    def message(self) -> str:
+        """The id of its message."""
+        return ids.show(ids.MESSAGE, self.event_id)
+
+    @property
+    def at(self) -> datetime:
+        """When it was made."""
+        return ids.made_at(self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageSummary:
+    """A message in a list, with how many of its deliveries stand how."""
+
+    id: UUID
+    type: str
+    uid: str | None
+    channels: tuple[str, ...] | None
+    tags: tuple[str, ...] | None
+    deliver_at: datetime | None
+    succeeded: int
+    waiting: int
+    dead: int
+
+    @property
+    def shown_id(self) -> str:
+        """The id as people see it."""
+        return ids.show(ids.MESSAGE, self.id)
+
+    @property
+    def at(self) -> datetime:
+        """When it was published."""
+        return ids.made_at(self.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentRequest:
+    """What is kept of a request that was sent."""
+
+    number: int
+    """Of the attempt at its delivery."""
+    code: str | None
+    started_at: datetime
+    headers: tuple[tuple[str, str], ...]
+    worker: str
+
+
+async def search_applications(
+    connection: Connection, organization: str, words: str | None, place: UUID | None, *, limit: int
+) -> list[ApplicationSummary]:
+    """Return applications whose name or uid holds *words*, the youngest first, from *place* on, exclusively."""
+    pattern = None if words is None else like_pattern(f"*{words}*")
+    rows = await connection.fetch(SQL["search_applications"], organization, place or MAX_ID, pattern, limit)
+    return [ApplicationSummary(_application(row), row["endpoints"], row["disabled"]) for row in rows]
+
+
+def _application(row: Record) -> Application:
+    names = ("id", "organization", "uid", "name", "throttle_rate", "is_operational", "created_at", "updated_at")
+    return Application(**{name: row[name] for name in names}, metadata=msgspec.json.decode(row["metadata"]))
+
+
+async def find_owner(connection: Connection, organization: str, endpoint_id: UUID) -> UUID | None:
+    """Return the organization's application that an endpoint belongs to."""
+    owner: UUID | None = await connection.fetchval(SQL["find_owner"], organization, endpoint_id)
+    return owner
+
+
+async def list_unhealthy(connection: Connection, organization: str, *, limit: int) -> list[UnhealthyEndpoint]:
+    """Return an organization's endpoints that are disabled or failing, the latest change first."""
+    rows = await connection.fetch(SQL["list_troubled"], organization, limit)
+    own = ("application_id", "application_name", "id", "url", "is_disabled", "disabled_because", "disabled_at")
+    return [UnhealthyEndpoint(**{name: row[name] for name in own}, health=_health(row)) for row in rows]
+
+
+async def find_health(connection: Connection, endpoint_id: UUID) -> EndpointHealth:
+    """Return how an endpoint does."""
+    row = await connection.fetchrow(SQL["find_health"], endpoint_id)
+    return EndpointHealth() if row is None else _health(row)
+
+
+async def list_health(connection: Connection, endpoint_ids: Sequence[UUID]) -> Mapping[UUID, EndpointHealth]:
+    """Return how endpoints do, of those that ever failed."""
+    rows = await connection.fetch(SQL["list_health"], list(endpoint_ids))
+    return {row["endpoint_id"]: _health(row) for row in rows}
+
+
+def _health(row: Record) -> EndpointHealth:
+    names = ("failing_since", "last_failed_at", "open_until")
+    return EndpointHealth(failures=row["failures"] or 0, **{name: row[name] for name in names})
+
+
+async def find_disabled_by(connection: Connection, endpoint: str) -> str | None:
+    """Return who disabled the endpoint with this shown id last."""
+    actor: str | None = await connection.fetchval(SQL["find_disabler"], endpoint)
+    return actor
+
+
+async def list_secrets(connection: Connection, endpoint_id: UUID) -> list[SecretValidity]:
+    """Return since when an endpoint's secrets sign: the current one first, then those that sign along."""
+    rows = await connection.fetch(SQL["list_secrets"], endpoint_id)
+    return [SecretValidity(row["created_at"], row["expires_at"]) for row in rows]
+
+
+async def count_backlog(connection: Connection, endpoint_id: UUID) -> EndpointBacklog:
+    """Count what an endpoint is owed and what died there."""
+    (row,) = await connection.fetch(SQL["count_waiting"], _recipient(endpoint_id), MAX_COUNTED)
+    return EndpointBacklog(min(row["pending"], MAX_COUNTED), row["dead"])
+
+
+async def measure_attempts(
+    connection: Connection, endpoint_id: UUID, now: datetime, span: timedelta, width: timedelta
+) -> AttemptStats:
+    """Measure an endpoint's attempts of the *span* before *now*, in stretches of *width*."""
+    since = ids.first_of(now - span)
+    rows = await connection.fetch(SQL["measure_attempts"], _recipient(endpoint_id), since, MAX_MEASURED, width)
+    (whole, *parts) = rows
+    total = whole["succeeded"] + whole["failed"]
+    p50, p95 = whole["durations"] or (None, None)
+    return AttemptStats(
+        succeeded=whole["succeeded"],
+        failed=whole["failed"],
+        p50_ms=p50,
+        p95_ms=p95,
+        stretches=_fill_buckets(parts, now, span, width),
+        cut_at=whole["earliest"] if total >= MAX_MEASURED else None,
+    )
+
+
+_MONDAY: Final = datetime(2000, 1, 3, tzinfo=UTC)
+
+
+def _fill_buckets(parts: Sequence[Record], now: datetime, span: timedelta, width: timedelta) -> tuple[TimeBucket, ...]:
+    known = {row["stretch"]: row for row in parts}
+    start = _MONDAY + (now - span - _MONDAY) // width * width
+    starts = [start + width * place for place in range((now - start) // width + 1)]
+    return tuple(
+        TimeBucket(start=one, succeeded=row["succeeded"], failed=row["failed"])
+        if (row := known.get(one)) is not None
+        else TimeBucket(start=one)
+        for one in starts
+    )
+
+
+async def scan_attempts(
+    connection: Connection,
+    endpoint_id: UUID,
+    place: UUID | None,
+    *,
+    is_success: bool | None = None,
+    status_class: int | None = None,
+    type: str | None = None,
+    limit: int,
+) -> ScanPage[AttemptSummary]:
+    """Look through an endpoint's next attempts, newest first, for at most *limit* that fit.
+
+    Args:
+        status_class: the lowest status of a hundred; 0 for attempts without an answer.
+        type: of the message; ``*`` stands for any run of characters.
+    """
+    arguments = (place or MAX_ID, SCAN_ROWS, is_success, status_class, like_pattern(type), limit)
+    rows = await connection.fetch(SQL["look_at_attempts"], _recipient(endpoint_id), *arguments)
+    return _to_scan_page(rows, _seen_attempt, limit)
+
+
+async def scan_messages(
+    connection: Connection,
+    application: str,
+    place: UUID | None,
+    *,
+    type: str | None = None,
+    channel: str | None = None,
+    limit: int,
+) -> ScanPage[MessageSummary]:
+    """Look through an application's next messages, newest first, for at most *limit* that fit."""
+    arguments = (place or MAX_ID, SCAN_ROWS, like_pattern(type), channel, limit)
+    rows = await connection.fetch(SQL["look_at_messages"], application, *arguments)
+    return _to_scan_page(rows, _seen_message, limit)
+
+
+def _to_scan_page(rows: Sequence[Record], read: Any, limit: int) -> ScanPage[Any]:
+    found = [read(row) for row in rows if row["id"] is not None]
+    if len(found) == limit:
+        return ScanPage(found, found[-1].id)
+    return ScanPage(found, rows[0]["last"] if rows[0]["looked"] == SCAN_ROWS else None)
+
+
+def _seen_attempt(row: Record) -> AttemptSummary:
+    return AttemptSummary(
+        id=row["id"],
+        event_id=row["event_id"],
+        type=row["type"],
+        status=row["status"] or 0,
+        duration_ms=row["duration_ms"] or 0,
+        is_success=row["outcome"] == "succeeded",
+        is_manual=bool(row["is_manual"]),
+        error=row["error"],
+    )
+
+
+def _seen_message(row: Record) -> MessageSummary:
+    return MessageSummary(
+        id=row["id"],
+        type=row["type"],
+        uid=uid_of(row["id"], row["dedup_key"]),
+        channels=None if row["channels"] is None else tuple(row["channels"]),
+        tags=None if row["tags"] is None else tuple(row["tags"]),
+        deliver_at=row["deliver_at"],
+        succeeded=row["succeeded"],
+        waiting=row["waiting"],
+        dead=row["dead"],
+    )
+
+
+async def find_request(connection: Connection, event_id: UUID, attempt_id: UUID) -> SentRequest | None:
+    """Return what was sent with an attempt."""
+    row = await connection.fetchrow(SQL["find_request"], event_id, attempt_id)
+    if row is None:
+        return None
+    pairs = msgspec.json.decode(row["request_headers"] or "[]")
+    return SentRequest(
+        number=row["number"],
+        code=row["code"],
+        started_at=row["started_at"],
+        headers=tuple((name, value) for name, value in pairs),
+        worker=row["worker"],
+    )
+
+
+def _recipient(endpoint_id: UUID) -> str:
+    return recipient_of(ids.show(ids.ENDPOINT, endpoint_id))

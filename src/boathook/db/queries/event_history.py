@@ -1,0 +1,190 @@
+"""What became of one event: its deliveries and their attempts, and whatever else was done with it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.db.database import Database, Record
+from boathook.db.queries.listings import AuditRow, ConflictRow, DeliveryRow, EventRow, StoredRequest
+from boathook.db.statements import load
+from boathook.domain import ids
+from boathook.domain.errors import NotFound
+
+SQL = load(__file__)
+
+MAX_DELIVERIES_SHOWN: Final = 100
+"""Deliveries that a page shows."""
+MAX_ATTEMPTS_SHOWN: Final = 200
+"""Attempts at these that are shown, the latest."""
+MAX_RESPONSE_BYTES: Final = 4_096
+"""Bytes shown of what was answered."""
+_MAX_NOTES: Final = 100
+_MAX_SIDE_EFFECTS: Final = 100
+_MAX_CONFLICTS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptDetail:
+    """One attempt, at a handler or an endpoint."""
+
+    ordinal: int
+    """Of its delivery."""
+    number: int
+    outcome: str
+    code: str | None
+    error: str | None
+    traceback: str | None
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    url: str | None
+    """Of an endpoint, as the rest below."""
+    status: int | None
+    """Of the HTTP answer; 0 or None where there was none."""
+    duration_ms: int | None
+    request_headers: Mapping[str, str]
+    response: bytes | None
+    """The first bytes of the answer."""
+    response_size: int | None
+    """Bytes kept of it."""
+    is_manual: bool
+
+    @property
+    def took_s(self) -> float:
+        """How long it took, in seconds."""
+        return (self.ended_at - self.started_at).total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipientSideEffect:
+    """A side effect that was done, and remembered."""
+
+    recipient: str
+    name: str
+    result: str
+    """As JSON text."""
+    done_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredReply:
+    """What a handler answered the sender who waited."""
+
+    recipient: str
+    status: int
+    content_type: str
+    body: bytes
+    """Its first bytes."""
+    size: int
+    made_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventHistory:
+    """What is known of an event besides its content, within bounds."""
+
+    deliveries: Sequence[DeliveryRow]
+    next_ordinal: int | None
+    """The number of the first delivery that is not among them."""
+    tries: Sequence[AttemptDetail]
+    """Of these deliveries, the latest first."""
+    has_more_tries: bool
+    effects: Sequence[RecipientSideEffect]
+    answer: StoredReply | None
+    notes: Sequence[AuditRow]
+    """What people did to the event and to these deliveries, the latest first."""
+    conflicts: Sequence[ConflictRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictDetail:
+    """A conflict with its content."""
+
+    row: ConflictRow
+    stored: StoredRequest
+    content_type: str
+
+
+async def read_event_preview(database: Database, event_id: UUID, most: int) -> tuple[EventRow, StoredRequest]:
+    """Return an event with its headers and up to *most* bytes of its body. Raises NotFound."""
+    row = await database.fetchrow(SQL["read_head"], event_id, most)
+    if row is None:
+        raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}; retention may have dropped it")
+    values = {name: row[name] for name in EventRow.__slots__}
+    return EventRow(**values | {"id": ids.show(ids.EVENT, event_id)}), _stored(row, "head")
+
+
+async def read_history(database: Database, event_id: UUID, *, first: int = 0, only: int | None = None) -> EventHistory:
+    """Return what became of an event.
+
+    Args:
+        first: the number of the first delivery to be shown.
+        only: the number of the only one.
+    """
+    start, most = (first, MAX_DELIVERIES_SHOWN) if only is None else (only, 1)
+    rows = await database.fetch(SQL["list_some"], event_id, start, most + 1)
+    rows = [row for row in rows if only is None or row["ordinal"] == only]
+    shown = [row["ordinal"] for row in rows[:most]]
+    tries = await database.fetch(SQL["list_tries"], event_id, shown, MAX_ATTEMPTS_SHOWN + 1, MAX_RESPONSE_BYTES)
+    effects = await database.fetch(SQL["list_done"], event_id, _MAX_SIDE_EFFECTS)
+    answer = await database.fetchrow(SQL["get_reply"], event_id, MAX_RESPONSE_BYTES)
+    subjects = [
+        ids.show(ids.EVENT, event_id),
+        ids.show(ids.MESSAGE, event_id),
+        *(ids.show_delivery(event_id, ordinal) for ordinal in shown),
+    ]
+    notes = await database.fetch(SQL["list_notes"], subjects, _MAX_NOTES)
+    twins = await database.fetch(SQL["list_twins"], event_id, _MAX_CONFLICTS)
+    return EventHistory(
+        deliveries=[_delivery(row) for row in rows[:most]],
+        next_ordinal=rows[most]["ordinal"] if len(rows) > most else None,
+        tries=[_try(row) for row in tries[:MAX_ATTEMPTS_SHOWN]],
+        has_more_tries=len(tries) > MAX_ATTEMPTS_SHOWN,
+        effects=[RecipientSideEffect(**dict(row)) for row in effects],
+        answer=None if answer is None else StoredReply(**dict(answer)),
+        notes=[AuditRow(**dict(row)) for row in notes],
+        conflicts=[_conflict(row) for row in twins],
+    )
+
+
+async def get_conflict(database: Database, conflict_id: UUID) -> ConflictDetail:
+    """Return a conflict with its headers and bytes. Raises NotFound."""
+    row = await database.fetchrow(SQL["get_conflict"], conflict_id)
+    if row is None:
+        raise NotFound(f"there is no conflict {ids.show(ids.CONFLICT, conflict_id)}; retention may have dropped it")
+    values = {name: row[name] for name in row.keys() if name not in {"headers", "body", "content_type"}}  # noqa: SIM118
+    return ConflictDetail(row=_conflict(values), stored=_stored(row, "body"), content_type=row["content_type"])
+
+
+async def find_url(database: Database, recipient: str) -> str | None:
+    """Return the URL of the endpoint that a recipient is; None where it is none, or gone."""
+    url: str | None = await database.fetchval(SQL["find_url"], recipient)
+    return url
+
+
+def _delivery(row: Record) -> DeliveryRow:
+    values = dict(row)
+    ordinal = values.pop("ordinal")
+    values["id"] = ids.show_delivery(row["event_id"], ordinal)
+    return DeliveryRow(**values | {"event_id": ids.show(ids.EVENT, row["event_id"])})
+
+
+def _try(row: Record) -> AttemptDetail:
+    # They are kept as pairs, in the order in which they were sent.
+    headers = row["request_headers"]
+    return AttemptDetail(
+        **dict(row) | {"request_headers": {} if headers is None else dict(msgspec.json.decode(headers))}
+    )
+
+
+def _conflict(row: Record | Mapping[str, Any]) -> ConflictRow:
+    names = {"id": ids.show(ids.CONFLICT, row["id"]), "event_id": ids.show(ids.EVENT, row["event_id"])}
+    return ConflictRow(**dict(row) | names, first_seen_at=ids.made_at(row["id"]))
+
+
+def _stored(row: Record, column: str) -> StoredRequest:
+    return StoredRequest(msgspec.json.decode(row["headers"]), row[column])

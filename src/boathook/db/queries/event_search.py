@@ -1,0 +1,293 @@
+"""Looks for events in a history of any length, a bounded time at a time.
+
+There is no index on what a sender wrote, as each would cost every event that is taken in. So a look walks back from the
+newest event in steps, each over so many rows, until its page is full or its time is used up; then it says how far it
+came, and where another look goes on. Steps grow as long as they are quick, and a text is looked for in few bytes at a
+time.
+"""
+
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from typing import Final
+from uuid import UUID
+
+from boathook.db.database import Connection, Database, Record
+from boathook.db.queries.listings import EventRow, like_pattern
+from boathook.db.statements import load
+from boathook.domain import ids
+from boathook.domain.model import State
+
+SQL = load(__file__)
+
+BUDGET_S: Final = 0.11
+"""How long a look goes on taking steps."""
+PAGE: Final = 50
+_TIMEOUT_S: Final = 1.5
+"""Of one statement: a step that must go on, as over one very large body, may take longer than the rest of the look."""
+_FIRST_STEP: Final = 200
+_MAX_STEP: Final = 20_000
+_TARGET_STEP_S: Final = 0.02
+"""A step that took no longer is followed by one of twice its length; one that took twice as long by one of half."""
+_MAX_BYTES: Final = 2 << 20
+"""Of bodies that a text is looked for in by one statement, unless one alone is larger; unpacking costs most of it."""
+_MAX_BODIES: Final = 500
+MAX_SEARCHED_BODY: Final = 8 << 20
+"""Bytes of the largest body that a text is looked for in."""
+_MAX_APPLICATIONS: Final = 2_000
+_OPEN: Final = frozenset({State.PENDING, State.LEASED, State.DEAD})
+_BATCH: Final = "batch"
+"""The type of an event whose items have several; `boathook.verification.batch_items` gives it."""
+_MAX_ID: Final = UUID(int=2**128 - 1)
+_MIN_ID: Final = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events are looked for; None and nothing let everything through."""
+
+    source: str | None = None
+    application: str | None = None
+    """Its id or uid, or a name that is neither."""
+    type: str | None = None
+    """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
+    key: str | None = None
+    """The whole dedup key."""
+    state: State | None = None
+    """Events with a delivery in it."""
+    is_unhandled: bool = False
+    """Only events of sources that no handler matched."""
+    texts: tuple[bytes, ...] = ()
+    """Events whose bytes hold one of these as they are."""
+    words: tuple[bytes, ...] = ()
+    """Events whose bytes hold one of these, or that have one of `word_keys`."""
+    word_keys: tuple[str, ...] = ()
+    since: datetime | None = None
+    """Accepted then or later."""
+    until: datetime | None = None
+    """Accepted before."""
+    below: UUID | None = None
+    """Where the look before came to: only events with a lower id."""
+
+    def bounds(self) -> tuple[UUID, UUID]:
+        """Return the id that all are below, and the lowest."""
+        until = _MAX_ID if self.until is None else ids.first_of(self.until)
+        low = _MIN_ID if self.since is None else ids.first_of(self.since)
+        return min(until, self.below or _MAX_ID), low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundEvent:
+    """An event that was found, and how many of its deliveries stand where; at most a thousand are counted."""
+
+    event: EventRow
+    states: dict[State, int]
+    """Without those that no delivery is in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPage:
+    """What one look found."""
+
+    events: Sequence[FoundEvent]
+    looked_at: int
+    """Events that were compared, or deliveries where a state was looked for."""
+    place: UUID | None
+    """Where another look goes on, as `EventFilter.below`; None where there is nothing further back."""
+    reached: datetime | None
+    """How far back it came; None where it came to the end."""
+    is_full: bool
+    """Whether it ended because its page was full, and not because its time was up."""
+    too_large: int
+    """Events that a text was not looked for in, as their bodies are larger than `MAX_SEARCHED_BODY`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DedupKeyMatch:
+    """An event that dedup memory has under a key."""
+
+    event_id: UUID
+    item_path: str | None
+    """The item of it that the key belongs to; None where it is the whole event's."""
+
+
+@dataclass(slots=True)
+class _SearchScan:
+    """One look while it goes on."""
+
+    wanted: EventFilter
+    statement: str
+    place: UUID
+    low: UUID
+    limit: int
+    length: int = _FIRST_STEP
+    looked_at: int = 0
+    hits: list[UUID] = field(default_factory=list)
+    too_large: int = 0
+    is_over: bool = False
+    """Whether there is nothing below `place`."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its page is."""
+        return len(self.hits) >= self.limit
+
+    async def step(self, connection: Connection, until: float) -> None:
+        """Look at the next rows, and take what fits; texts are looked for until a moment of the monotonic clock."""
+        wanted = self.wanted
+        began = time.monotonic()
+        row = await connection.fetchrow(
+            self.statement, self.place, self.low, self.length, wanted.source, wanted.application,
+            like_pattern(wanted.type),
+            wanted.key, wanted.state, _BATCH,
+        )  # fmt: skip
+        assert row is not None
+        self.looked_at += row["looked"]
+        if wanted.texts or wanted.words:
+            await self._keep_texts(connection, row, until)
+        else:
+            self._add_hits(row["ids"])
+            self._advance(row)
+        self._adjust_step(time.monotonic() - began, until - time.monotonic())
+
+    async def _keep_texts(self, connection: Connection, row: Record, until: float) -> None:
+        wanted = self.wanted
+        for portion, is_too_large in _split_by_size(row["ids"], row["sizes"]):
+            searched = [] if is_too_large else portion
+            rows = await connection.fetch(SQL["keep_texts"], searched, wanted.texts, wanted.words, wanted.word_keys)
+            found = {one["id"] for one in rows}
+            self.too_large += is_too_large
+            self._add_hits([one for one in portion if one in found])
+            if self.is_full:
+                return
+            self.place = portion[-1]
+            if time.monotonic() >= until:
+                return
+        self._advance(row)
+
+    def _add_hits(self, found: Sequence[UUID]) -> None:
+        """Put what fits on the page; once it is full, another look goes on behind its last event."""
+        self.hits += found[: self.limit - len(self.hits)]
+        if self.is_full:
+            self.place = self.hits[-1]
+
+    def _advance(self, row: Record) -> None:
+        """Go on behind the last row, unless the page is full."""
+        if not self.is_full:
+            self.is_over = row["looked"] < self.length
+            self.place = row["last"] or self.place
+
+    def _adjust_step(self, took_s: float, left_s: float) -> None:
+        """Choose the length of the next step by how long this one took, such that it is over in time."""
+        wanted = (
+            2 * self.length
+            if took_s < _TARGET_STEP_S
+            else self.length // 2
+            if took_s > 2 * _TARGET_STEP_S
+            else self.length
+        )
+        in_time = int(self.length * left_s / took_s)
+        self.length = max(_FIRST_STEP, min(wanted, in_time, _MAX_STEP))
+
+
+async def search(
+    database: Database, wanted: EventFilter, *, limit: int = PAGE, budget_s: float = BUDGET_S
+) -> SearchPage:
+    """Return the newest events that are wanted, as many as fit a page and are found within the time.
+
+    Each look comes further back than the one before, even if a single step takes longer than that.
+
+    Raises:
+        DatabaseUnavailable: PostgreSQL is away, or so busy that one step took more than a second.
+    """
+    place, low = wanted.bounds()
+    # One more than the page holds shows that there is more.
+    walk = _SearchScan(wanted, _statement(wanted), place, low, limit + 1)
+    until = time.monotonic() + budget_s
+    async with _reading(database) as connection:
+        while not (walk.is_over or walk.is_full):
+            await walk.step(connection, until)
+            if time.monotonic() >= until:
+                break
+        events = await _read(connection, walk.hits[:limit])
+    further = walk.hits[limit - 1] if walk.is_full else None if walk.is_over or walk.place <= low else walk.place
+    return SearchPage(
+        events=events,
+        looked_at=walk.looked_at,
+        place=further,
+        reached=None if further is None else ids.made_at(further),
+        is_full=walk.is_full,
+        too_large=walk.too_large,
+    )
+
+
+async def read_events(database: Database, event_ids: Sequence[UUID]) -> list[FoundEvent]:
+    """Return those of these events that are stored, newest first."""
+    async with _reading(database) as connection:
+        return await _read(connection, event_ids)
+
+
+async def find_keys(database: Database, keys: Sequence[UUID]) -> list[DedupKeyMatch]:
+    """Return what dedup memory has under these hashes of keys, as `boathook.ingest.event_builder` makes them."""
+    return [DedupKeyMatch(**dict(row)) for row in await database.fetch(SQL["find_keys"], list(keys))]
+
+
+async def find_messages(database: Database, key: str, application: str | None = None) -> list[DedupKeyMatch]:
+    """Return the messages with this id of their publisher's own: of one application, or of the newest two thousand."""
+    key_bytes = key.encode("utf-8", "surrogatepass")
+    rows = await database.fetch(SQL["find_message_keys"], application, key_bytes, _MAX_APPLICATIONS)
+    return [DedupKeyMatch(**dict(row)) for row in rows]
+
+
+def _statement(wanted: EventFilter) -> str:
+    """Return the step over the fewest rows: what is open or dead is little, and an application has an index."""
+    if wanted.is_unhandled:
+        walk, events = "walk_unhandled", "select * from walked"
+    elif wanted.state in _OPEN:
+        walk, events = "walk_open", SQL["events_of_deliveries"]
+    elif wanted.application is not None:
+        walk, events = "walk_application", "select * from walked"
+    elif wanted.state is not None:
+        walk, events = "walk_ended", SQL["events_of_deliveries"]
+    else:
+        walk, events = "walk_events", "select * from walked"
+    standing = SQL["stand_so"] if walk == "walk_application" else "and ($8::text is null or true)"
+    parts = {"{walk}": SQL[walk], "{events}": events, "{standing}": standing}
+    return reduce(lambda sql, part: sql.replace(*part), parts.items(), SQL["take_step"])
+
+
+def _split_by_size(event_ids: Sequence[UUID], sizes: Sequence[int]) -> Iterator[tuple[list[UUID], bool]]:
+    """Divide events so that the bytes of each portion are few together, or those of one event, and maybe too many."""
+    portion: list[UUID] = []
+    total = 0
+    for event_id, size in zip(event_ids, sizes, strict=True):
+        if portion and (total + size > _MAX_BYTES or len(portion) >= _MAX_BODIES):
+            yield portion, total > MAX_SEARCHED_BODY
+            portion, total = [], 0
+        portion.append(event_id)
+        total += size
+    if portion:
+        yield portion, total > MAX_SEARCHED_BODY
+
+
+@asynccontextmanager
+async def _reading(database: Database) -> AsyncIterator[Connection]:
+    """Lend a transaction whose statements are given up when they take long."""
+    async with database.transaction() as connection:
+        await connection.execute(SQL["limit_statement"], f"{_TIMEOUT_S:g}s")
+        yield connection
+
+
+async def _read(connection: Connection, event_ids: Sequence[UUID]) -> list[FoundEvent]:
+    if not event_ids:
+        return []
+    return [_found(row) for row in await connection.fetch(SQL["read_rows"], list(event_ids))]
+
+
+def _found(row: Record) -> FoundEvent:
+    values = {name: row[name] for name in EventRow.__slots__}
+    event = EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
+    return FoundEvent(event=event, states={state: row[state] for state in State if row[state]})

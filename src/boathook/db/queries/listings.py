@@ -1,0 +1,339 @@
+"""Listings of what the journal holds, newest first, a page at a time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+
+from boathook.db.database import Connection, Database, Record
+from boathook.db.statements import load
+from boathook.domain import ids
+from boathook.domain.errors import NotFound
+from boathook.domain.model import Attempt
+
+SQL = load(__file__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListFilter:
+    """What a listing shows; None lets everything through."""
+
+    source: str | None = None
+    application: str | None = None
+    """Its id or uid, or a name that is neither."""
+    type: str | None = None
+    """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
+    recipient: str | None = None
+    """A pattern, as `type`."""
+    state: str | None = None
+    code: str | None = None
+    """A dead letter's or delivery's error code, or a rejection's reason."""
+    since: datetime | None = None
+    """Inclusive. Of dead letters the time of death, of all else the time it was accepted or refused."""
+    until: datetime | None = None
+    """Exclusive."""
+    is_unhandled: bool = False
+    """Of events: only those of sources that no handler matched."""
+    after: str | None = None
+    """The id of the last row of the page before."""
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventRow:
+    """An event without its bytes."""
+
+    id: str
+    source: str | None
+    application: str | None
+    type: str
+    dedup_key: str
+    grade: str
+    origin: str
+    accepted_at: datetime
+    content_type: str
+    size: int
+    fanout: int
+    """How many deliveries it was owed when it was accepted."""
+    channels: Sequence[str] | None
+    """Of a message: what it was published under."""
+    tags: Sequence[str] | None
+    expunged_at: datetime | None
+    """When its content was deleted; its bytes are gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryRow:
+    """A delivery, open or ended."""
+
+    id: str
+    event_id: str
+    recipient: str
+    source: str | None
+    application: str | None
+    type: str
+    """The event's, or that of the item it is about."""
+    grade: str
+    """What the proof of the event's request covers."""
+    item_path: str | None
+    """Which item of a batch it is about, by its path in the JSON body; None where it is about the whole event."""
+    state: str
+    attempts: int
+    due_at: datetime | None
+    """When a pending one is tried next."""
+    code: str | None
+    note: str | None
+    """The last error of an open or dead one, why an ignored one was ignored."""
+    ended_at: datetime | None
+    """When it succeeded, was ignored or died."""
+    order_key: str | None
+    replays: int
+    is_replay: bool
+    """Whether it was added by replaying its event."""
+    is_manual: bool
+    """Whether somebody asked for it by hand: it gets one attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideEffectRow:
+    """A remembered side effect: done, and not to be done again."""
+
+    name: str
+    result: str
+    """As JSON text."""
+    done_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectionRow:
+    """A refused request without its bytes."""
+
+    id: str
+    source: str
+    refused_at: datetime
+    status: int
+    reason: str
+    detail: str
+    client_address: str
+    method: str
+    url: str
+    content_type: str
+    body_size: int
+    """Bytes that were sent; fewer may have been kept."""
+    event_id: str | None
+    """The event it became when it was verified again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConflictRow:
+    """A request whose key or body, but not both, belonged to an event already."""
+
+    id: str
+    event_id: str
+    source: str | None
+    application: str | None
+    dedup_key: str
+    differs: str
+    seen: int
+    first_seen_at: datetime
+    last_seen_at: datetime
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """What somebody did, and to what."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    """The headers and bytes of an event or a refused request."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+async def list_events(database: Database, wanted: ListFilter) -> list[EventRow]:
+    """Return events, newest first."""
+    rows = await database.fetch(
+        choose_event_table(SQL["list_events"], wanted), wanted.source, wanted.application, like_pattern(wanted.type),
+        *_id_range(wanted),
+        _after(ids.EVENT, wanted), wanted.limit,
+    )  # fmt: skip
+    return [_event(row) for row in rows]
+
+
+async def get_event(database: Database, event_id: UUID) -> tuple[EventRow, StoredRequest]:
+    """Return one event with its headers and bytes.
+
+    Raises:
+        NotFound: there is no such event.
+    """
+    row = await database.fetchrow(SQL["get_event"], event_id)
+    if row is None:
+        raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}; retention may have dropped it")
+    return _event(row), _stored(row)
+
+
+async def list_deliveries(database: Database, wanted: ListFilter) -> list[DeliveryRow]:
+    """Return deliveries, those of the newest events first."""
+    rows = await database.fetch(
+        SQL["list_deliveries"], wanted.source, wanted.application, like_pattern(wanted.type),
+        *_id_range(wanted), wanted.state,
+        like_pattern(wanted.recipient), wanted.code, *_after_delivery(wanted), wanted.limit,
+    )  # fmt: skip
+    return [delivery_row(row) for row in rows]
+
+
+async def list_dead_letters(database: Database, wanted: ListFilter) -> list[DeliveryRow]:
+    """Return dead letters, those of the newest events first; `since` and `until` bound the time of death."""
+    rows = await database.fetch(
+        SQL["list_dead"], wanted.source, wanted.application, like_pattern(wanted.type), wanted.since, wanted.until,
+        like_pattern(wanted.recipient), wanted.code, *_after_delivery(wanted), wanted.limit,
+    )  # fmt: skip
+    return [delivery_row(row) for row in rows]
+
+
+async def list_deliveries_of(
+    database: Database | Connection, event_id: UUID, ordinal: int | None = None
+) -> list[DeliveryRow]:
+    """Return the deliveries of one event in order, or only the one with this ordinal."""
+    return [delivery_row(row) for row in await database.fetch(SQL["list_deliveries_of_event"], event_id, ordinal)]
+
+
+async def get_delivery(database: Database, event_id: UUID, ordinal: int) -> DeliveryRow:
+    """Return one delivery.
+
+    Raises:
+        NotFound: there is no such delivery.
+    """
+    for delivery in await list_deliveries_of(database, event_id, ordinal):
+        return delivery
+    raise NotFound(f"there is no delivery {ids.show_delivery(event_id, ordinal)}; it may have been purged or dropped")
+
+
+async def list_attempts(database: Database, event_id: UUID, ordinal: int) -> list[Attempt]:
+    """Return the recorded attempts of one delivery, in order."""
+    return [Attempt(**dict(row)) for row in await database.fetch(SQL["list_attempts"], event_id, ordinal)]
+
+
+async def list_side_effects(
+    database: Database, event_id: UUID, recipient: str, item_path: str | None = None
+) -> list[SideEffectRow]:
+    """Return the side effects one recipient has done for an event, or for one item of it, once and for all."""
+    rows = await database.fetch(SQL["list_effects"], event_id, recipient, item_path)
+    return [SideEffectRow(**dict(row)) for row in rows]
+
+
+async def list_rejections(database: Database, wanted: ListFilter) -> list[RejectionRow]:
+    """Return refused requests, newest first; `state` is ``open`` or ``accepted``, `code` a reason."""
+    rows = await database.fetch(
+        SQL["list_rejections"], wanted.source, wanted.code, *_id_range(wanted), wanted.state,
+        _after(ids.REJECTION, wanted), wanted.limit,
+    )  # fmt: skip
+    return [_rejection(row) for row in rows]
+
+
+async def get_rejection(database: Database, rejection_id: UUID) -> tuple[RejectionRow, StoredRequest]:
+    """Return one refused request with its headers and bytes.
+
+    Raises:
+        NotFound: there is no such rejection.
+    """
+    row = await database.fetchrow(SQL["get_rejection"], rejection_id)
+    if row is None:
+        name = ids.show(ids.REJECTION, rejection_id)
+        raise NotFound(f"there is no rejection {name}; the quarantine may have dropped it")
+    return _rejection(row), _stored(row)
+
+
+async def list_conflicts(database: Database, wanted: ListFilter) -> list[ConflictRow]:
+    """Return conflicts, newest first."""
+    rows = await database.fetch(
+        SQL["list_conflicts"], wanted.source, wanted.application, *_id_range(wanted), _after(ids.CONFLICT, wanted),
+        wanted.limit,
+    )  # fmt: skip
+    return [_conflict(row) for row in rows]
+
+
+async def list_audit(
+    database: Database, wanted: ListFilter, *, subject: str | None = None, action: str | None = None
+) -> list[AuditRow]:
+    """Return what operators did, newest first; of the filter only `since`, `until`, `after` and `limit` count."""
+    after = None if wanted.after is None else int(wanted.after)
+    rows = await database.fetch(SQL["list_audit"], subject, action, wanted.since, wanted.until, after, wanted.limit)
+    return [AuditRow(**dict(row)) for row in rows]
+
+
+def like_pattern(pattern: str | None) -> str | None:
+    """Write a pattern in which ``*`` stands for any run of characters the way SQL's ``like_pattern`` reads it."""
+    if pattern is None:
+        return None
+    for special in "\\%_":
+        pattern = pattern.replace(special, f"\\{special}")
+    return pattern.replace("*", "%")
+
+
+_EVENTS: Final = "from boathook.event e\n"
+_UNHANDLED: Final = "from boathook.unhandled u join boathook.event e on e.id = u.event_id\n"
+
+
+def choose_event_table(sql: str, wanted: ListFilter) -> str:
+    """Return a statement over events such that it goes over no more of them than *wanted* needs."""
+    return sql.replace(_EVENTS, _UNHANDLED) if wanted.is_unhandled else sql
+
+
+def _id_range(wanted: ListFilter) -> tuple[UUID | None, UUID | None]:
+    return (
+        None if wanted.since is None else ids.first_of(wanted.since),
+        None if wanted.until is None else ids.first_of(wanted.until),
+    )
+
+
+def _after(prefix: str, wanted: ListFilter) -> UUID | None:
+    return None if wanted.after is None else ids.read(prefix, wanted.after)
+
+
+def _after_delivery(wanted: ListFilter) -> tuple[UUID | None, int | None]:
+    return (None, None) if wanted.after is None else ids.read_delivery(wanted.after)
+
+
+def _event(row: Record) -> EventRow:
+    values = {name: row[name] for name in EventRow.__slots__}
+    return EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
+
+
+def delivery_row(row: Record | Mapping[str, Any]) -> DeliveryRow:
+    """Return a delivery as listings show it, from a row with all their columns."""
+    values = dict(row)
+    ordinal = values.pop("ordinal")
+    values["id"] = ids.show_delivery(row["event_id"], ordinal)
+    return DeliveryRow(**values | {"event_id": ids.show(ids.EVENT, row["event_id"])})
+
+
+def _rejection(row: Record) -> RejectionRow:
+    values: dict[str, Any] = {name: row[name] for name in RejectionRow.__slots__ if name != "refused_at"}
+    values["id"] = ids.show(ids.REJECTION, row["id"])
+    values["event_id"] = None if row["event_id"] is None else ids.show(ids.EVENT, row["event_id"])
+    return RejectionRow(**values, refused_at=ids.made_at(row["id"]))
+
+
+def _conflict(row: Record) -> ConflictRow:
+    values = dict(row)
+    values["id"] = ids.show(ids.CONFLICT, row["id"])
+    values["event_id"] = ids.show(ids.EVENT, row["event_id"])
+    return ConflictRow(**values, first_seen_at=ids.made_at(row["id"]))
+
+
+def _stored(row: Record) -> StoredRequest:
+    return StoredRequest(cast("Mapping[str, str]", msgspec.json.decode(row["headers"])), row["body"])

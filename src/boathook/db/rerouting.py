@@ -1,0 +1,283 @@
+"""Routes stored events again: by today's handlers, to those that they were never owed to."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Final
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from boathook.db import delivery_commands
+from boathook.db.database import Connection, Database, Record
+from boathook.db.delivery_commands import PURGE_DEAD, ROUTE_EVENT, AuditContext, ReplaySchedule, notify_due
+from boathook.db.ordering import unblock
+from boathook.db.route_registry import READ_ROUTES, decode_routes
+from boathook.db.statements import load
+from boathook.domain import ids, json_document
+from boathook.domain.errors import InvalidTransition, NotFound
+from boathook.domain.filters import Pattern, Router
+from boathook.domain.model import DEFAULT_ORGANIZATION, MAX_DELIVERIES
+
+SQL = load(__file__)
+
+MAX_COUNTED: Final = 10_000
+"""Unhandled events that are counted at most."""
+_MAX_BYTES: Final = 8 << 20
+"""Of bodies that are read at once, unless one alone is larger."""
+_PREFIX: Final = "handler:"
+
+
+class _Rollback(Exception):
+    """Ends a transaction without effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class RerouteResult:
+    """What routing events again did."""
+
+    events: int = 0
+    """Events that were looked at."""
+    routed: int = 0
+    """Those of them that were owed to a handler, or to one more."""
+    added: int = 0
+    """Deliveries added."""
+    left: int = 0
+    """Events left alone: of a batch of which not all items are known, or because a dead letter of it was purged."""
+
+    def __add__(self, other: "RerouteResult") -> "RerouteResult":
+        return RerouteResult(
+            self.events + other.events, self.routed + other.routed, self.added + other.added, self.left + other.left
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _NewDelivery:
+    """A handler that wants an event, or an item of it."""
+
+    event_id: UUID
+    recipient: str
+    order_key: str | None
+    item_path: str | None = None
+    item_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An event that a route fits, without its bytes."""
+
+    row: Record
+    applications: tuple[str | None, ...]
+    """Each name that handlers may call its application by."""
+    items: Sequence[tuple[str, str]] | None
+    """Path and type of each item of a batch; None where it is none."""
+    reads_body: bool
+
+
+async def reroute_events(
+    database: Database,
+    event_ids: Sequence[UUID],
+    action: AuditContext,
+    *,
+    pace: ReplaySchedule,
+    to: str | None = None,
+    type: str | None = None,
+    is_dry_run: bool = False,
+) -> RerouteResult:
+    """Owe events to the handlers that match them now and that they are not and never were owed to.
+
+    Of a batch each item is routed by itself. Repeating it adds nothing.
+
+    Args:
+        to: the one handler that is meant, by its name; None: all.
+        type: a pattern that the event's type must fit, or else the item's; None routes every item.
+        is_rehearsal: take back what was done, so that only the numbers are learned.
+
+    Raises:
+        NotFound: no handler of this name is registered.
+        InvalidTransition: an event would come to more deliveries than it can be owed.
+    """
+    done = RerouteResult()
+    with contextlib.suppress(_Rollback):
+        async with database.transaction() as connection:
+            done = await reroute_events_in(connection, event_ids, action, pace=pace, to=to, type=type)
+            if is_dry_run:
+                raise _Rollback
+    return done
+
+
+async def reroute_events_in(
+    connection: Connection,
+    event_ids: Sequence[UUID],
+    action: AuditContext,
+    *,
+    pace: ReplaySchedule,
+    to: str | None = None,
+    type: str | None = None,
+) -> RerouteResult:
+    """Do what `reroute_events` does in the caller's transaction."""
+    await connection.execute(delivery_commands.SQL["lock_replays"], list(event_ids))
+    router = await _read_router(connection, to)
+    rows = await connection.fetch(SQL["read_routable"], list(event_ids), DEFAULT_ORGANIZATION)
+    candidates, unclear = await _candidates(connection, router, rows, type or "*")
+    found: list[Record] = []
+    async for wishes in _match_candidates(connection, router, candidates):
+        later = replace(pace, place=pace.place + len(found))
+        found += await _insert_deliveries(connection, wishes, later, is_named=to is not None)
+    added = [row for row in found if row["recipient"] is not None]
+    await unblock(connection, [(row["recipient"], row["order_key"]) for row in added])
+    routed = await _record(connection, action, added)
+    await notify_due(connection)
+    return RerouteResult(len(event_ids), routed, len(added), len(found) - len(added) + unclear)
+
+
+async def check_handler(connection: Connection | Database, name: str) -> str:
+    """Return the recipient that a handler's name stands for, with or without ``handler:`` before it.
+
+    Raises:
+        NotFound: no handler of this name is registered; the message names one like it.
+    """
+    recipient = name if name.startswith(_PREFIX) else _PREFIX + name
+    known = {route.recipient for route in decode_routes(await connection.fetchval(READ_ROUTES)).routes}
+    if recipient in known:
+        return recipient
+    near = get_close_matches(recipient, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"registered are: {', '.join(sorted(known)) or 'none'}."
+    raise NotFound(f"no handler {recipient} is registered; {hint} `boathook serve` registers them when it starts")
+
+
+async def count_unhandled(database: Database | Connection, since: datetime) -> Mapping[str, int]:
+    """Return how many events accepted since a moment are unhandled, by source; `MAX_COUNTED` are counted at most."""
+    rows = await database.fetch(SQL["count_unhandled"], ids.first_of(since), MAX_COUNTED)
+    return {row["source"]: row["number"] for row in rows}
+
+
+async def _read_router(connection: Connection, to: str | None) -> Router:
+    if to is not None:
+        to = await check_handler(connection, to)
+    found = decode_routes(await connection.fetchval(READ_ROUTES))
+    return Router([route for route in found.routes if to in {None, route.recipient}], found.version)
+
+
+async def _candidates(
+    connection: Connection, router: Router, rows: Sequence[Record], type: str
+) -> tuple[list[_Candidate], int]:
+    """Return the events that a route fits, and how many others may be batches of which too little is known."""
+    unclear = [row["id"] for row in rows if row["is_unclear"]]
+    known = await _known_items(connection, unclear) if unclear else {}
+    wanted = Pattern(type)
+    candidates: list[_Candidate] = []
+    left = 0
+    for row in rows:
+        if row["is_unclear"] and row["id"] not in known:
+            left += router.fits(source=row["source"], application=None, type=row["type"])
+            continue
+        items = known[row["id"]] if row["is_unclear"] else _items_of(row)
+        if items is not None and not wanted.matches(row["type"]):
+            items = [item for item in items if wanted.matches(item[1])]
+        candidates += _candidate(router, row, items)
+    return candidates, left
+
+
+def _candidate(router: Router, row: Record, items: Sequence[tuple[str, str]] | None) -> Iterator[_Candidate]:
+    names = tuple(dict.fromkeys((row["application"], row["uid"] or row["application"])))
+    types = {row["type"]} if items is None else {type for _, type in items}
+    origins = [{"source": row["source"], "application": name, "type": type} for name in names for type in types]
+    if any(router.fits(**origin) for origin in origins):
+        yield _Candidate(row, names, items, any(router.reads_body(**origin) for origin in origins))
+
+
+async def _known_items(
+    connection: Connection, event_ids: Sequence[UUID]
+) -> Mapping[UUID, Sequence[tuple[str, str]] | None]:
+    """Return which items of these events were owed, stored before it was noted what batches are made of.
+
+    None stands for an event that was owed whole, so that it is no batch; of others nothing is known.
+    """
+    known: dict[UUID, list[tuple[str, str]] | None] = {}
+    for row in await connection.fetch(SQL["list_owed"], event_ids):
+        items = known.setdefault(row["event_id"], None if row["item_path"] is None else [])
+        if items is not None:
+            items.append((row["item_path"], row["item_type"]))
+    return known
+
+
+def _items_of(row: Record) -> Sequence[tuple[str, str]] | None:
+    return None if row["items"] is None else msgspec.json.decode(row["items"], type=list[tuple[str, str]])
+
+
+async def _match_candidates(
+    connection: Connection, router: Router, candidates: Sequence[_Candidate]
+) -> AsyncIterator[list[_NewDelivery]]:
+    """Yield who wants what, few bytes at a time."""
+    for portion in _split_by_size(candidates):
+        wanting = [one.row["id"] for one in portion if one.reads_body]
+        bodies = (
+            {row["id"]: row["body"] for row in await connection.fetch(SQL["read_bodies"], wanting)} if wanting else {}
+        )
+        yield [wish for one in portion for wish in _match_candidate(router, one, bodies.get(one.row["id"], b""))]
+
+
+def _split_by_size(candidates: Iterable[_Candidate]) -> Iterator[list[_Candidate]]:
+    portion: list[_Candidate] = []
+    size = 0
+    for one in candidates:
+        weight = one.row["size"] if one.reads_body else 0
+        if portion and size + weight > _MAX_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(one)
+        size += weight
+    if portion:
+        yield portion
+
+
+def _match_candidate(router: Router, one: _Candidate, body: bytes) -> Iterator[_NewDelivery]:
+    row, headers = one.row, msgspec.json.decode(one.row["headers"], type=dict[str, str])
+    if one.items is not None:
+        document: Any = json_document.parse(body) if one.reads_body else None
+        items = [(type, json_document.get_path(document, path.split("."))) for path, type in one.items]
+        for owed in router.route_items(source=row["source"], headers=headers, items=items):
+            yield _NewDelivery(row["id"], owed.recipient, owed.order_key, *one.items[owed.item or 0])
+        return
+    seen: set[str] = set()
+    for application in one.applications:
+        for owed in router.route(
+            source=row["source"], application=application, type=row["type"], headers=headers, body=body
+        ):
+            if owed.recipient not in seen:
+                seen.add(owed.recipient)
+                yield _NewDelivery(row["id"], owed.recipient, owed.order_key)
+
+
+async def _insert_deliveries(
+    connection: Connection, wishes: Sequence[_NewDelivery], pace: ReplaySchedule, *, is_named: bool
+) -> list[Record]:
+    if not wishes:
+        return []
+    columns = zip(*map(astuple, wishes), strict=True)
+    try:
+        rows: list[Record] = await connection.fetch(
+            SQL["owe_routed"], *columns, pace.start, pace.place, pace.gap_s, is_named, PURGE_DEAD
+        )
+    except asyncpg.NumericValueOutOfRangeError:
+        raise InvalidTransition(
+            f"an event can have {MAX_DELIVERIES} deliveries including replays, and one of these would exceed that; "
+            "route it to one handler, by --to"
+        ) from None
+    return rows
+
+
+async def _record(connection: Connection, action: AuditContext, added: Sequence[Record]) -> int:
+    """Record of each event to whom it came to be owed; return how many events that were."""
+    recipients: dict[UUID, dict[str, None]] = defaultdict(dict)
+    for row in added:
+        recipients[row["event_id"]][row["recipient"]] = None
+    notes = ["; ".join(filter(None, (action.note, f"to {', '.join(names)}"))) for names in recipients.values()]
+    subjects = [ids.show(ids.EVENT, event_id) for event_id in recipients]
+    await connection.execute(SQL["record_routed"], action.actor, ROUTE_EVENT, subjects, notes)
+    return len(recipients)

@@ -1,0 +1,191 @@
+"""The routes: which recipient gets which events, versioned so that no event is routed by outdated ones."""
+
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.db.database import Connection, Database, Record, translate_errors
+from boathook.db.statements import load
+from boathook.domain import ids
+from boathook.domain.filters import Router
+from boathook.domain.model import DEFAULT_ORGANIZATION, Route
+from boathook.observability.log import get_logger
+
+SQL = load(__file__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routes:
+    """The active routes at one version."""
+
+    version: int
+    routes: tuple[Route, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedApplication:
+    """The application that bears a name."""
+
+    id: UUID
+    uid: str | None
+    name: str
+    """Its id as people see it, under which its events are stored."""
+    version: str
+    """Of its endpoints, as `Routing.registry`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """What is published for one name is routed by."""
+
+    registry: str
+    """Version of the handlers' routes; only ever compared with itself."""
+    application: RoutedApplication | None
+    """None where no application has this id or uid."""
+    routes: tuple[Route, ...]
+
+
+READ_ROUTES = SQL["read_routes"]
+"""The statement whose one value `decode_routes` understands; needs nothing but a connection."""
+
+_BACKFILL_NOTE: Final = "asked for by since= at its first registration"
+_RANDOM_BITS: Final = 74
+
+_ROUTES = msgspec.json.Decoder(Routes)
+_ROUTE = msgspec.json.Decoder(Route)
+_ROUTING = msgspec.json.Decoder(Routing)
+
+
+def decode_routes(document: str | bytes) -> Routes:
+    """Build the routes from the JSON document that `READ_ROUTES` returns."""
+    return _ROUTES.decode(document)
+
+
+def decode_routing(document: Any) -> Routing:
+    """Build what `boathook.routes_for` returns from JSON text, or from what a driver has read it as."""
+    return _ROUTING.decode(document) if isinstance(document, str | bytes) else msgspec.convert(document, Routing)
+
+
+async def read_routing(connection: Connection, organization: str, application: str) -> Routing:
+    """Return what is published for an organization's application, given by id, uid or name, is routed by."""
+    return decode_routing(await connection.fetchval(SQL["read_routing"], organization, application))
+
+
+async def find_operational(connection: Connection, organization: str) -> UUID | None:
+    """Return the application that an organization's operational events go to, if it has an endpoint to go to."""
+    application: UUID | None = await connection.fetchval(SQL["find_operational"], organization)
+    return application
+
+
+async def read_schemas(connection: Connection, organization: str, type: str) -> Mapping[str, Any] | None:
+    """Return the JSON Schemas of an event type by version; None where it is not known or has none."""
+    document: str | None = await connection.fetchval(SQL["read_schemas"], organization, type)
+    schemas: Mapping[str, Any] | None = msgspec.json.decode(document) if document else None
+    return schemas
+
+
+async def read_routes(database: Database) -> Routes:
+    """Return the active routes."""
+    return decode_routes(await database.fetchval(READ_ROUTES))
+
+
+async def read_router(database: Database, *, within_s: float | None = None) -> Router:
+    """Return the active routes, compiled.
+
+    Raises:
+        DatabaseUnavailable: PostgreSQL is away, or did not answer within *within_s* seconds.
+    """
+    async with database.acquire(within_s=within_s) as connection:
+        with translate_errors():
+            found = decode_routes(await connection.fetchval(READ_ROUTES))
+    return Router(found.routes, found.version)
+
+
+async def is_registered(connection: Connection, recipient: str) -> bool:
+    """Return whether an active route names this recipient."""
+    is_active: bool = await connection.fetchval(SQL["is_registered"], recipient)
+    return is_active
+
+
+async def list_owners(database: Database) -> list[str]:
+    """Return who has declared active routes: modules, or ``module:attribute``."""
+    return [row["app"] for row in await database.fetch(SQL["list_owners"])]
+
+
+async def register(database: Database, app: str, routes: Sequence[Route]) -> None:
+    """Make *routes* the active routes of *app*, and retire those it declared before; other apps' stay.
+
+    Nothing is written when nothing changes, so the version does not rise with every start. A recipient that
+    another app declared before is taken over, so that a moved module keeps its deliveries; the audit says so.
+    One that was never registered before, and whose routes ask for the past, gets a task that routes it again.
+    """
+    wanted = _number(routes)
+    async with database.transaction() as connection:
+        await connection.execute(SQL["lock_registry"])
+        rows = await connection.fetch(SQL["read_lines"], app, [route.recipient for route in routes])
+        known = {(row["recipient"], row["line"]): row for row in rows}
+        changed = {key: route for key, route in wanted.items() if not _is_same(known.get(key), route)}
+        retired = [key for key, row in known.items() if row["is_active"] and key not in wanted]
+        await _note_takeovers(connection, app, known)
+        if changed:
+            await connection.execute(SQL["save_lines"], _encode(changed))
+        if retired:
+            await connection.execute(SQL["retire_lines"], *map(list, zip(*retired, strict=True)))
+        await _schedule_backfill(connection, app, routes, {recipient for recipient, _ in known})
+
+
+def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
+    lines: dict[tuple[str, int], Route] = {}
+    counts: dict[str, int] = {}
+    for route in routes:
+        line = counts.get(route.recipient, 0)
+        counts[route.recipient] = line + 1
+        lines[route.recipient, line] = route
+    return lines
+
+
+async def _schedule_backfill(connection: Connection, app: str, routes: Sequence[Route], known: Collection[str]) -> None:
+    """Have the events routed again that handlers ask for which are registered for the first time.
+
+    Whatever was routed without them is committed by now, as appending holds the lock of the registry's row.
+    """
+    asked: dict[str, float] = {}
+    for route in routes:
+        if route.since_s is not None and route.recipient not in known:
+            asked[route.recipient] = max(route.since_s, asked.get(route.recipient, 0.0))
+    for recipient, since_s in asked.items():
+        now: datetime = await connection.fetchval(SQL["read_clock"])
+        task_id = ids.make(int(now.timestamp() * 1000), secrets.randbits(_RANDOM_BITS))
+        since = now - timedelta(seconds=since_s)
+        request = {"to": recipient, "since": since.isoformat(), "actor": app, "note": _BACKFILL_NOTE, "is_first": True}
+        await connection.execute(
+            SQL["insert_route_task"], task_id, DEFAULT_ORGANIZATION, msgspec.json.encode(request).decode()
+        )
+        await connection.execute(SQL["note_past"], app, recipient, f"since {since.isoformat(timespec='seconds')}")
+        get_logger("registry").info("handler_owed_past", recipient=recipient, since=since.isoformat())
+
+
+def _is_same(row: Record | None, route: Route) -> bool:
+    return row is not None and bool(row["is_active"]) and _ROUTE.decode(row["route"]) == _normalize(route)
+
+
+def _normalize(route: Route) -> Route:
+    """Return *route* as it comes back from the journal, so that the two can be compared."""
+    return _ROUTE.decode(msgspec.json.encode(replace(route, since_s=None)))
+
+
+def _encode(lines: dict[tuple[str, int], Route]) -> str:
+    rows: list[dict[str, Any]] = [msgspec.to_builtins(route) | {"line": line} for (_, line), route in lines.items()]
+    return msgspec.json.encode(rows).decode()
+
+
+async def _note_takeovers(connection: Connection, app: str, known: dict[tuple[str, int], Record]) -> None:
+    owners = {row["recipient"]: row["app"] for row in known.values() if row["app"] != app and row["is_active"]}
+    for recipient, owner in owners.items():
+        get_logger("registry").warning("route_taken_over", recipient=recipient, app=app, before=owner)
+        await connection.execute(SQL["note_takeover"], app, recipient, f"declared by {owner} before")

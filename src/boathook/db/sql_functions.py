@@ -1,0 +1,122 @@
+"""The SQL functions that run on a handler's own connection, whichever driver that belongs to.
+
+Every argument travels as text and is cast by PostgreSQL, so a call looks the same through asyncpg, psycopg,
+SQLAlchemy and Django; only the placeholders differ.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from boathook.domain.errors import DatabaseUnavailable
+
+Arguments = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SqlFunction:
+    """One SQL function and the types of its parameters."""
+
+    function: str
+    types: tuple[str, ...] = ()
+
+    def sql(self, placeholder: Callable[[int], str]) -> str:
+        """Return the statement; *placeholder* writes the driver's mark for a parameter, by number."""
+        marks = (
+            f"cast(cast({placeholder(position)} as text) as {kind})"
+            for position, kind in enumerate(self.types, start=1)
+        )
+        return f"select {self.function}({', '.join(marks)})"
+
+    def literal(self, arguments: Arguments) -> str:
+        """Return the statement with its arguments written out, for a message that holds several statements."""
+        return f"select {self.function}({', '.join(map(_quoted, arguments))})"
+
+
+SqlCall = tuple[SqlFunction, Arguments]
+"""One call with its arguments."""
+
+
+def _quoted(argument: str | None) -> str:
+    """Write a string literal that means the same whatever standard_conforming_strings says."""
+    if argument is None:
+        return "null"
+    if "\x00" in argument:
+        raise ValueError("PostgreSQL stores no NUL in text")
+    escaped = argument.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
+
+
+SETTLE: Final = SqlFunction(
+    "boathook.settle", ("uuid", "integer", "bigint", "text", "text", "text", "timestamptz", "text")
+)
+"""Ends a delivery well, in the transaction of its effects; `deliveries.settlement` gives the arguments."""
+ANSWER: Final = SqlFunction("boathook.answer", ("uuid", "text", "integer", "text", "bytea"))
+"""Keeps the handler's reply to a sender who waits, and wakes whoever keeps it waiting; `replies.answer` gives the
+arguments."""
+SET_MARK: Final = SqlFunction("set_config", ("text", "text", "boolean"))
+"""Marks the transaction that boathook opens, so that a settle in any other is refused."""
+NEWER: Final = SqlFunction("boathook.newer", ("text", "text", "text", "numeric", "uuid"))
+"""Asks whether a stamp is the newest of its key, and remembers it if so."""
+ROUTES_FOR: Final = SqlFunction("boathook.routes_for", ("text", "text"))
+"""Reads what an organization's application, given by id, uid or name, is routed by; `registry.decode_routing`
+understands it."""
+PUBLISH_MESSAGE: Final = SqlFunction("boathook.publish_message", ("json", "bytea", "json"))
+"""Stores a message and what it is owed; the function's comment says what it takes and answers."""
+REPLICATE: Final = SqlFunction("pg_logical_emit_message", ("boolean", "text", "text"))
+"""Writes a mark into PostgreSQL's log, so that the transaction's commit waits for a synchronous standby. A transaction
+that has only read may have read a commit which is visible though the standby lacks it, and would not wait. An id alone
+does not make it wait either: without a record in the log there is nothing to wait for."""
+REPLICATE_ARGUMENTS: Final[Arguments] = ("true", "boathook", "")
+
+LEASE_LOST: Final = "BH001"
+"""SQLSTATE of a settle whose fence no longer holds."""
+WRONG_TRANSACTION: Final = "BH002"
+"""SQLSTATE of a settle in another transaction than the one boathook opened."""
+RETRYABLE_STATES: Final = frozenset({"40001", "40P01"})
+"""SQLSTATEs of a transaction that PostgreSQL sacrificed to others; the same attempt runs again."""
+
+
+_CONNECTION_STATES: Final = ("08", "25006", "25P03", "25P04", "53000", "53100", "53200", "53300", "57P", "58")
+"""How the SQLSTATEs begin of a connection that is gone or was ended for its idleness, and of a server that goes away,
+comes up, only reads, is full, or has trouble with what it runs on. What a statement brings upon itself is not among
+them, such as its own timeout."""
+
+
+def mark_arguments(mark: str) -> Arguments:
+    """Return the arguments of `SET_MARK`."""
+    return ("boathook.mark", mark, "true")
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """Return the SQLSTATE behind a driver's error, looking through the wrappers of SQLAlchemy and Django."""
+    for _ in range(5):
+        if error is None:
+            return None
+        for attribute in ("sqlstate", "pgcode"):
+            state = getattr(error, attribute, None)
+            if isinstance(state, str):
+                return state
+        error = getattr(error, "orig", None) or error.__cause__
+    return None
+
+
+def is_connection_lost(error: BaseException | None) -> bool:
+    """Return whether a driver's error says that PostgreSQL is away or unfit, looking through the same wrappers."""
+    state = sqlstate(error)
+    if state is not None:
+        return state.startswith(_CONNECTION_STATES)
+    for _ in range(5):
+        if error is None:
+            return False
+        if isinstance(error, DatabaseUnavailable) or _is_connection_error(error):
+            return True
+        error = getattr(error, "orig", None) or error.__cause__
+    return False
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    # psycopg and Django have no SQLSTATE for a broken connection, only this class; SQLAlchemy marks its wrapper.
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    is_broken = not kinds.isdisjoint({("psycopg", "OperationalError"), ("django", "OperationalError")})
+    return is_broken or bool(getattr(error, "connection_invalidated", False))

@@ -1,0 +1,125 @@
+"""Bulk decisions, a step at a time: dead letters replayed, ignored or purged, events replayed or routed again.
+
+A capped replay makes pending what may run within a second, and goes on when that second is over, so that it can be
+stopped at any time, and what runs is what its progress says.
+"""
+
+import math
+from datetime import datetime, timedelta
+from typing import Final, assert_never
+from uuid import UUID
+
+from boathook.db import dead_letter_groups, delivery_commands, rerouting
+from boathook.db.database import Connection
+from boathook.db.delivery_commands import AuditContext, Key, ReplaySchedule
+from boathook.db.queries.listings import ListFilter
+from boathook.db.route_registry import is_registered
+from boathook.db.tasks import BulkOperation, Task, TaskOperation
+from boathook.delivery.step_result import StepResult
+
+STEP: Final = 500
+MAX_PER_STEP: Final = 2_000
+"""However high the rate is."""
+_AHEAD: Final = timedelta(minutes=10)
+_PAUSE: Final = timedelta(seconds=30)
+_PATIENCE: Final = timedelta(days=1)
+"""For a handler that is not registered any more, once it was and asked for the past."""
+
+
+async def run_bulk_step(connection: Connection, task: Task, kind: BulkOperation) -> StepResult:
+    """Do the next step of a bulk decision in the transaction of *connection*."""
+    now: datetime = await delivery_commands.read_clock(connection)
+    match kind:
+        case TaskOperation.REPLAY_EVENTS:
+            return await _replay_events(connection, task, now)
+        case TaskOperation.ROUTE_EVENTS:
+            return await _route_events(connection, task, now)
+        case TaskOperation.REPLAY_GROUP:
+            keys = await _lock(connection, task, is_to_revive=True)
+            await delivery_commands.replay_locked(connection, keys, _replay(task), pace=_pace(task, now))
+        case TaskOperation.IGNORE_GROUP:
+            keys = await _lock(connection, task)
+            await delivery_commands.ignore_locked(connection, keys, _action(task))
+        case TaskOperation.PURGE_GROUP:
+            keys = await _lock(connection, task)
+            await delivery_commands.purge_locked(connection, keys, _action(task))
+        case _:
+            assert_never(kind)
+    data = {"done": task.data.get("done", 0) + len(keys)}
+    return StepResult(data, _later(task, now, len(keys)) if len(keys) == _step(task) else None)
+
+
+async def _lock(connection: Connection, task: Task, *, is_to_revive: bool = False) -> list[Key]:
+    key = UUID(task.request["group"])
+    return await dead_letter_groups.lock_group(
+        connection, key, task.created_at, limit=_step(task), is_to_revive=is_to_revive
+    )
+
+
+async def _replay_events(connection: Connection, task: Task, now: datetime) -> StepResult:
+    wanted = _filter(task)
+    after = UUID(task.place["after"]) if "after" in task.place else None
+    found = await delivery_commands.page_events(connection, wanted, after=after, limit=_step(task))
+    done = await delivery_commands.replay_events_in(
+        connection, found, _replay(task), pace=_pace(task, now), type=wanted.type
+    )
+    counted = {"done": done.events, "added": done.added, "revived": done.revived}
+    data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
+    if len(found) < _step(task):
+        return StepResult(data, None)
+    return StepResult(data, _later(task, now, done.added + done.revived) | {"after": str(found[-1])})
+
+
+async def _route_events(connection: Connection, task: Task, now: datetime) -> StepResult:
+    to, wanted = task.request.get("to"), _filter(task)
+    is_new = task.request.get("is_first") and now - task.created_at < _PATIENCE
+    if is_new and not await is_registered(connection, str(to)):
+        # An older release may have retired the handler for as long as both are deployed.
+        return StepResult(task.data, {**task.place, "not_before": (now + _PAUSE).isoformat()})
+    after = UUID(task.place["after"]) if "after" in task.place else None
+    found = await delivery_commands.page_events(connection, wanted, after=after, limit=_step(task))
+    pace = _pace(task, now)
+    done = await rerouting.reroute_events_in(connection, found, _action(task), pace=pace, to=to, type=wanted.type)
+    counted = {"done": done.events, "added": done.added, "left": done.left}
+    data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
+    if len(found) < _step(task):
+        return StepResult(data, None)
+    return StepResult(data, _later(task, now, done.added) | {"after": str(found[-1])})
+
+
+def _filter(task: Task) -> ListFilter:
+    asked = task.request
+    # Routing again adds nothing twice, so it may go on to events whose gateways' clocks are ahead of the server's.
+    latest = task.created_at + (_AHEAD if task.kind is TaskOperation.ROUTE_EVENTS else timedelta(0))
+    since, until = (asked.get(name) and datetime.fromisoformat(asked[name]) for name in ("since", "until"))
+    return ListFilter(
+        source=asked.get("source"),
+        application=asked.get("application"),
+        type=asked.get("type"),
+        since=since,
+        until=min(until or latest, latest),
+        is_unhandled=bool(asked.get("is_unhandled")),
+    )
+
+
+def _action(task: Task) -> AuditContext:
+    return AuditContext(actor=task.request["actor"], note=task.request.get("note") or f"task {task.shown_id}")
+
+
+def _replay(task: Task) -> AuditContext:
+    return AuditContext(actor=task.request["actor"], note=task.replay_note)
+
+
+def _step(task: Task) -> int:
+    rate = task.request.get("rate")
+    return STEP if rate is None else min(MAX_PER_STEP, math.ceil(rate))
+
+
+def _pace(task: Task, now: datetime) -> ReplaySchedule:
+    rate = task.request.get("rate")
+    return ReplaySchedule(now, 1 / rate if rate else 0.0)
+
+
+def _later(task: Task, now: datetime, number: int) -> dict[str, str]:
+    rate = task.request.get("rate")
+    return {} if rate is None else {"not_before": (now + timedelta(seconds=number / rate)).isoformat()}

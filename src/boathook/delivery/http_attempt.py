@@ -1,0 +1,227 @@
+"""One attempt at an endpoint in words: the request that is made, what is recorded of it, and what its answer means."""
+
+import base64
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+from urllib.parse import quote_plus, unquote, urlsplit
+
+import msgspec
+
+from boathook.config.tables import OutboundSettings
+from boathook.delivery.signer import Signer, SymmetricSigner
+from boathook.domain.endpoints import SENSITIVE_HEADERS, check_header
+from boathook.domain.policy import Failure, Success
+from boathook.http_client.messages import OutgoingRequest, RequestResult
+from boathook.observability.tracing import HEADER
+
+REDACTED: Final = "[redacted]"
+GONE: Final = "GONE"
+"""The code of a failure after which the endpoint is to be disabled."""
+ABORTED: Final = "ABORTED"
+"""The code of a failure after which this message is not tried again."""
+_CONTROL: Final = "webhook-delivery"
+_SHORTEST: Final = 4
+"""A shorter text is no secret worth hiding, and would tear responses apart."""
+_SHORTEST_CUSTOM: Final = 8
+"""A custom header whose name tells of no secret may hold one all the same; a shorter value is a word such as north."""
+_SHORTEST_PART: Final = 8
+_MOST_PLACES: Final = 64
+_SECRETIVE: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTarget:
+    """An endpoint as a sender needs it, its secrets in the clear."""
+
+    url: str = field(repr=False)
+    signers: tuple[Signer, ...] = field(repr=False)
+    """The current secret's first."""
+    timeout_s: float
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The endpoint's own."""
+    basic: tuple[str, str] | None = field(default=None, repr=False)
+    """User name and password."""
+    client_certificate: tuple[str, str] | None = field(default=None, repr=False)
+    """The certificate and its key as PEM texts."""
+    bearer: str | None = field(default=None, repr=False)
+    """An OAuth token; it and `basic` win over a header Authorization of the endpoint's own."""
+
+    def __post_init__(self) -> None:
+        """Refuse headers that may not be sent. Raises ValueError."""
+        for name, value in self.headers.items():
+            check_header(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHeaders:
+    """What all messages of a deployment carry alike."""
+
+    prefixes: tuple[str, ...]
+    """Of the signature's headers: ``webhook``, ``svix`` or both."""
+    user_agent: str
+
+
+def read_message_headers(settings: OutboundSettings) -> MessageHeaders:
+    """Return what the settings say about it."""
+    return MessageHeaders(settings.header_prefixes, settings.user_agent or f"boathook/{_version()}")
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("boathook")
+    except PackageNotFoundError:
+        return "0"
+
+
+def build_request(
+    message_headers: MessageHeaders,
+    target: RequestTarget,
+    *,
+    message_id: str,
+    timestamp: int,
+    body: bytes,
+    content_type: str,
+    token: object = None,
+    traceparent: str | None = None,
+) -> OutgoingRequest:
+    """Return the signed request of one attempt.
+
+    Args:
+        timestamp: in Unix seconds.
+        token: handed back with the answer.
+        traceparent: the header of W3C Trace Context, unless the endpoint has one of its own; None sends none.
+    """
+    signature = " ".join([signer.sign(message_id, timestamp, body) for signer in target.signers])
+    headers = [("user-agent", message_headers.user_agent), ("content-type", content_type)]
+    for prefix in message_headers.prefixes:
+        headers += [
+            (f"{prefix}-id", message_id),
+            (f"{prefix}-timestamp", str(timestamp)),
+            (f"{prefix}-signature", signature),
+        ]
+    if target.headers:
+        is_ours = target.bearer is not None or target.basic is not None
+        headers += [pair for pair in target.headers.items() if not (is_ours and pair[0].lower() == "authorization")]
+    if target.bearer is not None:
+        headers.append(("authorization", f"Bearer {target.bearer}"))
+    if traceparent is not None and not any(name.lower() == HEADER for name in target.headers):
+        headers.append((HEADER, traceparent))
+    return OutgoingRequest(
+        url=target.url,
+        headers=tuple(headers),
+        body=body,
+        timeout_s=target.timeout_s,
+        basic=target.basic if target.bearer is None else None,
+        client_certificate=target.client_certificate,
+        token=token,
+    )
+
+
+def recorded_headers(request: OutgoingRequest, target: RequestTarget) -> str:
+    """Return the request's headers as JSON: pairs of name and value as sent, secrets blotted out."""
+    pairs = [(name, REDACTED if _is_secret(name) else value) for name, value in request.headers]
+    user = target.basic or _user_of(target.url)
+    if user is not None and not any(name.lower() == "authorization" for name, _ in pairs):
+        pairs.append(("authorization", REDACTED))
+    return msgspec.json.encode(pairs).decode()
+
+
+@lru_cache(1_024)
+def _is_secret(name: str) -> bool:
+    lower = name.lower()
+    return lower in SENSITIVE_HEADERS or any(word in lower for word in _SECRETIVE)
+
+
+def collect_secrets(target: RequestTarget) -> tuple[bytes, ...]:
+    """Return every text that must not be recorded of an endpoint's response, the longest first; make it once."""
+    plain = [signer.public for signer in target.signers if isinstance(signer, SymmetricSigner)]
+    plain += [secret.partition("_")[2] for secret in plain]
+    plain += [value for name, value in target.headers.items() if _is_secret(name) or len(value) >= _SHORTEST_CUSTOM]
+    plain += [value.partition(" ")[2] for name, value in target.headers.items() if name.lower() == "authorization"]
+    plain += [target.bearer] if target.bearer is not None else []
+    for pair in (target.basic, _user_of(target.url)):
+        if pair is not None:
+            plain += [pair[1], ":".join(pair), base64.b64encode(":".join(pair).encode()).decode()]
+    if target.client_certificate is not None:
+        plain += [line for line in target.client_certificate[1].splitlines() if not line.startswith("-----")]
+    forms = {form.encode("utf-8", "replace") for text in plain for form in _forms(text)}
+    return tuple(sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True))
+
+
+def _user_of(url: str) -> tuple[str, str] | None:
+    if "@" not in url:
+        return None
+    info, at, _ = urlsplit(url).netloc.rpartition("@")
+    name, _, password = info.partition(":")
+    return (unquote(name), unquote(password)) if at else None
+
+
+def _forms(text: str) -> tuple[str, ...]:
+    """Return how a text may be written in a response: plainly, in JSON, in a form, and with its HTML escaped."""
+    return text, json.dumps(text)[1:-1], text.replace("/", "\\/"), quote_plus(text), text.replace("+", "&#43;")
+
+
+def redact(response: bytes, secrets: Iterable[bytes]) -> bytes:
+    """Return *response* without the secrets that a receiver wrote back, also without one that its end cuts off."""
+    for secret in secrets:
+        if secret in response:
+            response = response.replace(secret, REDACTED.encode())
+        cut_at = _cut_off(response, secret)
+        if cut_at is not None:
+            response = response[:cut_at] + REDACTED.encode()
+    return response
+
+
+def _cut_off(response: bytes, secret: bytes) -> int | None:
+    """Return where a secret begins that the response's end cuts off, if one does.
+
+    Whoever chose both can make its beginning come again and again; the first place counts then, which hides too much.
+    """
+    first = place = response.find(secret[:_SHORTEST_PART], max(0, len(response) - len(secret) + 1))
+    for _ in range(_MOST_PLACES):
+        if place < 0 or secret.startswith(response[place:]):
+            return place if place >= 0 else None
+        place = response.find(secret[:_SHORTEST_PART], place + 1)
+    return first
+
+
+def classify_response(answer: RequestResult) -> Success | Failure:
+    """Return what an answer means for its delivery: 2xx is success, whatever the body."""
+    if 200 <= answer.status < 300:
+        return Success()
+    if answer.failure is not None:
+        return Failure(code=str(answer.failure), error=answer.error)
+    control = answer.headers.get(_CONTROL, "").strip().lower()
+    if answer.status == 410 or control == "disable":
+        return Failure(code=GONE, error=f"{_told(answer)}: it wants no more messages", is_final=True)
+    if control == "abort-message":
+        return Failure(code=ABORTED, error=f"{_told(answer)}: it does not want this message", is_final=True)
+    return Failure(
+        code=f"HTTP_{answer.status}",
+        error=_told(answer) + ("; redirects are not followed" if 300 <= answer.status < 400 else ""),
+        retry_after_s=_read_retry_after(answer.headers.get("retry-after", ""), time.time()),
+    )
+
+
+def _told(answer: RequestResult) -> str:
+    return f"the endpoint answered with status {answer.status}"
+
+
+def _read_retry_after(text: str, now: float) -> float | None:
+    """Return the seconds of a header Retry-After, given in seconds or as a date (RFC 9110, section 10.2.3)."""
+    text = text.strip()
+    try:
+        seconds = (
+            float(text) if text.isascii() and text[:1].isdigit() else parsedate_to_datetime(text).timestamp() - now
+        )
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None

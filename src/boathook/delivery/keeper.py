@@ -1,0 +1,258 @@
+"""The keeper: tidies the journal. Any number may run; an advisory lock elects the one that works.
+
+It takes back leases that ran out, frees order keys left waiting, buries what no endpoint will get, runs tasks and
+upkeep, and counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or
+absent harms nothing. Beside its own chores it does those of the apps, see `boathook.delivery.chores`.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from boathook.alerts.service import AlertService
+from boathook.config import Settings
+from boathook.db import audit
+from boathook.db.database import Connection, Database, translate_errors, wait_for_database
+from boathook.db.deliveries import Backlog, DeliveryStore, elect_keeper
+from boathook.db.endpoint_deliveries import dead_letter_undeliverable, delete_expired
+from boathook.db.maintenance import run_maintenance
+from boathook.db.metric_samples import roll_up
+from boathook.db.rerouting import count_unhandled
+from boathook.delivery.chores import AppChores
+from boathook.delivery.integrity_runner import QUERY_TIMEOUT_S, IntegrityRunner
+from boathook.delivery.tasks import run_tasks
+from boathook.domain.endpoints import RECIPIENT, read_retry
+from boathook.domain.errors import DatabaseError
+from boathook.handlers.api import Boathook
+from boathook.handlers.outbox import Outbox, message_dedup_days
+from boathook.observability import meters
+from boathook.observability.failpoints import failpoint
+from boathook.observability.log import get_logger
+from boathook.observability.metric_snapshot import AGES, ENDPOINTS
+
+ROUND_S: Final = 1.0
+COUNT_S: Final = 5.0
+BACK_S: Final = 0.2
+"""Seconds between two looks whether PostgreSQL is back."""
+BURY_S: Final = 2.0
+SEAL_S: Final = 5.0
+SAMPLES_S: Final = 60.0
+_SEALINGS: Final = 5
+_SHARE: Final = 0.1
+"""A chore that grows slow is done less often, so that it takes no more than this share of the time."""
+
+
+class MaintenanceJob:
+    """Something to do every so many seconds."""
+
+    def __init__(self, name: str, every_s: float, do: Callable[[], Awaitable[object]]) -> None:
+        self._name = name
+        self._every_s = every_s
+        self._do = do
+        self._due_at = 0.0
+
+    def postpone(self, seconds: float) -> None:
+        """Do it no sooner than in *seconds*."""
+        self._due_at = max(self._due_at, time.monotonic() + seconds)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for it."""
+        return time.monotonic() >= self._due_at
+
+    async def do(self) -> None:
+        """Do it; one that fails is tried again next time and keeps no other from being done."""
+        began = time.monotonic()
+        try:
+            await self._do()
+        except DatabaseError as error:
+            get_logger("keeper").warning("chore_failed", chore=self._name, error=str(error))
+        ended = time.monotonic()
+        self._due_at = max(began + self._every_s, ended + (ended - began) / _SHARE)
+
+
+class Keeper:
+    """The chores, on connections it is given: two of its own, and one for each chore of the apps."""
+
+    def __init__(self, database: Database, settings: Settings, hooks: Iterable[Boathook] = ()) -> None:
+        self._database = database
+        self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
+        self._alarms = AlertService(settings, database.url)
+        self._verifying = IntegrityRunner(database, functools.partial(_dial_verify, database, settings))
+        policy = read_retry(settings.outbound.retry)
+        self._store = DeliveryStore(database, endpoint_policy=policy, retries=settings.retry_defaults())
+        self._known: set[str] = set()
+        self._lease_s = settings.worker.lease_s
+        outbox = Outbox(memory_days=message_dedup_days(settings.retention))
+        self._reaping = MaintenanceJob("reap", ROUND_S, self._reap)
+        self._chores = (
+            self._reaping,
+            MaintenanceJob("unblock", ROUND_S, self._store.unblock),
+            MaintenanceJob("bury", BURY_S, lambda: self._bury(policy.max_age_s)),
+            MaintenanceJob("free", settings.retention.upkeep_s, lambda: delete_expired(database)),
+            MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
+            MaintenanceJob("verify", ROUND_S, self._verifying.begin),
+            MaintenanceJob("seal", SEAL_S, self._seal),
+            MaintenanceJob("count", COUNT_S, self._count),
+            MaintenanceJob("samples", SAMPLES_S, lambda: roll_up(database)),
+            MaintenanceJob(
+                "upkeep", settings.retention.upkeep_s, lambda: run_maintenance(database, settings.retention)
+            ),
+        )
+
+    async def run(self, stop: asyncio.Event, beat: Callable[[], None]) -> None:
+        """Stand for election, and work while elected, until *stop* is set."""
+        while not stop.is_set():
+            beat()
+            try:
+                async with elect_keeper(self._database) as seat:
+                    if seat is not None:
+                        get_logger("keeper").info("keeper_elected")
+                        try:
+                            async with self._app_chores.run_in_background(), self._alarms.run_in_background():
+                                await self._tend(seat, stop, beat)
+                        finally:
+                            _forget_counts()
+                            await self._verifying.close()
+            except DatabaseError as error:
+                get_logger("keeper").warning("keeper_interrupted", error=str(error))
+                # Leases ran out while nobody could renew them; their holders, who renew thrice in each, go first.
+                await self._until_back(stop, beat)
+                self._reaping.postpone(self._lease_s / 2)
+            # They are the elected keeper's to show, and would stay as they are in one that is not any more.
+            meters.drop_gauges()
+            await _pause(stop, ROUND_S)
+
+    async def _until_back(self, stop: asyncio.Event, beat: Callable[[], None]) -> None:
+        while self._database.monitor.is_unavailable and not stop.is_set():
+            beat()
+            await _pause(stop, BACK_S)
+
+    async def _tend(self, seat: Connection, stop: asyncio.Event, beat: Callable[[], None]) -> None:
+        while not stop.is_set():
+            beat()
+            await _confirm(seat)
+            for chore in self._chores:
+                if chore.is_due:
+                    await _confirm(seat)
+                    await chore.do()
+            await _pause(stop, ROUND_S)
+
+    async def _reap(self) -> None:
+        failpoint("keeper.before_reap")
+        while taken := await self._store.reap():
+            failpoint("keeper.after_reap")
+            get_logger("keeper").warning("leases_reaped", leases=taken)
+            meters.count("boathook_leases_reaped_total", taken)
+
+    async def _bury(self, max_age_s: float) -> None:
+        """Bury what no sender will ever send."""
+        while buried := await dead_letter_undeliverable(self._database, max_age_s=max_age_s):
+            get_logger("keeper").info("deliveries_buried", deliveries=buried)
+            meters.count("boathook_deliveries_total", buried, recipient=ENDPOINTS, outcome="dead")
+
+    async def _seal(self) -> None:
+        """Seal what the audit tells, and tell the log the last seal, which nobody can change there."""
+        number = 0
+        for _ in range(_SEALINGS):
+            number += (sealed := await audit.seal(self._database))
+            if sealed < audit.SEAL_BATCH:
+                break
+        if number and (head := await audit.read_head(self._database)) is not None:
+            get_logger("keeper").info("audit_sealed", rows=number, place=head.place, seal=head.seal)
+
+    async def _count(self) -> None:
+        backlog = _folded(await self._store.backlog())
+        counts = {(one.recipient, state): getattr(one, state) for one in backlog for state in _STATES}
+        ages = {(one.recipient, age): n for one in backlog for age, n in zip(AGES, one.ages, strict=True)}
+        gone = self._known - {one.recipient for one in backlog}
+        counts.update({(recipient, state): 0 for recipient in gone for state in _STATES})
+        ages.update({(recipient, age): 0 for recipient in gone for age in AGES})
+        self._known = {one.recipient for one in backlog}
+        for (recipient, state), value in counts.items():
+            meters.gauge("boathook_backlog", value, recipient=recipient, state=state)
+        for (recipient, age), value in ages.items():
+            meters.gauge("boathook_backlog_age", value, recipient=recipient, age=age)
+        meters.gauge("boathook_oldest_due_seconds", max((one.oldest_due_s for one in backlog), default=0.0))
+        meters.gauge("boathook_oldest_xmin_age_seconds", await self._store.oldest_snapshot_s())
+        failing, disabled = await self._store.count_unhealthy_endpoints()
+        meters.gauge("boathook_failing_endpoints", failing)
+        meters.gauge("boathook_disabled_endpoints", disabled)
+        unhandled = await count_unhandled(self._database, datetime.now(UTC) - timedelta(days=1))
+        meters.gauge("boathook_unhandled_events", sum(unhandled.values()))
+
+
+def _forget_counts() -> None:
+    """Withdraw what was counted: it is for the next keeper to say, who may be another process."""
+    for name in _COUNTED:
+        meters.drop_series(name)
+
+
+_COUNTED: Final = (
+    "boathook_backlog",
+    "boathook_backlog_age",
+    "boathook_oldest_due_seconds",
+    "boathook_oldest_xmin_age_seconds",
+    "boathook_failing_endpoints",
+    "boathook_disabled_endpoints",
+    "boathook_unhandled_events",
+)
+_STATES: Final = ("due", "later", "blocked", "leased", "dead")
+
+
+def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
+    """Return the backlog with all endpoints as one: there may be too many of them to be told apart in metrics."""
+    kept = [one for one in backlog if not one.recipient.startswith(RECIPIENT)]
+    sent = [one for one in backlog if one.recipient.startswith(RECIPIENT)]
+    if sent:
+        sums = {state: sum(getattr(one, state) for one in sent) for state in _STATES}
+        ages = [sum(numbers) for numbers in zip(*(one.ages for one in sent), strict=True)]
+        oldest_s = max(one.oldest_due_s for one in sent)
+        kept.append(Backlog(recipient=ENDPOINTS, oldest_due_s=oldest_s, ages=ages, **sums))
+    return kept
+
+
+async def _confirm(seat: Connection) -> None:
+    """Raise DatabaseUnavailable where the seat is lost: its lock lives and dies with this connection."""
+    with translate_errors():
+        await seat.fetchval("select 1")
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        pass
+
+
+async def _dial_verify(database: Database, settings: Settings) -> Database:
+    return await Database.open(
+        database.url,
+        purpose="verify",
+        size=2,
+        connect_timeout_s=settings.database.connect_timeout_s,
+        statement_timeout_s=QUERY_TIMEOUT_S,
+        monitor=database.monitor,
+    )
+
+
+async def run_keeper(
+    settings: Settings, *, hooks: Iterable[Boathook] = (), stop: asyncio.Event, beat: Callable[[], None]
+) -> None:
+    """Run a keeper until *stop* is set, which does the chores of *hooks* as well."""
+    hooks = tuple(hooks)
+    dial = functools.partial(
+        Database.open,
+        settings.database.url,
+        purpose="keeper",
+        size=2 + sum(len(hook.manifest.chores) for hook in hooks),
+        connect_timeout_s=settings.database.connect_timeout_s,
+        statement_timeout_s=settings.database.statement_timeout_s,
+    )
+    async with wait_for_database(stop, dial) as database:
+        if database is not None:
+            await Keeper(database, settings, hooks).run(stop, beat)

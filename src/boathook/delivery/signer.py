@@ -1,0 +1,95 @@
+"""Signs messages by Standard Webhooks 1.0.0: HMAC-SHA256 (``v1``) or Ed25519 (``v1a``), keyed once and used many times.
+
+A secret is ``whsec_`` and base64 of 24 to 75 random bytes, or ``whsk_`` and base64 of an Ed25519 private key: its seed
+of 32 bytes, alone or followed by the public key. What receivers of the latter verify with is ``whpk_`` and base64 of
+the public key.
+"""
+
+import secrets
+from typing import Final, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from boathook.domain.signing import STANDARD_PREFIX, HmacKey, KeyFormat, decode_key, encode_base64
+
+PRIVATE_PREFIX: Final = "whsk_"
+PUBLIC_PREFIX: Final = "whpk_"
+SYMMETRIC_BYTES: Final = range(24, 76)
+"""How long a symmetric key may be once decoded; 75 is included."""
+_SEED_BYTES: Final = 32
+_ENTROPY_BYTES: Final = 24
+
+
+class SymmetricSigner:
+    """Signs with a key that the receiver has too."""
+
+    __slots__ = ("_mac", "public")
+
+    def __init__(self, secret: str, key: bytes) -> None:
+        self._mac = HmacKey(key)
+        self.public = secret
+        """What the receiver verifies with: the secret itself."""
+
+    def sign(self, message_id: str, timestamp: int, body: bytes) -> str:
+        """Return one signature, such as ``v1,g0hM...``; *timestamp* in Unix seconds."""
+        return "v1," + encode_base64(self._mac.digest((f"{message_id}.{timestamp}.".encode(), body)))
+
+
+class AsymmetricSigner:
+    """Signs with a private key; the receiver knows only the public one."""
+
+    __slots__ = ("_key", "public")
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = PUBLIC_PREFIX + encode_base64(key.public_key().public_bytes_raw())
+        """What the receiver verifies with."""
+
+    def sign(self, message_id: str, timestamp: int, body: bytes) -> str:
+        """Return one signature, such as ``v1a,hnO3...``; *timestamp* in Unix seconds."""
+        return "v1a," + encode_base64(self._key.sign(f"{message_id}.{timestamp}.".encode() + body))
+
+
+Signer = SymmetricSigner | AsymmetricSigner
+
+
+def read_signer(secret: str) -> Signer:
+    """Return what signs with *secret*.
+
+    Raises:
+        ValueError: it is no secret of an endpoint; the message says what one looks like and does not repeat it.
+    """
+    if secret.startswith(STANDARD_PREFIX):
+        key = decode_key(secret, KeyFormat.STANDARD)
+        if len(key) not in SYMMETRIC_BYTES:
+            raise ValueError(f"a {STANDARD_PREFIX} secret has 24 to 75 bytes before base64, not {len(key)}")
+        return SymmetricSigner(secret, key)
+    if secret.startswith(PRIVATE_PREFIX):
+        return AsymmetricSigner(_read_private(decode_key(secret.removeprefix(PRIVATE_PREFIX), KeyFormat.BASE64)))
+    raise ValueError(f"a secret starts with {STANDARD_PREFIX} or {PRIVATE_PREFIX}, base64 follows")
+
+
+def _read_private(key: bytes) -> Ed25519PrivateKey:
+    seed, public = key[:_SEED_BYTES], key[_SEED_BYTES:]
+    if len(seed) != _SEED_BYTES or len(public) not in {0, _SEED_BYTES}:
+        raise ValueError(f"a {PRIVATE_PREFIX} secret has 32 or 64 bytes before base64, not {len(key)}")
+    private = Ed25519PrivateKey.from_private_bytes(seed)
+    if public and private.public_key().public_bytes_raw() != public:
+        raise ValueError(f"the second half of a {PRIVATE_PREFIX} secret must be the public key of the first")
+    return private
+
+
+SignatureType = Literal["hmac256", "ed25519"]
+
+
+def make_secret(signature_type: SignatureType = "hmac256") -> str:
+    """Return a new secret of this type: a symmetric one of 24 random bytes, or a seed with its public key."""
+    if signature_type == "ed25519":
+        return make_ed25519_secret()
+    return STANDARD_PREFIX + encode_base64(secrets.token_bytes(_ENTROPY_BYTES))
+
+
+def make_ed25519_secret() -> str:
+    """Return a new Ed25519 secret: seed and public key."""
+    key = Ed25519PrivateKey.generate()
+    return PRIVATE_PREFIX + encode_base64(key.private_bytes_raw() + key.public_key().public_bytes_raw())

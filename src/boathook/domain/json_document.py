@@ -1,0 +1,116 @@
+"""JSON read from bytes that a stranger chose: an answer or "unreadable", never an exception.
+
+Bodies are kept as they came; what is read here is only a view. Two rules keep the view honest: what is not JSON
+by RFC 8259 (``NaN``, for one) is unreadable, and of a repeated key the last one counts, as in Python's own reader.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final, NoReturn
+
+MAX_DEPTH: Final = 128
+"""Objects and arrays nested deeper than this are unreadable."""
+MAX_DIGITS: Final = 4_300
+"""Integers with more digits are read as text: converting them costs quadratic time, so Python refuses."""
+
+MAX_KEY: Final = 300
+
+_ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"]*"')
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_STEPS: Final = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
+
+
+class Unreadable:
+    """The type of `UNREADABLE`, what `parse` answers for bytes that are not JSON."""
+
+    def __repr__(self) -> str:
+        return "UNREADABLE"
+
+
+UNREADABLE: Final = Unreadable()
+
+
+def is_too_deep(body: bytes) -> bool:
+    """Return whether *body*, if it is JSON, nests deeper than `MAX_DEPTH`."""
+    if body.count(b"{") + body.count(b"[") <= MAX_DEPTH:
+        return False
+    if b"\\" in body:
+        body = _ESCAPE.sub(b"", body)
+    # Two quotes side by side leave what is around them inside or outside of strings, and leaving them out is cheap.
+    quoted = body.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    structure = _STRING.sub(b"", quoted).replace(b'"', b"")
+    steps = memoryview(structure.translate(_STEPS)).cast("b")
+    return any(depth > MAX_DEPTH for depth in accumulate(steps))
+
+
+def parse(body: bytes) -> Any:
+    """Read *body* as JSON; `UNREADABLE` where it is none, or nests too deep."""
+    if is_too_deep(body):
+        return UNREADABLE
+    try:
+        # UTF-8 as RFC 8259 wants it: left to itself, Python guesses, and what was counted above was not UTF-16.
+        text = body.decode("utf-8-sig", "surrogatepass")
+        return json.loads(text, parse_constant=_refuse, parse_int=_read_integer)
+    except (ValueError, RecursionError):
+        return UNREADABLE
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _read_integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= MAX_DIGITS else digits
+
+
+def split_path(path: str) -> tuple[str, ...]:
+    """Split a dotted path such as ``data.object.id``; a leading ``$.`` is allowed.
+
+    Raises:
+        ValueError: a part is empty.
+    """
+    parts = tuple(path.removeprefix("$.").split("."))
+    if not all(parts):
+        raise ValueError(f"{path!r} is not a dotted path such as data.object.id")
+    return parts
+
+
+def get_path(document: Any, parts: Sequence[str], absent: Any = None) -> Any:
+    """Return what lies at a path, or *absent*; a number counts into an array."""
+    for part in parts:
+        if isinstance(document, dict):
+            document = document.get(part, absent)
+        elif isinstance(document, list) and part.isascii() and part.isdigit() and len(part) < 10:
+            index = int(part)
+            document = document[index] if index < len(document) else absent
+        else:
+            return absent
+    return document
+
+
+def scalar_text(value: Any) -> str | None:
+    """Return a string, number or boolean as text; `None` for null, objects and arrays."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case _:
+            return None
+
+
+def short_key(text: str) -> str:
+    """Return *text* if it can serve as a key, else ``sha256:`` and its hash.
+
+    A key is at most `MAX_KEY` characters, all printable: PostgreSQL stores neither NUL nor lone surrogates, and
+    control characters break log lines.
+    """
+    if len(text) <= MAX_KEY and text.isprintable():
+        return text
+    return "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,103 @@
+"""Attempts of handlers with traces: a layer around the runner, put there only where it is wanted."""
+
+import time
+from typing import assert_never
+
+from boathook.db.deliveries import ClaimedDelivery
+from boathook.domain import ids
+from boathook.domain.model import Origin
+from boathook.domain.policy import Dead, Failure, Interruption, Retry
+from boathook.handlers.handler import Handler
+from boathook.handlers.runner import (
+    Completed,
+    NotStarted,
+    RolledBack,
+    Runner,
+    RunningAttempt,
+    RunResult,
+    RunSlot,
+    Stopped,
+    Superseded,
+)
+from boathook.observability.tracing import HEADER, EntrySpan, Kind, Span, Tracer, otel_attributes, span_id_of
+
+
+class TracedRunner:
+    """A runner whose attempts are spans; what a handler traces, calls and publishes belongs to them."""
+
+    def __init__(self, runner: Runner, tracer: Tracer) -> None:
+        self._runner = runner
+        self._tracer = tracer
+
+    async def run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot) -> RunResult:
+        """See `boathook.handlers.runner.Runner.run`."""
+        work = running.work
+        entry = self._entry(work)
+        claim = work.claim
+        context = entry.context.with_span(span_id_of(claim.event_id, claim.ordinal, claim.fence))
+        began_ns = time.time_ns()
+        with self._tracer.inside(context):
+            ending = await self._runner.run(handler, running, run_slot)
+        outcome, error = _told(ending)
+        self._tracer.record(
+            Span(
+                name=f"handle {claim.recipient}",
+                kind=Kind.CONSUMER,
+                context=context,
+                parent=entry.context,
+                began_ns=began_ns,
+                ended_ns=time.time_ns(),
+                attributes=otel_attributes(
+                    messaging__system="boathook",
+                    messaging__operation__type="process",
+                    messaging__destination__name=claim.recipient,
+                    messaging__message__id=ids.show(ids.EVENT, claim.event_id),
+                    boathook__delivery=ids.show_delivery(claim.event_id, claim.ordinal),
+                    boathook__attempt=claim.attempt,
+                    boathook__event__type=None if work.event is None else work.event.type,
+                    boathook__outcome=outcome,
+                    error__type=_code_of(ending),
+                ),
+                error=error,
+            )
+        )
+        return ending
+
+    def _entry(self, work: ClaimedDelivery) -> EntrySpan:
+        event = work.event
+        if event is None:
+            return self._tracer.entry(work.claim.event_id, None, is_ours=False)
+        return self._tracer.entry(event.id, event.headers.get(HEADER), is_ours=event.origin is Origin.PUBLISHED)
+
+
+def _told(ending: RunResult) -> tuple[str, str | None]:
+    """Return what became of an attempt in one word, and the error in one line where it is one."""
+    match ending:
+        case Completed(state=state):
+            return state, None
+        case RolledBack(outcome=outcome):
+            return _told_of_failure(outcome)
+        case Superseded():
+            return "lost", "the lease is another worker's"
+        case Stopped():
+            return "stopped", None
+        case NotStarted():
+            return "not begun", "the journal is away"
+        case _:
+            assert_never(ending)
+
+
+def _told_of_failure(outcome: Retry | Dead | Failure | Interruption) -> tuple[str, str]:
+    match outcome:
+        case Retry(code=code):
+            return "retry", code
+        case Dead(code=code, note=note):
+            return "dead", note or code
+        case Failure(error=error) | Interruption(error=error):
+            return "failed", error
+        case _:
+            assert_never(outcome)
+
+
+def _code_of(ending: RunResult) -> str | None:
+    return ending.outcome.code if isinstance(ending, RolledBack) else None

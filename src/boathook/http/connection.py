@@ -1,0 +1,512 @@
+"""One connection of a stranger: uvicorn's HTTP/1.1 protocol with deadlines, caps and no doubt about where requests end.
+
+uvicorn waits for ever for a slow request, so each connection here knows its phase and since when it is in it; the
+listener looks at all of them four times a second (`Connection.check`), which costs no timer per request:
+
+    FRESH ──first byte──> HEAD ──head complete──> BODY ──body complete──> BUSY ──answered──> IDLE ──first byte──> HEAD
+      any of them ──refused, or answered with `Connection: close` before the body was read──> CLOSING
+      any of them ──closed while a client has yet to read──> FLUSHING
+
+httptools refuses most of what makes two parsers disagree; `_head_error` refuses the rest. After any 4xx the
+connection closes, so that nothing behind a doubtful request is ever read as another one.
+
+A request to become a WebSocket is refused like any other upgrade, unless somebody takes WebSockets at its path: then
+a `boathook.http.websocket.WebSocketConnection` takes the connection's place, in its transport, its count and the house.
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Protocol, cast
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from boathook.config import LimitSettings, Network
+from boathook.http.exchange import Exchange, Message, error_response
+from boathook.http.limits import ConnectionLimiter, is_trusted
+from boathook.http.paths import has_needless_escapes
+from boathook.observability import meters
+from boathook.observability.log import get_logger, is_on
+
+_LOG = get_logger("http")
+_MAX_HEADERS: Final = 100
+_MAX_CHUNKS: Final = 16_384
+_MAX_FRAMING_BYTES: Final = 262_144
+_CLOSE_TIMEOUT_S: Final = 3.0
+_NO_LINGER: Final = struct.pack("ii", 1, 0)
+_FRAMING_HEADERS: Final = frozenset(
+    {b"host", b"transfer-encoding", b"content-length", b"expect", b"transfer_encoding", b"content_length"}
+)
+
+
+class Phase(Enum):
+    """Where a connection stands; the listener's deadlines depend on it."""
+
+    FRESH = 0
+    HEAD = 1
+    BODY = 2
+    BUSY = 3
+    IDLE = 4
+    CLOSING = 5
+    FLUSHING = 6
+
+
+_CLOSING_PHASES: Final = frozenset({Phase.CLOSING, Phase.FLUSHING})
+_IDLE_PHASES: Final = frozenset({Phase.FRESH, Phase.IDLE})
+
+
+class WebSocketRefusal(Enum):
+    """Why no WebSocket is opened at a path: the status that is answered."""
+
+    NO_HANDLER = 400
+    NOT_READY = 503
+
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
+WebSocketRouter = Callable[[str], Application | WebSocketRefusal]
+
+
+class ServerConnection(Protocol):
+    """What lives in a house: a connection, or the WebSocket that took its place."""
+
+    transport: asyncio.Transport
+
+    def check(self, now: float) -> None:
+        """Close or refuse what has taken too long."""
+        ...
+
+    def shutdown(self) -> None:
+        """Close if nothing is under way, or say that it is time to."""
+        ...
+
+
+@dataclass(slots=True)
+class ConnectionRegistry:
+    """What all connections of one listener share."""
+
+    app: Application
+    """An ASGI application; it may be replaced while connections are open."""
+    limits: LimitSettings
+    connections: ConnectionLimiter
+    trusted_proxies: tuple[Network, ...] = ()
+    websocket_router: WebSocketRouter = lambda _: WebSocketRefusal.NO_HANDLER
+    """Who takes WebSockets at a path."""
+    open: set[ServerConnection] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    date_line: bytes = b""
+    is_draining: bool = False
+    """Whether every answer says `Connection: close`."""
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection."""
+
+    cycle: "Exchange | None"  # type: ignore[assignment]
+    """The latest request."""
+    active: "Exchange | None" = None
+    """The request being answered."""
+
+    def __init__(
+        self, config: Config, state: ServerState, loop: asyncio.AbstractEventLoop, registry: ConnectionRegistry
+    ) -> None:
+        super().__init__(config, state, {}, loop)
+        self.registry = registry
+        self.phase = Phase.FRESH
+        self.since = loop.time()
+        self._is_counted = False
+        self._in_head = False
+        self._head_size = 0
+        self._open_head_size = 0
+        self._wire_size = 0
+        self._body_size = 0
+        self._chunks = 0
+        self._framing_headers: dict[bytes, list[bytes]] = {}
+        self._pending_error_status: int | None = None
+        self._write_blocked_since: float | None = None
+        self._waiting: list[Exchange] = []
+        self._socket: Application | None = None
+
+    # The connection itself
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection, or refuse it when there are too many."""
+        self.transport = transport
+        self.flow = FlowControl(transport)
+        peer = transport.get_extra_info("peername")
+        self.client = (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else ("", 0)
+        local = transport.get_extra_info("sockname")
+        self.server = (str(local[0]), int(local[1])) if isinstance(local, tuple) else None
+        self.scheme = "http"
+        is_proxy = is_trusted(self.client[0], self.registry.trusted_proxies)
+        self._is_counted = self.registry.connections.open(self.client[0], is_exempt=is_proxy)
+        self.registry.open.add(self)
+        if self._is_counted:
+            self.registry.connections.mark_idle(self.client[0], self)
+        else:
+            meters.count("boathook_connections_refused_total", reason="too_many")
+            transport.write(error_response(503))
+            self._close_gently()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Let the application know, and forget the connection."""
+        self.registry.open.discard(self)
+        self._release_slot()
+        for exchange in (self.cycle, *self._waiting):
+            if exchange is not None and not exchange.response_complete:
+                exchange.disconnect()
+        self.flow.resume_writing()
+        self.parser = None  # type: ignore[assignment]
+
+    def _release_slot(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self.registry.connections.mark_busy(self._address, self)
+            self.registry.connections.close(self._address)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    def evict(self) -> None:
+        """Close an idle connection, as another client needs its place."""
+        meters.count("boathook_connections_refused_total", reason="evicted")
+        self._release_slot()
+        if self._has_unread_answer():
+            self._reset()
+        else:
+            self.transport.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Stay open for a client that has only finished sending and still waits for its answer."""
+        exchange = self.cycle
+        if exchange is None or exchange.response_complete or exchange.more_body or self.phase is Phase.CLOSING:
+            return False
+        exchange.half_close()
+        return True
+
+    def pause_writing(self) -> None:
+        """Remember since when the client has not been reading."""
+        self._write_blocked_since = self.loop.time()
+        self.flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._write_blocked_since = None
+        self.flow.resume_writing()
+
+    def check(self, now: float) -> None:
+        """Close or refuse what has taken too long."""
+        if self.transport.is_closing() and self.phase not in _CLOSING_PHASES:
+            self._enter(Phase.FLUSHING)
+        limits, spent = self.registry.limits, now - self.since
+        match self.phase:
+            case Phase.HEAD if spent > limits.head_timeout_s:
+                self.refuse(408, "slow_head")
+            case Phase.BODY if spent > limits.body_timeout_s:
+                self.refuse(408, "slow_body")
+            case Phase.BODY if self._body_size < limits.min_rate * (spent - 1) and not self.flow.read_paused:
+                self.refuse(408, "slow_body")
+            case Phase.FRESH if spent > limits.head_timeout_s:
+                self.transport.close()
+            case Phase.IDLE | Phase.FLUSHING if spent > limits.body_timeout_s and self._has_unread_answer():
+                self._reset()
+            case Phase.IDLE if spent > limits.keep_alive_s:
+                self.transport.close()
+            case Phase.CLOSING if spent > _CLOSE_TIMEOUT_S:
+                self.transport.abort()
+            case _:
+                if self._write_blocked_since is not None and now - self._write_blocked_since > limits.body_timeout_s:
+                    self._reset()
+
+    def _has_unread_answer(self) -> bool:
+        return self.transport.get_write_buffer_size() > 0
+
+    def _reset(self) -> None:
+        """End a connection whose client does not read, and with it what the kernel would keep for that client."""
+        with contextlib.suppress(OSError):  # the client may have ended it just now
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        self.transport.abort()
+
+    # What the client sends
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, and refuse what it or a cap does not like."""
+        if self.phase is Phase.CLOSING or self._pending_error_status is not None:
+            return
+        if self.phase is Phase.IDLE or self.phase is Phase.FRESH:
+            self._enter(Phase.HEAD)
+            self._open_head_size = 0
+        self._wire_size += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._socket is None:
+                self.refuse(400, "upgrade")
+            else:
+                self._upgrade_to_websocket(self._socket, data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            status, reason = _classify_error(error)
+            self.refuse(status, reason)
+        else:
+            if self._in_head or self.phase is Phase.HEAD:
+                self._watch_open_head(len(data))
+            elif self._wire_size - self._body_size > _MAX_FRAMING_BYTES and self.phase is Phase.BODY:
+                self.refuse(400, "chunk_flood")
+
+    def _watch_open_head(self, fed: int) -> None:
+        """Bound a head that has not come to its end, or empty lines before one.
+
+        It may wait in the socket while a request is being answered.
+        """
+        if self.phase is not Phase.HEAD:
+            self.flow.pause_reading()
+            return
+        self._open_head_size += fed
+        if self._open_head_size > self.registry.limits.max_head:
+            self.refuse(431, "large_head")
+
+    def on_message_begin(self) -> None:
+        """Start a request head."""
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
+        self._in_head = True
+        self._head_size = self._open_head_size = 0
+        self._framing_headers.clear()
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the request target."""
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header; trailers are dropped, as nothing may change after the head was judged."""
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > self.registry.limits.max_head or len(self.headers) >= _MAX_HEADERS:
+            raise _Refused(431, "large_head")
+        if not self._in_head:
+            return
+        name = name.lower()
+        if name in _FRAMING_HEADERS:
+            self._framing_headers.setdefault(name, []).append(value)
+        self.headers.append((name, value))
+
+    def on_chunk_header(self) -> None:
+        """Count chunks: a body of single bytes costs far more than it carries."""
+        self._chunks += 1
+        if self._chunks > _MAX_CHUNKS:
+            raise _Refused(400, "chunk_flood")
+
+    def on_headers_complete(self) -> None:
+        """Judge the head and hand the request to the application."""
+        self._in_head = False
+        version = self.parser.get_http_version()
+        reason = _head_error(self._framing_headers, version)
+        if reason:
+            raise _Refused(400, reason)
+        if self._head_size + len(self.url) > self.registry.limits.max_head:
+            raise _Refused(431, "large_head")
+        if self.parser.should_upgrade():
+            self._socket = self._websocket_app(version)
+            return
+        expect = self._framing_headers.get(b"expect")
+        expects_100 = expect is not None and expect[0].lower() == b"100-continue"
+        exchange = Exchange(self, self._scope(version), expects_100=expects_100)
+        exchange.keep_alive = version == "1.1" and self.parser.should_keep_alive()
+        self._chunks = 0
+        earlier = self.cycle
+        self.cycle = exchange
+        if earlier is None or (earlier.response_complete and not self._waiting):
+            self._start(exchange)
+        else:
+            self.flow.pause_reading()
+            self._waiting.append(exchange)
+
+    def _websocket_app(self, version: str) -> Application:
+        """Return who takes the WebSocket that is asked for; refuse every other upgrade."""
+        active = self.active
+        owes = active is not None and (not active.response_complete or bool(self._waiting) or self.flow.write_paused)
+        has_body = not {b"content-length", b"transfer-encoding"}.isdisjoint(self._framing_headers)
+        is_socket = tuple(value.lower() for name, value in self.headers if name == b"upgrade") == (b"websocket",)
+        if owes or has_body or not is_socket or version != "1.1" or self.parser.get_method() != b"GET":
+            raise _Refused(400, "upgrade")
+        scope = self._scope(version)
+        if has_needless_escapes(scope["raw_path"]):
+            raise _Refused(400, "upgrade")
+        found = self.registry.websocket_router(scope["path"])
+        if isinstance(found, WebSocketRefusal):
+            raise _Refused(found.value, "upgrade")
+        return found
+
+    def _upgrade_to_websocket(self, app: Application, more: bytes) -> None:
+        """Hand the connection over, with what came behind the head."""
+        from boathook.http.websocket import (
+            WebSocketConnection,  # its library is loaded only where somebody takes WebSockets
+        )
+
+        successor = WebSocketConnection(self.registry, self.transport, self._scope("1.1"), app, more)
+        self.registry.open.discard(self)
+        self._is_counted = False
+        self.parser = None  # type: ignore[assignment]
+        self.transport.set_protocol(successor)
+        successor.open()
+
+    def _scope(self, version: str) -> Message:
+        parsed = httptools.parse_url(self.url)
+        raw_path = parsed.path or b"/"
+        path = raw_path.decode("ascii")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "method": self.parser.get_method().decode("ascii"),
+            "scheme": self.scheme,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": parsed.query or b"",
+            "root_path": "",
+            "headers": self.headers,
+            "client": self.client,
+            "server": self.server,
+        }
+
+    def _start(self, exchange: "Exchange") -> None:
+        self.active = exchange
+        self._enter(Phase.BODY if exchange.more_body else Phase.BUSY)
+        self._wire_size = self._body_size = len(exchange.body)
+        task = self.loop.create_task(exchange.run(self.registry.app))
+        self.registry.tasks.add(task)
+        task.add_done_callback(self.registry.tasks.discard)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._body_size += len(body)
+        exchange = self.cycle
+        if exchange is not None and not exchange.response_complete:
+            exchange.body += body
+            if len(exchange.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            exchange.message_event.set()
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        exchange = self.cycle
+        if exchange is None:  # a WebSocket's head has no exchange
+            return
+        exchange.more_body = False
+        exchange.message_event.set()
+        if self.phase is Phase.BODY and exchange is self.active:
+            self._enter(Phase.IDLE if exchange.response_complete else Phase.BUSY)
+
+    # What the client gets
+
+    def on_response_complete(self) -> None:
+        """Go on with the next pipelined request, close, or wait."""
+        exchange = self.active
+        assert exchange is not None
+        if self.transport.is_closing() or self.phase is Phase.CLOSING:
+            return
+        if not exchange.keep_alive:
+            self._close_gently()
+        elif self._waiting:
+            self._start(self._waiting.pop(0))
+            if not self._waiting:
+                self.flow.resume_reading()
+        elif self._pending_error_status is not None:
+            self._write_refusal(self._pending_error_status)
+        elif not exchange.more_body:
+            self.flow.resume_reading()
+            self._enter(Phase.HEAD if self._in_head else Phase.IDLE)
+
+    def refuse(self, status: int, reason: str) -> None:
+        """Answer *status* in place of the application and close; answers still owed to earlier requests go first."""
+        meters.count("boathook_connections_refused_total", reason=reason)
+        if is_on("debug"):
+            _LOG.debug("request_refused", status=status, reason=reason, client=self._address)
+        latest = self.cycle
+        if latest is not None and (self._in_head or not latest.more_body):
+            latest = None
+        if latest is not None:
+            latest.disconnect()
+            if latest in self._waiting:
+                self._waiting.remove(latest)
+        active = self.active
+        owes_earlier = active is not None and not active.response_complete and not active.disconnected
+        if owes_earlier:
+            self._pending_error_status = status
+        elif latest is not None and latest.response_started:
+            self.transport.abort()
+        else:
+            self._write_refusal(status)
+
+    def _write_refusal(self, status: int) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(error_response(status))
+            self._close_gently(is_all_read=False)
+
+    def _close_gently(self, *, is_all_read: bool | None = None) -> None:
+        """Close so that the client still reads the answer: a close with unread bytes would reset the connection."""
+        if is_all_read is None:
+            is_all_read = self.phase is Phase.BUSY and not self._in_head
+        if is_all_read or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self._enter(Phase.CLOSING)
+        self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def _enter(self, phase: Phase) -> None:
+        if self._is_counted:
+            if phase in _IDLE_PHASES:
+                self.registry.connections.mark_idle(self._address, self)
+            elif self.phase in _IDLE_PHASES:
+                self.registry.connections.mark_busy(self._address, self)
+        self.phase = phase
+        self.since = self.loop.time()
+
+    def shutdown(self) -> None:
+        """Close an idle connection; a busy one closes after its answer, as every answer says so while draining."""
+        if self.phase in {Phase.IDLE, Phase.FRESH}:
+            self.transport.close()
+
+
+class _Refused(Exception):
+    """Leaves the parser from inside one of its callbacks."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(status, reason)
+
+
+def _classify_error(error: httptools.HttpParserError) -> tuple[int, str]:
+    inner = error.__context__
+    if isinstance(inner, _Refused):
+        return cast("tuple[int, str]", inner.args)
+    if isinstance(inner, Exception) and not isinstance(inner, httptools.HttpParserError | UnicodeDecodeError):
+        _LOG.error("protocol_fault", exc_info=inner)
+        return 500, "fault"
+    return 400, "malformed"
+
+
+def _head_error(watched: dict[bytes, list[bytes]], version: str) -> str | None:
+    """Return why a head leaves doubt about the request's end or target, or None."""
+    encodings, lengths = watched.get(b"transfer-encoding"), watched.get(b"content-length")
+    if version not in {"1.1", "1.0"}:
+        return "http_version"
+    if encodings is not None and (encodings != [b"chunked"] or lengths is not None or version == "1.0"):
+        return "transfer_encoding"
+    if lengths is not None and (len(lengths) != 1 or not lengths[0].strip(b" \t").isdigit()):
+        return "content_length"
+    if b"transfer_encoding" in watched or b"content_length" in watched:
+        return "underscore"
+    hosts = watched.get(b"host")
+    if (hosts is None and version == "1.1") or (hosts is not None and len(hosts) != 1):
+        return "host"
+    return None

@@ -1,0 +1,270 @@
+"""What one source or one client may ask for: requests a second, connections, and whose address counts.
+
+All of it is memory of one gateway process, bounded whatever strangers do.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, Protocol
+
+_MAX_KEYS = 65_536
+_IPV6_BITS: Final = 64
+LIGHT_CLIENT_CONNECTIONS: Final = 16
+"""A client with fewer connections may open one while few places are left."""
+_RESERVED_FRACTION: Final = 8
+"""One of so many places is kept for such clients."""
+_PAUSE_FACTOR: Final = 3.0
+_MAX_PAUSE_S: Final = 0.1
+_MEASURED_ITERATIONS: Final = 2
+"""Turns of the event loop that a beginning is measured over."""
+
+Network = IPv4Network | IPv6Network
+
+
+class RateLimiter:
+    """A limit of requests a second with a burst, kept for each key as the moment its debt is paid off.
+
+    This is the generic cell rate algorithm: a key is one number, and no timer refills anything.
+    """
+
+    def __init__(self, per_second: float, burst: int, *, max_keys: int = _MAX_KEYS) -> None:
+        self._interval_s = 1 / per_second
+        self._burst_s = (burst - 1) / per_second
+        self._max_keys = max_keys
+        self._arrival_times: dict[str, float] = {}
+
+    def wait_s(self, key: str, now: float) -> float:
+        """Count one request at *now* (monotonic seconds); return 0 if it may pass, else the seconds to wait."""
+        arrival_time = self._arrival_times.get(key, now)
+        arrival_time = max(arrival_time, now)
+        if arrival_time - now > self._burst_s:
+            return arrival_time - now - self._burst_s
+        if len(self._arrival_times) >= self._max_keys and key not in self._arrival_times:
+            self._make_room(now)
+        self._arrival_times[key] = arrival_time + self._interval_s
+        return 0.0
+
+    def _make_room(self, now: float) -> None:
+        self._arrival_times = {
+            key: arrival_time for key, arrival_time in self._arrival_times.items() if arrival_time > now
+        }
+        # Still full: a crowd of clients at once. Forgetting half of them is lenient to them and safe for memory.
+        while len(self._arrival_times) >= self._max_keys:
+            for key in list(self._arrival_times)[: self._max_keys // 2 + 1]:
+                del self._arrival_times[key]
+
+    def __len__(self) -> int:
+        return len(self._arrival_times)
+
+
+class FairScheduler:
+    """Lets requests begin one after another, those of each client in its turn, while something else goes first.
+
+    After each beginning nobody begins for some times as long as the event loop was busy with it, so that what goes
+    first has most of the loop's time however many others there are.
+    """
+
+    def __init__(self, has_priority_traffic: Callable[[], bool], *, pause: float = _PAUSE_FACTOR) -> None:
+        """Create turns that count while *goes_first* says so; *pause* is how many times as long nobody begins."""
+        self._has_priority_traffic = has_priority_traffic
+        self._pause = pause
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._is_taken = False
+
+    async def take(self, client: str) -> None:
+        """Return once a request of *client* may begin."""
+        if not self._is_taken:
+            if self._has_priority_traffic():
+                self._begin()
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(client, deque()).append(turn)
+        await turn
+
+    def _begin(self) -> None:
+        self._is_taken = True
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._measure, loop.time(), _MEASURED_ITERATIONS)
+
+    def _measure(self, began: float, slices: int) -> None:
+        loop = asyncio.get_running_loop()
+        if slices:
+            loop.call_soon(self._measure, began, slices - 1)
+        else:
+            loop.call_later(min((loop.time() - began) * self._pause, _MAX_PAUSE_S), self._next)
+
+    def _next(self) -> None:
+        self._is_taken = False
+        while (turn := self._pop()) is not None:
+            if turn.done():  # its client has gone
+                continue
+            turn.set_result(None)
+            if self._has_priority_traffic():
+                self._begin()
+                return
+
+    def _pop(self) -> asyncio.Future[None] | None:
+        """Return the oldest turn of the client whose turn it is, which is the last one then."""
+        if not self._waiting:
+            return None
+        client = next(iter(self._waiting))
+        turns = self._waiting.pop(client)
+        turn = turns.popleft()
+        if turns:
+            self._waiting[client] = turns
+        return turn
+
+
+class Evictable(Protocol):
+    """A connection that waits for its client, with nothing under way."""
+
+    def evict(self) -> None:
+        """Give its place back with `ConnectionLimiter.close`, and close it."""
+        ...
+
+
+@dataclass(slots=True)
+class _Client:
+    is_exempt: bool
+    count: int = 0
+    idle: dict[Evictable, None] = field(default_factory=dict)
+    """Its connections that wait for it, the one that has waited longest first."""
+
+
+class ConnectionLimiter:
+    """Open connections, in all and by client; idle ones make room for new ones.
+
+    A client is what `client_key` says. Where every place is taken, the client with most connections loses the idle one
+    that has waited longest. An eighth of the places is for clients with fewer than `LIGHT_CLIENT_CONNECTIONS`
+    connections, so that a few clients that keep theirs busy shut nobody out.
+    """
+
+    def __init__(self, most: int, max_per_client: int) -> None:
+        self.most = most
+        self._max_per_client = max_per_client
+        self._unreserved = most - most // _RESERVED_FRACTION
+        self._clients: dict[str, _Client] = {}
+        self.total = 0
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether only clients with few connections may open more."""
+        return self.total >= self._unreserved
+
+    def open(self, client: str, *, is_exempt: bool = False) -> bool:
+        """Count one more connection of *client*, an address; False, uncounted, if that is too many.
+
+        A trusted proxy stands for many clients, so it is exempt from the limits for one.
+        """
+        key = client_key(client)
+        mine = self._clients[key].count if key in self._clients else 0
+        is_over = mine >= self._max_per_client or (mine >= LIGHT_CLIENT_CONNECTIONS and self.is_nearly_full)
+        if is_over and not is_exempt and not self._evict(self._clients[key]):
+            return False
+        if self.total >= self.most and not self._evict(self._largest()):
+            return False
+        self._clients.setdefault(key, _Client(is_exempt)).count += 1
+        self.total += 1
+        return True
+
+    def mark_idle(self, client: str, connection: Evictable) -> None:
+        """Take note that an open connection waits for its client."""
+        self._clients[client_key(client)].idle[connection] = None
+
+    def mark_busy(self, client: str, connection: Evictable) -> None:
+        """Take note that it waits no longer."""
+        self._clients[client_key(client)].idle.pop(connection, None)
+
+    def close(self, client: str) -> None:
+        """Count one less; call it once for each `open` that said True."""
+        self.total -= 1
+        key = client_key(client)
+        mine = self._clients[key]
+        mine.count -= 1
+        if not mine.count:
+            del self._clients[key]
+
+    def _largest(self) -> _Client | None:
+        """Return the client with most connections of those that have an idle one; a trusted proxy only at last."""
+        idle = (client for client in self._clients.values() if client.idle)
+        return max(idle, key=lambda client: (not client.is_exempt, client.count), default=None)
+
+    @staticmethod
+    def _evict(client: _Client | None) -> bool:
+        """Close the connection of *client* that has waited longest; False where none waits."""
+        if client is None or not client.idle:
+            return False
+        connection = next(iter(client.idle))
+        del client.idle[connection]
+        connection.evict()
+        return True
+
+
+@lru_cache(maxsize=4096)
+def client_key(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 of an IPv6 one; what is no address, as it is.
+
+    Whoever has one IPv6 address has all that begin alike. An IPv4 address may be written as IPv6 has it.
+    """
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is None:
+            return str(IPv6Network((found.packed, _IPV6_BITS), strict=False))
+        found = found.ipv4_mapped
+    return str(found)
+
+
+@lru_cache(maxsize=4096)
+def is_within(address: str, networks: Sequence[Network]) -> bool:
+    """Return whether an address lies in one of the networks; what is no address lies in none."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks)
+
+
+def client_address(peer: str, forwarded_for: str | None, trusted: tuple[Network, ...]) -> str:
+    """Return the address of the client behind *peer*.
+
+    ``X-Forwarded-For`` counts only where the peer is a trusted proxy: then it is read from the right, past
+    further trusted proxies, to the first hop that no proxy of ours vouches for. What stands left of it is
+    the stranger's own invention. A hop that is no address ends the search at the last good one.
+    """
+    if not trusted or not forwarded_for or not is_within(peer, trusted):
+        return peer
+    client = peer
+    for hop in reversed(forwarded_for.split(",")):
+        address = _plain_address(hop.strip())
+        if address is None:
+            return client
+        client = address
+        if not is_within(address, trusted):
+            return client
+    return client
+
+
+def is_trusted(peer: str, trusted: tuple[Network, ...]) -> bool:
+    """Return whether *peer* is one of the proxies whose word about clients is believed."""
+    return bool(trusted) and is_within(peer, trusted)
+
+
+def _plain_address(hop: str) -> str | None:
+    """Read ``192.0.2.1``, ``192.0.2.1:1234``, ``2001:db8::1`` or ``[2001:db8::1]:1234``."""
+    if hop.startswith("["):
+        hop = hop[1:].partition("]")[0]
+    elif hop.count(":") == 1:
+        hop = hop.partition(":")[0]
+    try:
+        return str(ip_address(hop))
+    except ValueError:
+        return None

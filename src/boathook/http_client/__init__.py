@@ -1,0 +1,1 @@
+"""The HTTP client: every outgoing request passes its guard against private networks."""

@@ -1,0 +1,338 @@
+"""Many requests at once over libcurl's multi interface, driven by events; belongs to one thread, but for its bell.
+
+A request goes: address read -> name looked up and judged -> handed to libcurl, pinned to what was judged -> its answer.
+"""
+
+import functools
+import select
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import pycurl
+
+from boathook.config.tables import OutboundSettings
+from boathook.http_client.addresses import Address, read_address
+from boathook.http_client.connect_guard import Options, common_options
+from boathook.http_client.curl_request import CurlTransfer
+from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
+from boathook.http_client.proxy import ANY_NETWORK, ProxyPolicy, pin
+from boathook.http_client.resolver import Resolution, Resolver
+from boathook.http_client.waker import Waker
+from boathook.observability.log import get_logger
+
+BODY_S: Final = 3.0
+"""How long a response's body may take after its headers."""
+_LOOK_S: Final = 0.5
+_KEPT_OPEN: Final = 512
+"""Connections kept for the next request at least, so that few places at once still serve many endpoints."""
+_MOST_EVENTS: Final = 1_024
+_MOST_PINNED: Final = 10_000
+_MASKS: Final = {
+    pycurl.POLL_IN: select.EPOLLIN,
+    pycurl.POLL_OUT: select.EPOLLOUT,
+    pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
+}
+_LOG: Final = get_logger("http_client")
+
+Event = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    """A request whose name is being looked up."""
+
+    request: OutgoingRequest
+    address: Address
+    began_at: float
+    ends_at: float
+
+
+class CurlMultiClient:
+    """The requests under way.
+
+    Args:
+        settings: limits, proxies and what may be dialled.
+
+    Raises:
+        ConfigError: the proxy is written as a reference.
+    """
+
+    def __init__(self, settings: OutboundSettings) -> None:
+        self._settings = settings
+        self._proxy = ProxyPolicy(settings)
+        self._read = functools.lru_cache(4_096)(
+            functools.partial(read_address, ports=frozenset(settings.ports), require_https=settings.require_https)
+        )
+        self.waker = Waker()
+        self._resolver = Resolver(settings.allow, self.waker.wake)
+        self._parked: dict[str, list[_Parked]] = {}
+        self._running: dict[pycurl.Curl, CurlTransfer] = {}
+        self._idle: dict[bool, list[CurlTransfer]] = {False: [], True: []}
+        self._opened: list[socket.socket] = []
+        self._answers: list[RequestResult] = []
+        self._options = {False: _options(settings), True: [*_options(settings), *self._proxy.options()]}
+        self._open()
+
+    def _open(self) -> None:
+        self._pinned: dict[tuple[str, int], Resolution] = {}
+        self._resting: set[int] = set()
+        """Sockets that libcurl has no wish for at the moment; most of them soon serve the next request."""
+        self._timer_at: float | None = None
+        self._look_at = 0.0
+        self._poll = select.epoll()
+        self._poll.register(self.waker.descriptor, select.EPOLLIN)
+        self._multi = pycurl.CurlMulti()
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
+        self._multi.setopt(pycurl.M_MAXCONNECTS, max(_KEPT_OPEN, self._settings.concurrency))
+
+    def begin(self, request: OutgoingRequest) -> None:
+        """Begin a request; one that cannot be made is answered at the end of the turn."""
+        try:
+            self._begin(request)
+        except Exception as error:  # noqa: BLE001 - a fault fails this request, never those after it
+            self._fail(request, error)
+
+    def _begin(self, request: OutgoingRequest) -> None:
+        try:
+            address = self._read(request.url)
+        except ValueError as error:
+            self._refuse(request, TransportFailure.URL, str(error))
+            return
+        if address.is_number and not self._proxy.applies_to(address):
+            self._start(request, address, None, 0.0)
+            return
+        found = self._resolver.find(address.host)
+        if found is None:
+            self._park(request, address)
+        else:
+            self._start(request, address, found, 0.0)
+
+    def wait(self) -> list[Event]:
+        """Return the next events of sockets; none where it is time for something else."""
+        events = self._poll.poll(self._pause_s(), _MOST_EVENTS)
+        # Hushed later, it might take with it a ring for what was put in after everybody looked.
+        rung = (self.waker.descriptor, select.EPOLLIN)
+        if rung in events:
+            events.remove(rung)
+            self.waker.clear()
+        return events
+
+    def turn(self, events: list[Event]) -> list[RequestResult]:
+        """Move every request on that can move, and return the answers."""
+        for descriptor, bits in events:
+            if descriptor in self._resting:
+                self._poll.unregister(descriptor)
+            else:
+                self._multi.socket_action(descriptor, _conditions(bits))
+        self._unpark()
+        if self._timer_at is not None and self._timer_at <= time.monotonic():
+            self._timer_at = None
+            self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+        self._collect()
+        self._cut_late()
+        self._close_opened()
+        return self._take_answers()
+
+    def give_up(self, failure: TransportFailure, error: str) -> list[RequestResult]:
+        """End every request, and return their answers; the connections are closed, and others may follow."""
+        for exchange in self._running.values():
+            self._refuse(exchange.request, failure, error)
+        for parked in self._parked.values():
+            for one in parked:
+                self._refuse(one.request, failure, error)
+        self._free()
+        self._open()
+        return self._take_answers()
+
+    def close(self) -> None:
+        """Free all that is held."""
+        self._free()
+        self._resolver.close()
+        self.waker.close()
+
+    def _free(self) -> None:
+        for exchange in (*self._running.values(), *self._idle[False], *self._idle[True]):
+            exchange.close()
+        for held in (self._running, self._parked, self._idle[False], self._idle[True]):
+            held.clear()
+        self._multi.close()
+        self._poll.close()
+        self._close_opened()
+
+    def _close_opened(self) -> None:
+        for opened in self._opened:
+            opened.close()
+        self._opened.clear()
+
+    def _take_answers(self) -> list[RequestResult]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _refuse(self, request: OutgoingRequest, failure: TransportFailure, error: str, duration_s: float = 0.0) -> None:
+        self._answers.append(RequestResult(request, 0, {}, b"", duration_s, failure, error))
+
+    def _fail(self, request: OutgoingRequest, error: Exception) -> None:
+        _LOG.error("courier_fault", exc_info=error)
+        self._refuse(request, TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
+
+    # Names.
+
+    def _park(self, request: OutgoingRequest, address: Address) -> None:
+        now = time.monotonic()
+        ends_at = now + min(self._settings.connect_timeout_s, request.timeout_s)
+        self._parked.setdefault(address.host, []).append(_Parked(request, address, now, ends_at))
+
+    def _unpark(self) -> None:
+        for name, found in self._resolver.ended():
+            for one in self._parked.pop(name, ()):
+                try:
+                    self._start(one.request, one.address, found, time.monotonic() - one.began_at)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._fail(one.request, error)
+
+    # Handles.
+
+    def _start(self, request: OutgoingRequest, address: Address, found: Resolution | None, spent_s: float) -> None:
+        """Hand a request to libcurl; *found* is None for an address that is no name, *spent_s* went to the look-up."""
+        if found is not None and found.failure is not None:
+            self._refuse(request, found.failure, found.error, spent_s)
+            return
+        pinned, is_proxied = self._pin(address, found)
+        try:
+            exchange = self._pick(request, is_proxied)
+        except pycurl.error:
+            self._refuse(request, TransportFailure.TLS, "the endpoint's client certificate or its key is empty")
+            return
+        try:
+            exchange.prepare(request, address, pinned, self._settings.connect_timeout_s, spent_s)
+        except ValueError as error:
+            self._refuse(request, TransportFailure.FAULT, str(error))
+            self._put_back(exchange)
+            return
+        self._running[exchange.handle] = exchange
+        self._multi.add_handle(exchange.handle)
+
+    def _pin(self, address: Address, found: Resolution | None) -> tuple[Options, bool]:
+        """Return the options that make libcurl dial what was judged, and whether through the proxy."""
+        if found is None:
+            return [], False
+        if self._proxy.applies_to(address) and not self._proxy.is_bypassed(found.addresses):
+            return [(pycurl.CONNECT_TO, pin(address, found.addresses[0]))], True
+        key = address.host, address.port
+        if self._pinned.get(key) is found:
+            return [], False
+        if len(self._pinned) >= _MOST_PINNED:
+            self._pinned.clear()
+        self._pinned[key] = found
+        numbers = ",".join(f"[{number}]" if ":" in number else number for number in found.addresses)
+        return [(pycurl.RESOLVE, [f"+{address.host.rstrip('.')}:{address.port}:{numbers}"])], False
+
+    def _pick(self, request: OutgoingRequest, is_proxied: bool) -> CurlTransfer:
+        if request.client_certificate is not None:
+            certificate, key = request.client_certificate
+            return self._make(
+                is_proxied, [(pycurl.SSLCERT_BLOB, certificate.encode()), (pycurl.SSLKEY_BLOB, key.encode())]
+            )
+        idle = self._idle[is_proxied]
+        return idle.pop() if idle else self._make(is_proxied, [])
+
+    def _make(self, is_proxied: bool, more: Options) -> CurlTransfer:
+        return CurlTransfer(
+            [*self._options[is_proxied], *more],
+            allow=ANY_NETWORK if is_proxied else self._settings.allow,
+            opened=self._opened,
+            keep=self._settings.max_response,
+            # One with a client certificate serves that alone.
+            home=None if more else self._idle[is_proxied],
+            is_proxied=is_proxied,
+        )
+
+    def _put_back(self, exchange: CurlTransfer) -> None:
+        if exchange.home is not None and len(exchange.home) < self._settings.concurrency:
+            exchange.home.append(exchange)
+        else:
+            exchange.close()
+
+    # Ends.
+
+    def _collect(self) -> None:
+        left = 1
+        while left:
+            left, done, failed = self._multi.info_read()
+            for handle in done:
+                self._end(handle, 0, "")
+            for handle, error, message in failed:
+                self._end(handle, error, message)
+
+    def _end(self, handle: pycurl.Curl, error: int, message: str) -> None:
+        self._multi.remove_handle(handle)
+        exchange = self._running.pop(handle)
+        self._answers.append(exchange.finish(error, message))
+        self._put_back(exchange)
+
+    def _cut_late(self) -> None:
+        """End the requests whose bodies do not end, and those whose names are not found in time."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_S
+        for exchange in [one for one in self._running.values() if one.is_late(now - BODY_S)]:
+            self._end(exchange.handle, pycurl.E_OPERATION_TIMEDOUT, "the body took too long")
+        for name, parked in list(self._parked.items()):
+            for one in parked:
+                if one.ends_at <= now:
+                    self._refuse(
+                        one.request,
+                        TransportFailure.TIMEOUT,
+                        f"the name {name} was not found in time",
+                        now - one.began_at,
+                    )
+            self._parked[name] = [one for one in parked if one.ends_at > now]
+            if not self._parked[name]:
+                del self._parked[name]
+
+    # What libcurl waits for.
+
+    def _pause_s(self) -> float | None:
+        if self._answers:
+            return 0.0
+        ends = [self._timer_at] if self._timer_at is not None else []
+        if self._running or self._parked:
+            ends.append(self._look_at)
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _set_timer(self, after_ms: int) -> None:
+        self._timer_at = None if after_ms < 0 else time.monotonic() + after_ms / 1_000
+
+    def _watch(self, what: int, descriptor: int, _multi: object, _data: object) -> None:
+        """Follow libcurl's wish to be told of a socket's events."""
+        if what == pycurl.POLL_REMOVE:
+            self._resting.add(descriptor)
+            return
+        self._resting.discard(descriptor)
+        try:
+            self._poll.modify(descriptor, _MASKS[what])
+        except FileNotFoundError:  # closed since, or never known
+            self._poll.register(descriptor, _MASKS[what])
+
+
+def _conditions(bits: int) -> int:
+    wanted = 0
+    if bits & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR):
+        wanted |= pycurl.CSELECT_IN
+    if bits & (select.EPOLLOUT | select.EPOLLERR):
+        wanted |= pycurl.CSELECT_OUT
+    return wanted
+
+
+def _options(settings: OutboundSettings) -> Options:
+    return [
+        *common_options(settings.ca_file or None, protocols=pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+        (pycurl.POST, 1),
+        (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
+        (pycurl.PATH_AS_IS, 1),
+        (pycurl.USERAGENT, ""),
+    ]

@@ -1,0 +1,99 @@
+"""One e-mail over SMTP, in a thread of its own, with an end to every wait."""
+
+import asyncio
+import smtplib
+import ssl
+import threading
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from typing import Final, Literal
+
+_STEP_S: Final = 10.0
+"""Longest wait for one answer of the server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmtpServer:
+    """An SMTP server, and how it is spoken to."""
+
+    host: str
+    port: int
+    security: Literal["starttls", "tls", "none"]
+    login: tuple[str, str] | None = field(default=None, repr=False)
+    """User name and password."""
+    ca_file: str = ""
+    """Certificates to trust instead of the system's."""
+
+
+_LEFT: Final[dict[tuple[SmtpServer, str], threading.Thread]] = {}
+"""The threads that were left to themselves last, by server and recipients."""
+
+
+async def send_mail(server: SmtpServer, message: EmailMessage, *, timeout_s: float) -> str | None:
+    """Send one message; return None, or why it was not sent in one line that holds no secret.
+
+    The server's certificate is checked. The thread is left to itself where the time is up: it ends as soon as one of
+    its waits is too long. A server that answers byte by byte may hold it for hours; until it ends, no other is begun.
+    """
+    key = server, str(message["To"])
+    if (left := _LEFT.get(key)) is not None and left.is_alive():
+        return f"{server.host} has neither taken nor refused an earlier message"
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[str | None] = loop.create_future()
+
+    def run() -> None:
+        outcome = _attempt(server, message, min(timeout_s, _STEP_S))
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(lambda: None if done.done() else done.set_result(outcome))
+
+    thread = threading.Thread(target=run, name="boathook-mail", daemon=True)
+    thread.start()
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await done
+    except TimeoutError:
+        _LEFT[key] = thread
+        return f"{server.host} did not take the message within {timeout_s:g} s"
+
+
+def _attempt(server: SmtpServer, message: EmailMessage, step_s: float) -> str | None:
+    try:
+        _send(server, message, step_s)
+    except smtplib.SMTPAuthenticationError as error:
+        return f"{server.host} refuses the user name or password (code {error.smtp_code})"
+    except smtplib.SMTPRecipientsRefused as error:
+        codes = ", ".join(f"{name} ({code})" for name, (code, _) in error.recipients.items())
+        return f"{server.host} takes no mail for {codes}"
+    except smtplib.SMTPResponseException as error:
+        return f"{server.host} answered {error.smtp_code}: {_plain(error.smtp_error)}"
+    except ssl.SSLCertVerificationError as error:
+        return f"{server.host}: its certificate is not trusted: {error.verify_message}"
+    except smtplib.SMTPNotSupportedError:
+        return f"{server.host} does not offer what is asked of it: STARTTLS, or the user name and password"
+    except (smtplib.SMTPException, OSError, ValueError) as error:
+        return f"{server.host}: {_plain(str(error)) or type(error).__name__}"
+    return None
+
+
+def _send(server: SmtpServer, message: EmailMessage, step_s: float) -> None:
+    with _connect(server, step_s) as smtp:
+        if server.security == "starttls":
+            smtp.starttls(context=_context(server))
+        if server.login is not None:
+            smtp.login(*server.login)
+        smtp.send_message(message)
+
+
+def _connect(server: SmtpServer, step_s: float) -> smtplib.SMTP:
+    if server.security == "tls":
+        return smtplib.SMTP_SSL(server.host, server.port, timeout=step_s, context=_context(server))
+    return smtplib.SMTP(server.host, server.port, timeout=step_s)
+
+
+def _context(server: SmtpServer) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=server.ca_file or None)
+
+
+def _plain(text: bytes | str) -> str:
+    words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return "".join(char if char.isprintable() else " " for char in words)[:200].strip()

@@ -1,0 +1,180 @@
+"""Access tokens for endpoints that want one, by OAuth 2.0's client credentials grant (RFC 6749, section 4.4).
+
+Token addresses are entered by strangers as endpoints' addresses are, so they are asked through a courier too.
+"""
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote_plus, urlencode
+
+from boathook.config.tables import OutboundSettings
+from boathook.domain.errors import FetchFailed
+from boathook.http_client.sender import HttpSender, OutgoingRequest, RequestResult
+
+FAILED_S: Final = 10.0
+"""How long a refusal is remembered, so that a broken token server is not asked for every message."""
+_MOST_BODY: Final = 65_536
+_MOST_TOKEN: Final = 16_384
+_MOST_KEPT: Final = 10_000
+_USUAL_S: Final = 300.0
+"""How long a token is used whose server does not tell its life."""
+_LONGEST_S: Final = 86_400.0
+_EARLY_S: Final = 30.0
+"""How long before its end a token is no longer used, so that it does not end on its way."""
+
+_Key = tuple[str, str, bytes, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    token: str = field(repr=False)
+    error: str
+    """Why there is no token."""
+    until: float
+    """On the monotonic clock."""
+
+
+class TokenCache:
+    """Gets access tokens, keeps them until shortly before they end, and asks once for many; one for a loop.
+
+    Args:
+        settings: limits, proxies and what may be dialled.
+        user_agent: what token servers see.
+    """
+
+    def __init__(self, settings: OutboundSettings, *, user_agent: str = "boathook") -> None:
+        self._timeout_s = settings.timeout_s
+        self._user_agent = user_agent
+        self._http_sender = HttpSender(settings.model_copy(update={"max_response": _MOST_BODY}), done=_tell)
+        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._asking: dict[_Key, asyncio.Task[str]] = {}
+
+    async def token(self, token_url: str, client_id: str, client_secret: str, scope: str | None = None) -> str:
+        """Return a token for this client.
+
+        Raises:
+            FetchFailed: there is none to be had, or there was none a moment ago.
+        """
+        key = (token_url, client_id, hashlib.sha256(client_secret.encode()).digest(), scope or "")
+        kept = self._kept.get(key)
+        if kept is not None and time.monotonic() < kept.until:
+            if kept.error:
+                raise FetchFailed(f"{kept.error} (a moment ago; not tried again)")
+            return kept.token
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = asyncio.create_task(self._ask(key, client_secret))
+            self._asking[key] = asking
+            asking.add_done_callback(lambda task: self._forget(key, task))
+        # Whoever stops waiting does not take the token from the others.
+        return await asyncio.shield(asking)
+
+    def drop(self, token: str) -> None:
+        """Forget a token that an endpoint refused, so that the next attempt asks for another."""
+        for key in [key for key, kept in self._kept.items() if kept.token == token]:
+            del self._kept[key]
+
+    def close(self) -> None:
+        """Give up what is being asked."""
+        self._http_sender.close()
+
+    def _forget(self, key: _Key, task: "asyncio.Task[str]") -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # whoever waits has it; without anybody asyncio would complain
+
+    async def _ask(self, key: _Key, client_secret: str) -> str:
+        token_url, client_id, _, scope = key
+        answered: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
+        form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+        request = OutgoingRequest(
+            url=token_url,
+            headers=(
+                ("user-agent", self._user_agent),
+                ("content-type", "application/x-www-form-urlencoded"),
+                ("authorization", f"Basic {_basic(client_id, client_secret)}"),
+            ),
+            body=urlencode(form).encode(),
+            timeout_s=self._timeout_s,
+            token=answered,
+        )
+        try:
+            self._http_sender.send([request])
+        except RuntimeError:
+            raise FetchFailed("shutting down") from None
+        try:
+            token, lives_s = _read_answer(await answered)
+        except FetchFailed as error:
+            self._keep(key, _Kept("", str(error), time.monotonic() + FAILED_S))
+            raise
+        self._keep(key, _Kept(token, "", time.monotonic() + lives_s - min(_EARLY_S, lives_s / 2)))
+        return token
+
+    def _keep(self, key: _Key, kept: _Kept) -> None:
+        self._kept.pop(key, None)
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.popitem(last=False)
+        self._kept[key] = kept
+
+
+def _basic(client_id: str, client_secret: str) -> str:
+    # Both are form-encoded before they are joined (RFC 6749, section 2.3.1).
+    return base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()).decode()
+
+
+def _tell(answers: list[RequestResult]) -> None:
+    for answer in answers:
+        waiting = answer.request.token
+        assert isinstance(waiting, asyncio.Future)
+        with contextlib.suppress(asyncio.InvalidStateError):
+            waiting.set_result(answer)
+
+
+def _read_answer(answer: RequestResult) -> tuple[str, float]:
+    """Return the token and the seconds it lives. Raises FetchFailed, which never repeats what the server wrote."""
+    if answer.failure is not None:
+        raise FetchFailed(f"the token server could not be asked: {answer.error}")
+    if answer.status != 200:
+        raise FetchFailed(f"the token server answered with status {answer.status}")
+    if answer.is_cut:
+        raise FetchFailed(f"the token server's answer broke off, or is larger than {_MOST_BODY} bytes")
+    fields = _read_object(answer.body)
+    token, kind = fields.get("access_token"), fields.get("token_type", "Bearer")
+    if (
+        not isinstance(token, str)
+        or not 0 < len(token) <= _MOST_TOKEN
+        or not token.isascii()
+        or not token.isprintable()
+    ):
+        raise FetchFailed("the token server's answer holds no access_token that can be sent")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        raise FetchFailed("the token server's token is not of type Bearer")
+    return token, _read_life(fields.get("expires_in"))
+
+
+def _read_object(body: bytes) -> Mapping[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise FetchFailed("the token server's answer is no JSON object")
+    return fields
+
+
+def _read_life(value: object) -> float:
+    """Return the seconds a token lives; some servers write the number as a text."""
+    try:
+        seconds = float(value) if isinstance(value, int | float | str) else _USUAL_S
+    except (ValueError, OverflowError):
+        return _USUAL_S
+    return min(seconds, _LONGEST_S) if math.isfinite(seconds) and seconds > 0 else _USUAL_S

@@ -1,0 +1,126 @@
+"""Looks names up, each once at a time, and judges every address they stand for before any of them is dialled.
+
+In threads of its own rather than libcurl's: there, a few requests to one name whose servers are silent would keep
+everybody else's names waiting.
+"""
+
+import queue
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from boathook.http_client.address_rules import Network, find_denial_on_host
+from boathook.http_client.messages import TransportFailure
+from boathook.observability.log import get_logger
+
+FRESH_S: Final = 30.0
+"""How long a name's addresses are believed."""
+_THREADS: Final = 64
+_MOST_KEPT: Final = 10_000
+_LOG: Final = get_logger("http_client")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a name stands for: addresses that may all be dialled, or a trouble."""
+
+    addresses: tuple[str, ...] = ()
+    failure: TransportFailure | None = None
+    error: str = ""
+
+
+class Resolver:
+    """What names stand for; belongs to one thread, but for the looking up.
+
+    Args:
+        allow: networks that may be dialled although they are not public.
+        ring: called from any thread when a look-up has ended.
+    """
+
+    def __init__(self, allow: Sequence[Network], wake: Callable[[], None]) -> None:
+        self._allow = tuple(allow)
+        self._wake = wake
+        self._known: dict[str, tuple[float, Resolution]] = {}
+        self._asked: set[str] = set()
+        self._questions: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._ended: deque[tuple[str, Resolution]] = deque()
+        self._threads = 0
+
+    def find(self, name: str) -> Resolution | None:
+        """Return what *name* stands for, or None: then it is looked up, and `ended` tells."""
+        known = self._known.get(name)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        if name not in self._asked:
+            self._asked.add(name)
+            if self._threads < min(_THREADS, len(self._asked)):
+                self._threads += 1
+                threading.Thread(target=self._run, name="boathook-names", daemon=True).start()
+            self._questions.put(name)
+        return None
+
+    def ended(self) -> list[tuple[str, Resolution]]:
+        """Return the names that have been looked up since the last call."""
+        ended: list[tuple[str, Resolution]] = []
+        while self._ended:
+            name, found = self._ended.popleft()
+            self._asked.discard(name)
+            if found.failure is None:
+                self._remember(name, found)
+            ended.append((name, found))
+        return ended
+
+    def close(self) -> None:
+        """End the threads, each after its look-up."""
+        for _ in range(self._threads):
+            self._questions.put(None)
+
+    def _remember(self, name: str, found: Resolution) -> None:
+        self._known.pop(name, None)
+        if len(self._known) >= _MOST_KEPT:
+            del self._known[next(iter(self._known))]
+        self._known[name] = (time.monotonic() + FRESH_S, found)
+
+    def _run(self) -> None:
+        while (name := self._questions.get()) is not None:
+            self._ended.append((name, _look_up_safely(name, self._allow)))
+            self._wake()
+
+
+def _look_up_safely(name: str, allow: Sequence[Network]) -> Resolution:
+    """Return as `look_up` does; a fault of ours fails requests, never the thread."""
+    try:
+        return look_up(name, allow)
+    except Exception as error:  # noqa: BLE001 - as said
+        _LOG.error("names_fault", exc_info=error)
+        return Resolution((), TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
+
+
+def look_up_within(name: str, allow: Sequence[Network], timeout_s: float) -> Resolution:
+    """Return as `look_up` does, and wait no longer than this; the resolver itself cannot be told to."""
+    found: queue.SimpleQueue[Resolution] = queue.SimpleQueue()
+    threading.Thread(target=lambda: found.put(_look_up_safely(name, allow)), name="boathook-name", daemon=True).start()
+    try:
+        return found.get(timeout=timeout_s)
+    except queue.Empty:
+        return Resolution((), TransportFailure.TIMEOUT, f"the name {name} was not found in time")
+
+
+def look_up(name: str, allow: Sequence[Network]) -> Resolution:
+    """Return what *name* stands for, by the system's resolver; one bad address among good ones spoils it."""
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        return Resolution(
+            (), TransportFailure.DNS, f"the name {name} cannot be found: {getattr(error, 'strerror', None) or error}"
+        )
+    addresses = tuple(dict.fromkeys(str(address[0]) for *_, address in answers))
+    for address in addresses:
+        why = find_denial_on_host(address, allow)
+        if why is not None:
+            return Resolution((), TransportFailure.BLOCKED, f"the name resolves to a blocked address: {why}")
+    return Resolution(addresses)

@@ -1,1 +1,0 @@
-"""A stranger's request becomes a durable event."""

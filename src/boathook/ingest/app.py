@@ -1,0 +1,461 @@
+"""The ingest path as a raw ASGI application: bytes in, status out.
+
+A request passes, in this order: its source, the method, the rates, the encoding and size it announces, the size it
+really has, its proof, and only then the journal. What fails answers in one word; why is for the operator's eyes.
+"""
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Any, Final, Protocol, assert_never
+
+from boathook.config import Network
+from boathook.domain import ids
+from boathook.domain.errors import DatabaseUnavailable, Overloaded, RoutesChanged, SpoolUnavailable, TooManyDeliveries
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
+from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send
+from boathook.http.limits import FairScheduler, RateLimiter, client_address, client_key
+from boathook.http.paths import has_needless_escapes
+from boathook.ingest.content_encoding import Decoder
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.quarantine import Quarantine
+from boathook.ingest.reply_waiter import InlinePolicy, PendingReply, ReplyOutcome, ReplyWaiter
+from boathook.ingest.sources import CompiledSource
+from boathook.ingest.verification_io import RETRY_S, VerificationIO, VerificationIOFailure
+from boathook.observability import meters
+from boathook.observability.failpoints import failpoint
+from boathook.observability.log import RequestLog, get_logger, is_on
+from boathook.verification.verifier import Challenge, KeyRequired, Reason, Rejected, Reply, Request, Verified, Verifier
+
+Headers = dict[str, str]
+
+_JSON: Final = (b"content-type", b"application/json")
+# A challenge's answer may be a stranger's own text: nobody's browser is to take it for a page.
+_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
+_MAX_SHOWN_KEY: Final = 100
+API_PREFIX: Final = "/api/"
+_RECENT_S: Final = 1.0
+_CREDENTIAL_TTL_S: Final = 60.0
+_MAX_CREDENTIALS: Final = 10_000
+_LOG = get_logger("ingest")
+
+
+class EventAcceptor(Protocol):
+    """What the application needs of the intake."""
+
+    async def accept(self, event: NewEvent) -> Receipt:
+        """Return once the event, or its first copy, is durable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a request is answered, and what its log line says."""
+
+    status: int
+    body: bytes
+    outcome: str
+    """One word for the log, such as ``accepted`` or ``rejected``."""
+    event_id: str | None = None
+    key: str | None = None
+    reason: str | None = None
+    content_type: tuple[bytes, bytes] = _JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    pending_reply: PendingReply | None = None
+    """What a handler may still answer, where the sender waits for one."""
+    waited: ReplyOutcome | None = None
+    waited_s: float = 0.0
+
+
+_ERRORS: Final = {
+    400: "bad request",
+    401: "unauthorized",
+    404: "not found",
+    405: "method not allowed",
+    408: "the request came too slowly",
+    413: "the body is too large",
+    415: "this content encoding is not accepted",
+    429: "too many requests",
+    500: "internal error",
+    503: "not available, try again later",
+}
+
+
+def error_response(
+    status: int, reason: str, request_id: str, *headers: tuple[bytes, bytes], public_detail: str = ""
+) -> Response:
+    """Return the answer that tells a stranger the status and nothing else, and a proven sender what is *told*."""
+    error = _ERRORS.get(status, "refused")
+    detail = f'"detail":{json.dumps(public_detail)},' if public_detail else ""
+    body = f'{{"ok":false,"error":"{error}",{detail}"request_id":"{request_id}"}}'.encode()
+    return Response(status, body, "refused", reason=reason, headers=headers)
+
+
+async def _reject_path(_scope: dict[str, Any], _receive: Receive, send: Send) -> None:
+    body = b'{"ok":false,"error":"the path percent-encodes letters, digits, -, ., _ or /; write them as they are"}'
+    await send({"type": "http.response.start", "status": 400, "headers": [_JSON, _NO_SNIFFING]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class _CredentialCache:
+    """The credentials of API calls that were valid lately, as hashes."""
+
+    def __init__(self) -> None:
+        self._until: dict[bytes, float] = {}
+
+    def __contains__(self, caller: bytes) -> bool:
+        return self._until.get(caller, 0.0) > time.monotonic()
+
+    def add(self, caller: bytes) -> None:
+        """Remember one; of too many, all others are forgotten."""
+        if len(self._until) >= _MAX_CREDENTIALS and caller not in self._until:
+            self._until.clear()
+        self._until[caller] = time.monotonic() + _CREDENTIAL_TTL_S
+
+
+def _credential_hash(scope: dict[str, Any]) -> bytes | None:
+    """Return what tells one caller of the API from another; None for all other requests."""
+    if not scope["path"].startswith(API_PREFIX):
+        return None
+    found = next((value for name, value in scope["headers"] if name == b"authorization"), None)
+    return None if found is None else hashlib.sha256(found).digest()
+
+
+def _retry_after(seconds: float) -> tuple[bytes, bytes]:
+    return (b"retry-after", b"%d" % max(1, math.ceil(seconds)))
+
+
+class IngestApp:
+    """Takes in requests for sources; hands every other path to *others*.
+
+    Args:
+        gates: by path, the source that listens there.
+        intake: makes events durable.
+        arrivals: makes events of verified requests.
+        quarantine: keeps some of the refused ones; None keeps none.
+        others: answers every path that is no source's.
+        client_rate: the rate of one client address.
+        trusted_proxies: whose X-Forwarded-For counts.
+        errands: fetches keys, visits addresses and keeps told secrets; None answers 503 where that is needed.
+        waiting_room: where the senders of inline sources wait for a handler; None answers them the fallback.
+    """
+
+    def __init__(
+        self,
+        compiled_sources: Mapping[str, CompiledSource],
+        intake: EventAcceptor,
+        event_builder: EventBuilder,
+        *,
+        quarantine: Quarantine | None,
+        others: Asgi,
+        client_rate: RateLimiter | None = None,
+        trusted_proxies: tuple[Network, ...] = (),
+        verification_io: VerificationIO | None = None,
+        reply_waiter: ReplyWaiter | None = None,
+    ) -> None:
+        self._compiled_sources = dict(compiled_sources)
+        secrets = (compiled.verifier.secret_query for compiled in compiled_sources.values())
+        self._secret_queries = frozenset(name for name in secrets if name is not None)
+        self._intake = intake
+        self._event_builder = event_builder
+        self._quarantine = quarantine
+        self._others = others
+        self._client_rate = client_rate
+        self._trusted = trusted_proxies
+        self._verification_io = verification_io
+        self._reply_waiter = reply_waiter
+        self._request_log = RequestLog("ingest") if is_on("info") else None
+        self._request_prefix = f"req_{os.urandom(6).hex()}"
+        self._numbers = count()
+        self._latest = -_RECENT_S
+        self._turns = FairScheduler(self._is_ingesting)
+        self._credentials = _CredentialCache()
+        self._ack = meters.histogram("boathook_ack_seconds")
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        compiled = self._compiled_sources.get(scope["path"])
+        if compiled is None:
+            await self._forward(scope, receive, send)
+            return
+        started = self._latest = time.monotonic()
+        request_id = f"{self._request_prefix}{next(self._numbers):08x}"
+        try:
+            answer = await self._answer(compiled, scope, receive, request_id, started)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must never look like the sender's
+            _LOG.error("ingest_fault", exc_info=error, request_id=request_id, source=compiled.source)
+            answer = error_response(500, "fault", request_id)
+        if answer is None:
+            return
+        headers = [answer.content_type, (b"x-request-id", request_id.encode()), *answer.headers]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+        self._record(compiled, answer, request_id, started)
+
+    async def _forward(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if has_needless_escapes(scope["raw_path"]):
+            await _reject_path(scope, receive, send)
+            return
+        caller = _credential_hash(scope)
+        if caller is None or caller not in self._credentials:
+            await self._turns.take(client_key(self._client(scope)))
+        await self._others(scope, receive, send)
+        if caller is not None and scope.get(IS_AUTHENTICATED):
+            self._credentials.add(caller)
+
+    def _client(self, scope: dict[str, Any]) -> str:
+        headers = read_headers(scope["headers"]) if self._trusted else {}
+        return client_address(scope["client"][0], headers.get("x-forwarded-for"), self._trusted)
+
+    def _is_ingesting(self) -> bool:
+        """Return whether requests for sources have come lately."""
+        return time.monotonic() - self._latest < _RECENT_S
+
+    def _record(self, compiled: CompiledSource, answer: Response, request_id: str, started: float) -> None:
+        seconds = time.monotonic() - started
+        compiled.count_response(answer.status)
+        if answer.event_id is not None:
+            self._ack.observe(seconds - answer.waited_s)
+        if self._request_log is None:
+            return
+        fields: dict[str, Any] = {"request_id": request_id, "source": compiled.source, "status": answer.status}
+        if answer.event_id is not None:
+            fields["event_id"] = answer.event_id
+            fields["dedup_key"] = answer.key
+            if answer.waited is not None:
+                fields["reply"] = answer.waited
+        else:
+            fields["reason"] = answer.reason
+        fields["ms"] = round(seconds * 1000, 2)
+        self._request_log.info(answer.outcome, time.time(), fields)
+
+    async def _answer(
+        self, compiled: CompiledSource, scope: dict[str, Any], receive: Receive, request_id: str, started: float
+    ) -> Response | None:
+        """Return the answer, or None for a client that is gone."""
+        headers = read_headers(scope["headers"])
+        client = client_address(scope["client"][0], headers.get("x-forwarded-for"), self._trusted)
+        early = self._reject_early(compiled, scope["method"], headers, client, request_id, started)
+        if early is not None:
+            return early
+        body = await _read_body(receive, compiled.max_body)
+        if body is None:
+            return None
+        if len(body) > compiled.max_body:
+            return error_response(413, "body_too_large", request_id)
+        try:
+            answer = await self._judge(compiled, _request(compiled, scope, headers, body, client), request_id)
+        except TooManyDeliveries as error:
+            _LOG.warning("batch_too_large", source=compiled.source, error=str(error), request_id=request_id)
+            return error_response(413, "too_many_deliveries", request_id)
+        if compiled.inline is None or answer.event_id is None:
+            return answer
+        return await self._wait_for_reply(compiled.source, compiled.inline, answer, receive, started)
+
+    async def _wait_for_reply(
+        self, source: str, policy: InlinePolicy, answer: Response, receive: Receive, started: float
+    ) -> Response:
+        """Return the handler's reply in place of *answer*, or the fallback if there is none in time."""
+        began = time.monotonic()
+        reply, outcome = None, ReplyOutcome.FALLBACK
+        if answer.pending_reply is not None and self._reply_waiter is not None:
+            seconds = policy.within_s - (began - started)
+            reply, outcome = await self._reply_waiter.ask(answer.pending_reply, seconds, receive)
+        waited_s = time.monotonic() - began
+        if reply is not None and reply.status in policy.forbidden_statuses:
+            _LOG.error("reply_not_sent", source=source, status=reply.status, note="it makes the sender stop; fallback")
+            reply, outcome = None, ReplyOutcome.FALLBACK
+        meters.count("boathook_inline_replies_total", source=source, outcome=outcome)
+        meters.observe("boathook_inline_wait_seconds", waited_s)
+        return _with_reply(reply or policy.fallback, replace(answer, waited=outcome, waited_s=waited_s))
+
+    def _reject_early(
+        self, compiled: CompiledSource, method: str, headers: Headers, client: str, request_id: str, now: float
+    ) -> Response | None:
+        """Refuse by what is known before the body is read."""
+        if method not in compiled.methods:
+            allow = ", ".join(sorted(compiled.methods)).encode()
+            return error_response(405, "method", request_id, (b"allow", allow))
+        if self._client_rate is not None and (wait_s := self._client_rate.wait_s(client_key(client), now)) > 0:
+            return error_response(compiled.rate_limited_status, "client_rate", request_id, _retry_after(wait_s))
+        if compiled.rate is not None and (wait_s := compiled.rate.wait_s("", now)) > 0:
+            return error_response(compiled.rate_limited_status, "source_rate", request_id, _retry_after(wait_s))
+        encoding = headers.get("content-encoding", "")
+        if encoding and encoding.lower() not in {"identity", *compiled.encodings}:
+            return error_response(415, "content_encoding", request_id)
+        length = headers.get("content-length")
+        if length is not None and length.strip().isdigit() and int(length) > compiled.max_body:
+            return error_response(413, "body_too_large", request_id)
+        return None
+
+    async def _judge(self, compiled: CompiledSource, request: Request, request_id: str) -> Response:
+        if compiled.ensure_fresh is not None and time.monotonic() > compiled.fresh_until:
+            await compiled.ensure_fresh()
+        now = time.time()
+        decoder = _decoder(compiled, request)
+        compiled.reload_secret()
+        verifier = compiled.verifier
+        verdict = verifier.verify(request, now, decoder)
+        if isinstance(verdict, KeyRequired) and self._verification_io is not None:
+            verdict = await self._verification_io.verify_with_key(
+                compiled.source, verifier, verdict, request, now, decoder
+            )
+        match verdict:
+            case Verified():
+                body = request.body if decoder is None or decoder.decoded is None else decoder.decoded
+                content_type = request.headers.get("content-type", "")
+                event = self._event_builder.event(compiled.source, verdict, body, content_type, now)
+                if verdict.timestamp is not None:
+                    compiled.skew_s.value = verdict.timestamp.timestamp() - now
+                return await self._accept(compiled, event, verdict, request_id)
+            case Challenge():
+                return await self._answer_challenge(compiled, verdict, request_id)
+            case Rejected():
+                return self._reject(compiled, request, verdict, request_id, now)
+            case KeyRequired():
+                meters.count("boathook_rejections_total", source=compiled.source, reason=Reason.KEY_UNAVAILABLE)
+                return error_response(503, Reason.KEY_UNAVAILABLE, request_id, _retry_after(RETRY_S))
+            case _:
+                assert_never(verdict)
+
+    async def _answer_challenge(self, compiled: CompiledSource, challenge: Challenge, request_id: str) -> Response:
+        if challenge.visit is not None or challenge.capture is not None:
+            failed = (
+                VerificationIOFailure(503, "no_errands")
+                if self._verification_io is None
+                else await self._verification_io.run(compiled.source, challenge)
+            )
+            if failed is not None:
+                return error_response(failed.status, failed.reason, request_id, _retry_after(RETRY_S))
+        content_type = (b"content-type", challenge.content_type.encode("latin-1", "replace"))
+        return Response(
+            challenge.status, challenge.body, "challenge", content_type=content_type, headers=(_NO_SNIFFING,)
+        )
+
+    def _reject(
+        self, compiled: CompiledSource, request: Request, verdict: Rejected, request_id: str, now: float
+    ) -> Response:
+        meters.count("boathook_rejections_total", source=compiled.source, reason=verdict.reason)
+        if self._quarantine is not None:
+            verifier, rejection_id = compiled.verifier, self._event_builder.new_id(now)
+            explain = partial(
+                verifier.explain, request, verdict, now, others=self._verifiers(), decode=_decoder(compiled, request)
+            )
+            self._quarantine.add(
+                rejection_id,
+                compiled.source,
+                request,
+                verdict,
+                verifier.reverify_headers,
+                self._secret_queries,
+                explain,
+            )
+        answer = error_response(verdict.status, verdict.reason, request_id, public_detail=verdict.public_detail)
+        return replace(answer, body=b"") if compiled.verifier.recipe.has_empty_error_body else answer
+
+    def _verifiers(self) -> Iterator[Verifier]:
+        return (compiled.verifier for compiled in self._compiled_sources.values())
+
+    async def _accept(self, compiled: CompiledSource, event: NewEvent, verified: Verified, request_id: str) -> Response:
+        try:
+            receipt = await self._intake.accept(event)
+        except Overloaded:
+            return error_response(503, "overloaded", request_id, _retry_after(1))
+        except RoutesChanged:
+            return error_response(503, "routes_keep_changing", request_id, _retry_after(1))
+        except (DatabaseUnavailable, SpoolUnavailable) as error:
+            _LOG.warning("not_taken", error=str(error), request_id=request_id)
+            return error_response(503, "journal_unavailable", request_id, _retry_after(5))
+        failpoint("accept.before_reply")
+        return _accepted(compiled, event, receipt, verified.reply, request_id)
+
+
+def _accepted(
+    compiled: CompiledSource, event: NewEvent, receipt: Receipt, reply: Reply | None, request_id: str
+) -> Response:
+    event_id = ids.show(ids.EVENT, receipt.event_id)
+    outcome, extra, is_duplicate = "accepted", "", "false"
+    if isinstance(receipt, Duplicate):
+        outcome, is_duplicate = "conflict" if receipt.conflict else "duplicate", "true"
+        compiled.duplicates.value += 1
+    else:
+        compiled.accepted.value += 1
+    if receipt.conflict:
+        extra = ',"conflict":true'
+        meters.count("boathook_conflicts_total", source=compiled.source)
+    key = event.dedup_key[:_MAX_SHOWN_KEY]
+    pending_reply = None if compiled.inline is None else _pending_reply(receipt)
+    body = f'{{"ok":true,"event_id":"{event_id}","duplicate":{is_duplicate}{extra},"request_id":"{request_id}"}}'
+    return _with_reply(reply, Response(200, body.encode(), outcome, event_id, key, pending_reply=pending_reply))
+
+
+def _pending_reply(receipt: Receipt) -> PendingReply | None:
+    """Return what a handler may answer, or None where none will."""
+    if receipt.conflict:
+        return None
+    if isinstance(receipt, Accepted) and (receipt.is_spooled or not receipt.has_deliveries):
+        return None
+    return PendingReply(receipt.event_id, is_new=isinstance(receipt, Accepted))
+
+
+def _with_reply(reply: Reply | None, answer: Response) -> Response:
+    """Return *answer* with the status and body of *reply*, if there is one."""
+    if reply is None:
+        return answer
+    content_type = (b"content-type", reply.content_type.encode("latin-1", "replace"))
+    return replace(answer, status=reply.status, body=reply.body, content_type=content_type)
+
+
+def _decoder(compiled: CompiledSource, request: Request) -> Decoder | None:
+    encoding = request.headers.get("content-encoding", "").lower()
+    if encoding not in compiled.encodings:
+        return None
+    return Decoder(encoding, max_decoded=compiled.max_decoded, max_ratio=compiled.max_ratio)
+
+
+def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
+    """Return headers by name, the values of those that came more than once joined by commas (RFC 9110, section 5.3)."""
+    headers: Headers = {}
+    for raw_name, raw_value in raw:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+async def _read_body(receive: Receive, most: int) -> bytes | None:
+    """Return the body, or more than *most* bytes of it, or None for a client that is gone."""
+    message = await receive()
+    if message["type"] != "http.request":
+        return None
+    body: bytes = message["body"]
+    if not message["more_body"]:
+        return body
+    pieces, size = [body], len(body)
+    while message["more_body"] and size <= most:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        pieces.append(message["body"])
+        size += len(message["body"])
+    return b"".join(pieces)
+
+
+def _request(compiled: CompiledSource, scope: dict[str, Any], headers: Headers, body: bytes, client: str) -> Request:
+    path = scope["raw_path"].decode("latin-1")
+    query = scope["query_string"].decode("latin-1")
+    base = compiled.public_url or f"http://{headers.get('host', '')}"
+    return Request(
+        method=scope["method"],
+        url=f"{base}{path}?{query}" if query else f"{base}{path}",
+        path=path,
+        query=query,
+        headers=headers,
+        body=body,
+        client=client,
+    )

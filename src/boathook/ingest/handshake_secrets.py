@@ -1,0 +1,100 @@
+"""Secrets that senders tell once, in a request of their own, kept as files that every gateway of this machine reads.
+
+Whoever knows a source's address could tell one before the sender does. So the first counts and no other; and it proves
+nothing until the operator has asked to see it, to show it to the sender, who refuses what it did not tell.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from boathook.domain import signing
+from boathook.domain.errors import ConfigError
+
+FOLDER: Final = "captured"
+
+
+class HandshakeSecrets:
+    """The files under *data_dir*; every change is durable, or has not happened."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir / FOLDER
+
+    def save(self, source: str, secret: str) -> bool:
+        """Keep what a sender told; return False where another secret was told before."""
+        held = self.confirmed(source) or _read(self._pending_file(source))
+        if held is not None:
+            return _is_same(held, secret)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        draft = self._folder / f".{secrets.token_hex(8)}"
+        _write(draft, secret)
+        try:
+            # A link is made whole or not at all, and never over another.
+            os.link(draft, self._pending_file(source))
+        except FileExistsError:
+            first = _read(self._pending_file(source))
+            return first is not None and _is_same(first, secret)
+        finally:
+            draft.unlink()
+        sync_folder(self._folder)
+        return True
+
+    def confirmed(self, source: str) -> str | None:
+        """Return the secret that counts; None where none was told, or the operator has not asked for it."""
+        return _read(self._confirmed_file(source))
+
+    def confirm(self, source: str) -> str | None:
+        """Let the secret that was told count from now on, and return it; None where none was told."""
+        if _read(self._pending_file(source)) is not None and self.confirmed(source) is None:
+            self._pending_file(source).rename(self._confirmed_file(source))
+            sync_folder(self._folder)
+        return self.confirmed(source)
+
+    def forget(self, source: str) -> bool:
+        """Remove what was told, so that it can be told anew; return whether there was anything."""
+        files = [file for file in (self._pending_file(source), self._confirmed_file(source)) if file.exists()]
+        for file in files:
+            file.unlink()
+        if files:
+            sync_folder(self._folder)
+        return bool(files)
+
+    def _pending_file(self, source: str) -> Path:
+        return self._folder / f"{quote(source, safe='')}.told"
+
+    def _confirmed_file(self, source: str) -> Path:
+        return self._folder / f"{quote(source, safe='')}.secret"
+
+
+def _is_same(held: str, told: str) -> bool:
+    """Compare in constant time: a stranger may have told the one, and the other is the secret."""
+    left, right = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (held, told))
+    return signing.equal_bytes_constant_time(left, right)
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}; make it readable for boathook, or remove it") from None
+
+
+def _write(file: Path, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,220 @@
+"""What operators and their machines ask a gateway: is it alive, is it ready, does it work, what has it counted."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
+
+from boathook.db.database import Database
+from boathook.db.self_test import run_self_test
+from boathook.domain.errors import BoathookError
+from boathook.domain.model import ProofStrength
+from boathook.http.asgi import Asgi, Receive, Send
+from boathook.http.limits import ConnectionLimiter
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.intake import Intake, Mode
+from boathook.ingest.readiness import CHECK_TIMEOUT_S, database_problems
+from boathook.ingest.sources import CompiledSource
+from boathook.observability.exporters import MetricHistory, to_prometheus
+from boathook.verification.verifier import Rejected, Request, Verified
+
+_PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
+_JSON: Final = b"application/json"
+
+_METRICS_MAX_AGE_S: Final = 1.0
+"""How old an answer that tells what was counted may be; files of other processes are as old."""
+_READINESS_MAX_AGE_S: Final = 0.25
+"""How old a look at the journal may be; who asks meanwhile gets what the first one found."""
+
+Response = tuple[int, bytes, bytes]
+"""Status, content type and body."""
+Result = TypeVar("Result")
+
+
+class _SharedResult(Generic[Result]):
+    """One answer for all who ask at about the same time."""
+
+    def __init__(self, find: Callable[[], Awaitable[Result]], keep_s: float) -> None:
+        self._find, self._keep_s = find, keep_s
+        self._finding: asyncio.Task[Result] | None = None
+        self._until = 0.0
+
+    async def get(self) -> Result:
+        """Return the answer that is being found, or was found lately; else find one."""
+        if self._finding is None or (self._finding.done() and time.monotonic() >= self._until):
+            self._finding = asyncio.create_task(self._renewed())
+        return await asyncio.shield(self._finding)
+
+    async def _renewed(self) -> Result:
+        found = await self._find()
+        self._until = time.monotonic() + self._keep_s
+        return found
+
+
+class HealthEndpoints:
+    """Answers every path that is no source's.
+
+    Args:
+        database: gives the journal's connections; None while PostgreSQL has not been reached yet.
+        intake: None where nothing is taken in yet.
+        connections: those of the listener.
+        console_problem: says what keeps the API and the console from answering, None where nothing does.
+        is_draining: whether the gateway is stopping.
+    """
+
+    def __init__(
+        self,
+        history: MetricHistory,
+        *,
+        is_draining: Callable[[], bool],
+        database: Callable[[], Database | None] = lambda: None,
+        intake: Intake | None = None,
+        compiled_sources: Iterable[CompiledSource] = (),
+        event_builder: EventBuilder | None = None,
+        fallback: Asgi | None = None,
+        connections: ConnectionLimiter | None = None,
+        console_problem: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._history = history
+        self._is_draining = is_draining
+        self._find_database = database
+        self._intake = intake
+        self._compiled_sources = {compiled.source: compiled for compiled in compiled_sources}
+        self._event_builder = event_builder
+        self._fallback = fallback
+        self._connections = connections
+        self._console_problem = console_problem
+        self._pages: dict[str, Callable[[], Awaitable[Response]]] = {
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+            "/selftest": _SharedResult(self._selftest, 0).get,
+            "/metrics": _SharedResult(self._prometheus, _METRICS_MAX_AGE_S).get,
+            "/metrics.json": _SharedResult(self._metrics, _METRICS_MAX_AGE_S).get,
+            "/metrics/history": _SharedResult(self._last_hour, _METRICS_MAX_AGE_S).get,
+        }
+        self._journal_problems = _SharedResult(self._look_at_journal, _READINESS_MAX_AGE_S)
+
+    @property
+    def _database(self) -> Database | None:
+        return self._find_database()
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        page = self._pages.get(scope["path"])
+        if page is None:
+            if self._fallback is not None:
+                await self._fallback(scope, receive, send)
+                return
+            status, kind, body = 404, _JSON, b'{"ok":false,"error":"not found"}'
+        elif scope["method"] not in {"GET", "HEAD"}:
+            status, kind, body = 405, _JSON, b'{"ok":false,"error":"method not allowed"}'
+        else:
+            status, kind, body = await page()
+        headers = [(b"content-type", kind), (b"cache-control", b"no-store")]
+        if status == 405:
+            headers.append((b"allow", b"GET, HEAD"))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _health(self) -> Response:
+        return 200, _JSON, _dump({"ok": True, "pid": os.getpid()})
+
+    async def _readiness(self) -> Response:
+        problems = []
+        if self._is_draining():
+            problems.append("stopping")
+        journal = await self._journal_problems.get()
+        takes = self._intake is not None and self._intake.accepts_without_database
+        if not takes:
+            problems += journal
+        notes = list(journal) if takes else []
+        if (console := self._console_problem()) is not None:
+            # Without PostgreSQL nothing but the intake can work, and that is to go on.
+            (notes or problems).append(console)
+        if self._intake is not None and self._intake.is_rejecting:
+            problems.append("the spool takes no events: its disk is full, fails or does not answer")
+        if self._connections is not None and self._connections.is_nearly_full:
+            count = f"{self._connections.total:,} of {self._connections.most:,} connections are open"
+            notes.append(f"{count}; idle ones are closed for new clients")
+        if self._database is not None:
+            notes += self._database.monitor.safety.weak
+        return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems, "notes": notes})
+
+    async def _look_at_journal(self) -> list[str]:
+        return await database_problems(self._database)
+
+    async def _selftest(self) -> Response:
+        checks = [await _timed("journal", self._check_journal()), await _timed("accept", self._check_accept())]
+        if self._intake is not None and self._intake.spool is not None:
+            checks.append(await _timed("spool", self._check_spool(self._intake)))
+        checks += [
+            await _timed(f"source {compiled.source}", _check_source(compiled))
+            for compiled in self._compiled_sources.values()
+        ]
+        is_ok = all(check["ok"] for check in checks)
+        return 200 if is_ok else 503, _JSON, _dump({"ok": is_ok, "checks": checks})
+
+    async def _check_journal(self) -> str | None:
+        return "; ".join(await database_problems(self._database)) or None
+
+    async def _check_accept(self) -> str | None:
+        if self._database is None or self._event_builder is None:
+            return "PostgreSQL has not been reached yet"
+        now = time.time()
+        verified = Verified(
+            grade=ProofStrength.NONE,
+            type="boathook.selftest",
+            dedup_key=f"selftest:{now}:{os.urandom(8).hex()}",
+            replay_material=None,
+            volatile=(),
+            kept_headers={},
+            timestamp=None,
+        )
+        event = self._event_builder.event("boathook.selftest", verified, b"{}", "application/json", now)
+        (event,) = await self._event_builder.reroute([event])
+        return await run_self_test(self._database, event, self._event_builder.new_id(now))
+
+    async def _check_spool(self, intake: Intake) -> str | None:
+        if intake.spool is None:
+            return None
+        await intake.spool.check_writable()
+        if intake.mode is not Mode.DIRECT:
+            return f"{intake.spool.depth.records} events wait in the spool, as PostgreSQL does not take them"
+        return None
+
+    async def _prometheus(self) -> Response:
+        return 200, _PROMETHEUS, to_prometheus(self._history.now()).encode()
+
+    async def _metrics(self) -> Response:
+        return 200, _JSON, _dump(self._history.to_json())
+
+    async def _last_hour(self) -> Response:
+        return 200, _JSON, _dump({"minutes": self._history.last_hour()})
+
+
+async def _timed(name: str, check: Awaitable[str | None]) -> dict[str, Any]:
+    started = time.monotonic()
+    try:
+        problem = await asyncio.wait_for(check, CHECK_TIMEOUT_S)
+    except (BoathookError, TimeoutError) as error:
+        problem = str(error) or "no answer in time"
+    spent_ms = round((time.monotonic() - started) * 1000, 2)
+    return {"name": name, "ok": problem is None, "ms": spent_ms, "problem": problem}
+
+
+async def _check_source(compiled: CompiledSource) -> str | None:
+    """Knock with a request that nobody signed: only a source that says `unsigned` may let it in."""
+    path = f"/in/{compiled.source}"
+    request = Request(
+        method="POST", url=f"http://localhost{path}", path=path, query="", headers={}, body=b"{}", client="127.0.0.1"
+    )
+    verdict = compiled.verifier.verify(request, time.time())
+    if not compiled.is_unsigned and not isinstance(verdict, Rejected):
+        return "a request without any proof was let in"
+    return None
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

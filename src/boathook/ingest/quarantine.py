@@ -1,0 +1,167 @@
+"""Keeps a few of the refused requests, so that an operator can see why and judge them again with a better secret.
+
+Strangers decide how often this is called, so everything is bounded: a rate for each source, a queue in memory,
+a cut body, one batched write at a time. What does not fit is counted and forgotten. Credentials are never kept.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+from uuid import UUID
+
+from boathook.db.rejections import NewRejection
+from boathook.domain.errors import DatabaseError
+from boathook.domain.verification import Rejected, Request
+from boathook.http.limits import RateLimiter
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+
+MAX_STORED_BODY: Final = 65_536
+_MAX_STORED_TEXT: Final = 8_192  # as much of a signature header as verification looks at
+_MAX_WAITING: Final = 1_000
+_MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+_BATCH: Final = 100
+_BATCH_DELAY_S: Final = 0.25
+_RETRY_S: Final = 5.0
+_ALWAYS_STORED: Final = ("content-type", "content-encoding", "user-agent")
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-gitlab-token"})
+
+_LOG = get_logger("quarantine")
+
+Explain = Callable[[], str | None]
+Write = Callable[[Sequence[NewRejection]], Awaitable[None]]
+
+
+class Quarantine:
+    """The way of refused requests into the journal.
+
+    Args:
+        write: stores a batch.
+        per_second: rejections a second each source may add; 0 keeps none.
+    """
+
+    def __init__(self, write: Write, *, per_second: float) -> None:
+        self._write = write
+        self._rate = RateLimiter(per_second, max(1, int(per_second))) if per_second > 0 else None
+        self._waiting: deque[NewRejection] = deque()
+        self._bytes = 0
+        self._has_work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write; call it inside the running event loop."""
+        self._task = asyncio.create_task(self._run(), name="quarantine")
+
+    async def drain(self) -> None:
+        """Write what waits, once, and stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        try:
+            while self._waiting:
+                await self._write_some()
+        except DatabaseError as error:
+            _LOG.warning("rejections_dropped", count=len(self._waiting), error=str(error))
+
+    def add(self, identifier: UUID, source: str, request: Request, verdict: Rejected, reverify_headers: frozenset[str],
+            secret_queries: Collection[str] = (), explain: Explain | None = None) -> None:  # fmt: skip
+        """Keep a refused request if there is room for it.
+
+        Args:
+            identifier: the rejection's id, made at the moment of refusal.
+            source: the source's name.
+            request: as it came.
+            verdict: why it was refused.
+            evidence: headers needed to judge it again; see `Verifier.rejudged`.
+            secret_queries: query parameters that hold a token, of whatever source: it may have come to a wrong one.
+            explain: looks for a usual mistake behind the refusal; called only if the request is kept.
+        """
+        size = min(len(request.body), MAX_STORED_BODY)
+        is_over = self._rate is None or self._rate.wait_s(source, time.monotonic()) > 0
+        if is_over or len(self._waiting) >= _MAX_WAITING or self._bytes + size > _MAX_WAITING_BYTES:
+            meters.count("boathook_quarantine_dropped_total", source=source)
+            return
+        if explain is not None and (hint := explain()) is not None:
+            verdict = replace(verdict, detail=f"{verdict.detail}; {hint}")
+        self._waiting.append(_to_rejection(identifier, source, request, verdict, reverify_headers, secret_queries))
+        self._bytes += size
+        self._has_work.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._has_work.wait()
+            await asyncio.sleep(_BATCH_DELAY_S)
+            try:
+                await self._write_some()
+            except DatabaseError as error:
+                _LOG.warning("rejections_wait", count=len(self._waiting), error=str(error))
+                await asyncio.sleep(_RETRY_S)
+            if not self._waiting:
+                self._has_work.clear()
+
+    async def _write_some(self) -> None:
+        batch = [self._waiting[i] for i in range(min(_BATCH, len(self._waiting)))]
+        await self._write(batch)
+        for rejection in batch:
+            self._waiting.popleft()
+            self._bytes -= len(rejection.body)
+
+
+def _to_rejection(
+    id: UUID,
+    source: str,
+    request: Request,
+    verdict: Rejected,
+    reverify_headers: frozenset[str],
+    secret_queries: Collection[str],
+) -> NewRejection:
+    return NewRejection(
+        id=id,
+        source=source,
+        status=verdict.status,
+        reason=verdict.reason,
+        detail=_storable_text(verdict.detail),
+        client_address=request.client,
+        method=request.method,
+        url=_storable_text(redact_query(request.url, secret_queries)),
+        headers=json.dumps(stored_headers(request.headers, reverify_headers)),
+        content_type=_storable_text(request.headers.get("content-type", "")),
+        body=request.body[:MAX_STORED_BODY],
+        body_size=len(request.body),
+    )
+
+
+def stored_headers(headers: Mapping[str, str], reverify_headers: frozenset[str]) -> dict[str, str]:
+    """Return the headers a rejection keeps; a credential is replaced by its hash, so that two can be compared."""
+    kept = {
+        name: _storable_text(headers[name]) for name in (*_ALWAYS_STORED, *sorted(reverify_headers)) if name in headers
+    }
+    for name in _CREDENTIALS & headers.keys():
+        kept[name] = _hashed(headers[name])
+    return kept
+
+
+def redact_query(url: str, secret: Collection[str]) -> str:
+    """Return *url* with the values of *secret* query parameters replaced by their hashes."""
+    base, _, query = url.partition("?")
+    pairs = parse_qsl(query, keep_blank_values=True)
+    if not any(name in secret for name, _ in pairs):
+        return url
+    return f"{base}?{urlencode([(name, _hashed(value) if name in secret else value) for name, value in pairs])}"
+
+
+def _hashed(value: str) -> str:
+    return "sha256:" + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _storable_text(text: str) -> str:
+    """Make text storable: PostgreSQL takes neither NUL nor lone surrogates."""
+    return (
+        text[:_MAX_STORED_TEXT].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
+    )

@@ -1,0 +1,23 @@
+"""What keeps the journal from being used: told by the gateway's probes, and to apps in any process."""
+
+import asyncio
+from typing import Final
+
+from boathook.db.database import Database
+from boathook.db.migrations import list_pending
+from boathook.domain.errors import BoathookError
+
+CHECK_TIMEOUT_S: Final = 5.0
+
+
+async def database_problems(database: Database | None) -> list[str]:
+    """Return what keeps the journal from being used, in sentences; None is one that was not reached yet."""
+    if database is None:
+        return ["PostgreSQL has not been reached yet"]
+    try:
+        missing = await asyncio.wait_for(list_pending(database), CHECK_TIMEOUT_S)
+    except (BoathookError, TimeoutError) as error:
+        return [f"the journal does not answer: {str(error) or type(error).__name__}"]
+    if missing:
+        return [f"the schema lacks {', '.join(missing)}; run boathook migrate"]
+    return database.unsafe_because

@@ -1,0 +1,241 @@
+"""Keeps a sender waiting until the handler of its event has replied, for as long as the source allows.
+
+The handler does not run here: the event is stored and delivered like any other, and whoever handles it, on whatever
+host, leaves the reply in the journal together with its success. A notification tells of it; a look every fifth of a
+second is what can be relied on. So a sender that stops waiting, a worker that dies or a second gateway changes
+nothing about how often the event is handled.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from boathook.config import Settings, SourceSettings
+from boathook.db.replies import ReplyStatus
+from boathook.domain.errors import ConfigError, DatabaseError
+from boathook.domain.replies import STOP_STATUSES, Reply
+from boathook.http.asgi import Receive
+from boathook.observability.log import get_logger
+from boathook.providers.recipe import Recipe
+from boathook.verification.source import find_source_recipe
+
+POLL_INTERVAL_S: Final = 0.2
+"""Seconds between two looks at everything that is waited for."""
+_TIMEOUT_SHARE: Final = 0.7
+"""Of the time a sender allows, the rest being for the way there and back."""
+_DEFAULT_TIMEOUT_S: Final = 2.0
+_MAX_RECENT: Final = 4_096
+_LOG = get_logger("ingest")
+
+FindReplies = Callable[[Sequence[UUID]], Awaitable[list[ReplyStatus]]]
+
+
+class ReplyOutcome(StrEnum):
+    """How it ended for a sender that waited."""
+
+    ANSWERED = "answered"
+    FALLBACK = "fallback"
+    GONE = "gone"
+    """The sender closed the connection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlinePolicy:
+    """How one source's senders are kept waiting."""
+
+    within_s: float
+    """Seconds from the arrival of the request until it is answered, with the fallback if need be."""
+    fallback: Reply | None
+    """None: what the sender would be told if nobody replied."""
+    forbidden_statuses: frozenset[int]
+    """Statuses these senders are never answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReply:
+    """An event whose sender waits."""
+
+    event_id: UUID
+    is_new: bool
+    """Whether it was stored just now, so that a reply cannot have been there before."""
+
+
+def inline_policy(settings: Settings, name: str) -> InlinePolicy | None:
+    """Return how the senders of a source are kept waiting, or None where they are not.
+
+    Raises:
+        ConfigError: a setting is impossible with this provider; the message names the key.
+    """
+    source = settings.sources[name]
+    if source.mode != "inline":
+        return None
+    recipe = find_source_recipe(name, source.provider)
+    forbidden_statuses = recipe.stop_statuses | STOP_STATUSES
+    return InlinePolicy(
+        within_s=_within_s(name, source, recipe),
+        fallback=_fallback(name, source, forbidden_statuses),
+        forbidden_statuses=forbidden_statuses,
+    )
+
+
+def inline_sources(settings: Settings) -> dict[str, frozenset[int]]:
+    """Return the sources whose senders wait, each with the statuses they are never answered. Raises as above."""
+    policies = {name: inline_policy(settings, name) for name in settings.sources}
+    return {name: policy.forbidden_statuses for name, policy in policies.items() if policy is not None}
+
+
+def _within_s(name: str, source: SourceSettings, recipe: Recipe) -> float:
+    allowed_s = recipe.answer_within_s
+    if source.reply_within_s is None:
+        return _DEFAULT_TIMEOUT_S if allowed_s is None else allowed_s * _TIMEOUT_SHARE
+    if allowed_s is not None and source.reply_within_s >= allowed_s:
+        raise ConfigError(
+            f"sources.{name}.reply_within_s: {recipe.title} waits only {allowed_s:g} seconds for an answer; write less,"
+            f" such as {allowed_s * _TIMEOUT_SHARE:.1f}, or remove the key"
+        )
+    return source.reply_within_s
+
+
+def _fallback(name: str, source: SourceSettings, forbidden_statuses: frozenset[int]) -> Reply | None:
+    if source.fallback_status is None and source.fallback_body is None:
+        if source.fallback_content_type is not None:
+            raise ConfigError(f"sources.{name}.fallback_content_type: there is no fallback_body; add it")
+        return None
+    status = source.fallback_status or 200
+    if status in forbidden_statuses:
+        raise ConfigError(
+            f"sources.{name}.fallback_status: {status} makes {source.provider} stop sending; write another, such as 200"
+        )
+    return Reply(
+        status=status,
+        body=(source.fallback_body or "").encode(),
+        content_type=source.fallback_content_type or "text/plain; charset=utf-8",
+    )
+
+
+class ReplyWaiter:
+    """The senders that wait at one gateway.
+
+    Args:
+        find: reads from the journal how it stands with events.
+        places: most senders waiting at once; others are answered the fallback.
+    """
+
+    def __init__(self, find: FindReplies, *, max_waiting: int) -> None:
+        self._find = find
+        self._max_waiting = max_waiting
+        self._waiting_count = 0
+        self._waiters: dict[UUID, set[asyncio.Future[Reply | None]]] = {}
+        self._due: set[UUID] = set()
+        """Events to be looked at as soon as possible."""
+        self._heard: dict[UUID, None] = {}
+        """Events told of lately: a handler may be quicker than its sender's way into this room."""
+        self._wake = asyncio.Event()
+        self._closes_at = math.inf
+
+    async def ask(
+        self, pending_reply: PendingReply, seconds: float, receive: Receive
+    ) -> tuple[Reply | None, ReplyOutcome]:
+        """Wait at most *seconds* for a reply to *question*, and no longer than the client stays."""
+        waiting = asyncio.create_task(self._wait(pending_reply, seconds))
+        leaving = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                return None, ReplyOutcome.GONE
+            reply = waiting.result()
+            return reply, ReplyOutcome.FALLBACK if reply is None else ReplyOutcome.ANSWERED
+        finally:
+            waiting.cancel()
+            leaving.cancel()
+
+    async def _wait(self, pending_reply: PendingReply, seconds: float) -> Reply | None:
+        if self._waiting_count >= self._max_waiting:
+            return None
+        loop = asyncio.get_running_loop()
+        event_id = pending_reply.event_id
+        waiter: asyncio.Future[Reply | None] = loop.create_future()
+        waiters = self._waiters.setdefault(event_id, set())
+        waiters.add(waiter)
+        self._waiting_count += 1
+        if not pending_reply.is_new or event_id in self._heard:
+            self._poll_soon(event_id)
+        try:
+            async with asyncio.timeout_at(min(loop.time() + seconds, self._closes_at)):
+                return await waiter
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting_count -= 1
+            waiters.discard(waiter)
+            if not waiters and self._waiters.get(event_id) is waiters:
+                del self._waiters[event_id]
+
+    def _poll_soon(self, event_id: UUID) -> None:
+        self._due.add(event_id)
+        self._wake.set()
+
+    def on_notification(self, payload: str) -> None:
+        """Take in a notification, whose payload is the id of an event of which an attempt has ended."""
+        try:
+            event_id = UUID(payload)
+        except ValueError:
+            return
+        if event_id in self._waiters:
+            self._poll_soon(event_id)
+            return
+        self._heard[event_id] = None
+        if len(self._heard) > _MAX_RECENT:
+            del self._heard[next(iter(self._heard))]
+
+    def close(self, within_s: float) -> None:
+        """Let nobody wait longer than *within_s* from this moment on."""
+        loop = asyncio.get_running_loop()
+        self._closes_at = loop.time() + within_s
+        loop.call_later(within_s, self._release_all)
+
+    def _release_all(self) -> None:
+        for waiters in self._waiters.values():
+            _resolve(waiters, None)
+
+    async def run(self) -> None:
+        """Look into the journal until cancelled: at what was told of at once, at everything now and then."""
+        looked_at = time.monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            due, self._due = self._due, set()
+            if time.monotonic() - looked_at >= POLL_INTERVAL_S:
+                looked_at = time.monotonic()
+                due = set(self._waiters)
+            await self._poll([event_id for event_id in due if event_id in self._waiters])
+
+    async def _poll(self, event_ids: Sequence[UUID]) -> None:
+        if not event_ids:
+            return
+        try:
+            found = await self._find(event_ids)
+        except DatabaseError as error:
+            _LOG.warning("replies_unknown", error=str(error), waiting=self._waiting_count)
+            return
+        except Exception as error:  # noqa: BLE001 - one surprise must not leave every later sender without a reply
+            _LOG.error("replies_unknown", exc_info=error, waiting=self._waiting_count)
+            return
+        for one in found:
+            if one.reply is not None or not one.is_open:
+                _resolve(self._waiters.get(one.event_id, ()), one.reply)
+
+
+def _resolve(waiters: "set[asyncio.Future[Reply | None]] | tuple[()]", reply: Reply | None) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(reply)

@@ -1,0 +1,170 @@
+"""Lets the gates of a running gateway follow the secrets that operators add and end.
+
+A gate is given another verifier whole, between two requests: each request is judged by all the secrets of one moment,
+and the way of a request costs what it did before.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+from uuid import UUID
+
+from boathook.config import Settings
+from boathook.db.source_secrets import SourceSecret
+from boathook.domain.errors import ConfigError, DatabaseError
+from boathook.domain.verification import SourceSpec
+from boathook.ingest.secrets_cache import SecretsCache
+from boathook.ingest.sources import CompiledSource, configured_spec, with_cached_secrets
+from boathook.observability.log import get_logger
+from boathook.verification.verifier import Verifier
+
+POLL_INTERVAL_S: Final = 2.0
+"""Seconds between two looks at the journal, where no announcement comes."""
+EXPIRY_CHECK_INTERVAL_S: Final = 0.5
+"""Seconds between two looks at the clock: how much longer than its end a secret may prove something."""
+MAX_STALENESS_S: Final = 1.0
+"""Seconds after a look at the clock until requests wait for a look at the journal: this process did not run."""
+_REFRESH_TIMEOUT_S: Final = 1.0
+"""How long they wait; then they are judged by what is known, as they are while PostgreSQL is away."""
+_REFRESH_RETRY_S: Final = 0.05
+_LOG = get_logger("ingest")
+
+ReadSecrets = Callable[[], Awaitable[Sequence[SourceSecret]]]
+
+
+@dataclass(slots=True)
+class _LoadedSecrets:
+    """What a gate was made of."""
+
+    own: SourceSpec
+    """What the settings said at the start. They are not read again: a file may be gone or half written by then."""
+    added: tuple[UUID, ...]
+
+
+class SecretReloader:
+    """Keeps the gates of one process at the present secrets.
+
+    Args:
+        added: what the gates were compiled with.
+        read: gives the secrets of all sources; raises DatabaseUnavailable while PostgreSQL is away.
+    """
+
+    def __init__(
+        self, settings: Settings, compiled_sources: Iterable[CompiledSource], added: SecretsCache, read: ReadSecrets
+    ) -> None:
+        self._settings = settings
+        self._compiled_sources = {compiled.source: compiled for compiled in compiled_sources}
+        self._added = added
+        self._read = read
+        self._notified = asyncio.Event()
+        self._unsaved = asyncio.Event()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._fresh_until = math.inf
+        self._held = {
+            name: _LoadedSecrets(configured_spec(settings, name), self._secret_ids(name))
+            for name in self._compiled_sources
+        }
+        for compiled in self._compiled_sources.values():
+            compiled.ensure_fresh = self.ensure_fresh
+
+    def _secret_ids(self, name: str) -> tuple[UUID, ...]:
+        # Those that ended before the gates were compiled are among them, so that such a gate is turned once too often.
+        return tuple(one.id for one in self._added.known if one.source == name)
+
+    def on_notification(self, _payload: str) -> None:
+        """Look at once, because something was changed."""
+        self._notified.set()
+
+    async def run(self) -> None:
+        """Follow until cancelled; an end is kept to whatever PostgreSQL and the disk do."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_repeat(self._poll), name="secrets:look")
+            group.create_task(_repeat(self.save), name="secrets:save")
+            group.create_task(_repeat(self._check_expiry), name="secrets:end")
+
+    async def _poll(self) -> None:
+        self._notified.clear()
+        await self.refresh()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_INTERVAL_S):
+                await self._notified.wait()
+
+    async def _check_expiry(self) -> None:
+        self.apply_secrets()
+        if time.monotonic() > self._fresh_until:
+            await self.ensure_fresh()
+        self._fresh_until = time.monotonic() + MAX_STALENESS_S
+        for compiled in self._compiled_sources.values():
+            compiled.fresh_until = self._fresh_until
+        await asyncio.sleep(EXPIRY_CHECK_INTERVAL_S)
+
+    async def save(self) -> None:
+        """Keep the next change for a start without the journal."""
+        await self._unsaved.wait()
+        self._unsaved.clear()
+        await asyncio.to_thread(self._added.save)
+
+    async def ensure_fresh(self) -> None:
+        """Know the present secrets, or that they cannot be had within a second.
+
+        It is for whoever comes first after this process was not there, or did not run: frozen, or on a machine that
+        slept. What was removed meanwhile must not prove what waited.
+        """
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh_with_retries())
+        await asyncio.wait({self._refreshing})
+
+    async def _refresh_with_retries(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REFRESH_TIMEOUT_S):
+                while True:
+                    if await self.refresh():
+                        return
+                    await asyncio.sleep(_REFRESH_RETRY_S)
+
+    async def refresh(self) -> bool:
+        """Ask the journal once; return whether it answered."""
+        try:
+            known = tuple(await self._read())
+        except DatabaseError:
+            return False
+        if known != self._added.known:
+            self._added.set_secrets(known)
+            self.apply_secrets()
+            self._unsaved.set()
+        return True
+
+    def apply_secrets(self) -> None:
+        """Give another verifier to each gate whose secrets are not what they were."""
+        now = time.time()
+        for name, compiled in self._compiled_sources.items():
+            active_ids = self._added.active_ids(name, now)
+            if active_ids != self._held[name].added:
+                self._held[name].added = active_ids
+                self._replace_verifier(compiled, self._held[name])
+
+    def _replace_verifier(self, compiled: CompiledSource, held: _LoadedSecrets) -> None:
+        try:
+            compiled.verifier = Verifier(
+                with_cached_secrets(self._settings, held.own, self._added), compiled.verifier.ring
+            )
+        except ConfigError as error:
+            # What has ended must prove nothing, even where nothing else is left.
+            compiled.verifier = compiled.verifier.closed()
+            _LOG.error("source_shut", source=compiled.source, error=str(error), note="its requests are refused")
+        else:
+            _LOG.info("source_secrets_changed", source=compiled.source, added=len(held.added))
+
+
+async def _repeat(step: Callable[[], Awaitable[None]]) -> NoReturn:
+    """Do something again and again."""
+    while True:
+        try:
+            await step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, later changes have to get through
+            _LOG.error("source_secrets_not_followed", exc_info=error)
+            await asyncio.sleep(EXPIRY_CHECK_INTERVAL_S)

@@ -1,0 +1,156 @@
+"""The ingest path with traces: a layer around the application and one around the intake, only where they are wanted."""
+
+import time
+from contextvars import ContextVar
+from typing import Any, Final
+
+import msgspec
+
+from boathook.domain import ids
+from boathook.domain.errors import BoathookError
+from boathook.domain.model import Accepted, NewEvent, Receipt
+from boathook.http.asgi import Asgi, Receive, Send
+from boathook.ingest.app import EventAcceptor, read_headers
+from boathook.observability.tracing import (
+    HEADER,
+    EntrySpan,
+    Kind,
+    Span,
+    Tracer,
+    otel_attributes,
+    read_traceparent,
+    span_id_of,
+)
+
+_API_PREFIX: Final = "/api/"
+_SYSTEM: Final = "boathook"
+
+
+class _RequestTrace:
+    """One request, as far as it has come."""
+
+    __slots__ = ("began_ns", "committing_ns", "ended_ns", "error", "event", "receipt", "status")
+
+    def __init__(self) -> None:
+        self.began_ns = time.time_ns()
+        self.committing_ns = self.ended_ns = 0
+        self.event: NewEvent | None = None
+        self.receipt: Receipt | None = None
+        self.error: str | None = None
+        self.status = 0
+
+
+_current_trace: ContextVar[_RequestTrace] = ContextVar("boathook_visit")
+
+
+class TracedIntake:
+    """An intake that takes note of how long each event took to become durable."""
+
+    def __init__(self, intake: EventAcceptor) -> None:
+        self._intake = intake
+
+    async def accept(self, event: NewEvent) -> Receipt:
+        """See `boathook.ingest.intake.Intake.accept`."""
+        request_trace = _current_trace.get()
+        request_trace.event, request_trace.committing_ns = event, time.time_ns()
+        try:
+            request_trace.receipt = await self._intake.accept(event)
+        except BoathookError as error:
+            request_trace.error = error.name
+            raise
+        finally:
+            request_trace.ended_ns = time.time_ns()
+        return request_trace.receipt
+
+
+class TracedApp:
+    """The gateway's application: each event that a request brings begins or continues a trace.
+
+    Requests that bring none are not traced: strangers could fill a collector with them. What our own API publishes
+    goes on with the trace of its caller.
+    """
+
+    def __init__(self, app: Asgi, tracer: Tracer) -> None:
+        self._app = app
+        self._tracer = tracer
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http" and scope["path"].startswith(_API_PREFIX):
+            await self._answer_api(scope, receive, send)
+            return
+        request_trace = _RequestTrace()
+
+        async def watch(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                request_trace.status = message["status"]
+            await send(message)
+
+        token = _current_trace.set(request_trace)
+        try:
+            await self._app(scope, receive, watch)
+        finally:
+            _current_trace.reset(token)
+        if request_trace.event is not None:
+            self._record(request_trace, request_trace.event, scope)
+
+    async def _answer_api(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        caller = read_traceparent(read_headers(scope["headers"]).get(HEADER))
+        if caller is None:
+            await self._app(scope, receive, send)
+            return
+        with self._tracer.inside(caller):
+            await self._app(scope, receive, send)
+
+    def _record(self, request_trace: _RequestTrace, event: NewEvent, scope: dict[str, Any]) -> None:
+        entry = self._entry(event)
+        receipt, link = request_trace.receipt, None
+        if receipt is not None and receipt.event_id != event.id:
+            # A copy has a trace of its own, which names the one of the event it is a copy of.
+            link = self._tracer.entry(receipt.event_id, None, is_ours=False).context
+        self._tracer.record(
+            Span(
+                name=f"receive {event.source}",
+                kind=Kind.SERVER,
+                context=entry.context,
+                parent=entry.parent,
+                began_ns=request_trace.began_ns,
+                ended_ns=time.time_ns(),
+                attributes=_attributes(request_trace, event, scope),
+                error=request_trace.error,
+                link=link,
+            )
+        )
+        self._tracer.record(
+            Span(
+                name="commit",
+                kind=Kind.INTERNAL,
+                context=entry.context.with_span(span_id_of(event.id, "commit")),
+                parent=entry.context,
+                began_ns=request_trace.committing_ns,
+                ended_ns=request_trace.ended_ns,
+                attributes=otel_attributes(boathook__spooled=isinstance(receipt, Accepted) and receipt.is_spooled),
+                error=request_trace.error,
+            )
+        )
+
+    def _entry(self, event: NewEvent) -> EntrySpan:
+        traceparent = msgspec.json.decode(event.headers, type=dict[str, str]).get(HEADER)
+        return self._tracer.entry(event.id, traceparent, is_ours=False)
+
+
+def _attributes(request_trace: _RequestTrace, event: NewEvent, scope: dict[str, Any]) -> Any:
+    receipt = request_trace.receipt
+    stored = event.id if receipt is None else receipt.event_id
+    return otel_attributes(
+        messaging__system=_SYSTEM,
+        messaging__operation__type="receive",
+        messaging__destination__name=event.source,
+        messaging__message__id=ids.show(ids.EVENT, stored),
+        messaging__message__body__size=len(event.body),
+        http__request__method=scope["method"],
+        http__response__status_code=request_trace.status or None,
+        boathook__event__type=event.type,
+        boathook__duplicate=receipt is not None and not isinstance(receipt, Accepted),
+        boathook__conflict=(receipt is not None and receipt.conflict) or None,
+    )

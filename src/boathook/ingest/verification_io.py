@@ -1,0 +1,116 @@
+"""What a verdict asks for before its request can be answered: a key fetched, an address visited, a secret kept.
+
+Fetching itself is done by whoever is handed in, because this room calls nobody.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from boathook.domain.errors import FetchFailed
+from boathook.domain.verification import Challenge, KeyRequired, Reason, Request, Verdict
+from boathook.http.limits import RateLimiter
+from boathook.ingest.handshake_secrets import HandshakeSecrets
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+from boathook.verification.keyring import MAX_BYTES
+from boathook.verification.verifier import DecodeBody, Verifier
+
+RETRY_S: Final = 30.0
+"""When a sender whose key could not be had should come back; failures are remembered that long."""
+_NEW_KEYS_RATE: Final = 5.0
+_NEW_KEYS_BURST: Final = 20
+_CONFIRMATIONS_RATE: Final = 1.0
+_CONFIRMATIONS_BURST: Final = 10
+_MAX_CONFIRMATION_BYTES: Final = 65_536
+_LOG_S: Final = 30.0
+_LOG = get_logger("errands")
+
+
+class Fetch(Protocol):
+    """Gets what lies at an address that a recipe pins."""
+
+    async def __call__(self, url: str, /, *, max_bytes: int) -> bytes:
+        """Return it. Raises FetchFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationIOFailure:
+    """Network access for a verification failed, so the request is rejected."""
+
+    status: int
+    reason: str
+
+
+class VerificationIO:
+    """Performs the network access that verifications of one process need.
+
+    Args:
+        fetch: gets what lies at an address.
+        captured: where told secrets are kept.
+    """
+
+    def __init__(self, fetch: Fetch, handshake_secrets: HandshakeSecrets) -> None:
+        self._fetch = fetch
+        self._handshake_secrets = handshake_secrets
+        # Addresses are pinned by host, not by file: a forger could name a new one in every request.
+        self._new_keys = RateLimiter(_NEW_KEYS_RATE, _NEW_KEYS_BURST)
+        # A genuine question can be sent again by whoever has seen it.
+        self._confirmations = RateLimiter(_CONFIRMATIONS_RATE, _CONFIRMATIONS_BURST)
+        self._log_rate = RateLimiter(1 / _LOG_S, 1)
+
+    async def verify_with_key(
+        self,
+        source: str,
+        verifier: Verifier,
+        wanted: KeyRequired,
+        request: Request,
+        now: float,
+        decode: DecodeBody | None,
+    ) -> Verdict:
+        """Judge a request again with the key it wants; `KeyRequired` where that cannot be had."""
+        await self._fetch_key(source, verifier, wanted.url, now)
+        return verifier.verify(request, now, decode)
+
+    async def run(self, source: str, challenge: Challenge) -> VerificationIOFailure | None:
+        """Do what a handshake asks for before it is answered."""
+        if challenge.visit is not None:
+            return await self._confirm_subscription(source, challenge.visit)
+        if challenge.capture is not None and not self._handshake_secrets.save(source, challenge.capture):
+            self._warn(source, "secret_told_again", note="another secret was received before, so it was not stored")
+            return VerificationIOFailure(401, Reason.CHALLENGE_REFUSED)
+        if challenge.capture is not None:
+            _LOG.info("secret_captured", source=source, note=f"run: boathook sources secret {source}")
+        return None
+
+    async def _fetch_key(self, source: str, verifier: Verifier, url: str, now: float) -> None:
+        ring = verifier.ring
+        if not ring.knows(url) and self._new_keys.wait_s(source, time.monotonic()) > 0:
+            meters.count("boathook_key_fetches_total", source=source, outcome="limited")
+            return
+        try:
+            content = await self._fetch(url, max_bytes=MAX_BYTES)
+        except FetchFailed as error:
+            is_stale = ring.extend(url, now)
+            meters.count("boathook_key_fetches_total", source=source, outcome="stale" if is_stale else "failed")
+            note = "the one fetched before is used" if is_stale else "its requests are answered 503"
+            self._warn(source, "key_not_fetched", url=url, error=str(error), note=note)
+        else:
+            ring.put(url, content, now)
+            meters.count("boathook_key_fetches_total", source=source, outcome="fetched")
+
+    async def _confirm_subscription(self, source: str, url: str) -> VerificationIOFailure | None:
+        if self._confirmations.wait_s(source, time.monotonic()) > 0:
+            return VerificationIOFailure(503, "too_many_visits")
+        try:
+            await self._fetch(url, max_bytes=_MAX_CONFIRMATION_BYTES)
+        except FetchFailed as error:
+            self._warn(source, "visit_failed", error=str(error), note="the subscription is not confirmed yet")
+            return VerificationIOFailure(503, "visit_failed")
+        _LOG.info("subscription_confirmed", source=source)
+        return None
+
+    def _warn(self, source: str, event: str, **fields: str) -> None:
+        if self._log_rate.wait_s(f"{source} {event}", time.monotonic()) == 0:
+            _LOG.warning(event, source=source, **fields)

@@ -1,1 +1,0 @@
-"""PostgreSQL: the only durable truth, and the only place with SQL."""

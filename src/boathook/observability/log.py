@@ -1,0 +1,261 @@
+"""Log lines: one JSON object a line, or text for people; never bodies or secrets, control characters escaped.
+
+Lines go through a bounded buffer and a thread of their own, so a reader of standard error that is slow or has
+stopped costs lines, which are counted, and never stops the server.
+"""
+
+import atexit
+import contextlib
+import json
+import logging
+import math
+import os
+import re
+import sys
+import threading
+import time
+import traceback as tracebacks
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, Literal
+
+import structlog
+
+from boathook.observability import meters as emit
+
+MAX_FIELD: Final = 500
+"""Longest text of one field in characters; a traceback may have twenty times as much."""
+_MAX_WAITING: Final = 20_000
+_PIPE_BUF: Final = 4_096
+_LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_SENSITIVE_FIELD: Final = re.compile(r"secret|password|authorization|cookie|token|body|signature", re.IGNORECASE)
+# A scheme of bounded length keeps the search linear in the text, of which strangers may have written a megabyte.
+_URL_PASSWORD: Final = re.compile(r"(\w{1,20}://[^\s/:@]*:)[^\s/@]+@")
+_MAX_ELEMENTS: Final = 50
+_MAX_INT: Final = 2**63
+
+Fields = MutableMapping[str, Any]
+Logger = structlog.typing.FilteringBoundLogger
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str).encode
+
+
+class LineWriter:
+    """Writes lines to a file descriptor from a thread of its own; drops and counts them when it cannot."""
+
+    def __init__(self, descriptor: int = 2) -> None:
+        self._descriptor = descriptor
+        self._lines: list[bytes] = []
+        self._wake = threading.Event()
+        self._is_writing = False
+        self._thread: threading.Thread | None = None
+
+    def write(self, line: bytes) -> None:
+        """Queue one line, its newline included."""
+        if len(self._lines) >= _MAX_WAITING:
+            emit.count("boathook_log_lines_dropped_total")
+            return
+        self._lines.append(line)
+        if len(self._lines) == 1:
+            self._start_writing()
+
+    def _start_writing(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="boathook-log", daemon=True)
+            self._thread.start()
+            atexit.register(self.flush)
+        self._wake.set()
+
+    def flush(self, timeout_s: float = 1.0) -> None:
+        """Wait until what was queued is written, or for *timeout_s*."""
+        deadline = time.monotonic() + timeout_s
+        while (self._lines or self._is_writing) and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            self._is_writing = True
+            lines, self._lines = self._lines, []
+            # Nobody reads any more where this fails; the lines are lost either way.
+            with contextlib.suppress(OSError):
+                self._put(b"".join(lines))
+            self._is_writing = False
+            time.sleep(0.02)
+
+    def _put(self, data: bytes) -> None:
+        # Pieces of at most 4 KiB are written whole, so lines of several processes on one pipe do not mix.
+        start = 0
+        while start < len(data):
+            end = data.rfind(b"\n", start, start + _PIPE_BUF) + 1 or data.find(b"\n", start) + 1
+            start += os.write(self._descriptor, data[start:end])
+
+
+_writer = LineWriter()
+
+
+class _LineLogger:
+    """What structlog calls at the end of its chain."""
+
+    def msg(self, line: str) -> None:
+        _writer.write(line.encode("ascii", "backslashreplace") + b"\n")
+
+    log = debug = info = warning = error = critical = exception = msg
+
+
+def configure(level: str = "info", form: Literal["auto", "json", "text"] = "auto", **bound: Any) -> None:
+    """Set up logging of this process; *bound* fields, such as ``process="gateway-0"``, are on every line."""
+    global _level, _bound
+    is_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
+    _level, _bound = _LEVELS[level], bound
+    structlog.configure(
+        processors=[_add_bound, _add_traceback, _redact, _render_json if is_json else _render_text],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=lambda *_: _LineLogger(),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_StdlibHandler()], level=max(_LEVELS[level], logging.WARNING), force=True)
+
+
+_level = _LEVELS["warning"]
+_bound: dict[str, Any] = {}
+
+
+def get_logger(name: str) -> Logger:
+    """Return a logger whose lines carry ``part=name``; its methods take an event and fields."""
+    logger: Logger = structlog.get_logger(part=name)
+    return logger
+
+
+def is_on(level: str) -> bool:
+    """Return whether lines of *level* are shown, so that a hot path can skip preparing them."""
+    return _LEVELS[level] >= _level
+
+
+def flush() -> None:
+    """Wait shortly until all lines are written; before a process ends by os._exit."""
+    _writer.flush()
+
+
+class RequestLog:
+    """The line of one request, for the hot path: the same form as all others at a third of the cost."""
+
+    def __init__(self, name: str) -> None:
+        self._tail = "".join(f',"{key}":{_encode(value)}' for key, value in {"part": name, **_bound}.items())
+        self._second = 0
+        self._stamp = ""
+        self._structured = structlog.get_logger(part=name)
+        self._is_json = _render_json in structlog.get_config()["processors"]
+
+    def info(self, event: str, now: float, fields: dict[str, Any]) -> None:
+        """Write *event* with *fields*, whose texts are capped by the caller and hold no secrets."""
+        if not self._is_json:
+            self._structured.info(event, **fields)
+            return
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        head = f'{{"at":"{self._stamp}.{int((now - second) * 1000):03d}Z","level":"info","event":"{event}",'
+        _writer.write(f"{head}{_encode(fields)[1:-1]}{self._tail}}}\n".encode("ascii"))
+
+
+def _add_bound(_: Any, level: str, fields: Fields) -> Fields:
+    now = datetime.now(UTC)
+    head = {
+        "at": f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z",
+        "level": level,
+        "event": fields.pop("event"),
+    }
+    return {**head, **fields, **_bound}
+
+
+def _add_traceback(_: Any, __: str, fields: Fields) -> Fields:
+    error = fields.pop("exc_info", None)
+    if error is True:
+        error = sys.exc_info()[1]
+    if isinstance(error, BaseException):
+        fields["error"] = f"{type(error).__name__}: {_safe_str(error)}"
+        fields["traceback"] = "".join(tracebacks.format_exception(error))
+    return fields
+
+
+def _redact(_: Any, __: str, fields: Fields) -> Fields:
+    for key, value in fields.items():
+        fields[key] = _redact_value(key, value, MAX_FIELD * 20 if key == "traceback" else MAX_FIELD)
+    return fields
+
+
+def _redact_value(key: str, value: Any, longest: int) -> Any:
+    """Return *value* as what every format can write, whatever it is: a bounded number, a bounded text, or some."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)  # JSON knows no such numbers
+        case int() if abs(value) > _MAX_INT:
+            return "[a huge number]"
+        case None | int() | float():
+            return value
+        case _ if _SENSITIVE_FIELD.search(key):
+            return "[hidden]"
+        case list() | tuple():
+            return [_redact_text(_safe_str(element), longest) for element in value[:_MAX_ELEMENTS]]
+        case dict():
+            shown = ((_safe_str(name), _safe_str(element)) for name, element in islice(value.items(), _MAX_ELEMENTS))
+            return {_redact_text(name, longest): _redact_value(name, element, longest) for name, element in shown}
+        case _:
+            return _redact_text(_safe_str(value), longest)
+
+
+def _safe_str(value: object) -> str:
+    """Return what *value* says of itself; those that raise, such as a user's exceptions, must not end the caller."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - anything may come out of somebody else's class
+        return f"[a {type(value).__name__} that cannot be shown]"
+
+
+def _redact_text(text: str, longest: int) -> str:
+    if "://" in text:
+        text = _URL_PASSWORD.sub(r"\1***@", text)
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
+
+
+def _render_json(_: Any, __: str, fields: Fields) -> str:
+    return _encode(dict(fields))
+
+
+def _render_text(_: Any, __: str, fields: Fields) -> str:
+    at, level, event = str(fields.pop("at"))[11:23], str(fields.pop("level")), fields.pop("event")
+    trace = fields.pop("traceback", None)
+    shown = " ".join(f"{key}={_show(value)}" for key, value in fields.items() if key != "part")
+    lines = [f"{at} {level:7} {_show(event, is_event=True)}  {shown}".rstrip()]
+    if trace:
+        lines += [f"    {_show(line, is_event=True)}" for line in str(trace).splitlines()]
+    return "\n".join(lines)
+
+
+def _show(value: Any, *, is_event: bool = False) -> str:
+    text = str(value)
+    plain = text.isascii() and text.isprintable() and (is_event or " " not in text)
+    return text if plain and text else _encode(text)[1:-1] if is_event else _encode(text)
+
+
+class _StdlibHandler(logging.Handler):
+    """Takes over what libraries say through the standard library's logging."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        level = next(name for name, number in reversed(_LEVELS.items()) if number <= max(record.levelno, 10))
+        getattr(structlog.get_logger(part=record.name), level)(_message(record), exc_info=error)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 - a line whose arguments do not fit it must not end its caller
+        return _safe_str(record.msg)
+
+
+configure("warning", "text")

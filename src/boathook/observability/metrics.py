@@ -1,0 +1,250 @@
+"""The one table of metrics: name, kind, what it says, and which labels it carries; apps add their own to it."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+
+class MetricKind(StrEnum):
+    """How a metric's values are kept and merged over processes."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Merge(StrEnum):
+    """How a gauge's values of several processes become one."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, rising, without infinity."""
+    merge: Merge = Merge.SUM
+
+
+LabelValue = str | Callable[[], str]
+"""A label's value, or what tells it whenever it is shown, such as one that the settings hold."""
+LabelValues = LabelValue | Sequence[str]
+"""One value, or any of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """A metric that is shown a second time, under the name that its owner's dashboards know."""
+
+    metric: Metric
+    """As what it is shown."""
+    of: str
+    """The name of the metric that it is computed from."""
+    where: tuple[tuple[str, LabelValues], ...] = ()
+    """Labels of that metric with the values that a series must have to be shown."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Labels as shown, each with the label of that metric it is filled from; series that differ elsewhere are added."""
+    constants: tuple[tuple[str, LabelValue], ...] = ()
+    """Labels as shown that have one value."""
+
+    def translator(self) -> Callable[[tuple[str, ...]], tuple[str, ...] | None]:
+        """Return what turns label values of that metric into the shown ones, None where the series is not shown."""
+        old = METRICS[self.of].labels
+        wanted = [(old.index(label), _resolve_labels(words)) for label, words in self.where]
+        constants = {label: resolve_label(word) for label, word in self.constants}
+        places = {label: old.index(name) for label, name in self.labels}
+
+        def translate(values: tuple[str, ...]) -> tuple[str, ...] | None:
+            if any(values[place] not in meant for place, meant in wanted):
+                return None
+            return tuple(
+                constants[label] if label in constants else values[places[label]] for label in self.metric.labels
+            )
+
+        return translate
+
+
+def resolve_label(word: LabelValue) -> str:
+    """Return the value that a word stands for at this moment."""
+    return word if isinstance(word, str) else str(word())
+
+
+def _resolve_labels(words: LabelValues) -> frozenset[str]:
+    return frozenset((resolve_label(words),) if isinstance(words, str) or callable(words) else words)
+
+
+SECONDS: Final = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+)  # fmt: skip
+LONG_SECONDS: Final = (*SECONDS[3:], 300.0, 900.0, 3600.0, 21_600.0, 86_400.0)
+ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+_COUNTER, _GAUGE, _HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+
+TABLE: Final = (
+    Metric("boathook_requests_total", _COUNTER, "Requests at sources, by the status answered.", ("source", "status")),
+    Metric("boathook_events_accepted_total", _COUNTER, "Events committed to the journal.", ("source",)),
+    Metric("boathook_events_unhandled_total", _COUNTER, "Events accepted that no handler matched.", ("source",)),
+    Metric("boathook_duplicates_total", _COUNTER, "Requests whose event was there already.", ("source",)),
+    Metric("boathook_conflicts_total", _COUNTER, "Requests, or items, whose body or key differed from the first.",
+           ("source",)),
+    Metric("boathook_rejections_total", _COUNTER, "Requests refused at the gate, by reason.", ("source", "reason")),
+    Metric("boathook_key_fetches_total", _COUNTER, "Public keys of senders asked for, by what came of it.",
+           ("source", "outcome")),
+    Metric("boathook_quarantine_dropped_total", _COUNTER, "Rejections over the rate or the queue: counted, not kept.",
+           ("source",)),
+    Metric("boathook_connections_refused_total", _COUNTER, "Connections closed by the protocol, by reason.",
+           ("reason",)),
+    Metric("boathook_connections", _GAUGE, "Open connections of the gateways."),
+    Metric("boathook_connections_filled", _GAUGE, "Share of limits.max_connections that is open, of the fullest "
+           "gateway; idle ones are closed for new clients.", merge=Merge.MAX),
+    Metric("boathook_ack_seconds", _HISTOGRAM, "From a request's head to its reply, for accepted events.",
+           (), SECONDS),
+    Metric("boathook_inline_replies_total", _COUNTER, "Senders that waited for a handler: answered by it, sent the "
+           "fallback, or gone.", ("source", "outcome")),
+    Metric("boathook_inline_wait_seconds", _HISTOGRAM, "How long senders waited for a handler, once their event was "
+           "stored.", (), SECONDS),
+    Metric("boathook_signature_skew_seconds", _GAUGE, "Sender's clock minus ours at the latest verified request.",
+           ("source",), (), Merge.MAX),
+    Metric("boathook_commit_seconds", _HISTOGRAM, "Duration of one group commit.", (), SECONDS),
+    Metric("boathook_commit_batch_rows", _HISTOGRAM, "Events in one group commit.", (), ROWS),
+    Metric("boathook_intake_queue", _GAUGE, "Events waiting in memory for the journal."),
+    Metric("boathook_intake_overloaded_total", _COUNTER, "Events refused because the queue was full."),
+    Metric("boathook_spool_records", _GAUGE, "Events that wait in the spool for PostgreSQL."),
+    Metric("boathook_spool_bytes", _GAUGE, "Bytes of the spool's segments that wait for PostgreSQL."),
+    Metric("boathook_spool_filled", _GAUGE, "Share of spool.max_bytes that is used, of the fullest gateway.",
+           merge=Merge.MAX),
+    Metric("boathook_spool_oldest_seconds", _GAUGE, "About how long the oldest event has been waiting in the spool.",
+           merge=Merge.MAX),
+    Metric("boathook_spool_aside", _GAUGE, "What lies in the spool for a person to look at: events that PostgreSQL "
+           "refused, segments that were damaged.", ("kind",), (), Merge.MAX),
+    Metric("boathook_spool_failing", _GAUGE, "1 while the spool's disk fails to make events durable.",
+           merge=Merge.MAX),
+    Metric("boathook_spool_appended_total", _COUNTER, "Events made durable in the spool."),
+    Metric("boathook_spool_drained_total", _COUNTER, "Events brought from the spool to PostgreSQL, by outcome.",
+           ("outcome",)),
+    Metric("boathook_spool_refused_total", _COUNTER, "Events the spool could not take: full, or its disk failed."),
+    Metric("boathook_spool_damaged_total", _COUNTER, "Segments of which durable events could not be read any more."),
+    Metric("boathook_spool_sync_seconds", _HISTOGRAM, "Duration of making a group of events durable in the spool.",
+           (), SECONDS),
+    Metric("boathook_journal_away", _GAUGE, "1 while a gateway takes events into the spool, as PostgreSQL does not.",
+           merge=Merge.MAX),
+    Metric("boathook_database_unsafe", _GAUGE, "1 while PostgreSQL could lose what it has committed: its settings say "
+           "so, or commits wait for a synchronous standby.", merge=Merge.MAX),
+    Metric("boathook_memory_hits_total", _COUNTER, "Duplicates answered from memory, without the journal."),
+    Metric("boathook_deliveries_total", _COUNTER, "Attempts ended, by what became of the delivery.",
+           ("recipient", "outcome")),
+    Metric("boathook_handler_seconds", _HISTOGRAM, "Duration of one attempt, settling included.",
+           ("recipient",), SECONDS),
+    Metric("boathook_accept_to_start_seconds", _HISTOGRAM, "From accepting an event to its first attempt.",
+           (), LONG_SECONDS),
+    Metric("boathook_leases_lost_total", _COUNTER, "Attempts whose lease another worker took over.", ("recipient",)),
+    Metric("boathook_leases_reaped_total", _COUNTER, "Leases that had run out and were taken back."),
+    Metric("boathook_running", _GAUGE, "Handlers running now.", ("recipient",)),
+    Metric("boathook_breaker_open", _GAUGE, "1 while the circuit breaker of a dependency is open.", ("dependency",),
+           (), Merge.MAX),
+    Metric("boathook_backlog", _GAUGE, "Deliveries not ended, by state.", ("recipient", "state"), (), Merge.MAX),
+    Metric("boathook_backlog_age", _GAUGE, "Deliveries that are due, by how long they have been so.",
+           ("recipient", "age"), (), Merge.MAX),
+    Metric("boathook_unhandled_events", _GAUGE, "Events of the last day that no handler matched; 10000 at most.",
+           (), (), Merge.MAX),
+    Metric("boathook_oldest_due_seconds", _GAUGE, "How long the oldest due delivery has been waiting.",
+           (), (), Merge.MAX),
+    Metric("boathook_oldest_xmin_age_seconds", _GAUGE, "Age of the oldest open snapshot in PostgreSQL.",
+           (), (), Merge.MAX),
+    Metric("boathook_retention_dropped_total", _COUNTER, "Rows dropped by retention, by kind.", ("kind",)),
+    Metric("boathook_spans_total", _COUNTER, "Spans of traces, by whether a collector took them.", ("outcome",)),
+    Metric("boathook_published_total", _COUNTER, "Messages published, also where their transactions roll back later."),
+    Metric("boathook_sends_total", _COUNTER, "Requests to endpoints, by what became of the delivery.", ("outcome",)),
+    Metric("boathook_send_seconds", _HISTOGRAM, "Duration of one request to an endpoint, to its response's headers.",
+           (), SECONDS),
+    Metric("boathook_sending", _GAUGE, "Requests to endpoints under way."),
+    Metric("boathook_endpoint_breakers_open", _GAUGE, "Endpoints with due work that are given a pause.",
+           (), (), Merge.MAX),
+    Metric("boathook_failing_endpoints", _GAUGE, "Enabled endpoints whose latest requests failed.", (), (), Merge.MAX),
+    Metric("boathook_disabled_endpoints", _GAUGE, "Endpoints that stand disabled.", (), (), Merge.MAX),
+    Metric("boathook_endpoints_disabled_total", _COUNTER, "Endpoints disabled because they failed or were gone.",
+           ("because",)),
+    Metric("boathook_chores_total", _COUNTER, "Runs of the apps' chores, by how they ended.",
+           ("app", "chore", "outcome")),
+    Metric("boathook_chore_seconds", _HISTOGRAM, "Duration of one run of an app's chore.", ("app", "chore"),
+           LONG_SECONDS),
+    Metric("boathook_csp_reports_total", _COUNTER, "Things that browsers kept the console's pages from doing."),
+    Metric("boathook_log_lines_dropped_total", _COUNTER, "Log lines dropped because they were not read fast enough."),
+    Metric("boathook_alarms", _GAUGE, "Firing alerts by severity, silenced ones included.", ("severity",), (),
+           Merge.MAX),
+    Metric("boathook_notices_total", _COUNTER, "Alert messages by channel result.",
+           ("channel", "outcome")),
+    Metric("boathook_restarts_total", _COUNTER, "Child processes started again after they died.", ("role",)),
+)  # fmt: skip
+
+MIRRORS: Final[list[Mirror]] = []
+"""What the apps of this process show a second time, in the order of declaration."""
+METRICS: Final = {metric.name: metric for metric in TABLE}
+"""All metrics of this process: boathook's own, and those that its apps have declared."""
+
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_RESERVED_LABELS: Final = frozenset({"le", "quantile", "__name__"})
+"""Labels that Prometheus gives a meaning of its own."""
+
+
+def register(metric: Metric) -> None:
+    """Add a metric of an app.
+
+    Raises:
+        ValueError: a name or the buckets are impossible, as all of /metrics would be for Prometheus then, or the name
+            means another metric already.
+    """
+    if not _NAME.fullmatch(metric.name) or not all(_NAME.fullmatch(label) for label in metric.labels):
+        raise ValueError(f"{metric.name}: names of metrics and labels are letters, digits and underscores")
+    if len(set(metric.labels)) < len(metric.labels) or not _RESERVED_LABELS.isdisjoint(metric.labels):
+        raise ValueError(
+            f"{metric.name}: its labels must differ, and none may be called {' or '.join(sorted(_RESERVED_LABELS))}"
+        )
+    if not all(map(math.isfinite, metric.bounds)) or any(a >= b for a, b in pairwise(metric.bounds)):
+        raise ValueError(f"{metric.name}: its bounds must be numbers, each more than the one before")
+    if METRICS.setdefault(metric.name, metric) != metric:
+        raise ValueError(f"the metric {metric.name} exists already, with other labels or another meaning")
+
+
+def register_mirror(
+    name: str,
+    help: str,
+    of: str,
+    where: Mapping[str, LabelValues],
+    labels: Mapping[str, str],
+    constants: Mapping[str, LabelValue],
+) -> None:
+    """Show the metric *of* under another name as well; several may make up the series of one name.
+
+    Raises:
+        ValueError: there is no metric *of*, it has no such label, or the name is impossible or another metric's.
+    """
+    shown = METRICS.get(of)
+    if shown is None:
+        raise ValueError(f"there is no metric {of}")
+    if unknown := [label for label in (*where, *labels.values()) if label not in shown.labels]:
+        raise ValueError(f"{of} has the labels {', '.join(shown.labels) or 'none'}, not {', '.join(unknown)}")
+    if twice := labels.keys() & constants.keys():
+        raise ValueError(f"{name}: {', '.join(sorted(twice))} is filled from a label or has one value, not both")
+    metric = Metric(name, shown.kind, help, (*constants, *labels), shown.bounds, shown.merge)
+    kept = tuple(
+        (label, words if isinstance(words, str) or callable(words) else tuple(words)) for label, words in where.items()
+    )
+    mirror = Mirror(metric, of, kept, tuple(labels.items()), tuple(constants.items()))
+    if name not in {known.metric.name for known in MIRRORS} and name in METRICS:
+        raise ValueError(f"the metric {name} exists already, and is counted by itself")
+    register(metric)
+    if mirror not in MIRRORS:
+        MIRRORS.append(mirror)

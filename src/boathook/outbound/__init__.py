@@ -1,1 +1,0 @@
-"""Requests of ours to other people's servers, all through one guard."""

@@ -1,0 +1,59 @@
+"""Recipes as data, grouped by family, and the register that finds them by name."""
+
+import difflib
+from dataclasses import replace
+from typing import Final
+
+from boathook.domain.errors import ConfigError
+from boathook.providers import (
+    chat,
+    cloud,
+    code,
+    commerce,
+    generic,
+    payments,
+    payments_russia,
+    productivity,
+    resellers,
+    setup_guides,
+    standard,
+)
+from boathook.providers.recipe import Recipe
+
+_FAMILIES: Final[tuple[Recipe, ...]] = (
+    *payments.RECIPES,
+    *payments_russia.RECIPES,
+    *commerce.RECIPES,
+    *code.RECIPES,
+    *cloud.RECIPES,
+    *chat.RECIPES,
+    *productivity.RECIPES,
+    *resellers.RECIPES,
+    *standard.RECIPES,
+    *generic.RECIPES,
+)
+
+RECIPES: Final[tuple[Recipe, ...]] = tuple(
+    replace(
+        recipe,
+        setup=setup_guides.SETUP_STEPS.get(recipe.name, ()),
+        is_secret_chosen=recipe.name in setup_guides.USER_CHOSEN_SECRETS,
+    )
+    for recipe in _FAMILIES
+)
+"""Every recipe, in the order listings show them."""
+
+_BY_NAME: Final = {name: recipe for recipe in RECIPES for name in (recipe.name, *recipe.aliases)}
+
+
+def find_recipe(name: str) -> Recipe:
+    """Return the recipe of a name or alias, in any letter case.
+
+    Raises:
+        ConfigError: there is none; the message offers the nearest names.
+    """
+    recipe = _BY_NAME.get(name.strip().lower())
+    if recipe is None:
+        near = difflib.get_close_matches(name.lower(), _BY_NAME, n=3) or sorted(_BY_NAME)
+        raise ConfigError(f"there is no provider {name!r}; perhaps {' or '.join(near)}?")
+    return recipe

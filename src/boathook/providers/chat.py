@@ -1,0 +1,326 @@
+"""Senders that people talk through."""
+
+import re
+from typing import Final
+
+from boathook.domain.model import ProofStrength
+from boathook.domain.signing import Encoding
+from boathook.providers.recipe import (
+    JSON,
+    BatchItems,
+    BodyFormat,
+    Confidence,
+    Echo,
+    EventId,
+    EventType,
+    ExpectedReply,
+    Handshake,
+    Recipe,
+    Sample,
+    Setting,
+    SignText,
+    StaticAnswer,
+)
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import (
+    Asymmetric,
+    ConfiguredKey,
+    Hmac,
+    PublicKeyFormat,
+    SignatureAlgorithm,
+    SignatureHeaders,
+    SignedPart,
+    SignedParts,
+    SignedTimestamp,
+    Token,
+)
+from boathook.providers.selectors import Form, Header, Json, Query
+from boathook.providers.signature_formats import Plain
+
+_SIGNATURE, _STAMP = "x-signature-ed25519", "x-signature-timestamp"
+
+NOT_JSON = re.compile(
+    r"(?!(?:true|false|null)$)"  # the words that are JSON
+    r"(?!-?[0-9]+(?:[eE][+-]?[0-9]+)?$)"  # the numbers that are JSON
+    r"[A-Za-z0-9_+/=-]{1,256}"
+)
+"""Random text of a challenge, such that it is never a JSON document, which is what X signs."""
+
+NO_COLON = re.compile(r"[A-Za-z0-9_+/=-]{1,256}")
+"""Random text of a challenge without the colon that everything Zoom signs holds."""
+
+
+def state_discord(reader: RequestReader, _secret: str) -> SignedParts | str:
+    """State the timestamp and the body, one behind the other.
+
+    Source: https://docs.discord.com/developers/interactions/overview#setting-up-an-endpoint
+    """
+    timestamp = reader.text(Header(_STAMP))
+    if timestamp is None:
+        return f"there is no header {_STAMP}, and the signature covers it"
+    return (SignedPart(Header(_SIGNATURE), timestamp.encode("latin-1", "replace") + reader.request.body),)
+
+
+SLACK = Recipe(
+    name="slack",
+    title="Slack",
+    docs="https://docs.slack.dev/authentication/verifying-requests-from-slack",
+    grade=ProofStrength.BODY,
+    proof=Hmac(
+        headers=(SignatureHeaders(signature="x-slack-signature", timestamp="x-slack-request-timestamp"),),
+        form=Plain("v0="),
+        template="v0:{timestamp}:{body}",
+    ),
+    sample=Sample(
+        body=b'{"type":"event_callback","event_id":"Ev-boathook-sample","team_id":"T0001",'
+        b'"event":{"type":"app_mention","text":"hello"}}'
+    ),
+    # Events are JSON. Commands are forms, and so are clicks, whose field payload holds JSON; both name themselves by
+    # a trigger, and clicks without one by their whole body, which holds the moment of the click.
+    id=EventId(selectors=(Json("event_id"), Form("trigger_id"), Form("payload", "trigger_id"))),
+    type=EventType(selectors=(Json("event.type"), Json("type"), Form("command"), Form("payload", "type"))),
+    body=BodyFormat.ANY,
+    keep=("x-slack-retry-num", "x-slack-retry-reason"),
+    handshakes=(
+        Handshake(when=((Json("type"), "url_verification"),), answer=Echo(selector=Json("challenge"))),
+        # Slack looks now and then whether a command's certificate holds, and its own libraries answer that unproven.
+        Handshake(when=((Form("ssl_check"), "1"),), answer=StaticAnswer(), is_proven=False),
+    ),
+    # Whatever stood in the answer would be shown to whoever gave the command or clicked.
+    reply=ExpectedReply(only_with=(Form("command"), Form("payload"))),
+    answer_within_s=3.0,
+    retries="3 times: almost at once, after 1 minute, after 5 minutes; hourly for a day where the app asks for it; "
+    "commands and clicks never",
+    retries_for_days=1.0,
+    checked=("slack_sdk (Python), both ways", "1 vector of its documentation"),
+    confidence={"retries": Confidence.SECONDARY},
+)
+
+DISCORD = Recipe(
+    name="discord",
+    title="Discord interactions and webhook events",
+    docs="https://docs.discord.com/developers/events/webhook-events",
+    grade=ProofStrength.BODY,
+    proof=Asymmetric(
+        read_signed_parts=state_discord,
+        scheme=SignatureAlgorithm.ED25519,
+        key=ConfiguredKey(text=PublicKeyFormat.HEX),
+        encoding=Encoding.HEX,
+        # A retry may come 10 minutes later, and it is not published whether it is signed anew.
+        timestamp=SignedTimestamp(selector=Header(_STAMP), tolerance_s=900.0),
+        proof_headers=(_SIGNATURE, _STAMP),
+    ),
+    sample=Sample(
+        body=b'{"version":1,"application_id":"1234560123453231555","type":1,"event":{"type":"APPLICATION_AUTHORIZED",'
+        b'"timestamp":"2026-11-21T10:00:00.064834","data":{"integration_type":1,"scopes":["boathook-sample"]}}}',
+        secret="9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+    ),
+    # Events have no id. Their type and time together would not tell two of the same moment apart; their body does.
+    id=EventId(selectors=(Json("id"),)),
+    type=EventType(selectors=(Json("event.type"), (Json("type"), Json("data.name")))),
+    handshakes=(
+        Handshake(when=((Json("type"), "0"),), answer=StaticAnswer(content_type=JSON), status=204),
+        # Type 1 is also every webhook event; only interactions have a token.
+        Handshake(when=((Json("type"), "1"), Json("token")), answer=StaticAnswer(body='{"type":1}', content_type=JSON)),
+    ),
+    reply=ExpectedReply(status=204),
+    answer_within_s=3.0,
+    retries="events: for up to 10 minutes with growing pauses; interactions: never",
+    retries_for_days=0.01,
+    checked=("discord-interactions (Python), which verifies", "1 vector of webhook.co's registry"),
+)
+_TELEGRAM_TYPES: Final = (
+    "message", "edited_message", "channel_post", "edited_channel_post", "business_connection", "business_message",
+    "edited_business_message", "deleted_business_messages", "message_reaction", "message_reaction_count",
+    "inline_query", "chosen_inline_result", "callback_query", "shipping_query", "pre_checkout_query",
+    "purchased_paid_media", "poll", "poll_answer", "my_chat_member", "chat_member", "chat_join_request",
+    "chat_boost", "removed_chat_boost",
+)  # fmt: skip
+
+TELEGRAM = Recipe(
+    name="telegram",
+    title="Telegram Bot API",
+    docs="https://core.telegram.org/bots/api#setwebhook",
+    grade=ProofStrength.TOKEN,
+    proof=Token(selector=Header("x-telegram-bot-api-secret-token")),
+    sample=Sample(
+        body=b'{"update_id":987654321,"message":{"message_id":1,"date":1763700000,"chat":{"id":1,"type":"private"},'
+        b'"text":"boathook-sample"}}'
+    ),
+    id=EventId(selectors=(Json("update_id"),)),
+    type=EventType(
+        first_key_except=("update_id",),
+        known=_TELEGRAM_TYPES,
+    ),
+    retries="a reasonable number of times; updates not fetched are kept for a day",
+    retries_for_days=1.0,
+    checked=("built by hand from its documentation",),
+)
+
+VK = Recipe(
+    name="vk",
+    title="VK Callback API",
+    docs="https://dev.vk.com/api/callback/getting-started",
+    grade=ProofStrength.TOKEN,
+    proof=Token(selector=Json("secret")),
+    sample=Sample(
+        body=b'{"group_id":1,"type":"message_new","event_id":"boathook-sample","v":"5.199","object":{"message":'
+        b'{"id":1,"text":"hello"}},"secret":"boathook-sample-secret"}',
+        settings={"confirmation": "1a2b3c4d"},
+    ),
+    id=EventId(selectors=(Json("event_id"),)),
+    type=EventType(selectors=(Json("type"),)),
+    # The address is confirmed before a secret can be set, so the question may come without one.
+    handshakes=(
+        Handshake(when=((Json("type"), "confirmation"),), answer=StaticAnswer(setting="confirmation"), is_proven=False),
+    ),
+    reply=ExpectedReply(body=("ok",)),
+    settings=(
+        Setting(
+            name="confirmation",
+            help="the text VK wants to be answered when it confirms the address, from the group's Callback API page",
+            is_required=True,
+        ),
+    ),
+    retries="some times; after several errors in a row notifications pause",
+    checked=("built by hand from its documentation",),
+    confidence={"retries": Confidence.SECONDARY},
+)
+
+META = Recipe(
+    name="meta",
+    aliases=("whatsapp", "facebook", "instagram", "messenger"),
+    title="Meta: WhatsApp, Facebook, Instagram, Messenger",
+    docs="https://developers.facebook.com/docs/graph-api/webhooks/getting-started",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="x-hub-signature-256"),), form=Plain("sha256=")),
+    sample=Sample(
+        body=b'{"object":"whatsapp_business_account","entry":[{"id":"102290129340398","changes":[{"field":"messages",'
+        b'"value":{"messaging_product":"whatsapp","metadata":{"phone_number_id":"106540352242922"},"messages":'
+        b'[{"from":"16505551234","id":"wamid.boathook-sample","timestamp":"1763700000","type":"text",'
+        b'"text":{"body":"hello"}}]}}]}]}',
+        settings={"verify_token": "boathook-sample-token"},
+    ),
+    type=EventType(selectors=(Json("object"),)),
+    # A message's id also comes back when the message is taken back or reacted to, and one change may bring several
+    # messages; so its own content is an item's key. Many changes name no moment, but the entry around them does: that
+    # of sending, so a change sent again in another batch may count twice, rather than the same change later not at all.
+    # Messages name their own moment.
+    items=BatchItems(
+        paths=("entry.*.changes.*", "entry.*.messaging.*", "entry.*.standby.*"),
+        type=EventType(selectors=(Json("field"),), first_key_except=("sender", "recipient", "timestamp", "app_id")),
+        around={"entry.*.changes.*": ("id", "time")},
+    ),
+    # This question is the only thing Meta ever sends unsigned.
+    handshakes=(
+        Handshake(
+            method="GET",
+            when=((Query("hub.mode"), "subscribe"), Query("hub.challenge")),
+            answer=Echo(selector=Query("hub.challenge"), allowed=re.compile(r"[A-Za-z0-9_-]{1,256}")),
+            is_proven=False,
+            token=(Query("hub.verify_token"), "verify_token"),
+        ),
+    ),
+    settings=(
+        Setting(
+            name="verify_token",
+            help="the Verify Token you chose on the Webhooks page of the App Dashboard",
+            is_required=True,
+            is_secret=True,
+        ),
+    ),
+    answer_within_s=5.0,
+    retries="at once, then ever more rarely for 36 hours, WhatsApp for 7 days; Messenger and Instagram unsubscribe the "
+    "page after 1 hour of failures",
+    retries_for_days=7.0,
+    checked=("built by hand from its documentation",),
+    confidence={
+        "answer_within_s": Confidence.MEMORY,
+        "retries": Confidence.SECONDARY,
+    },
+)
+
+X = Recipe(
+    name="x",
+    aliases=("twitter",),
+    title="X (Twitter)",
+    docs="https://docs.x.com/x-api/webhooks/introduction",
+    grade=ProofStrength.BODY,
+    # The first is made with the OAuth 2.0 client secret, the second with the consumer secret; during a move both come.
+    proof=Hmac(
+        headers=(
+            SignatureHeaders(signature="x-twitter-webhooks-signature-oauth2"),
+            SignatureHeaders(signature="x-twitter-webhooks-signature"),
+        ),
+        form=Plain("sha256="),
+        encoding=Encoding.BASE64,
+        any_header=True,
+    ),
+    sample=Sample(
+        body=b'{"for_user_id":"2244994945","tweet_create_events":[{"id_str":"boathook-sample","text":"hello"}]}'
+    ),
+    # An activity's id is the post's own where it tells of a post, so it is the same for all that asked to hear of it.
+    # The older kind, with for_user_id, has ids only inside, in many places; there the body counts.
+    id=EventId(
+        selectors=(
+            (Json("data.event_type"), Json("data.filter.user_id"), Json("data.event_uuid")),
+            (Json("data.event_type"), Json("data.filter.keyword"), Json("data.event_uuid")),
+            (Json("data.event_type"), Json("data.event_uuid")),
+        )
+    ),
+    type=EventType(
+        selectors=(Json("data.event_type"),),
+        first_key_except=("for_user_id", "user_has_blocked", "is_blocked_by", "users", "apps"),
+    ),
+    handshakes=(
+        Handshake(
+            method="GET",
+            when=(Query("crc_token"),),
+            answer=SignText(
+                selector=Query("crc_token"),
+                allowed=NOT_JSON,
+                template='{"response_token":"sha256={mac}"}',
+                encoding=Encoding.BASE64,
+            ),
+            is_proven=False,
+        ),
+    ),
+    answer_within_s=10.0,
+    retries="not published; past events can be asked for again",
+    checked=("built by hand from its documentation",),
+    confidence={"type": Confidence.SECONDARY},
+)
+
+ZOOM = Recipe(
+    name="zoom",
+    title="Zoom",
+    docs="https://developers.zoom.us/docs/api/webhooks",
+    grade=ProofStrength.BODY,
+    proof=Hmac(
+        headers=(SignatureHeaders(signature="x-zm-signature", timestamp="x-zm-request-timestamp"),),
+        form=Plain("v0="),
+        template="v0:{timestamp}:{body}",
+    ),
+    sample=Sample(
+        body=b'{"event":"meeting.started","event_ts":1763700000000,"payload":{"account_id":"abc","object":'
+        b'{"id":"123456789","uuid":"boathook-sample==","topic":"A sample"}}}'
+    ),
+    # Event, moment and meeting together would not tell two people apart who join in one millisecond; the body does.
+    type=EventType(selectors=(Json("event"),)),
+    handshakes=(
+        Handshake(
+            when=((Json("event"), "endpoint.url_validation"),),
+            answer=SignText(
+                selector=Json("payload.plainToken"),
+                allowed=NO_COLON,
+                template='{"plainToken":"{text}","encryptedToken":"{mac}"}',
+            ),
+        ),
+    ),
+    answer_within_s=3.0,
+    retries="3 times: after 5, 20 and 60 minutes",
+    retries_for_days=0.1,
+    checked=("1 vector of elastic/beats for the challenge", "built by hand from its documentation"),
+)
+
+RECIPES = (SLACK, DISCORD, TELEGRAM, VK, META, X, ZOOM)

@@ -1,0 +1,390 @@
+"""Senders that developers work with: code, issues, builds, errors, incidents."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from boathook.domain.model import ProofStrength
+from boathook.domain.signing import Algorithm
+from boathook.providers.recipe import FINAL_4XX, BodyFormat, Confidence, EventId, EventType, Recipe, Sample, Setting
+from boathook.providers.request_reader import RequestReader, read_pairs
+from boathook.providers.schemes import (
+    FieldMac,
+    Hmac,
+    Jwt,
+    SignatureHeaders,
+    SignedPart,
+    SignedParts,
+    SignedTimestamp,
+    TimestampFormat,
+    Token,
+)
+from boathook.providers.selectors import Form, Header, Json
+from boathook.providers.signature_formats import Pairs, Plain
+from boathook.providers.standard import STANDARD_HMAC
+
+_LINEAR_RETRIES_S = 28_800.0
+"""The last of Linear's retries comes 7 h 1 min after the first sending; the rest is for clocks and patience."""
+_LIVES_S = 180
+"""How long Atlassian's tokens hold."""
+_MANY = 300
+"""Characters of a claim that are shown to the operator."""
+
+
+def _hub_signature(header: str) -> Hmac:
+    return Hmac(headers=(SignatureHeaders(signature=header),), form=Plain("sha256="))
+
+
+# Linear.
+
+
+def state_linear(reader: RequestReader, _secret: str) -> SignedParts:
+    """Return the body, which Linear signs together with the time in it.
+
+    https://linear.app/developers/webhooks
+    """
+    return (SignedPart(Header("linear-signature"), reader.request.body),)
+
+
+# Atlassian Connect.
+
+
+def hash_request(method: str, url: str, base_url: str) -> str:
+    """Return Atlassian's query string hash: SHA-256 over method, path below the app's base and sorted query.
+
+    https://developer.atlassian.com/cloud/jira/platform/understanding-jwt-for-connect-apps/
+    """
+    parts = urlsplit(url)
+    path = parts.path.removeprefix(urlsplit(base_url).path.rstrip("/")).rstrip("/").replace("&", "%26") or "/"
+    if not path.startswith("/"):
+        path = "/" + path
+    values: dict[str, list[str]] = {}
+    for name, value in read_pairs(parts.query):
+        if name != "jwt":
+            values.setdefault(name, []).append(value)
+    query = "&".join(f"{_escape(name)}={','.join(map(_escape, sorted(values[name])))}" for name in sorted(values))
+    return hashlib.sha256(f"{method.upper()}&{path}&{query}".encode()).hexdigest()
+
+
+def _escape(text: str) -> str:
+    return quote(text, safe="")
+
+
+def judge_connect(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
+    """Say whether Atlassian's claims are about this request line and come from the configured site."""
+    request, wanted = reader.request, reader.settings.get("client_key", "")
+    if claims.get("qsh") != hash_request(request.method, request.url, reader.settings.get("base_url", "")):
+        return f"the claim qsh is not the hash of {request.method} {request.url[:_MANY]}; check public_url and base_url"
+    if wanted and claims.get("iss") != wanted:
+        return f"the claim iss names the site {str(claims.get('iss'))[:_MANY]!r}, not client_key"
+    return None
+
+
+def claim_connect(reader: RequestReader, now: float) -> dict[str, Any]:
+    """Return what Atlassian claims of a request."""
+    request, settings = reader.request, reader.settings
+    return {
+        "iss": settings.get("client_key") or "boathook-sample-client-key",
+        "iat": int(now),
+        "exp": int(now) + _LIVES_S,
+        "qsh": hash_request(request.method, request.url, settings.get("base_url", "")),
+    }
+
+
+# Netlify.
+
+
+def judge_netlify(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
+    """Say whether Netlify's claim is the hash of this body.
+
+    https://docs.netlify.com/site-deploys/notifications/#payload-signature
+    """
+    claimed = claims.get("sha256")
+    if not isinstance(claimed, str) or claimed.lower() != hashlib.sha256(reader.request.body).hexdigest():
+        return "the claim sha256 is not the hash of the body: it was altered after signing"
+    return None
+
+
+def claim_netlify(reader: RequestReader, _now: float) -> dict[str, Any]:
+    """Return what Netlify claims of a request."""
+    return {"iss": "netlify", "sha256": hashlib.sha256(reader.request.body).hexdigest()}
+
+
+_GITHUB_TYPES: Final = (
+    "branch_protection_rule", "check_run", "check_suite", "code_scanning_alert", "commit_comment", "create",
+    "delete", "dependabot_alert", "deployment", "deployment_status", "discussion", "discussion_comment", "fork",
+    "installation", "installation_repositories", "issue_comment", "issues", "label", "marketplace_purchase",
+    "member", "membership", "merge_group", "milestone", "organization", "package", "ping", "public", "pull_request",
+    "pull_request_review", "pull_request_review_comment", "pull_request_review_thread", "push", "release",
+    "repository", "repository_dispatch", "secret_scanning_alert", "sponsorship", "star", "status", "team",
+    "team_add", "watch", "workflow_dispatch", "workflow_job", "workflow_run",
+)  # fmt: skip
+
+GITHUB = Recipe(
+    name="github",
+    title="GitHub",
+    docs="https://docs.github.com/webhooks",
+    grade=ProofStrength.BODY,
+    proof=_hub_signature("x-hub-signature-256"),
+    sample=Sample(
+        body=b'{"action":"opened","issue":{"number":1,"title":"A sample"},"repository":{"full_name":"a/b"}}',
+        headers={"x-github-delivery": "boathook-sample-0000-0000-000000000000", "x-github-event": "issues"},
+    ),
+    id=EventId(selectors=(Header("x-github-delivery"),), is_signed=False),
+    # Hooks may be set to send a form, whose field payload holds the JSON.
+    type=EventType(
+        selectors=((Header("x-github-event"), Json("action"), Form("payload", "action")),),
+        known=_GITHUB_TYPES,
+    ),
+    body=BodyFormat.ANY,
+    keep=("x-github-hook-id", "x-github-hook-installation-target-id", "x-github-hook-installation-target-type"),
+    answer_within_s=10.0,
+    retries="never by itself; a redelivery asked for keeps the id",
+    # A redelivery may be asked for during 3 days on github.com, and 7 on Enterprise Server.
+    retries_for_days=7.0,
+    checked=("@octokit/webhooks-methods (npm), both ways", "1 vector of its documentation"),
+)
+
+_GITLAB_BODY = (
+    b'{"object_kind":"merge_request","project":{"path_with_namespace":"a/b"},"object_attributes":{"iid":1,'
+    b'"title":"A sample","action":"open"}}'
+)
+
+_GITLAB = Recipe(
+    name="gitlab",
+    title="GitLab",
+    docs="https://docs.gitlab.com/user/project/integrations/webhooks/",
+    grade=ProofStrength.BODY,
+    proof=replace(STANDARD_HMAC, headers=STANDARD_HMAC.headers[:1]),
+    sample=Sample(
+        body=_GITLAB_BODY,
+        headers={"webhook-id": "boathook-sample-0000-0000-000000000000", "x-gitlab-event": "Merge Request Hook"},
+        secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0zMi1ieXRlcyE=",
+    ),
+    # X-Gitlab-Event-UUID names no event: hooks set off by other hooks share one.
+    id=EventId(selectors=(Header("webhook-id"),)),
+    type=EventType(
+        selectors=(
+            (Json("object_kind"), Json("object_attributes.action")),
+            Json("event_name"),
+            Header("x-gitlab-event"),
+        )
+    ),
+    keep=("x-gitlab-event-uuid", "x-gitlab-webhook-uuid", "x-gitlab-instance"),
+    answer_within_s=10.0,
+    retries="never by itself; 4 failures in a row pause the hook, 40 switch it off",
+    checked=("standardwebhooks (Python), both ways",),
+)
+_GITLAB_TOKEN = replace(
+    _GITLAB,
+    title="GitLab, with a secret token",
+    grade=ProofStrength.TOKEN,
+    proof=Token(selector=Header("x-gitlab-token")),
+    sample=Sample(
+        body=_GITLAB_BODY,
+        headers={"idempotency-key": "boathook-sample-0000-0000-000000000000", "x-gitlab-event": "Merge Request Hook"},
+        settings={"scheme": "token"},
+    ),
+    id=EventId(selectors=(Header("idempotency-key"),), is_signed=False),
+    checked=("built by hand from its documentation",),
+)
+GITLAB = replace(_GITLAB, schemes={"token": _GITLAB_TOKEN})
+
+BITBUCKET = Recipe(
+    name="bitbucket",
+    title="Bitbucket Cloud",
+    docs="https://support.atlassian.com/bitbucket-cloud/docs/manage-webhooks/",
+    grade=ProofStrength.BODY,
+    proof=_hub_signature("x-hub-signature"),
+    sample=Sample(
+        body=b'{"repository":{"full_name":"a/b"},"actor":{"display_name":"A sample"},"push":{"changes":[]}}',
+        headers={"x-request-uuid": "boathook-sample-0000-0000-000000000000", "x-event-key": "repo:push"},
+    ),
+    id=EventId(selectors=(Header("x-request-uuid"),), is_signed=False),
+    type=EventType(selectors=(Header("x-event-key"),)),
+    keep=("x-hook-uuid", "x-attempt-number"),
+    stop_statuses=FINAL_4XX,
+    answer_within_s=10.0,
+    retries="2 more times, and only after a 5xx; bodies over 256 KB are dropped unsent",
+    checked=("1 vector of its documentation",),
+)
+
+_JIRA = Recipe(
+    name="jira",
+    title="Jira Cloud",
+    docs="https://developer.atlassian.com/cloud/jira/platform/webhooks/",
+    grade=ProofStrength.BODY,
+    proof=_hub_signature("x-hub-signature"),
+    sample=Sample(
+        body=b'{"timestamp":1763700000000,"webhookEvent":"jira:issue_created","issue":{"id":"10001","key":"A-1"}}',
+        headers={"x-atlassian-webhook-identifier": "boathook-sample"},
+    ),
+    id=EventId(selectors=(Header("x-atlassian-webhook-identifier"),), is_signed=False),
+    type=EventType(selectors=(Json("webhookEvent"),)),
+    keep=("x-atlassian-webhook-retry", "x-atlassian-webhook-flow"),
+    stop_statuses=FINAL_4XX - {429},
+    retries="up to 5 times within about half an hour, after 408, 409, 425, 429, 5xx or no answer",
+    retries_for_days=0.1,
+    checked=("1 vector of its documentation",),
+)
+_JIRA_CONNECT = replace(
+    _JIRA,
+    title="Jira Cloud, from a Connect app",
+    docs="https://developer.atlassian.com/cloud/jira/platform/understanding-jwt-for-connect-apps/",
+    # The token binds method, path and query; the body goes unsigned.
+    grade=ProofStrength.METADATA,
+    proof=Jwt(header="authorization", prefix="JWT ", algorithms=("HS256",), judge=judge_connect, claim=claim_connect),
+    needs_url=True,
+    sample=replace(_JIRA.sample, settings={"scheme": "connect"}),
+    settings=(
+        Setting(name="base_url", help="The baseUrl of the app's descriptor, if it has a path"),
+        Setting(name="client_key", help="The clientKey of the one site whose events are accepted"),
+    ),
+    checked=("atlassian-jwt (npm), both ways",),
+)
+JIRA = replace(_JIRA, schemes={"connect": _JIRA_CONNECT})
+
+LINEAR = Recipe(
+    name="linear",
+    title="Linear",
+    docs="https://linear.app/developers/webhooks",
+    grade=ProofStrength.BODY,
+    # The header Linear-Timestamp repeats the time, but is not signed.
+    proof=FieldMac(
+        read_signed_parts=state_linear,
+        # Nobody says whether a retry is stamped anew. If it is not, a narrower window would lose every late one.
+        timestamp=SignedTimestamp(
+            selector=Json("webhookTimestamp"), unit=TimestampFormat.MILLISECONDS, tolerance_s=_LINEAR_RETRIES_S
+        ),
+        proof_headers=("linear-signature",),
+    ),
+    sample=Sample(
+        body=b'{"action":"create","type":"Issue","createdAt":"2026-11-21T10:00:00.000Z","data":{"id":"boathook-sample",'
+        b'"title":"A sample"},"organizationId":"o1","webhookId":"w1","webhookTimestamp":1763700000000}',
+        headers={"linear-delivery": "boathook-sample-0000-0000-000000000000", "linear-event": "Issue"},
+    ),
+    id=EventId(selectors=(Header("linear-delivery"),), is_signed=False),
+    type=EventType(selectors=((Json("type"), Json("action")),)),
+    volatile=("webhookTimestamp",),
+    keep=("linear-event",),
+    answer_within_s=5.0,
+    retries="3 times: after 1 minute, 1 hour, 6 hours; receivers that keep failing may be disabled",
+    retries_for_days=0.5,
+    checked=("@linear/sdk (npm), its verifying half",),
+    confidence={"volatile": Confidence.MEMORY},
+)
+
+VERCEL = Recipe(
+    name="vercel",
+    title="Vercel",
+    docs="https://vercel.com/docs/webhooks",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="x-vercel-signature"),), algorithm=Algorithm.SHA1),
+    sample=Sample(
+        body=b'{"id":"boathook-sample","type":"deployment.succeeded","createdAt":1763700000000,"region":"fra1",'
+        b'"payload":{"deployment":{"id":"dpl_1","name":"a"}}}'
+    ),
+    id=EventId(selectors=(Json("id"),)),
+    type=EventType(selectors=(Json("type"),)),
+    answer_within_s=30.0,
+    retries="for up to 24 hours",
+    retries_for_days=1.0,
+    checked=("built by hand from its documentation",),
+    confidence={
+        "answer_within_s": Confidence.MEMORY,
+        "retries": Confidence.MEMORY,
+        "retries_for_days": Confidence.MEMORY,
+    },
+)
+
+NETLIFY = Recipe(
+    name="netlify",
+    title="Netlify",
+    docs="https://docs.netlify.com/site-deploys/notifications/",
+    grade=ProofStrength.BODY,
+    proof=Jwt(
+        header="x-webhook-signature",
+        algorithms=("HS256",),
+        issuers=("netlify",),
+        must_expire=False,
+        judge=judge_netlify,
+        claim=claim_netlify,
+    ),
+    sample=Sample(
+        body=b'{"id":"boathook-sample","site_id":"s1","state":"ready","name":"a","branch":"main",'
+        b'"updated_at":"2026-11-21T10:00:00.000Z"}',
+        headers={"x-netlify-event": "deploy_created"},
+    ),
+    # A deploy is told of many times under its one id, as created, ready, locked: type and body tell them apart.
+    type=EventType(selectors=(Header("x-netlify-event"), Json("state")), is_part_of_replay_key=True),
+    retries="not published; 6 failures in a row switch the hook off",
+    checked=("PyJWT (Python), both ways",),
+    confidence={"type": Confidence.SECONDARY, "retries": Confidence.MEMORY, "body": Confidence.SECONDARY},
+)
+
+CIRCLECI = Recipe(
+    name="circleci",
+    title="CircleCI",
+    docs="https://circleci.com/docs/guides/integration/outbound-webhooks/",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="circleci-signature"),), form=Pairs(signature="v1")),
+    sample=Sample(
+        body=b'{"id":"boathook-sample","type":"workflow-completed","happened_at":"2026-11-21T10:00:00.000Z",'
+        b'"workflow":{"id":"w1","status":"success"},"project":{"slug":"github/a/b"}}',
+        headers={"circleci-event-type": "workflow-completed"},
+    ),
+    id=EventId(selectors=(Json("id"),)),
+    type=EventType(selectors=(Json("type"), Header("circleci-event-type"))),
+    answer_within_s=10.0,
+    retries="yes, on a schedule that is not published",
+    checked=("3 vectors of its documentation",),
+)
+
+SENTRY = Recipe(
+    name="sentry",
+    title="Sentry",
+    docs="https://docs.sentry.io/organization/integrations/integration-platform/webhooks/",
+    grade=ProofStrength.BODY,
+    # Sentry-Hook-Timestamp is not signed, so it proves nothing.
+    proof=Hmac(headers=(SignatureHeaders(signature="sentry-hook-signature"),)),
+    sample=Sample(
+        body=b'{"action":"created","installation":{"uuid":"i1"},"data":{"issue":{"id":"1","title":"A sample"}}}',
+        headers={"request-id": "boathook-sample", "sentry-hook-resource": "issue"},
+    ),
+    # Made anew for each sending, so a retry is known by its body.
+    id=EventId(selectors=(Header("request-id"),), is_signed=False),
+    type=EventType(selectors=((Header("sentry-hook-resource"), Json("action")),)),
+    keep=("sentry-hook-timestamp",),
+    stop_statuses=FINAL_4XX,
+    answer_within_s=1.0,
+    retries="of published apps 3 times, 5 minutes apart, after a timeout or a 5xx, of internal ones never;"
+    " 1,000 timeouts in 24 hours end the subscription",
+    retries_for_days=0.1,
+    checked=("built by hand from its documentation",),
+)
+
+PAGERDUTY = Recipe(
+    name="pagerduty",
+    title="PagerDuty (V3)",
+    docs="https://developer.pagerduty.com/docs/verifying-webhook-signatures",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="x-pagerduty-signature"),), form=Pairs(signature="v1")),
+    sample=Sample(
+        body=b'{"event":{"id":"boathook-sample","event_type":"incident.triggered","resource_type":"incident",'
+        b'"occurred_at":"2026-11-21T10:00:00.000Z","data":{"id":"P1","type":"incident","title":"A sample"}}}'
+    ),
+    id=EventId(selectors=(Json("event.id"),)),
+    type=EventType(selectors=(Json("event.event_type"),)),
+    keep=("x-webhook-id", "x-webhook-subscription"),
+    stop_statuses=FINAL_4XX - {429},
+    answer_within_s=5.0,
+    retries="for up to 48 hours, after 429, 5xx or no answer, while later ones wait; after 3 given up in a row the"
+    " subscription is off for 24 hours, and what happens meanwhile is never sent",
+    retries_for_days=2.0,
+    checked=("built by hand from its documentation",),
+    confidence={"keep": Confidence.SECONDARY},
+)
+
+RECIPES = (GITHUB, GITLAB, BITBUCKET, JIRA, LINEAR, VERCEL, NETLIFY, CIRCLECI, SENTRY, PAGERDUTY)

@@ -1,0 +1,338 @@
+"""Shops, mail and telephony."""
+
+import hashlib
+from dataclasses import replace
+from typing import Final
+from urllib.parse import urlsplit
+
+from boathook.domain.model import ProofStrength
+from boathook.domain.signing import Algorithm, Encoding, equal_constant_time
+from boathook.providers.generic import configure_default_token
+from boathook.providers.recipe import (
+    FINAL_4XX,
+    BatchItems,
+    BodyFormat,
+    Confidence,
+    EventId,
+    EventType,
+    ExpectedReply,
+    Handshake,
+    Recipe,
+    Sample,
+    Setting,
+    StaticAnswer,
+)
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import (
+    Asymmetric,
+    ConfiguredKey,
+    FieldMac,
+    Hmac,
+    PublicKeyFormat,
+    SignatureAlgorithm,
+    SignatureHeaders,
+    SignedPart,
+    SignedParts,
+    SignedTimestamp,
+    Token,
+)
+from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query
+
+_FORM: Final = "application/x-www-form-urlencoded"
+
+
+# Shops.
+
+SHOPIFY: Final = Recipe(
+    name="shopify",
+    title="Shopify",
+    docs="https://shopify.dev/docs/apps/build/webhooks/verify-deliveries",
+    grade=ProofStrength.BODY,
+    # The second set belongs to the deliveries of Shopify's newer product, Events.
+    proof=Hmac(
+        headers=(
+            SignatureHeaders(signature="x-shopify-hmac-sha256"),
+            SignatureHeaders(signature="shopify-hmac-sha256"),
+        ),
+        encoding=Encoding.BASE64,
+    ),
+    sample=Sample(
+        body=b'{"id":820982911946154508,"email":"a@example.com","total_price":"10.00","currency":"EUR"}',
+        headers={
+            "x-shopify-webhook-id": "boathook-sample-0000-0000-000000000000",
+            "x-shopify-topic": "orders/create",
+            "x-shopify-shop-domain": "example.myshopify.com",
+            "x-shopify-api-version": "2026-10",
+        },
+    ),
+    # X-Shopify-Event-Id is the same for every topic that one change touches, so it would merge what is not the same.
+    id=EventId(selectors=(Header("x-shopify-webhook-id"), Header("shopify-webhook-id")), is_signed=False),
+    type=EventType(selectors=(Header("x-shopify-topic"), (Json("topic"), Json("action"))), is_part_of_replay_key=True),
+    # Webhooks made in a shop's settings may be set to XML.
+    body=BodyFormat.ANY,
+    keep=(
+        "x-shopify-shop-domain",
+        "x-shopify-event-id",
+        "x-shopify-triggered-at",
+        "x-shopify-api-version",
+        "x-shopify-sub-topic",
+        "x-shopify-name",
+        "shopify-shop-domain",
+    ),
+    answer_within_s=5.0,
+    retries="8 times within 4 hours; a webhook made through the Admin API is deleted after 8 failures in a row",
+    retries_for_days=4 / 24,
+    checked=("@shopify/shopify-api (npm), both ways",),
+)
+
+WOOCOMMERCE: Final = Recipe(
+    name="woocommerce",
+    title="WooCommerce",
+    docs="https://woocommerce.github.io/woocommerce-rest-api-docs/#webhooks",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="x-wc-webhook-signature"),), encoding=Encoding.BASE64),
+    sample=Sample(
+        body=b'{"id":727,"status":"processing","currency":"EUR","total":"29.35","order_key":"wc_order_boathook-sample"}',
+        headers={"x-wc-webhook-delivery-id": "boathook-sample", "x-wc-webhook-topic": "order.updated"},
+    ),
+    # The delivery's id is a hash of the webhook's number and the second, so orders changed in one second share it.
+    id=EventId(
+        selectors=(
+            (Header("x-wc-webhook-delivery-id"), Json("id")),
+            (Header("x-wc-webhook-delivery-id"), Json("arg")),
+        ),
+        is_signed=False,
+    ),
+    type=EventType(selectors=(Header("x-wc-webhook-topic"),), is_part_of_replay_key=True),
+    keep=("x-wc-webhook-source", "x-wc-webhook-id", "x-wc-webhook-resource", "x-wc-webhook-event"),
+    # A webhook is saved only if an unsigned ping, the form "webhook_id=1", is answered with exactly 200.
+    handshakes=(Handshake(when=(Form("webhook_id"),), answer=StaticAnswer(), is_proven=False),),
+    answer_within_s=60.0,
+    retries="never; a webhook is switched off after more than 5 failures in a row",
+    retries_for_days=0.0,
+    checked=("requests built by hand after its source, class-wc-webhook.php",),
+)
+
+
+# Telephony.
+
+
+def _twilio_state(reader: RequestReader, _secret: str) -> SignedParts | str:
+    """State the address and, of a form, every field, as https://www.twilio.com/docs/usage/webhooks/webhooks-security.
+
+    Another body is covered by its hash in the address. Whatever else a body is, nothing would cover it. The address is
+    signed with its port or without, says github.com/twilio/twilio-python (request_validator.py).
+    """
+    digest = reader.text(Query("bodySHA256"))
+    is_hashed = digest is not None and digest.isascii() and equal_constant_time(_sha256(reader), digest.lower())
+    if not is_hashed and not reader.form:
+        return "the body is no form, and its hash is not what the address says in bodySHA256, so nothing covers it"
+    fields = "" if is_hashed else "".join(name + value for name, value in sorted(set(reader.form)))
+    signed = [(url + fields).encode("utf-8", "surrogatepass") for url in _with_and_without_port(reader.request.url)]
+    return (SignedPart(Header("x-twilio-signature"), signed[0], tuple(signed[1:])),)
+
+
+def _sha256(reader: RequestReader) -> str:
+    return hashlib.sha256(reader.request.body).hexdigest()
+
+
+def _with_and_without_port(url: str) -> tuple[str, ...]:
+    """Return an address as it is, then in its other writings."""
+    parts = urlsplit(url)
+    host, colon, _port = parts.netloc.rpartition(":")
+    other = host if colon else f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
+    return url, url.replace(parts.netloc, other, 1)
+
+
+_TWILIO_PROOF: Final = FieldMac(
+    read_signed_parts=_twilio_state,
+    algorithm=Algorithm.SHA1,
+    encoding=Encoding.BASE64,
+    proof_headers=("x-twilio-signature",),
+    # Names and values are signed without anything between them, so one signed text can be cut into other fields.
+    is_signed_once=True,
+)
+_TWILIO: Final = Recipe(
+    name="twilio",
+    title="Twilio",
+    docs="https://www.twilio.com/docs/usage/webhooks/webhooks-security",
+    grade=ProofStrength.BODY,
+    proof=_TWILIO_PROOF,
+    needs_url=True,
+    sample=Sample(
+        body=b"MessageSid=SMboathook-sample&MessageStatus=delivered&From=%2B15550001000&To=%2B15551112222"
+        b"&AccountSid=AC0000&ApiVersion=2010-04-01",
+        content_type=_FORM,
+    ),
+    # Only what is signed names an event: the idempotency token's header is not.
+    id=EventId(
+        selectors=(
+            (Form("MessageSid"), Form("MessageStatus")),
+            (Form("MessageSid"), Form("SmsStatus")),
+            (Form("SmsSid"), Form("SmsStatus")),
+            (Form("RecordingSid"), Form("RecordingStatus")),
+            (Form("ConferenceSid"), Form("SequenceNumber"), Form("StatusCallbackEvent")),
+            (Form("CallSid"), Form("SequenceNumber"), Form("CallStatus")),
+        ),
+        is_signed=False,
+    ),
+    type=EventType(
+        selectors=(
+            Form("EventType"),
+            Form("StatusCallbackEvent"),
+            Form("MessageStatus"),
+            Form("SmsStatus"),
+            Form("RecordingStatus"),
+            Form("CallStatus"),
+        )
+    ),
+    # Event Streams sends arrays of CloudEvents.
+    items=BatchItems(paths=("*",), id=EventId(selectors=(Json("id"),)), type=EventType(selectors=(Json("type"),))),
+    body=BodyFormat.ANY,
+    keep=("i-twilio-idempotency-token",),
+    # The answer to a message is TwiML; plain text would be sent to whoever wrote the message.
+    reply=ExpectedReply(body=("<Response/>",), content_type="text/xml"),
+    answer_within_s=15.0,
+    retries="once, only where the connection fails; the address may ask for more (#rc=...); Event Streams for 4 hours",
+    retries_for_days=4 / 24,
+    checked=("twilio (Python), both ways",),
+    confidence={"id": Confidence.SECONDARY, "type": Confidence.SECONDARY},
+)
+TWILIO: Final = replace(
+    _TWILIO,
+    schemes={
+        # Named by the header X-Twilio-Webhooks-Signature-Settings; what that says is never trusted.
+        "shared-key": replace(_TWILIO, proof=replace(_TWILIO_PROOF, algorithm=Algorithm.SHA256)),
+    },
+)
+
+
+# Mail.
+
+
+def _sendgrid_state(reader: RequestReader, _secret: str) -> SignedParts:
+    """State the moment and the body, as github.com/sendgrid/sendgrid-python (helpers/eventwebhook) checks them."""
+    moment = reader.request.headers.get("x-twilio-email-event-webhook-timestamp", "")
+    signed = moment.encode("latin-1", "replace") + reader.request.body
+    return (SignedPart(Header("x-twilio-email-event-webhook-signature"), signed),)
+
+
+SENDGRID: Final = Recipe(
+    name="sendgrid",
+    title="Twilio SendGrid Event Webhook",
+    docs="https://www.twilio.com/docs/sendgrid/for-developers/tracking-events/getting-started-event-webhook-security-features",
+    grade=ProofStrength.BODY,
+    proof=Asymmetric(
+        read_signed_parts=_sendgrid_state,
+        scheme=SignatureAlgorithm.ECDSA_SHA256,
+        key=ConfiguredKey(text=PublicKeyFormat.SPKI),
+        # Whether a retry is signed anew is not published, so the window spans all of them.
+        timestamp=SignedTimestamp(selector=Header("x-twilio-email-event-webhook-timestamp"), tolerance_s=90_000.0),
+        proof_headers=("x-twilio-email-event-webhook-signature",),
+    ),
+    sample=Sample(
+        body=b'[{"email":"a@example.com","timestamp":1763700000,"event":"delivered","sg_event_id":"boathook-sample",'
+        b'"sg_message_id":"14c5d75ce93.dfd.64b469"}]'
+    ),
+    items=BatchItems(
+        paths=("*",), id=EventId(selectors=(Json("sg_event_id"),)), type=EventType(selectors=(Json("event"),))
+    ),
+    retries="with growing pauses for up to 24 hours after the event",
+    retries_for_days=1.0,
+    checked=("sendgrid (Python), both ways",),
+)
+
+
+def _mailgun_state(selector: Json) -> FieldMac:
+    def read_signed_parts(reader: RequestReader, _secret: str) -> SignedParts | str:
+        moment, token = reader.text(Json("signature.timestamp")), reader.text(Json("signature.token"))
+        if moment is None or token is None:
+            return "the body holds no signature with its timestamp and token"
+        return (SignedPart(selector, (moment + token).encode("utf-8", "surrogatepass")),)
+
+    return FieldMac(
+        read_signed_parts=read_signed_parts,
+        # Mailgun retries for 8 hours, does not say whether anew signed, and asks not to be strict about delays.
+        timestamp=SignedTimestamp(selector=Json("signature.timestamp"), tolerance_s=43_200.0),
+        # The token is random and the only thing besides the moment that is signed, so it must not come twice.
+        is_signed_once=True,
+    )
+
+
+_MAILGUN: Final = Recipe(
+    name="mailgun",
+    title="Mailgun",
+    docs="https://documentation.mailgun.com/docs/mailgun/user-manual/webhooks/securing-webhooks",
+    grade=ProofStrength.METADATA,
+    proof=_mailgun_state(Json("signature.signature")),
+    sample=Sample(
+        body=b'{"signature":{"token":"e0b5477167110d68991efc6b9f89f0a11066af27834600e123","timestamp":"1763700000",'
+        b'"signature":""},"event-data":{"event":"delivered","id":"boathook-sample","timestamp":1763700000.0,'
+        b'"message":{"headers":{"message-id":"20261121100000.1@mg.example.com"}},"recipient":"a@example.com"}}'
+    ),
+    # The id is promised to be unique within a day only; the mail tells apart those of different days.
+    id=EventId(
+        selectors=(
+            (Json("event-data.id"), Json("event-data.message.headers.message-id")),
+            Json("event-data.id"),
+        ),
+        is_signed=False,
+    ),
+    type=EventType(selectors=(Json("event-data.event"),)),
+    volatile=("signature",),
+    stop_statuses=frozenset({406}),
+    retries="after 5, 10 and 15 minutes, 1, 2 and 4 hours; delivery notices not at all",
+    retries_for_days=8 / 24,
+    checked=("requests built by hand from its documentation",),
+)
+MAILGUN: Final = replace(
+    _MAILGUN,
+    schemes={
+        "parent": replace(_MAILGUN, proof=_mailgun_state(Json("signature.parent-signature"))),
+    },
+)
+
+_POSTMARK_MAIL: Final = (Json("RecordType"), Json("MessageID"), Json("Recipient"))
+POSTMARK: Final = Recipe(
+    name="postmark",
+    title="Postmark",
+    docs="https://postmarkapp.com/developer/webhooks/webhooks-overview",
+    grade=ProofStrength.TOKEN,
+    proof=Token(selector=BasicPassword("postmark")),
+    sample=Sample(
+        body=b'{"RecordType":"Delivery","MessageID":"boathook-sample-0000-0000-000000000000","ServerID":23,'
+        b'"Recipient":"a@example.com","DeliveredAt":"2026-11-21T10:00:00Z","MessageStream":"outbound"}',
+        headers={"x-pm-webhook-trace-id": "boathook-sample-0000-0000-000000000000"},
+    ),
+    # The trace's id is the same in every retry of an event, but does not always come. Bounces and complaints have a
+    # number; the rest is told apart by mail, addressee, moment and link. What came in has the mail's id alone.
+    id=EventId(
+        selectors=(
+            Header("x-pm-webhook-trace-id"),
+            (Json("RecordType"), Json("ID")),
+            (*_POSTMARK_MAIL, Json("ReceivedAt"), Json("OriginalLink")),
+            (*_POSTMARK_MAIL, Json("ReceivedAt")),
+            (*_POSTMARK_MAIL, Json("DeliveredAt")),
+            (*_POSTMARK_MAIL, Json("ChangedAt")),
+            (Json("MessageStream"), Json("MessageID"), Json("Date"), Json("From")),
+        )
+    ),
+    type=EventType(selectors=(Json("RecordType"), Json("MessageStream"))),
+    settings=(
+        Setting(name="username", help="User name in the address given to Postmark; postmark where left out"),
+        Setting(name="password", help="The password in that address, instead of secrets", is_secret=True),
+        Setting(name="header", help="Header given to Postmark that holds a token, instead of a user name"),
+        Setting(name="prefix", help="Prefix of the token in that header"),
+        Setting(name="query", help="Parameter of the address given to Postmark that holds a token"),
+    ),
+    configure=configure_default_token,
+    keep=("x-pm-retries-remaining",),
+    # What is told of mail sent out is dropped after any 4xx but 408 and 429; mail that came in, after 403 alone.
+    stop_statuses=FINAL_4XX - {429},
+    retries="inbound mail 10 times within 10.5 hours; the rest 6 times within 70 minutes, after 408, 429, 5xx or none",
+    retries_for_days=10.5 / 24,
+    checked=("requests built by hand from its documentation",),
+    confidence={"id": Confidence.SECONDARY},
+)
+
+RECIPES = (SHOPIFY, WOOCOMMERCE, TWILIO, SENDGRID, MAILGUN, POSTMARK)

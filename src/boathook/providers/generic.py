@@ -1,0 +1,223 @@
+"""Recipes the owner completes in boathook.toml: any HMAC, a static token, or no proof at all."""
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+from boathook.domain.model import ProofStrength
+from boathook.domain.replies import check_media_type
+from boathook.domain.signing import Algorithm, Encoding, KeyFormat
+from boathook.providers.options import Options
+from boathook.providers.recipe import JSON, BodyFormat, EventId, EventType, ExpectedReply, Recipe, Sample, Setting
+from boathook.providers.schemes import Hmac, NoProof, SignatureHeaders, TimestampFormat, Token
+from boathook.providers.selectors import BasicPassword, Header, Query
+from boathook.providers.signature_formats import Plain
+from boathook.providers.template import fields_of
+
+DOCS: Final = "https://github.com/boathook/boathook/blob/main/docs/reference/configuration.md"
+
+
+class KeyEncoding(StrEnum):
+    """How the secret of a generic source is written."""
+
+    TEXT = "text"
+    HEX = "hex"
+    BASE64 = "base64"
+
+
+ID_AND_TYPE_SETTINGS: Final = (
+    Setting(name="id_header", help="Header that holds the event id"),
+    Setting(name="id_path", help="Path of the event id in a JSON body, such as data.id"),
+    Setting(name="type_header", help="Header that holds the event type"),
+    Setting(name="type_path", help="Path of the event type in a JSON body"),
+    Setting(name="reply_status", help="Status the sender wants for an accepted request, 200 to 299"),
+    Setting(name="reply_body", help="Text the sender wants for an accepted request, such as OK"),
+    Setting(name="reply_content_type", help="Content type of reply_body"),
+)
+HMAC_SETTINGS: Final = (
+    Setting(name="header", help="Header that holds the signature; X-Signature where left out"),
+    Setting(name="prefix", help="Prefix of the signature, such as sha256="),
+    Setting(name="algorithm", help="Hash of the HMAC: sha1, sha256 (the default), sha384 or sha512"),
+    Setting(name="encoding", help="How the signature is written: hex (the default) or base64"),
+    Setting(name="key_encoding", help="How the secret is written: text (the default), hex or base64"),
+    Setting(name="template", help="The signed bytes, from {body} {timestamp} {id} {url} {path} {method} and text"),
+    Setting(name="timestamp_header", help="Header that holds the signed timestamp"),
+    Setting(name="timestamp_unit", help="How the timestamp is written: s (the default), ms or iso"),
+    *ID_AND_TYPE_SETTINGS,
+)
+TOKEN_SETTINGS: Final = (
+    Setting(name="header", help="Header that holds the token"),
+    Setting(name="prefix", help="Prefix of the token in its header, such as Bearer and a space"),
+    Setting(name="query", help="Parameter of the address that holds the token"),
+    Setting(name="username", help="User name of HTTP Basic authentication, whose password is the token"),
+    Setting(name="password", help="The password, instead of secrets", is_secret=True),
+    *ID_AND_TYPE_SETTINGS,
+)
+
+
+def configure_hmac(options: Options, base: Recipe) -> Recipe:
+    """Make the recipe of one source from its settings.
+
+    Raises:
+        ConfigError: a setting is missing, contradicts another, or has an impossible value.
+    """
+    assert isinstance(base.proof, Hmac)
+    header = options.header("header", base.proof.headers[0].signature)
+    assert header is not None
+    timestamp, id_header = options.header("timestamp_header"), options.header("id_header")
+    proof = Hmac(
+        headers=(
+            SignatureHeaders(
+                signature=header.name,
+                timestamp=timestamp.name if timestamp else None,
+                id=id_header.name if id_header else None,
+            ),
+        ),
+        form=Plain(options.text("prefix")),
+        template=options.text("template", "{timestamp}.{body}" if timestamp else "{body}"),
+        algorithm=options.choice("algorithm", Algorithm.SHA256),
+        encoding=options.choice("encoding", Encoding.HEX),
+        key_form=KeyFormat(options.choice("key_encoding", KeyEncoding.TEXT).value),
+        time_unit=options.choice("timestamp_unit", TimestampFormat.SECONDS),
+    )
+    signed = _check_template(options, proof)
+    named = configure_id_and_type(options, base)
+    selector = named.id.selectors[0] if named.id.selectors else None
+    is_signed = not isinstance(selector, Header) or "id" in signed
+    return replace(named, proof=proof, id=replace(named.id, is_signed=is_signed))
+
+
+def _check_template(options: Options, proof: Hmac) -> frozenset[str]:
+    try:
+        fields = fields_of(proof.template)
+    except ValueError as error:
+        raise options.error("template", str(error)) from None
+    if "body" not in fields:
+        raise options.error("template", "{body} is missing, so the signature would not cover what is sent; add it")
+    for field, value, key in (
+        ("timestamp", proof.headers[0].timestamp, "timestamp_header"),
+        ("id", proof.headers[0].id, "id_header"),
+    ):
+        if field in fields and not value:
+            raise options.error(key, f"the template signs {{{field}}}; name the header that holds it")
+    if proof.headers[0].timestamp and "timestamp" not in fields:
+        raise options.error(
+            "template",
+            "timestamp_header is set but not signed, so it proves nothing; put {timestamp} into the template",
+        )
+    if proof.time_unit is not TimestampFormat.SECONDS and not proof.headers[0].timestamp:
+        raise options.error("timestamp_unit", "there is no timestamp to read; name its header in timestamp_header")
+    return fields
+
+
+def configure_token(options: Options, base: Recipe) -> Recipe:
+    """Make the recipe of one source from its settings.
+
+    Raises:
+        ConfigError: it does not say in exactly one way where the token stands.
+    """
+    return replace(configure_id_and_type(options, base), proof=_token(options, None))
+
+
+def configure_default_token(options: Options, base: Recipe) -> Recipe:
+    """Make the recipe of one source whose token stands where the recipe says, unless the settings say otherwise.
+
+    Raises:
+        ConfigError: the settings name several places.
+    """
+    assert isinstance(base.proof, Token)
+    return replace(configure_id_and_type(options, base), proof=_token(options, base.proof))
+
+
+def _token(options: Options, usual: Token | None) -> Token:
+    header, query, username = options.header("header"), options.text("query"), options.text("username")
+    options.text("password")
+    prefix = options.text("prefix")
+    named = [bool(header), bool(query), bool(username)].count(True)
+    if named > 1 or not (named or usual):
+        raise options.error(
+            "header", 'set the location of the token, one of header = "X-Token", query = "token" or username = "..."'
+        )
+    if prefix and not header:
+        raise options.error("prefix", "only a token in a header has a prefix; remove it")
+    if usual and not named:
+        return usual
+    return Token(selector=header or (Query(query) if query else BasicPassword(username)), prefix=prefix)
+
+
+def configure_id_and_type(options: Options, base: Recipe) -> Recipe:
+    """Make the recipe of a source whose settings say where id and type stand, and what the sender wants to hear.
+
+    Raises:
+        ConfigError: a setting contradicts another or has an impossible value.
+    """
+    event_id, event_type = options.selector("id"), options.selector("type")
+    return replace(
+        base,
+        id=EventId(selectors=(event_id,)) if event_id else base.id,
+        type=EventType(selectors=(event_type,)) if event_type else base.type,
+        reply=_reply(options) or base.reply,
+    )
+
+
+def _reply(options: Options) -> ExpectedReply | None:
+    status = options.number("reply_status", range(200, 300))
+    body, content_type = options.text("reply_body"), options.text("reply_content_type")
+    if status in {204, 205} and body:
+        raise options.error("reply_body", f"an answer with status {status} has no body; remove one of the two")
+    if content_type and not body:
+        raise options.error("reply_content_type", "there is no reply_body; remove this, or write one")
+    if status is None and not body:
+        return None
+    try:
+        # A line break in it would begin another header of every answer.
+        check_media_type(content_type or ExpectedReply().content_type)
+    except ValueError as error:
+        raise options.error("reply_content_type", str(error)) from None
+    usual = JSON if body.startswith(("{", "[")) else ExpectedReply().content_type
+    return ExpectedReply(body=(body,) if body else (), status=status or 200, content_type=content_type or usual)
+
+
+_SAMPLE: Final = b'{"id":"boathook-sample","type":"sample"}'
+
+RECIPES = (
+    Recipe(
+        name="hmac",
+        title="Any sender that signs with an HMAC",
+        docs=DOCS,
+        grade=ProofStrength.BODY,
+        proof=Hmac(headers=(SignatureHeaders(signature="x-signature"),)),
+        sample=Sample(body=_SAMPLE),
+        body=BodyFormat.ANY,
+        methods=frozenset({"POST", "PUT"}),
+        settings=HMAC_SETTINGS,
+        configure=configure_hmac,
+        checked=("hashlib and hmac of Python, for every algorithm and encoding",),
+    ),
+    Recipe(
+        name="token",
+        title="Any sender of a static token or HTTP Basic password",
+        docs=DOCS,
+        grade=ProofStrength.TOKEN,
+        proof=Token(selector=Header("authorization")),
+        sample=Sample(body=_SAMPLE, settings={"header": "X-Token"}),
+        body=BodyFormat.ANY,
+        methods=frozenset({"POST", "PUT"}),
+        settings=TOKEN_SETTINGS,
+        configure=configure_token,
+        checked=("requests built by hand",),
+    ),
+    Recipe(
+        name="unsigned",
+        title="Any sender, without proof",
+        docs=DOCS,
+        grade=ProofStrength.NONE,
+        proof=NoProof(),
+        sample=Sample(body=_SAMPLE),
+        body=BodyFormat.ANY,
+        methods=frozenset({"POST", "PUT"}),
+        settings=ID_AND_TYPE_SETTINGS,
+        configure=configure_id_and_type,
+        checked=("requests built by hand",),
+    ),
+)

@@ -1,0 +1,105 @@
+"""A source's own settings, read once with errors that name the key and the fix."""
+
+import difflib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import split_path
+from boathook.providers.selectors import Header, Json
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "set-cookie"})
+"""Headers that hold credentials, whatever the settings say."""
+
+
+class Options:
+    """The settings of one source that only its provider understands; `finish` refuses those nobody read."""
+
+    def __init__(self, source: str, values: Mapping[str, Any]) -> None:
+        self._source = source
+        self._values = {key: value for key, value in values.items() if value not in (None, "")}
+        self._read: set[str] = set()
+
+    def error(self, key: str, fix: str) -> ConfigError:
+        """Return the error to raise about *key*."""
+        return ConfigError(f"sources.{self._source}.{key}: {fix}")
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return a setting that is text; a whole number counts, as ids are often written without quotes."""
+        self._read.add(key)
+        value = self._values.get(key, default)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if not isinstance(value, str):
+            # Its kind alone, as it may be a secret.
+            raise self.error(key, f"write text in quotes, not a {type(value).__name__}")
+        return value
+
+    def choice(self, key: str, default: Choice) -> Choice:
+        """Return a setting that is one word of a few."""
+        kind = type(default)
+        value = self.text(key, default.value).lower()
+        try:
+            return kind(value)
+        except ValueError:
+            words = ", ".join(f'"{word.value}"' for word in kind)
+            raise self.error(key, f"write one of {words}, not {value!r}") from None
+
+    def number(self, key: str, allowed: range) -> int | None:
+        """Return a setting that is a whole number of a range; None where it is not set."""
+        text = self.text(key)
+        if not text:
+            return None
+        if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) not in allowed:
+            raise self.error(key, f"write a whole number from {allowed[0]} to {allowed[-1]}, not {text!r}")
+        return int(text)
+
+    def header(self, key: str, default: str = "") -> Header | None:
+        """Return a setting that names a header."""
+        name = self.text(key, default).strip().lower()
+        if not name:
+            return None
+        if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise self.error(key, f"{name!r} cannot be the name of a header; write one such as X-Signature")
+        return Header(name)
+
+    def path(self, key: str) -> Json | None:
+        """Return a setting that is a path into a JSON body."""
+        path = self.text(key)
+        if not path:
+            return None
+        try:
+            return Json(".".join(split_path(path)))
+        except ValueError as error:
+            raise self.error(key, str(error)) from None
+
+    def selector(self, what: str) -> Header | Json | None:
+        """Return where *what* stands, by the settings WHAT_header or WHAT_path, of which only one may be given."""
+        header, path = self.header(f"{what}_header"), self.path(f"{what}_path")
+        if header and path:
+            raise self.error(f"{what}_path", f"{what}_header is set too; keep one of them")
+        if header and header.name in CREDENTIAL_HEADERS:
+            raise self.error(f"{what}_header", f"{header.name} holds credentials, which are never stored; name another")
+        return header or path
+
+    def closest_unread(self, key: str) -> str | None:
+        """Return the setting nobody has read yet whose name is nearest to *key*; None where none is near."""
+        unread = [name for name in self._values if name not in self._read]
+        return next(iter(difflib.get_close_matches(key, unread, n=1)), None)
+
+    def finish(self, provider: str) -> None:
+        """Refuse settings nobody read.
+
+        Raises:
+            ConfigError: there is one.
+        """
+        for key in self._values:
+            if key not in self._read:
+                near = difflib.get_close_matches(key, self._read, n=1)
+                known = ", ".join(sorted(self._read))
+                hint = f"it understands {known}" if known else "remove it, or use provider hmac or token"
+                guess = f"perhaps {near[0]}? " if near else ""
+                raise self.error(key, f"the provider {provider} has no such setting; {guess}{hint}")

@@ -1,0 +1,515 @@
+"""Senders that move money."""
+
+import re
+import zlib
+from base64 import b64decode
+from dataclasses import replace
+from typing import Final
+
+from boathook.domain.model import ProofStrength
+from boathook.domain.signing import Algorithm, Encoding, KeyFormat
+from boathook.providers.options import Options
+from boathook.providers.recipe import (
+    PLAIN_TEXT,
+    BatchItems,
+    BodyFormat,
+    Confidence,
+    EventId,
+    EventType,
+    ExpectedReply,
+    Handshake,
+    Recipe,
+    Sample,
+    Setting,
+    SignText,
+)
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import (
+    Asymmetric,
+    FetchedKey,
+    FieldMac,
+    Hmac,
+    NoProof,
+    SignatureAlgorithm,
+    SignatureHeaders,
+    SignedPart,
+    SignedParts,
+    SignedTimestamp,
+    TimestampFormat,
+)
+from boathook.providers.selectors import Form, Header, Json, Query
+from boathook.providers.signature_formats import KeyedPairs, Pairs, Plain
+
+FORM: Final = "application/x-www-form-urlencoded"
+_STRIPE_TYPES: Final = (
+    "account", "application_fee", "balance", "capability", "charge", "checkout", "coupon", "credit_note",
+    "customer", "entitlements", "file", "identity", "invoice", "invoice_payment", "invoiceitem",
+    "issuing_authorization", "issuing_card", "issuing_transaction", "mandate", "payment_intent", "payment_link",
+    "payment_method", "payout", "person", "plan", "price", "product", "promotion_code", "quote", "radar", "refund",
+    "review", "setup_intent", "source", "subscription_schedule", "tax", "tax_rate", "terminal", "topup", "transfer",
+)  # fmt: skip
+
+STRIPE: Final = Recipe(
+    name="stripe",
+    title="Stripe",
+    docs="https://docs.stripe.com/webhooks",
+    grade=ProofStrength.BODY,
+    # The whole whsec_… string is the key, as text. v0 signatures belong to test events of old and are passed over.
+    proof=Hmac(
+        headers=(SignatureHeaders(signature="stripe-signature"),),
+        form=Pairs(signature="v1", timestamp="t"),
+        template="{timestamp}.{body}",
+    ),
+    sample=Sample(
+        body=b'{"id":"evt_boathook-sample","object":"event","type":"payment_intent.succeeded","created":1763700000,'
+        b'"data":{"object":{"id":"pi_boathook-sample","amount":1099,"currency":"eur"}}}',
+        secret="whsec_boathook-sample-secret",
+    ),
+    id=EventId(selectors=(Json("id"),)),
+    type=EventType(
+        selectors=(Json("type"),),
+        known=_STRIPE_TYPES,
+    ),
+    volatile=("pending_webhooks",),
+    answer_within_s=30.0,
+    retries="for up to 3 days with growing pauses, each signed anew",
+    retries_for_days=3.0,
+    checked=("stripe (Python), both ways",),
+    confidence={"answer_within_s": Confidence.SECONDARY},
+)
+
+
+def _state_transmission(reader: RequestReader, _secret: str) -> SignedParts | str:
+    """Return what PayPal signs: two headers, the webhook's id and a CRC-32 of the body.
+
+    https://developer.paypal.com/api/rest/webhooks/rest/; the same in its SDK for Python, ``paypalrestsdk``.
+    """
+    identifier = reader.request.headers.get("paypal-transmission-id")
+    moment = reader.request.headers.get("paypal-transmission-time")
+    if not identifier or not moment:
+        return "there is no header paypal-transmission-id or paypal-transmission-time"
+    checksum = zlib.crc32(reader.request.body)
+    signed = f"{identifier}|{moment}|{reader.settings['webhook_id']}|{checksum}"
+    return (SignedPart(Header("paypal-transmission-sig"), signed.encode()),)
+
+
+def _choose_scheme(reader: RequestReader) -> SignatureAlgorithm | str:
+    name = reader.request.headers.get("paypal-auth-algo", "")
+    return (
+        SignatureAlgorithm.RSA_SHA256 if name == "SHA256withRSA" else "the header paypal-auth-algo is not SHA256withRSA"
+    )
+
+
+PAYPAL: Final = Recipe(
+    name="paypal",
+    title="PayPal",
+    docs="https://developer.paypal.com/api/rest/webhooks/rest/",
+    # A CRC-32 binds the body only against accidents: whoever holds one signed request can make others that fit it.
+    grade=ProofStrength.METADATA,
+    proof=Asymmetric(
+        read_signed_parts=_state_transmission,
+        scheme=_choose_scheme,
+        key=FetchedKey(
+            selector=Header("paypal-cert-url"),
+            pattern=re.compile(
+                r"https://api(-m)?(\.sandbox)?\.paypal\.com/v1/notifications/certs/CERT-[A-Za-z0-9-]{1,100}"
+            ),
+        ),
+        # Whether retries are stamped anew is not published, so the window outlives the last of them.
+        timestamp=SignedTimestamp(
+            selector=Header("paypal-transmission-time"), unit=TimestampFormat.ISO, tolerance_s=4 * 86_400.0
+        ),
+        proof_headers=(
+            "paypal-transmission-sig",
+            "paypal-transmission-id",
+            "paypal-transmission-time",
+            "paypal-cert-url",
+            "paypal-auth-algo",
+        ),
+        # Each transmission has an id of its own, so a forgery can only repeat one that was captured.
+        is_signed_once=True,
+    ),
+    sample=Sample(
+        body=b'{"id":"WH-boathook-sample","event_version":"1.0","create_time":"2026-11-21T10:00:00.000Z",'
+        b'"resource_type":"capture","event_type":"PAYMENT.CAPTURE.COMPLETED","summary":"Payment completed",'
+        b'"resource":{"id":"42311647XV020574X","amount":{"currency_code":"EUR","value":"10.99"},"status":"COMPLETED"}}',
+        headers={
+            "paypal-transmission-id": "69cd13f0-d67a-11e5-baa3-778b53f4ae55",
+            "paypal-cert-url": "https://api.paypal.com/v1/notifications/certs/CERT-boathook-sample",
+            "paypal-auth-algo": "SHA256withRSA",
+        },
+        settings={"webhook_id": "1JE4291016473214C"},
+    ),
+    id=EventId(selectors=(Json("id"),), is_signed=False),
+    type=EventType(selectors=(Json("event_type"),)),
+    settings=(
+        Setting(
+            name="webhook_id",
+            help="The id PayPal shows for this webhook in the developer dashboard, which it signs",
+            is_required=True,
+        ),
+    ),
+    answer_within_s=30.0,
+    retries="up to 25 times in 3 days",
+    retries_for_days=3.0,
+    checked=("paypalrestsdk (Python) for the signed bytes, both ways; RSA and certificate by cryptography",),
+    confidence={"answer_within_s": Confidence.MEMORY},
+)
+
+SQUARE: Final = Recipe(
+    name="square",
+    title="Square",
+    docs="https://developer.squareup.com/docs/webhooks/step3validate",
+    grade=ProofStrength.BODY,
+    # The address is signed as it was registered, so the source must know its public URL.
+    proof=Hmac(
+        headers=(SignatureHeaders(signature="x-square-hmacsha256-signature"),),
+        template="{url}{body}",
+        encoding=Encoding.BASE64,
+    ),
+    sample=Sample(
+        body=b'{"merchant_id":"6SSW7HV8K2ST5","type":"payment.updated","event_id":"boathook-sample-0000-000000000000",'
+        b'"created_at":"2026-11-21T10:00:00Z","data":{"type":"payment","id":"hYy9pRFVxpDsO1FB05SunFWUe9JZY",'
+        b'"object":{"payment":{"status":"COMPLETED","amount_money":{"amount":1099,"currency":"USD"}}}}}'
+    ),
+    id=EventId(selectors=(Json("event_id"),)),
+    type=EventType(selectors=(Json("type"),)),
+    keep=(
+        "square-environment",
+        "square-initial-delivery-timestamp",
+        "square-retry-number",
+        "square-retry-reason",
+    ),
+    answer_within_s=10.0,
+    retries="for up to 24 hours with growing pauses; off after 3 weeks of failure",
+    retries_for_days=1.0,
+    checked=("squareup (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
+)
+
+_ADYEN_SIGNED: Final = (
+    "pspReference",
+    "originalReference",
+    "merchantAccountCode",
+    "merchantReference",
+    "amount.value",
+    "amount.currency",
+    "eventCode",
+    "success",
+)
+_ADYEN_PLAIN: Final = tuple(name for name in _ADYEN_SIGNED if name not in {"merchantReference", "amount.value"})
+_ADYEN_MOST_ITEMS: Final = 100
+"""JSON notifications hold one, and those of SOAP at most six."""
+
+
+def _state_items(reader: RequestReader, _secret: str) -> SignedParts | str:
+    """Return what Adyen signs of each item: eight of its fields with colons between them, empty where one is absent.
+
+    https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures
+    """
+    items = reader.value(Json("notificationItems"))
+    if not isinstance(items, list) or not items:
+        return "the body has no notificationItems"
+    if len(items) > _ADYEN_MOST_ITEMS:
+        return f"the body has {len(items)} notificationItems; at most {_ADYEN_MOST_ITEMS} are read"
+    paths = [f"notificationItems.{index}.NotificationRequestItem" for index in range(len(items))]
+    for path in paths:
+        if any(not _is_plain(reader.value(Json(f"{path}.{name}"))) for name in _ADYEN_PLAIN):
+            return f"in {path}, one of {', '.join(_ADYEN_PLAIN)} is no text or holds a colon"
+    return tuple(_state_item(reader, path) for path in paths)
+
+
+def _is_plain(value: object) -> bool:
+    # Another way to write or cut the same signed text would give an item another key.
+    return value is None or (isinstance(value, str) and ":" not in value)
+
+
+def _state_item(reader: RequestReader, path: str) -> SignedPart:
+    signed = ":".join(reader.text(Json(f"{path}.{name}")) or "" for name in _ADYEN_SIGNED)
+    return SignedPart(Json(f"{path}.additionalData.hmacSignature"), signed.encode())
+
+
+_ADYEN_PLATFORMS: Final = Recipe(
+    name="adyen",
+    title="Adyen for Platforms, Management and Banking",
+    docs="https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures",
+    grade=ProofStrength.BODY,
+    proof=Hmac(
+        headers=(SignatureHeaders(signature="hmacsignature"),), encoding=Encoding.BASE64, key_form=KeyFormat.HEX
+    ),
+    sample=Sample(
+        body=b'{"type":"balancePlatform.transfer.created","environment":"test","data":{"id":"boathook-sample",'
+        b'"status":"authorised","amount":{"value":1099,"currency":"EUR"}}}',
+        secret="44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056",
+    ),
+    type=EventType(selectors=(Json("type"),)),
+    answer_within_s=10.0,
+    retries="3 at once, then for 30 days with pauses of 2 minutes to 8 hours, later ones waiting behind the oldest",
+    retries_for_days=30.0,
+    checked=("Adyen (Python), both ways",),
+)
+
+ADYEN: Final = Recipe(
+    name="adyen",
+    title="Adyen",
+    docs="https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures",
+    grade=ProofStrength.METADATA,
+    proof=FieldMac(read_signed_parts=_state_items, encoding=Encoding.BASE64, key_form=KeyFormat.HEX),
+    sample=Sample(
+        body=b'{"live":"false","notificationItems":[{"NotificationRequestItem":{"additionalData":{},'
+        b'"amount":{"value":1099,"currency":"EUR"},"eventCode":"AUTHORISATION","eventDate":"2026-11-21T10:00:00+01:00",'
+        b'"merchantAccountCode":"SampleMerchant","merchantReference":"order-1","paymentMethod":"visa",'
+        b'"pspReference":"boathook-sample","success":"true"}}]}',
+        secret="44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056",
+    ),
+    # Of a payment that failed and then succeeded, both count.
+    items=BatchItems(
+        paths=("notificationItems.*",),
+        id=EventId(
+            selectors=(
+                (
+                    Json("NotificationRequestItem.pspReference"),
+                    Json("NotificationRequestItem.eventCode"),
+                    Json("NotificationRequestItem.success"),
+                ),
+            )
+        ),
+        type=EventType(selectors=(Json("NotificationRequestItem.eventCode"),)),
+    ),
+    type=EventType(selectors=(Json("notificationItems.0.NotificationRequestItem.eventCode"),)),
+    volatile=("notificationItems.*.NotificationRequestItem.eventDate",),
+    # Any 2xx counts today; webhooks set up long ago still want this body.
+    reply=ExpectedReply(body=("[accepted]",)),
+    schemes={"platforms": _ADYEN_PLATFORMS},
+    answer_within_s=10.0,
+    retries="3 at once, then for 30 days with pauses of 2 minutes to 8 hours, later ones waiting behind the oldest",
+    retries_for_days=30.0,
+    checked=("Adyen (Python), both ways, item by item",),
+    confidence={"reply": Confidence.SECONDARY},
+)
+
+BRAINTREE_CHALLENGE: Final = re.compile(r"[a-f0-9]{20,32}")
+"""What Braintree asks us to sign when a webhook is set up."""
+_BRAINTREE_PAYLOAD: Final = re.compile(r"[A-Za-z0-9+/=\n]+\n")
+"""Signed payloads end in a newline, which no challenge does: an answered challenge can never pass for an event."""
+
+
+def _state_payload(reader: RequestReader, _secret: str) -> SignedParts | str:
+    """Return what Braintree signs: the base64 text of its payload with the newline at its end, which forms may lose.
+
+    https://developer.paypal.com/braintree/docs/guides/webhooks/parse/python; the newline and the letters allowed are
+    those of its SDK for Python, ``braintree``.
+    """
+    payload = reader.text(Form("bt_payload"))
+    if not payload:
+        return "the body has no field bt_payload"
+    signed = payload if payload.endswith("\n") else payload + "\n"
+    if not _BRAINTREE_PAYLOAD.fullmatch(signed):
+        return "the field bt_payload is not base64"
+    return (SignedPart(Form("bt_signature"), signed.encode()),)
+
+
+def _read_kind(reader: RequestReader) -> str | None:
+    # Only the signed text is looked at, and a pattern needs no XML parser. A subject may have a kind of its own.
+    xml = b64decode(reader.text(Form("bt_payload")) or "")
+    before, _, rest = xml.partition(b"<subject>")
+    kind = re.search(rb"<kind>([a-z0-9_]{1,100})</kind>", before + rest.rpartition(b"</subject>")[2])
+    return None if kind is None else kind[1].decode()
+
+
+def _set_public_key(options: Options, base: Recipe) -> Recipe:
+    assert isinstance(base.proof, FieldMac)
+    return replace(base, proof=replace(base.proof, form=KeyedPairs(options.text("public_key"))))
+
+
+BRAINTREE: Final = Recipe(
+    name="braintree",
+    title="Braintree",
+    docs="https://developer.paypal.com/braintree/docs/guides/webhooks/overview",
+    grade=ProofStrength.BODY,
+    proof=FieldMac(
+        read_signed_parts=_state_payload,
+        form=KeyedPairs(),
+        algorithm=Algorithm.SHA1,
+        key_form=KeyFormat.SHA1,
+        # The form around the payload is not signed and could be written in many ways.
+        is_signed_once=True,
+    ),
+    sample=Sample(
+        body=b"bt_payload=PG5vdGlmaWNhdGlvbj48a2luZD5zdWJzY3JpcHRpb25fd2VudF9wYXN0X2R1ZTwva2lu%0AZD48dGltZXN0YW1wIHR5"
+        b"cGU9ImRhdGV0aW1lIj4yMDI2LTExLTIxVDEwOjAwOjAwWjwvdGlt%0AZXN0YW1wPjxzdWJqZWN0PjxzdWJzY3JpcHRpb24%2BPGlkPmJvYXRo"
+        b"b29rLXNhbXBsZTwvaWQ%2B%0APC9zdWJzY3JpcHRpb24%2BPC9zdWJqZWN0Pjwvbm90aWZpY2F0aW9uPg%3D%3D%0A",
+        content_type=FORM,
+        settings={"public_key": "boathook_sample_key"},
+    ),
+    type=EventType(read=_read_kind),
+    body=BodyFormat.ANY,
+    handshakes=(
+        Handshake(
+            method="GET",
+            when=(Query("bt_challenge"),),
+            is_proven=False,
+            answer=SignText(
+                selector=Query("bt_challenge"),
+                allowed=BRAINTREE_CHALLENGE,
+                template="{public_key}|{mac}",
+                content_type=PLAIN_TEXT,
+                algorithm=Algorithm.SHA1,
+                key_form=KeyFormat.SHA1,
+            ),
+        ),
+    ),
+    settings=(
+        Setting(
+            name="public_key", help="The public key of the API keys whose private key is the secret", is_required=True
+        ),
+    ),
+    configure=_set_public_key,
+    answer_within_s=30.0,
+    retries="every hour for 24 hours; in the sandbox for 3 hours",
+    retries_for_days=1.0,
+    checked=("braintree (Python), both ways, events and challenge",),
+)
+
+GOCARDLESS: Final = Recipe(
+    name="gocardless",
+    title="GoCardless",
+    docs="https://developer.gocardless.com/getting-started/staying-up-to-date-with-webhooks/",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="webhook-signature"),)),
+    sample=Sample(
+        body=b'{"events":[{"id":"EV-boathook-sample","created_at":"2026-11-21T10:00:00.000Z","resource_type":"payments",'
+        b'"action":"confirmed","links":{"payment":"PM0001"},"details":{"origin":"gocardless","cause":"payment_confirmed"}}],'
+        b'"meta":{"webhook_id":"WB-boathook-sample"}}'
+    ),
+    id=EventId(selectors=(Json("meta.webhook_id"),)),
+    items=BatchItems(
+        paths=("events.*",),
+        id=EventId(selectors=(Json("id"),)),
+        type=EventType(selectors=((Json("resource_type"), Json("action")),)),
+    ),
+    keep=("origin",),
+    answer_within_s=10.0,
+    retries="up to 8 times with growing pauses, and by its API",
+    checked=(
+        "gocardless_pro (Python): it accepts what boathook signs",
+        "requests built by hand from its documentation",
+    ),
+)
+
+_MOLLIE_NEXT: Final = Recipe(
+    name="mollie",
+    title="Mollie next-gen",
+    docs="https://docs.mollie.com/reference/webhooks-new",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="x-mollie-signature"),), form=Plain("sha256=")),
+    sample=Sample(
+        body=b'{"resource":"event","id":"event_boathook-sample","type":"payment-link.paid","entityId":"pl_0001",'
+        b'"createdAt":"2026-11-21T10:00:00.0Z"}'
+    ),
+    id=EventId(selectors=(Json("id"),)),
+    type=EventType(selectors=(Json("type"),)),
+    answer_within_s=15.0,
+    retries="10 tries in about 26 hours",
+    retries_for_days=2.0,
+    checked=("mollie-api-py (Python), both ways",),
+    confidence={"retries": Confidence.MEMORY, "retries_for_days": Confidence.MEMORY},
+)
+
+MOLLIE: Final = Recipe(
+    name="mollie",
+    title="Mollie",
+    docs="https://docs.mollie.com/reference/webhooks",
+    # It tells only the id of what changed, on purpose: the handler fetches the rest, so a forgery gains nothing.
+    grade=ProofStrength.NONE,
+    proof=NoProof(),
+    sample=Sample(body=b"id=tr_boathook-sample", content_type=FORM),
+    # Paid, refunded, charged back: each change of one payment sends the very same body.
+    id=EventId(is_repeatable=True),
+    body=BodyFormat.ANY,
+    schemes={"next-gen": _MOLLIE_NEXT},
+    answer_within_s=15.0,
+    retries="10 tries in about 26 hours",
+    retries_for_days=2.0,
+    checked=("a request of its documentation",),
+    confidence={"retries": Confidence.MEMORY, "retries_for_days": Confidence.MEMORY},
+)
+
+RAZORPAY: Final = Recipe(
+    name="razorpay",
+    title="Razorpay",
+    docs="https://razorpay.com/docs/webhooks/validate-test/",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="x-razorpay-signature"),)),
+    sample=Sample(
+        body=b'{"entity":"event","account_id":"acc_0001","event":"payment.captured","contains":["payment"],'
+        b'"payload":{"payment":{"entity":{"id":"pay_boathook-sample","amount":1099,"currency":"INR"}}},'
+        b'"created_at":1763700000}',
+        headers={"x-razorpay-event-id": "boathook-sample"},
+    ),
+    id=EventId(selectors=(Header("x-razorpay-event-id"),), is_signed=False),
+    type=EventType(selectors=(Json("event"),)),
+    answer_within_s=5.0,
+    retries="for 24 hours with growing pauses, then the webhook is switched off",
+    # It sends an event again on demand until the event is 15 days old: https://razorpay.com/docs/webhooks/faqs/.
+    retries_for_days=15.0,
+    checked=("razorpay (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
+)
+
+COINBASE_COMMERCE: Final = Recipe(
+    name="coinbase-commerce",
+    title="Coinbase Commerce",
+    docs="https://docs.cdp.coinbase.com/commerce/api-arcitecture/webhooks-overview",
+    grade=ProofStrength.BODY,
+    proof=Hmac(headers=(SignatureHeaders(signature="x-cc-webhook-signature"),)),
+    sample=Sample(
+        body=b'{"attempt_number":1,"event":{"api_version":"2018-03-22","created_at":"2026-11-21T10:00:00Z",'
+        b'"data":{"code":"BOATHOOK","name":"A sample"},"id":"boathook-sample","resource":"event",'
+        b'"type":"charge:confirmed"},"id":"1","scheduled_for":"2026-11-21T10:00:00Z"}'
+    ),
+    id=EventId(selectors=(Json("event.id"),)),
+    type=EventType(selectors=(Json("event.type"),)),
+    volatile=("attempt_number", "id", "scheduled_for"),
+    retries="for up to 3 days, after an hour at most",
+    retries_for_days=3.0,
+    checked=("coinbase-commerce (Python), both ways",),
+)
+
+PADDLE: Final = Recipe(
+    name="paddle",
+    title="Paddle Billing",
+    docs="https://developer.paddle.com/webhooks/signature-verification",
+    aliases=("paddle-billing",),
+    grade=ProofStrength.BODY,
+    proof=Hmac(
+        headers=(SignatureHeaders(signature="paddle-signature"),),
+        form=Pairs(signature="h1", timestamp="ts", separator=";"),
+        template="{timestamp}:{body}",
+    ),
+    sample=Sample(
+        body=b'{"event_id":"evt_boathook-sample","event_type":"transaction.completed",'
+        b'"occurred_at":"2026-11-21T10:00:00.000000Z","notification_id":"ntf_boathook-sample",'
+        b'"data":{"id":"txn_0001","status":"completed","currency_code":"EUR"}}',
+        secret="pdl_ntfset_boathook-sample",
+    ),
+    id=EventId(selectors=(Json("event_id"),)),
+    type=EventType(selectors=(Json("event_type"),)),
+    # A replay asked for is a notification of its own about the same event.
+    volatile=("notification_id",),
+    answer_within_s=5.0,
+    retries="up to 60 times in 3 days, each signed anew; in the sandbox 3 times in 15 minutes",
+    retries_for_days=3.0,
+    checked=("paddle-python-sdk (Python), both ways",),
+)
+
+RECIPES: Final[tuple[Recipe, ...]] = (
+    STRIPE,
+    PAYPAL,
+    SQUARE,
+    ADYEN,
+    BRAINTREE,
+    GOCARDLESS,
+    MOLLIE,
+    RAZORPAY,
+    COINBASE_COMMERCE,
+    PADDLE,
+)

@@ -1,0 +1,120 @@
+"""What a request holds, read as far as a proof over chosen fields needs it; whatever was sent, nothing here raises."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from boathook.domain.json_document import UNREADABLE, get_path, parse, scalar_text, split_path
+from boathook.domain.verification import Request
+from boathook.providers.selectors import Form, Header, Json, Query, Selector
+
+_MAX_FIELDS = 1_000
+_JSON_OPENS = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[{\[]").match
+
+
+def read_pairs(text: str) -> list[tuple[str, str]]:
+    """Read a query or a form as its pairs, in order; nothing where there are absurdly many."""
+    return _read_pairs(text.encode("utf-8", "surrogatepass"))
+
+
+def read_form(body: bytes) -> list[tuple[str, str]]:
+    """Read a body as a form's pairs, in order; nothing where it is JSON."""
+    # The body alone decides whether it is a form: Content-Type is not signed, so it must not move an event's id.
+    return [] if _JSON_OPENS(body) else _read_pairs(body)
+
+
+def _read_pairs(raw: bytes) -> list[tuple[str, str]]:
+    if raw.count(b"&") >= _MAX_FIELDS:
+        return []
+    parts = (part.partition(b"=") for part in raw.replace(b"+", b" ").split(b"&") if part)
+    return [(_unescape(name), _unescape(value)) for name, _, value in parts]
+
+
+def _unescape(raw: bytes) -> str:
+    # All the bytes before any character: a stranger's mixture of both costs the standard library's reader dear.
+    return (unquote_to_bytes(raw) if b"%" in raw else raw).decode("utf-8", "replace")
+
+
+def single_value(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
+    """Return the value of a name that stands there once."""
+    # Of a repeated name, which one counts differs between programs: none does here.
+    values = [value for key, value in pairs if key == name]
+    return values[0] if len(values) == 1 else None
+
+
+@dataclass(frozen=True)
+class RequestReader:
+    """A request, its parsed views made when first asked for, and the settings of the source it came to."""
+
+    request: Request
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def document(self) -> Any:
+        """The body as JSON; `UNREADABLE` where it is none."""
+        return parse(self.request.body)
+
+    @cached_property
+    def form(self) -> list[tuple[str, str]]:
+        """The body as a form, in order; empty where it is JSON."""
+        return read_form(self.request.body)
+
+    @cached_property
+    def query(self) -> list[tuple[str, str]]:
+        """The query, in order."""
+        return read_pairs(self.request.query)
+
+    def value(self, selector: Selector) -> Any:
+        """Return what stands at a place; None where nothing does, or a query or form has the name twice."""
+        match selector:
+            case Header(name=name):
+                return self.request.headers.get(name)
+            case Query(name=name):
+                return single_value(self.query, name)
+            case Form() as selector:
+                return read_form_field(self.form, selector)
+            case Json(path=path):
+                return None if self.document is UNREADABLE else get_path(self.document, split_path(path))
+
+    def text(self, selector: Selector) -> str | None:
+        """Return the string, number or boolean at a place as text; None where there is none."""
+        return scalar_text(self.value(selector))
+
+
+def read_form_field(pairs: Sequence[tuple[str, str]], selector: Form) -> Any:
+    """Return what a form holds at a place."""
+    text = single_value(pairs, selector.name) if pairs else None
+    if text is None or not selector.path:
+        return text
+    document = parse(text.encode("utf-8", "surrogatepass"))
+    return None if document is UNREADABLE else get_path(document, split_path(selector.path))
+
+
+def expand_path(document: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield what stands at a path in which ``*`` means each element, with the concrete path of each, in order.
+
+    Wherever the path leads to nothing, or to an array without elements, there is one None: what must hold of all of
+    them is then seen to be missing.
+    """
+    return _expand(document, "", split_path(path))
+
+
+def _expand(document: Any, base: str, parts: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    if "*" not in parts:
+        yield _join(base, parts), get_path(document, parts)
+        return
+    star = parts.index("*")
+    elements = get_path(document, parts[:star])
+    base = _join(base, parts[:star])
+    if not isinstance(elements, list) or not elements:
+        yield _join(base, parts[star:]), None
+        return
+    for position, element in enumerate(elements):
+        yield from _expand(element, _join(base, (str(position),)), parts[star + 1 :])
+
+
+def _join(base: str, parts: Sequence[str]) -> str:
+    return ".".join((base, *parts) if base else parts)

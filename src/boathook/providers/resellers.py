@@ -1,0 +1,184 @@
+"""Senders known by the systems that use them: car rental, and resellers of music generation."""
+
+from dataclasses import replace
+from typing import Final
+
+from boathook.domain.model import ProofStrength
+from boathook.domain.signing import Encoding
+from boathook.providers.generic import HMAC_SETTINGS, TOKEN_SETTINGS, configure_default_token, configure_hmac
+from boathook.providers.recipe import BodyFormat, Confidence, EventId, EventType, Recipe, Sample
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import FieldMac, Hmac, SignatureHeaders, SignedPart, SignedParts, SignedTimestamp, Token
+from boathook.providers.selectors import Header, Json, Query
+from boathook.providers.signature_formats import Plain
+
+_SUNO_TASKS: Final = (Json("data.task_id"), Json("data.taskId"), Json("taskId"))
+"""Callbacks about songs say ``task_id``, those about voices and the market's other models ``taskId``."""
+_SUNO_STAGES: Final = (Json("data.callbackType"), Json("data.status"), Json("data.state"))
+_SUNO_DELIVERIES: Final = (Header("x-delivery-id"), Header("x-webhook-id"))
+_SUNO_ID: Final = EventId(
+    selectors=(*_SUNO_DELIVERIES, *((task, stage) for task in _SUNO_TASKS for stage in _SUNO_STAGES)),
+    form="suno:{}:{}",
+    is_signed=False,
+)
+
+
+def _suno_state(reader: RequestReader, _secret: str) -> SignedParts | str:
+    """State the task and the moment, as https://docs.kie.ai/common-api/webhook-verification signs them.
+
+    Nothing of the body but the task's id is covered.
+    """
+    task = next((text for text in map(reader.text, _SUNO_TASKS) if text), None)
+    if task is None:
+        return "the body names no task, and the signature covers its id"
+    moment = reader.text(Header("x-webhook-timestamp")) or ""
+    return (SignedPart(Header("x-webhook-signature"), f"{task}.{moment}".encode("utf-8", "surrogatepass")),)
+
+
+_SUNO_BY_FIELDS: Final = Recipe(
+    name="suno",
+    aliases=("kie", "sunoapi"),
+    title="Suno by kie.ai and sunoapi.org",
+    docs="https://docs.kie.ai/common-api/webhook-verification",
+    grade=ProofStrength.METADATA,
+    proof=FieldMac(
+        read_signed_parts=_suno_state,
+        encoding=Encoding.BASE64,
+        # Whether a retry is signed anew is not published, so the window outlives the last of them.
+        timestamp=SignedTimestamp(selector=Header("x-webhook-timestamp"), tolerance_s=1_800.0),
+        proof_headers=("x-webhook-signature",),
+    ),
+    sample=Sample(
+        body=b'{"code":200,"msg":"All generated successfully.","data":{"callbackType":"complete",'
+        b'"task_id":"boathook-sample","data":[{"id":"e231","audio_url":"https://example.com/a.mp3","duration":198.44}]}}',
+    ),
+    id=_SUNO_ID,
+    type=EventType(selectors=_SUNO_STAGES),
+    answer_within_s=15.0,
+    retries="after 1, 5 and 15 minutes",
+    retries_for_days=0.02,
+    checked=("requests built by hand from its documentation",),
+)
+
+_SUNO: Final = replace(
+    _SUNO_BY_FIELDS,
+    # For whoever stands between such a reseller and us, and proves itself in a way of its own.
+    schemes={
+        "hmac": replace(
+            _SUNO_BY_FIELDS,
+            grade=ProofStrength.BODY,
+            proof=Hmac(headers=(SignatureHeaders(signature="x-signature"),)),
+            settings=HMAC_SETTINGS,
+            configure=configure_hmac,
+        ),
+        "token": replace(
+            _SUNO_BY_FIELDS,
+            grade=ProofStrength.TOKEN,
+            proof=Token(selector=Query("token")),
+            settings=TOKEN_SETTINGS,
+            configure=configure_default_token,
+        ),
+    },
+)
+
+_SUNO_MUSICAPI: Final = Recipe(
+    name="suno-musicapi",
+    aliases=("musicapi",),
+    title="Suno by musicapi.ai",
+    docs="https://docs.musicapi.ai/webhook-guide",
+    grade=ProofStrength.BODY,
+    proof=Hmac(
+        headers=(SignatureHeaders(signature="x-webhook-signature", timestamp="x-webhook-timestamp"),),
+        form=Plain("sha256="),
+        template="{timestamp}.{body}",
+    ),
+    sample=Sample(
+        body=b'{"code":200,"data":[{"clip_id":"30264033-2b01-43a7-8779-2a834b067486","state":"succeeded",'
+        b'"title":"Sample","audio_url":"https://example.com/a.mp3","duration":"104.88"}]}',
+        headers={"x-webhook-id": "boathook-sample", "x-webhook-event": "song.completed"},
+    ),
+    id=_SUNO_ID,
+    type=EventType(selectors=(Header("x-webhook-event"),)),
+    retries="3 times",
+    checked=("requests built by hand from its documentation",),
+    confidence={"retries": Confidence.MEMORY},
+)
+
+_SUNO_SUNOAPI: Final = Recipe(
+    name="suno-sunoapi",
+    title="Suno by sunoapi.com",
+    docs="https://docs.sunoapi.com/webhook-guide",
+    grade=ProofStrength.BODY,
+    # Whether the MAC is written in hexadecimal is not published.
+    proof=Hmac(headers=(SignatureHeaders(signature="x-signature"),)),
+    sample=Sample(
+        body=b'{"code":200,"data":[{"clip_id":"boathook-sample","state":"succeeded","title":"Sample",'
+        b'"audio_url":"https://example.com/a.mp3","duration":"104.88"}]}'
+    ),
+    # It says to tell events by task and platform, but not where they stand: without a header, a body's hash names it.
+    id=_SUNO_ID,
+    type=EventType(selectors=(Json("data.0.state"),)),
+    retries="3 times",
+    checked=("requests built by hand from its documentation",),
+    confidence={"proof": Confidence.SECONDARY, "retries": Confidence.MEMORY},
+)
+
+
+def _preset(name: str, title: str, docs: str, sample: Sample, type: EventType) -> Recipe:
+    """Return the recipe of a sender that does not publish how it proves itself; the owner says it.
+
+    As long as the owner says nothing, a token stands in the address, which every system lets its users choose. Nor is
+    there an event id to rely on: a body's hash names it, unless the owner knows better.
+    """
+    by_token = Recipe(
+        name=name,
+        title=title,
+        docs=docs,
+        grade=ProofStrength.TOKEN,
+        proof=Token(selector=Query("token")),
+        sample=sample,
+        type=type,
+        body=BodyFormat.JSON,
+        settings=TOKEN_SETTINGS,
+        configure=configure_default_token,
+        checked=("requests built by hand",),
+        confidence=dict.fromkeys(("docs", "proof", "type", "sample", "retries"), Confidence.MEMORY),
+    )
+    by_mac = replace(
+        by_token,
+        grade=ProofStrength.BODY,
+        proof=Hmac(headers=(SignatureHeaders(signature="x-signature"),)),
+        settings=HMAC_SETTINGS,
+        configure=configure_hmac,
+    )
+    return replace(by_token, schemes={"hmac": by_mac})
+
+
+RECIPES = (
+    _SUNO,
+    _SUNO_MUSICAPI,
+    _SUNO_SUNOAPI,
+    _preset(
+        "rentprog",
+        "RentProg",
+        "https://rentprog.com",
+        Sample(
+            body=b'{"event":"booking_update","payload":{"id":"boathook-sample","car_id":1,"client_id":2,'
+            b'"state":"active","updated_at":"2026-11-21T10:00:00Z"}}'
+        ),
+        # Today's shape names the event; older ones say what was done to what.
+        EventType(
+            selectors=(Json("event"), Json("type"), (Json("entity"), Json("action")), (Json("model"), Json("action")))
+        ),
+    ),
+    _preset(
+        "umnico",
+        "Umnico",
+        "https://umnico.com",
+        Sample(
+            body=b'{"type":"message.incoming","accountId":1,"leadId":2,"message":{"messageId":"boathook-sample",'
+            b'"datetime":1763700000000,"message":{"text":"hello"}}}'
+        ),
+        EventType(selectors=(Json("type"), Json("event"))),
+    ),
+)

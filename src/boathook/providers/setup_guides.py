@@ -1,0 +1,485 @@
+"""How a webhook is set up at each sender, as steps for people: where on its site, which address, which secret.
+
+``{url}`` stands for the source's address at boathook. What the recipe itself knows, such as how long the sender waits
+and how often it tries again, is not repeated here.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_SVIX: Final = "Copy the endpoint's signing secret, which begins with whsec_, into the source's secrets."
+_GENERIC_NAMES: Final = (
+    "If the sender gives each event an id, name its place in id_header or id_path, so that a repeated "
+    "request is recognised; without it equal bodies count as the same event."
+)
+
+SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
+    # Payments
+    "stripe": (
+        "In Stripe's Dashboard open Workbench, then Webhooks, and add a destination of the kind webhook endpoint.",
+        "Enter {url} as the endpoint's URL and choose the events that your handlers are for.",
+        (
+            "Reveal the endpoint's signing secret and copy all of it, whsec_ included, into the source's secrets. "
+            "Test mode, live mode and each endpoint have a secret of their own."
+        ),
+        "To rotate: roll the secret in Workbench with a delay of up to 24 hours, in which Stripe signs with both.",
+    ),
+    "paypal": (
+        "In PayPal's Developer Dashboard open the app (Sandbox or Live), and add a webhook.",
+        "Enter {url} and choose the event types.",
+        (
+            "Copy the webhook's ID into webhook_id of the source: it is part of what PayPal signs. There is no "
+            "secret; boathook fetches PayPal's certificate by itself."
+        ),
+        (
+            "The signature binds the body by a checksum only: where money is concerned, fetch the resource again. "
+            "Requests of PayPal's webhook simulator carry no verifiable signature and are refused."
+        ),
+    ),
+    "square": (
+        "In Square's Developer Console open the application, then Webhooks, Subscriptions, and add a subscription.",
+        ("Enter {url} exactly as shown here, and write its beginning into public_url: Square signs the address too."),
+        "Choose the events, then copy the signature key into the source's secrets.",
+    ),
+    "adyen": (
+        "In Adyen's Customer Area open Developers, then Webhooks, and add a Standard webhook.",
+        "Enter {url}, the method JSON, and choose the events.",
+        (
+            "Under Security generate an HMAC key and copy it, which is hexadecimal, into the source's secrets. "
+            'Webhooks of Platforms, Management and Banking sign otherwise: for them write scheme = "platforms".'
+        ),
+        "Adyen tries only the oldest failed item again and holds back the later ones, so a refusal stops the line.",
+    ),
+    "braintree": (
+        "In Braintree's Control Panel open API, then Webhooks, and create a webhook.",
+        (
+            "First copy the public key of your API keys into public_key of the source, and the private key into "
+            "its secrets, and start boathook: Braintree verifies the address when it is saved."
+        ),
+        "Enter {url} as the destination and choose the notifications.",
+    ),
+    "gocardless": (
+        "In the GoCardless dashboard open Developers, Create, and add a webhook endpoint.",
+        "Enter {url} and a secret, or let GoCardless make one, and put the same into the source's secrets.",
+        "One request brings many events; each is handled by itself.",
+    ),
+    "mollie": (
+        (
+            "For signed webhooks create one in Mollie's dashboard under Developers, Webhooks, and write scheme = "
+            '"next-gen".'
+        ),
+        "Enter {url}, choose the events, and copy the signing secret into the source's secrets.",
+        (
+            "Classic webhooks have no signature: give {url} as webhookUrl of each payment, write unsigned = true, "
+            "and let the handler fetch the payment from Mollie's API, as the request tells its id and nothing "
+            "else."
+        ),
+    ),
+    "razorpay": (
+        "In Razorpay's Dashboard open Account & Settings, then Webhooks, and add a webhook.",
+        "Enter {url}, choose a secret of your own, and put the same into the source's secrets.",
+        "Choose the active events. After a day of failures Razorpay disables the webhook and writes an e-mail.",
+    ),
+    "coinbase-commerce": (
+        "In Coinbase Commerce open Settings, then Notifications, and add an endpoint.",
+        "Enter {url} and choose the events.",
+        "Show the shared secret and copy it into the source's secrets.",
+    ),
+    "paddle": (
+        "In Paddle open Developer tools, then Notifications, and add a destination of the kind webhook.",
+        "Enter {url} and choose the events.",
+        "Copy the secret key of the destination, which begins with pdl_ntfset_, into the source's secrets.",
+    ),
+    "yookassa": (
+        "In YooKassa's account open Integration, then HTTP notifications.",
+        "Enter {url} and choose the events, such as payment.succeeded and refund.succeeded.",
+        (
+            "There is no signature: boathook lets in YooKassa's networks only, so behind a proxy set "
+            "server.trusted_proxies. Let the handler fetch the payment from YooKassa's API before it acts."
+        ),
+    ),
+    "cloudpayments": (
+        "In CloudPayments' account open the site's settings, and switch on the notifications you need.",
+        "Enter {url} with ?kind= and the notification's name for each, such as {url}?kind=pay, with the method POST.",
+        "Copy the site's API Secret into the source's secrets.",
+        (
+            'Check asks whether the payment may happen while the buyer waits: use mode = "inline" for it, and '
+            "answer with its code."
+        ),
+    ),
+    "t-bank": (
+        "In T-Bank's merchant account open the shop, then Terminals, and edit the terminal.",
+        "Enter {url} as the address of HTTP notifications, or give it as NotificationURL of each payment.",
+        "Put the terminal's password into the source's secrets. Test and live terminals have different ones.",
+    ),
+    "robokassa": (
+        "In Robokassa's account open the shop's technical settings.",
+        'Enter {url} as Result URL, with the method POST; for GET write scheme = "get".',
+        (
+            "Put Password #2 into the source's secrets; its test mode has another one. If the shop uses another "
+            "hash than MD5, name it in algorithm."
+        ),
+    ),
+    "tilda": (
+        "In Tilda open the site's settings, then Forms, and add a Webhook.",
+        (
+            "Enter {url}. In its settings switch on an API key, choose how it is sent, and name the same place in "
+            "header or field of the source."
+        ),
+        (
+            "Choose a long random key, and put the same into the source's secrets. Then connect the webhook to "
+            "the forms and publish the site."
+        ),
+    ),
+    # Commerce, mail, telephony
+    "shopify": (
+        (
+            "For an app, subscribe in its shopify.app.toml or through the Admin API; for one shop, open Settings, "
+            "Notifications, Webhooks."
+        ),
+        "Enter {url}, the format JSON, and the topic. One subscription brings one topic.",
+        (
+            "Put the app's client secret into the source's secrets; for a shop's own webhooks it is the key shown "
+            "below their list."
+        ),
+        "After a rotation Shopify may sign with the old secret for up to an hour.",
+    ),
+    "woocommerce": (
+        "In WordPress open WooCommerce, Settings, Advanced, Webhooks, and add one.",
+        "Enter {url} as delivery URL, choose the topic, and set the status to Active.",
+        "Choose a long random secret, and put the same into the source's secrets.",
+        "WooCommerce never tries again, and disables the webhook after five failures in a row.",
+    ),
+    "twilio": (
+        "In Twilio's Console open the phone number or messaging service.",
+        (
+            "Enter {url} as its webhook, with the method POST, exactly as shown here, and write its beginning "
+            "into public_url: Twilio signs the address too."
+        ),
+        "Put the account's Auth Token into the source's secrets. To rotate it, promote the secondary token.",
+        'Answers that Twilio is to act on (TwiML) come from the handler: use mode = "inline".',
+    ),
+    "sendgrid": (
+        "In SendGrid open Settings, Mail Settings, Event Webhook, and create one.",
+        "Enter {url} as Post URL and choose the actions.",
+        (
+            "Switch on Signed Event Webhook, and copy the verification key, which is a public key, into the "
+            "source's secrets."
+        ),
+    ),
+    "mailgun": (
+        "In Mailgun open Sending, then Webhooks, choose the domain, and add a webhook.",
+        "Enter {url} for each event type.",
+        "Copy the HTTP webhook signing key, under API Security, into the source's secrets.",
+        "Mailgun signs a moment and a token, not the body: treat what the body says as hearsay.",
+    ),
+    "postmark": (
+        "In Postmark open the server, the message stream, then Webhooks, and add one.",
+        "Enter {url}, and under Basic auth a user name and a long random password.",
+        "Write the user name into username of the source, and the password into password or the secrets.",
+    ),
+    # Code and operations
+    "github": (
+        "In the repository, organization or app open Settings, then Webhooks, and add a webhook.",
+        "Enter {url} as payload URL, the content type application/json, and choose the events.",
+        "Choose a long random secret, and put the same into the source's secrets.",
+        "GitHub never tries again by itself: what failed is sent anew by Redeliver under Recent Deliveries.",
+    ),
+    "gitlab": (
+        "In the project or group open Settings, then Webhooks, and add one.",
+        "Enter {url} and choose the triggers.",
+        (
+            "Create a signing token, which begins with whsec_, and put it into the source's secrets. Where GitLab "
+            'offers only the secret token, choose a long random one and write scheme = "token".'
+        ),
+    ),
+    "bitbucket": (
+        "In the repository open Repository settings, then Webhooks, and add one.",
+        "Enter {url} and choose the triggers.",
+        "Choose a long random secret, and put the same into the source's secrets.",
+        "Bitbucket silently drops what is larger than 256 KB.",
+    ),
+    "jira": (
+        "In Jira open Settings, System, WebHooks, and create one.",
+        "Enter {url}, choose the events, and narrow them with JQL if you like.",
+        (
+            "Choose a long random secret, and put the same into the source's secrets. Connect apps prove "
+            'themselves otherwise: write scheme = "connect" and put their shared secret there.'
+        ),
+    ),
+    "linear": (
+        "In Linear open Settings, API, and create a webhook.",
+        "Enter {url} and choose the data change events.",
+        "Copy the signing secret into the source's secrets.",
+    ),
+    "vercel": (
+        "In Vercel open the team's Settings, then Webhooks, and create one.",
+        "Enter {url}, and choose events and projects.",
+        (
+            "Copy the secret, which is shown once, into the source's secrets. Webhooks of an integration are "
+            "signed with the integration's client secret instead."
+        ),
+    ),
+    "netlify": (
+        "In Netlify open the project's configuration, Notifications, and add an HTTP POST request.",
+        "Choose the event and enter {url}.",
+        "Choose a long random JWS secret token, and put the same into the source's secrets.",
+    ),
+    "circleci": (
+        "In CircleCI open the project's settings, then Webhooks, and add one.",
+        "Enter {url} and choose workflow or job completed.",
+        "Choose a long random secret token, and put the same into the source's secrets.",
+    ),
+    "sentry": (
+        "In Sentry open Settings, Developer Settings, and create an internal integration.",
+        "Enter {url} as webhook URL and switch on the resources.",
+        "Copy the integration's client secret into the source's secrets.",
+        "Sentry waits one second and never tries again.",
+    ),
+    "pagerduty": (
+        "In PagerDuty open Integrations, then Generic Webhooks (v3), and add one.",
+        "Enter {url} and choose scope and events.",
+        "Copy the signing secret, which is shown once, into the source's secrets.",
+    ),
+    "okta": (
+        "In Okta's Admin Console open Workflow, then Event Hooks, and create one.",
+        (
+            "Enter {url}, choose the events, and set an authentication field, such as Authorization, and a long "
+            "random authentication secret."
+        ),
+        "Put the same secret into the source's secrets, and the field into header where it is another one.",
+        "Start boathook, then press Verify: Okta asks once before it sends.",
+    ),
+    "auth0": (
+        "In Auth0's Dashboard open Monitoring, then Streams, and create a Custom Webhook.",
+        "Enter {url}, the content type application/json and the format JSON Lines or Array.",
+        "Choose a long random authorization token, and put the same into the source's secrets.",
+    ),
+    "openai": (
+        "In OpenAI's platform open the project's settings, then Webhooks, and create one.",
+        "Enter {url} and choose the event types.",
+        "Copy the signing secret, which is shown once and begins with whsec_, into the source's secrets.",
+    ),
+    "sns": (
+        "Write the topic's ARN into topic_arn of the source and start boathook.",
+        "In the SNS console open the topic and create a subscription with the protocol HTTPS and the endpoint {url}.",
+        (
+            "Leave raw message delivery off: it drops the signature. There is no secret; boathook fetches "
+            "Amazon's certificate and confirms the subscription by itself."
+        ),
+    ),
+    "pubsub": (
+        "In Google Cloud create a push subscription of the topic with the endpoint {url}.",
+        "Enable authentication, choose a service account, and set an audience.",
+        (
+            "Write the service account's address into email and the audience into audience of the source. There "
+            "is no secret; boathook fetches Google's keys by itself."
+        ),
+    ),
+    "microsoft-graph": (
+        (
+            "Put a long random text into the source's secrets and start boathook: Graph asks when the "
+            "subscription is made."
+        ),
+        "POST to /subscriptions with notificationUrl {url}, and the same text as clientState.",
+        "A subscription expires within days: let a program of yours renew it.",
+    ),
+    # Chat and people
+    "slack": (
+        (
+            "At api.slack.com/apps open the app, then Basic Information, and copy the signing secret into the "
+            "source's secrets. Start boathook."
+        ),
+        "Under Event Subscriptions switch on events and enter {url} as Request URL; Slack verifies it at once.",
+        "Subscribe to the events, then install the app anew.",
+    ),
+    "discord": (
+        (
+            "In Discord's Developer Portal open the application, and copy its public key into the source's "
+            "secrets. Start boathook."
+        ),
+        (
+            "Under Webhooks enter {url} as endpoint URL and switch on the events; or enter it as Interactions "
+            "Endpoint URL."
+        ),
+        "Discord keeps probing with wrong signatures, so some refusals are normal and must be there.",
+    ),
+    "telegram": (
+        "Choose a long random text of letters, digits, _ and -, and put it into the source's secrets.",
+        (
+            "Call setWebhook of the Bot API with url={url}, secret_token set to that text, and allowed_updates as "
+            "you need."
+        ),
+        "To rotate, add the new text here, call setWebhook with it, then end the old one.",
+    ),
+    "vk": (
+        "In the community open Manage, API usage, Callback API, and add a server.",
+        (
+            "Write the text to be returned by the server into confirmation of the source, choose a long random "
+            "secret key, put it into the source's secrets, and start boathook."
+        ),
+        "Enter {url}, the same secret key, confirm, and choose the event types.",
+    ),
+    "meta": (
+        (
+            "At developers.facebook.com open the app, and put its App Secret, from Settings, Basic, into the "
+            "source's secrets."
+        ),
+        "Choose a random verify_token for the source, and start boathook.",
+        (
+            "Under Webhooks (or WhatsApp, Configuration) enter {url} as callback URL and the same verify token, "
+            "then subscribe to the fields."
+        ),
+    ),
+    "x": (
+        "Put the app's consumer secret (API key secret) into the source's secrets, and start boathook.",
+        (
+            "Register {url} with POST /2/webhooks, then subscribe the accounts. X asks again and again whether "
+            "the address still answers, and stops at once on a wrong answer."
+        ),
+    ),
+    "zoom": (
+        (
+            "In the Zoom App Marketplace open the app, Features, and copy the secret token into the source's "
+            "secrets. Start boathook."
+        ),
+        "Switch on Event Subscriptions, enter {url} as endpoint URL, press Validate, and choose the events.",
+    ),
+    "dropbox": (
+        "In the Dropbox App Console open the app, put its App secret into the source's secrets, and start boathook.",
+        "Under Webhooks enter {url}; Dropbox asks once.",
+        "A notification only tells whose files have changed: let the handler ask Dropbox's API what did.",
+    ),
+    "notion": (
+        (
+            "At notion.so/my-integrations open the integration, then Webhooks, and create a subscription for "
+            "{url}. The source needs no secrets: Notion tells one."
+        ),
+        "Then run `boathook sources secret` with the source's name, and paste what it prints into Notion.",
+    ),
+    "intercom": (
+        (
+            "In Intercom's Developer Hub open the app, and put its client secret into the source's secrets. Start "
+            "boathook."
+        ),
+        "Under Webhooks enter {url} as endpoint URL and choose the topics.",
+    ),
+    "zendesk": (
+        "In Zendesk's Admin Center open Apps and integrations, Webhooks, and create one.",
+        "Enter {url}, the method POST and the format JSON, and choose the events, or connect it to a trigger.",
+        "Reveal the signing secret and copy it into the source's secrets.",
+    ),
+    "hubspot": (
+        "In HubSpot's developer account open the app, then Webhooks.",
+        (
+            "Enter {url} as target URL exactly as shown here, write its beginning into public_url, and create "
+            "the subscriptions: HubSpot signs the address too."
+        ),
+        "Put the app's client secret into the source's secrets.",
+    ),
+    "docusign": (
+        "In Docusign's Admin open Integrations, Connect, and add a custom configuration.",
+        "Enter {url}, the format JSON, and choose the events.",
+        (
+            "Under Connect Keys add a key, copy it, which is shown once, into the source's secrets, and switch on "
+            "Include HMAC Signature."
+        ),
+    ),
+    "typeform": (
+        "In Typeform open the form, Connect, Webhooks, and add one.",
+        (
+            "Enter {url}, choose a long random secret, put the same into the source's secrets, and switch the "
+            "webhook on."
+        ),
+    ),
+    "calendly": (
+        "Create a webhook subscription through Calendly's API, POST /webhook_subscriptions, with the url {url}.",
+        "Give a long random signing_key there, and put the same into the source's secrets.",
+    ),
+    "xero": (
+        (
+            "At developer.xero.com open the app, then Webhooks; copy the webhooks key into the source's secrets "
+            "and start boathook."
+        ),
+        (
+            "Enter {url} as delivery URL and send the intent to receive: Xero tries right and wrong signatures "
+            "and wants the wrong ones refused."
+        ),
+    ),
+    # Resellers
+    "suno": (
+        "Give {url} as callBackUrl of each request to kie.ai or sunoapi.org.",
+        "In the reseller's settings create a webhook HMAC key and put it into the source's secrets.",
+        "It signs the task's id and the moment, not the body: fetch the result from its API.",
+    ),
+    "suno-musicapi": (
+        "In musicapi.ai's settings enter {url} as webhook address, or give it with each request.",
+        "Copy the webhook secret into the source's secrets.",
+    ),
+    "suno-sunoapi": (
+        "Give {url} as callback address of each request to sunoapi.com.",
+        "Copy the webhook secret from your account into the source's secrets.",
+    ),
+    "rentprog": (
+        "In RentProg's integration settings enter {url} as webhook address.",
+        (
+            "Choose a long random token; let RentProg send it in a header and name the same header in the source, "
+            "or put it into the address and name the parameter in query."
+        ),
+        "Put the same token into the source's secrets.",
+    ),
+    "umnico": (
+        "In Umnico open Settings, API, and enter {url} as webhook address.",
+        "Choose a long random token, append it to the address as a parameter, and name that parameter in query.",
+        "Put the same token into the source's secrets.",
+    ),
+    # Whole families
+    "standard-webhooks": (
+        "Where the sender lets you add an endpoint, enter {url} and choose the event types.",
+        (
+            "Copy the endpoint's signing secret, which begins with whsec_, into the source's secrets. For Ed25519 "
+            'write scheme = "v1a" and copy the public key, which begins with whpk_.'
+        ),
+    ),
+    "resend": (
+        "In Resend open Webhooks, add one, enter {url} and choose the events.",
+        _SVIX,
+    ),
+    "clerk": (
+        "In Clerk's Dashboard open Configure, Webhooks, add an endpoint, enter {url} and choose the events.",
+        _SVIX,
+    ),
+    "hmac": (
+        "Where the sender lets you enter a webhook's address, enter {url}.",
+        (
+            "Look up in its documentation which header holds the signature and what is signed, and write header, "
+            "prefix, encoding and template into the source accordingly."
+        ),
+        "Put the secret that you share with it into the source's secrets.",
+        _GENERIC_NAMES,
+    ),
+    "token": (
+        "Where the sender lets you enter a webhook's address, enter {url}.",
+        (
+            "Choose a long random token. Let the sender show it in a header, as Basic password or in the address, "
+            "and name the same place in header, username or query of the source."
+        ),
+        "Put the same token into the source's secrets. It proves who sends and nothing about what is sent.",
+        _GENERIC_NAMES,
+    ),
+    "unsigned": (
+        "Where the sender lets you enter a webhook's address, enter {url}.",
+        (
+            "Anybody who knows the address can send anything: write unsigned = true, name the sender's networks "
+            "in addresses where it publishes them, and let the handler ask the sender whether it is true."
+        ),
+        _GENERIC_NAMES,
+    ),
+}
+"""By provider."""
+
+USER_CHOSEN_SECRETS: Final = frozenset({
+    "gocardless", "razorpay", "tilda", "woocommerce", "postmark", "github", "bitbucket", "jira", "netlify", "circleci",
+    "okta", "auth0", "microsoft-graph", "telegram", "vk", "typeform", "calendly", "rentprog", "umnico", "hmac", "token",
+})  # fmt: skip
+"""Senders whose secret their user chooses, so that boathook can make one."""

@@ -1,0 +1,161 @@
+"""How signatures are written into a header or field: alone, as named values, versioned, or behind a public key."""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+MAX_SIGNATURES: Final = 16
+"""Signatures tried from one header; senders rotate between two or three."""
+
+_SCHEME: Final = re.compile(r"[A-Za-z0-9]{1,12}(?=[=,])")
+
+
+class ParsedSignatures(NamedTuple):
+    """What a signature header holds."""
+
+    signatures: tuple[str, ...] = ()
+    """Of the scheme looked for; at most `MAX_SIGNATURES`."""
+    timestamp: str | None = None
+    problem: str | None = None
+    """Why the header cannot be read at all; None where it could, even if no signature of the scheme is in it."""
+    seen: tuple[str, ...] = ()
+    """Names of the schemes that are there instead, for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """The signature alone, perhaps behind a prefix such as ``sha256=``; several separated by commas."""
+
+    prefix: str = ""
+
+    @property
+    def expected_text(self) -> str:
+        """What `read` looks for, for the operator."""
+        return f"{self.prefix}…"
+
+    def read(self, value: str) -> ParsedSignatures:
+        """Read a header's value."""
+        prefix = self.prefix
+        if "," not in value:
+            word = value.strip()
+            if word.startswith(prefix):
+                return ParsedSignatures((word[len(prefix) :],))
+            return ParsedSignatures(seen=(_scheme_name(word),))
+        words = [word.strip() for word in value.split(",", MAX_SIGNATURES)[:MAX_SIGNATURES]]
+        fitting = tuple(word[len(prefix) :] for word in words if word.startswith(prefix))
+        return ParsedSignatures(
+            fitting, seen=tuple(_scheme_name(word) for word in words if not word.startswith(prefix))
+        )
+
+    def write(self, signatures: list[str], _timestamp: str | None) -> str:
+        """Write what `read` reads."""
+        return ",".join(self.prefix + signature for signature in signatures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Named values such as ``t=1700000000,v1=…``; unknown names are passed over, as senders add them."""
+
+    signature: str
+    timestamp: str | None = None
+    separator: str = ","
+
+    @property
+    def expected_text(self) -> str:
+        """What `read` looks for, for the operator."""
+        return f"{self.signature}=…"
+
+    def read(self, value: str) -> ParsedSignatures:
+        """Read a header's value."""
+        signatures: list[str] = []
+        seen: list[str] = []
+        timestamp: str | None = None
+        for pair in value.split(self.separator, 2 * MAX_SIGNATURES)[: 2 * MAX_SIGNATURES]:
+            name, equals, text = pair.strip().partition("=")
+            if not equals:
+                return ParsedSignatures(problem=f"one of its parts separated by {self.separator!r} has no equals sign")
+            if name == self.signature:
+                signatures.append(text)
+            elif name == self.timestamp:
+                if timestamp is not None:
+                    return ParsedSignatures(problem=f"it holds {name}= twice")
+                timestamp = text
+            else:
+                seen.append(_scheme_name(pair.strip()))
+        return ParsedSignatures(tuple(signatures[:MAX_SIGNATURES]), timestamp, seen=tuple(seen))
+
+    def write(self, signatures: list[str], timestamp: str | None) -> str:
+        """Write what `read` reads."""
+        pairs = [] if self.timestamp is None else [f"{self.timestamp}={timestamp}"]
+        return self.separator.join([*pairs, *(f"{self.signature}={signature}" for signature in signatures)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versioned:
+    """Standard Webhooks: ``v1,`` and the signature, several separated by spaces."""
+
+    version: str = "v1"
+
+    @property
+    def expected_text(self) -> str:
+        """What `read` looks for, for the operator."""
+        return f"{self.version},…"
+
+    def read(self, value: str) -> ParsedSignatures:
+        """Read a header's value."""
+        signatures: list[str] = []
+        seen: list[str] = []
+        for word in value.split(None, MAX_SIGNATURES)[:MAX_SIGNATURES]:
+            version, comma, text = word.partition(",")
+            if not comma:
+                return ParsedSignatures(problem="one of its parts separated by spaces has no comma")
+            if version == self.version:
+                # A repeated header was joined by a comma and a space, so a comma may trail.
+                signatures.append(text.rstrip(","))
+            else:
+                seen.append(_scheme_name(version + ","))
+        return ParsedSignatures(tuple(signatures), seen=tuple(seen))
+
+    def write(self, signatures: list[str], _timestamp: str | None) -> str:
+        """Write what `read` reads."""
+        return " ".join(f"{self.version},{signature}" for signature in signatures)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedPairs:
+    """Braintree: ``public_key|signature``, several separated by ``&``; those of other public keys are passed over."""
+
+    public_key: str = ""
+    """The source's own; the owner's settings fill it in."""
+
+    @property
+    def expected_text(self) -> str:
+        """What `read` looks for, for the operator."""
+        return f"{self.public_key}|…"
+
+    def read(self, value: str) -> ParsedSignatures:
+        """Read a field's value."""
+        signatures: list[str] = []
+        others = 0
+        for pair in value.split("&", MAX_SIGNATURES)[:MAX_SIGNATURES]:
+            key, bar, text = pair.partition("|")
+            if not bar:
+                return ParsedSignatures(problem="one of its parts separated by & has no bar")
+            if key == self.public_key:
+                signatures.append(text)
+            else:
+                others += 1
+        return ParsedSignatures(tuple(signatures), seen=("a signature under another public key",) * bool(others))
+
+    def write(self, signatures: list[str], _timestamp: str | None) -> str:
+        """Write what `read` reads."""
+        return "&".join(f"{self.public_key}|{signature}" for signature in signatures)
+
+
+SignatureFormat = Plain | Pairs | Versioned | KeyedPairs
+
+
+def _scheme_name(word: str) -> str:
+    # Only the name in front is shown: the rest could be a credential sent to the wrong header.
+    name = _SCHEME.match(word)
+    return name[0] if name else "no scheme's name"

@@ -1,0 +1,125 @@
+"""Standard Webhooks and its elder, Svix, one scheme under two sets of header names, and who sends through them."""
+
+from dataclasses import replace
+from typing import Final
+
+from boathook.domain.model import ProofStrength
+from boathook.domain.signing import Encoding, KeyFormat
+from boathook.providers.recipe import BodyFormat, Confidence, EventId, EventType, Recipe, Sample
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import (
+    Asymmetric,
+    ConfiguredKey,
+    Hmac,
+    PublicKeyFormat,
+    SignatureAlgorithm,
+    SignatureHeaders,
+    SignedPart,
+    SignedParts,
+    SignedTimestamp,
+)
+from boathook.providers.selectors import Header, Json
+from boathook.providers.signature_formats import Versioned
+
+_STANDARD_NAMES: Final = SignatureHeaders(signature="webhook-signature", timestamp="webhook-timestamp", id="webhook-id")
+_SVIX_NAMES: Final = SignatureHeaders(signature="svix-signature", timestamp="svix-timestamp", id="svix-id")
+
+STANDARD_HMAC: Final = Hmac(
+    headers=(_STANDARD_NAMES, _SVIX_NAMES),
+    form=Versioned(version="v1"),
+    template="{id}.{timestamp}.{body}",
+    encoding=Encoding.BASE64,
+    key_form=KeyFormat.STANDARD,
+)
+"""The symmetric scheme of Standard Webhooks 1.0.0, for every sender that speaks it."""
+
+
+def _ed25519_state(reader: RequestReader, _secret: str) -> SignedParts | str:
+    """State what the symmetric scheme signs: Standard Webhooks 1.0.0, "Signature scheme", asymmetric."""
+    headers = reader.request.headers
+    identifier = headers.get("webhook-id", "")
+    if not identifier:
+        return "there is no header webhook-id, and the signature covers it"
+    if "." in identifier:
+        return "the id in webhook-id holds a dot, so the signed bytes are ambiguous"
+    head = f"{identifier}.{headers.get('webhook-timestamp', '')}.".encode("latin-1", "replace")
+    return (SignedPart(Header("webhook-signature"), head + reader.request.body),)
+
+
+_STANDARD: Final = Recipe(
+    name="standard-webhooks",
+    aliases=("svix",),
+    title="Standard Webhooks, Svix",
+    docs="https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
+    grade=ProofStrength.BODY,
+    proof=STANDARD_HMAC,
+    sample=Sample(
+        body=b'{"type":"user.created","timestamp":"2026-11-21T10:00:00Z","data":{"id":"1"}}',
+        headers={"webhook-id": "msg_boathook-sample"},
+        secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0yNGI=",
+    ),
+    id=EventId(selectors=(Header("webhook-id"), Header("svix-id"))),
+    type=EventType(selectors=(Json("type"),)),
+    body=BodyFormat.ANY,
+    # The specification has a sender switch the webhook off when it is told that it is gone.
+    stop_statuses=frozenset({410}),
+    answer_within_s=15.0,
+    retries="by the sender's own schedule, such as the specification's after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h,"
+    " 20 h, 24 h",
+    retries_for_days=3.2,
+    checked=("standardwebhooks (Python), both ways", "svix (Python), both ways"),
+)
+
+
+def _through_svix(name: str, title: str, docs: str, body: bytes) -> Recipe:
+    """Return the recipe of a sender that has Svix send for it."""
+    return replace(
+        _STANDARD,
+        name=name,
+        aliases=(),
+        title=title,
+        docs=docs,
+        proof=replace(STANDARD_HMAC, headers=(_SVIX_NAMES, _STANDARD_NAMES)),
+        sample=replace(_STANDARD.sample, body=body, headers={"svix-id": "msg_boathook-sample"}),
+        id=EventId(selectors=(Header("svix-id"), Header("webhook-id"))),
+        body=BodyFormat.JSON,
+        retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h; an endpoint that fails for 5 days is switched off",
+        retries_for_days=1.2,
+        checked=("svix (Python), both ways",),
+        # Svix documents no status that stops it, only the header webhook-delivery of the answer.
+        confidence={"stop_statuses": Confidence.SECONDARY},
+    )
+
+
+RECIPES: Final = (
+    replace(
+        _STANDARD,
+        schemes={
+            "v1a": replace(
+                _STANDARD,
+                proof=Asymmetric(
+                    read_signed_parts=_ed25519_state,
+                    scheme=SignatureAlgorithm.ED25519,
+                    key=ConfiguredKey(text=PublicKeyFormat.STANDARD),
+                    form=Versioned(version="v1a"),
+                    timestamp=SignedTimestamp(selector=Header("webhook-timestamp")),
+                    proof_headers=("webhook-signature", "webhook-id"),
+                ),
+                checked=("the vector of Svix's own server, for its Ed25519 signatures",),
+            )
+        },
+        checked=(*_STANDARD.checked, "v1a: the vector of Svix's own server"),
+    ),
+    _through_svix(
+        "resend",
+        "Resend",
+        "https://resend.com/docs/webhooks/verify-webhooks-requests",
+        b'{"type":"email.delivered","created_at":"2026-11-21T10:00:00Z","data":{"email_id":"boathook-sample"}}',
+    ),
+    _through_svix(
+        "clerk",
+        "Clerk",
+        "https://clerk.com/docs/webhooks/overview",
+        b'{"type":"user.created","object":"event","timestamp":1763700000000,"data":{"id":"user_boathook-sample"}}',
+    ),
+)

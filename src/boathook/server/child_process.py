@@ -1,0 +1,145 @@
+"""A child of the supervisor's: its process, its beats, and when it is started again."""
+
+import asyncio
+import os
+import platform
+import signal
+import socket
+import time
+import uuid
+from typing import Final
+
+import msgspec
+
+from boathook.config import Settings
+from boathook.observability import log, meters
+from boathook.server.child_config import PREPARED, READY, ChildConfig
+from boathook.server.fork_server import ForkServer, Process
+
+_LOG = log.get_logger("server")
+_MIN_RESTART_DELAY_S: Final = 0.1
+_MAX_RESTART_DELAY_S: Final = 10.0
+_HEALTHY_S: Final = 30.0
+_MAX_PREDECESSORS: Final = 20
+
+
+class ChildProcess:
+    """One slot and the process in it."""
+
+    def __init__(self, role: str, slot: str) -> None:
+        self.role = role
+        self.slot = slot
+        self.process: Process | None = None
+        self.worker_id = ""
+        self.predecessors: list[str] = []
+        self.started_at = 0.0
+        self.beat_at = 0.0
+        self.is_ready = False
+        self.restart_at = 0.0
+        self.pause_s = _MIN_RESTART_DELAY_S
+        self._beats = -1
+        self._stdin: asyncio.WriteTransport | None = None
+
+    async def start(
+        self, server: ForkServer, settings: Settings, bound: socket.socket | None, *, is_prepared: bool
+    ) -> None:
+        """Start a process in this slot, and tell it whether the ground in PostgreSQL is prepared."""
+        if self.worker_id:
+            self.predecessors = [*self.predecessors, self.worker_id][-_MAX_PREDECESSORS:]
+        self.worker_id = f"{self.slot}@{platform.node()}:{uuid.uuid4().hex[:12]}"
+        self._beats, beat = os.pipe()
+        standard_input, orders = os.pipe()
+        for descriptor in (self._beats, beat):
+            os.set_blocking(descriptor, False)
+        shared = [bound.fileno()] if bound is not None and self.role == "gateway" else []
+        self.started_at = self.beat_at = time.monotonic()
+        self.is_ready = False
+        try:
+            self.process = await server.spawn(self.role, self.slot, [standard_input, beat, *shared])
+        except OSError as error:
+            os.close(orders)
+            self._plan_restart(self.started_at)
+            _LOG.error("child_not_started", child=self.slot, error=str(error), restart_in_s=self.pause_s)
+            return
+        finally:
+            os.close(standard_input)
+            os.close(beat)
+        loop = asyncio.get_running_loop()
+        self._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(orders, "wb", buffering=0))
+        config = ChildConfig(
+            slot=self.slot,
+            worker_id=self.worker_id,
+            predecessors=self.predecessors,
+            settings=settings.model_dump_json(),
+        )
+        self._stdin.write(msgspec.json.encode(config) + b"\n" + (PREPARED if is_prepared else b""))
+
+    def notify_prepared(self) -> None:
+        """Tell a process that has been started earlier."""
+        if self._stdin is not None:
+            self._stdin.write(PREPARED)
+
+    def read_heartbeats(self, now: float) -> None:
+        """Take in beats."""
+        try:
+            heard = os.read(self._beats, 4096)
+        except BlockingIOError:
+            return
+        if not heard and self.process is not None and self.process.is_orphan:
+            self.process.returncode = 1  # with the fork server, its exit code is lost
+        if heard:
+            self.beat_at = now
+        if READY in heard and not self.is_ready:
+            self.is_ready = True
+            _LOG.info("child_ready", child=self.slot, pid=self.pid, seconds=round(now - self.started_at, 2))
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, while there is a process."""
+        return self.process.pid if self.process is not None else None
+
+    def has_ended(self) -> bool:
+        """Return whether its process is over."""
+        return self.process is not None and self.process.returncode is not None
+
+    def has_stopped_cleanly(self) -> bool:
+        """Return whether a stop ended its process as it should, which may be before it had begun its work."""
+        if self.process is None or self.process.returncode == 0:
+            return True
+        return not self.is_ready and self.process.returncode == -signal.SIGTERM
+
+    def record_exit(self, now: float) -> None:
+        """Note the end of its process and plan the next one: soon after a long life, later after short ones."""
+        assert self.process is not None
+        code = self.process.returncode
+        pid = self.pid
+        self._plan_restart(now)
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        _LOG.warning("child_ended", child=self.slot, pid=pid, how=how, restart_in_s=self.pause_s)
+        meters.count("boathook_restarts_total", role=self.role)
+
+    def _plan_restart(self, now: float) -> None:
+        self.pause_s = (
+            _MIN_RESTART_DELAY_S if now - self.started_at > _HEALTHY_S else min(_MAX_RESTART_DELAY_S, self.pause_s * 2)
+        )
+        self.restart_at = now + self.pause_s
+        self.close()
+
+    def close_stdin(self) -> None:
+        """Tell the process that its supervisor is gone: it finishes what takes seconds, and ends."""
+        if self._stdin is not None:
+            self._stdin.close()
+            self._stdin = None
+
+    def close(self) -> None:
+        """Forget the process."""
+        self.close_stdin()
+        if self._beats >= 0:
+            os.close(self._beats)
+            self._beats = -1
+        self.process = None
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if there is somebody to get it."""
+        if self.process is not None:
+            self.process.send_signal(number)

@@ -1,0 +1,270 @@
+"""What operators can do, for apps: the same actions as the command line's, in the name of the app."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from boathook.config import Settings
+from boathook.db import delivery_commands
+from boathook.db.applications import PageRequest
+from boathook.db.attempts import AttemptRow
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext, Key, ReplaySchedule, Selection
+from boathook.db.endpoints import Endpoint
+from boathook.db.queries import listings
+from boathook.db.queries.listings import DeliveryRow, ListFilter
+from boathook.db.secret_box import SecretBox
+from boathook.domain import ids
+from boathook.domain.errors import AlreadyExists, InvalidValue, NotFound
+from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.domain.windows import open_window
+from boathook.handlers.outbox import Outbox
+from boathook.handlers.platform import EndpointView
+from boathook.handlers.transaction import Transaction, connection_of
+from boathook.service import applications, attempts, endpoint_secrets, endpoints, event_types
+from boathook.service.applications import NewApplication
+from boathook.service.endpoints import NewEndpoint
+from boathook.service.event_types import NewEventType
+from boathook.service.unit_of_work import AppContext, UnitOfWork
+
+_BATCH: Final = 500
+"""Dead letters that one transaction moves."""
+
+
+class AppDependencies(Protocol):
+    """What the desk stands on."""
+
+    settings: Settings
+    outbox: Outbox
+
+    async def operations_database(self) -> Database: ...  # noqa: D102
+    def secret_box(self) -> SecretBox: ...  # noqa: D102
+
+
+class AppOperations:
+    """A `boathook.handlers.platform.AppContext`, in the default organization.
+
+    Args:
+        parts: what it stands on; opened when first needed.
+        actor: who acts, for the audit.
+    """
+
+    def __init__(self, dependencies: AppDependencies, actor: str) -> None:
+        self._dependencies = dependencies
+        self._actor = actor
+
+    async def deliveries(
+        self,
+        *,
+        source: str | None = None,
+        application: str | None = None,
+        type: str | None = None,
+        recipient: str | None = None,
+        state: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> list[DeliveryRow]:
+        """Return deliveries, those of the newest events first.
+
+        Raises:
+            InvalidValue: *after* is no delivery's id.
+        """
+        if after is not None:
+            _read_delivery(after)
+        wanted = ListFilter(
+            source=source,
+            application=application,
+            type=type,
+            recipient=recipient,
+            state=state,
+            since=since,
+            until=until,
+            after=after,
+            limit=limit,
+        )
+        return await listings.list_deliveries(await self._dependencies.operations_database(), wanted)
+
+    async def delivery(self, id: str) -> dict[str, Any]:
+        """Return a delivery with its attempts and its event. Raises NotFound, InvalidValue."""
+        event_id, ordinal = _read_delivery(id)
+        database = await self._dependencies.operations_database()
+        delivery = await listings.get_delivery(database, event_id, ordinal)
+        event, stored = await listings.get_event(database, event_id)
+        return {
+            "delivery": delivery,
+            "attempts": await listings.list_attempts(database, event_id, ordinal),
+            "event": event,
+            "headers": stored.headers,
+            "body": stored.body,
+        }
+
+    async def replay(self, ids: Sequence[str], *, note: str | None = None) -> list[str]:
+        """Make dead letters pending again; return which were. Raises InvalidValue."""
+        database, action = await self._dependencies.operations_database(), AuditContext(actor=self._actor, note=note)
+        pace = ReplaySchedule(await delivery_commands.read_clock(database))
+        done: list[Key] = []
+        for keys in _batches(ids):
+            selection = Selection(ListFilter(), keys)
+            done += await delivery_commands.replay_dead(database, selection, action, pace=pace, limit=_BATCH)
+        return _show(done)
+
+    async def ignore(self, ids: Sequence[str], *, note: str) -> list[str]:
+        """Settle dead letters as ignored; return which were. Raises InvalidValue, also without a note."""
+        if not note.strip():
+            raise InvalidValue("ignoring a dead letter needs a note that says why", "note")
+        database, action = await self._dependencies.operations_database(), AuditContext(actor=self._actor, note=note)
+        done: list[Key] = []
+        for keys in _batches(ids):
+            done += await delivery_commands.ignore_dead(database, Selection(ListFilter(), keys), action, limit=_BATCH)
+        return _show(done)
+
+    async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
+        """Let nothing of an event wait any longer, once *tx* commits; return how many deliveries.
+
+        Several events are woken in the order of their ids, so that two transactions cannot wait for each other.
+
+        Raises:
+            InvalidValue: *event_id* is no event's id.
+        """
+        action = AuditContext(actor=self._actor, note="woken")
+        return await delivery_commands.make_due_now(connection_of(tx), _read_event(event_id), action)
+
+    async def put_application(self, tx: Transaction, uid: str, *, name: str) -> str:
+        """Make the application with this uid if there is none; return its id."""
+        work = await self._work(tx)
+        try:
+            async with tx.savepoint():
+                found, _ = await applications.get_or_create(work, NewApplication(name=name, uid=uid))
+        except AlreadyExists:
+            # Another transaction has made it since the look, and committed.
+            found = await applications.get(work, uid)
+        return found.shown_id
+
+    async def endpoints(self, tx: Transaction, application: str) -> list[EndpointView]:
+        """Return an application's endpoints, oldest first; none for an application that does not exist."""
+        work = await self._work(tx)
+        try:
+            owner = await applications.get(work, application)
+        except NotFound:
+            return []
+        window = PageRequest(None, is_ascending=True, limit=endpoints.MAX_ENDPOINTS)
+        return [_view(endpoint) for endpoint in await endpoints.list_page(work, owner, window)]
+
+    async def put_endpoint(
+        self,
+        tx: Transaction,
+        application: str,
+        uid: str,
+        *,
+        url: str,
+        event_types: Sequence[str] | None = None,
+        is_disabled: bool = False,
+        description: str = "",
+        retry: str | Sequence[float] | None = None,
+        timeout_s: float | None = None,
+    ) -> EndpointView:
+        """Make an application's endpoint with this uid, or give it these values.
+
+        Raises:
+            InvalidValue: a value breaks a rule; the message names it.
+            NotFound: there is no such application.
+            LimitReached: the application's endpoints are too many, or listen to too much.
+        """
+        work = await self._work(tx)
+        new = NewEndpoint(
+            url=url,
+            uid=uid,
+            event_types=event_types,
+            is_disabled=is_disabled,
+            description=description,
+            retry=retry,
+            timeout_s=timeout_s,
+        )
+        endpoint, _ = await endpoints.put(work, await applications.get(work, application), uid, new)
+        tx.has_published = True
+        return _view(endpoint)
+
+    async def delete_endpoint(self, tx: Transaction, application: str, uid: str) -> bool:
+        """Delete an endpoint; return whether there was one."""
+        work = await self._work(tx)
+        try:
+            await endpoints.delete(work, await applications.get(work, application), uid)
+        except NotFound:
+            return False
+        tx.has_published = True
+        return True
+
+    async def endpoint_secret(self, tx: Transaction, application: str, uid: str) -> str:
+        """Return what receivers verify an endpoint's messages with. Raises NotFound, SecretUnreadable."""
+        work = await self._work(tx)
+        return await endpoint_secrets.get_secret(work, await applications.get(work, application), uid)
+
+    async def attempts(self, tx: Transaction, application: str, uid: str, *, limit: int = 50) -> list[AttemptRow]:
+        """Return the latest requests to an endpoint, of the last 90 days, newest first. Raises NotFound."""
+        work = await self._work(tx)
+        owner = await applications.get(work, application)
+        page = await attempts.list_page(work, owner, open_window(datetime.now(UTC)), endpoint=uid, limit=limit)
+        return list(page.rows)
+
+    async def declare_types(self, tx: Transaction, types: Mapping[str, str]) -> None:
+        """Make event types, by name with their descriptions, known where they are not."""
+        work = await self._work(tx)
+        for name, description in sorted(types.items()):
+            with contextlib.suppress(AlreadyExists):
+                await event_types.create(work, name, NewEventType(description=description))
+
+    async def _work(self, tx: Transaction) -> UnitOfWork:
+        """Return the app's transaction as the operators' actions take it."""
+        dependencies = self._dependencies
+        app_context = AppContext(
+            dependencies.settings,
+            await dependencies.operations_database(),
+            dependencies.secret_box(),
+            dependencies.outbox,
+        )
+        return UnitOfWork(app_context, connection_of(tx), DEFAULT_ORGANIZATION, self._actor)
+
+
+def _view(endpoint: Endpoint) -> EndpointView:
+    assert endpoint.created_at is not None
+    assert endpoint.updated_at is not None
+    return EndpointView(
+        id=endpoint.shown_id,
+        uid=endpoint.uid,
+        url=endpoint.url,
+        event_types=endpoint.event_types,
+        is_disabled=endpoint.is_disabled,
+        description=endpoint.description,
+        created_at=endpoint.created_at,
+        updated_at=endpoint.updated_at,
+    )
+
+
+def _read_delivery(text: str) -> Key:
+    try:
+        return ids.read_delivery(text)
+    except ValueError as error:
+        raise InvalidValue(str(error), "id") from None
+
+
+def _read_event(given: UUID | str) -> UUID:
+    if isinstance(given, UUID):
+        return given
+    try:
+        return ids.read_event(given)
+    except ValueError as error:
+        raise InvalidValue(str(error), "event_id") from None
+
+
+def _batches(names: Sequence[str]) -> Iterator[list[Key]]:
+    keys = [_read_delivery(name) for name in dict.fromkeys(names)]
+    for first in range(0, len(keys), _BATCH):
+        yield keys[first : first + _BATCH]
+
+
+def _show(keys: Sequence[Key]) -> list[str]:
+    return [ids.show_delivery(*key) for key in keys]

@@ -1,0 +1,289 @@
+"""What one process lends its apps: connections, operators' actions, a guarded HTTP client, live messages, its state.
+
+Nothing is connected before it is first needed, so an app that never asks costs nothing, wherever it is loaded.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final, Generic, Self, TypeVar
+
+from boathook.config import Settings
+from boathook.db import delivery_commands
+from boathook.db.database import Database
+from boathook.db.due_notifier import DueNotifier
+from boathook.db.migrations import list_pending
+from boathook.db.pubsub import Subscriber, notify_call
+from boathook.db.secret_box import SecretBox, open_secret_box
+from boathook.domain.errors import ConfigError, DatabaseError
+from boathook.handlers.outbox import Outbox, message_dedup_days
+from boathook.handlers.platform import Http
+from boathook.handlers.sessions import call
+from boathook.handlers.transaction import Transaction
+from boathook.http_client.client import Client
+from boathook.ingest.readiness import database_problems
+from boathook.observability.exporters import MetricHistory
+from boathook.service.app_operations import AppOperations
+
+T = TypeVar("T")
+
+_MAX_TRANSACTIONS: Final = 6
+"""Most transactions of all apps of a process at once; further ones wait."""
+_MAX_OPERATIONS: Final = 3
+"""Connections besides, for what is not done in a transaction of the app: were they the same, blocks that hold all of
+them and look something up would wait for each other."""
+
+ServerUrlFactory = Callable[[], AbstractAsyncContextManager[str]]
+"""Lends the URL of PostgreSQL, an embedded one running at least as long."""
+
+
+class LazyResource(Generic[T]):
+    """Something that is opened by whoever needs it first, while all others wait for it."""
+
+    def __init__(self, open: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._open = open
+        self._opening: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        """Return it; where opening it fails, that is tried again the next time."""
+        task = self._opening
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._opening = asyncio.create_task(self._open())
+        return await asyncio.shield(task)
+
+    async def close(self, how: Callable[[T], Awaitable[None]]) -> None:
+        """Close it if it was opened; from then on it can be opened again."""
+        task, self._opening = self._opening, None
+        if task is None:
+            return
+        with contextlib.suppress(DatabaseError, ConfigError):
+            await how(await task)
+
+
+class AppResources:
+    """What all apps of one process share."""
+
+    def __init__(self, settings: Settings, server_url: ServerUrlFactory, history: MetricHistory) -> None:
+        self.settings = settings
+        self.history = history
+        self.outbox = Outbox(memory_days=message_dedup_days(settings.retention))
+        self._server_url = server_url
+        self._stack = contextlib.AsyncExitStack()
+        self._secret_box: SecretBox | None = None
+        self._subscriber: Subscriber | None = None
+        self._due_notifier = DueNotifier(self._notify_due)
+        self._notify_task: asyncio.Task[None] | None = None
+        self._http: Client | None = None
+        self._url = LazyResource(self._find_server)
+        self._transaction_pool = LazyResource(lambda: self._connect("apps", _MAX_TRANSACTIONS))
+        self._operations_pool = LazyResource(lambda: self._connect("apps-desk", _MAX_OPERATIONS))
+
+    async def transaction_database(self) -> Database:
+        """Return the connections for the apps' own transactions. Raises DatabaseUnavailable, ConfigError."""
+        return await self._transaction_pool.get()
+
+    async def operations_database(self) -> Database:
+        """Return the connections for everything else. Raises DatabaseUnavailable, ConfigError."""
+        return await self._operations_pool.get()
+
+    def secret_box(self) -> SecretBox:
+        """Return what seals and opens endpoints' secrets. Raises ConfigError."""
+        if self._secret_box is None:
+            self._secret_box = open_secret_box(self.settings)
+        return self._secret_box
+
+    def notify_due(self) -> None:
+        """Tell the workers that something is due, soon, and what several transactions have committed at once."""
+        if self._notify_task is None:
+            self._notify_task = asyncio.create_task(self._due_notifier.run(), name="apps:announce")
+        self._due_notifier.notify()
+
+    async def _notify_due(self) -> None:
+        await delivery_commands.notify_due(await self.operations_database())
+
+    async def subscriber(self) -> Subscriber:
+        """Return what hears live messages. Raises DatabaseUnavailable, ConfigError."""
+        database = await self.operations_database()
+        if self._subscriber is None:
+            self._subscriber = Subscriber(database)
+        return self._subscriber
+
+    @property
+    def http(self) -> Client:
+        """The HTTP client, with threads of its own from its first use on. Raises ConfigError."""
+        if self._http is None:
+            outbound = self.settings.outbound
+            proxy = self.settings.resolve(outbound.proxy, "outbound.proxy")
+            self._http = Client(outbound.model_copy(update={"proxy": proxy}))
+        return self._http
+
+    async def close(self) -> None:
+        """Close what was opened."""
+        if self._notify_task is not None:
+            self._notify_task.cancel()
+            # What it had not told yet; a hint that is lost costs a poll interval, never a delivery.
+            with contextlib.suppress(DatabaseError):
+                await self._notify_due()
+        if self._http is not None:
+            self._http.close()
+        self._http = self._subscriber = self._notify_task = None
+        for pool in (self._transaction_pool, self._operations_pool):
+            await pool.close(Database.close)
+        await self._url.close(self._release_server)
+
+    async def _find_server(self) -> str:
+        return await self._stack.enter_async_context(self._server_url())
+
+    async def _release_server(self, _url: str) -> None:
+        await self._stack.aclose()
+
+    async def _connect(self, purpose: str, size: int) -> Database:
+        return await Database.open(
+            await self._url.get(),
+            purpose=purpose,
+            size=size,
+            connect_timeout_s=self.settings.database.connect_timeout_s,
+            statement_timeout_s=self.settings.database.statement_timeout_s,
+            allow_unsafe=self.settings.database.allow_unsafe,
+        )
+
+
+class AppPlatform:
+    """What one app of a process may use; a `boathook.handlers.platform.Platform`."""
+
+    def __init__(self, resources: AppResources, name: str = "") -> None:
+        self._resources = resources
+        self.desk = AppOperations(resources, actor=f"app:{name}" if name else "app")
+
+    def for_app(self, name: str) -> "AppPlatform":
+        """Return the view of the app of this name, under which its actions stand in the audit."""
+        return AppPlatform(self._resources, name)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Lend a transaction that commits at the end of the block and rolls back on an error.
+
+        Raises:
+            DatabaseError: PostgreSQL cannot be reached, or a statement or the commit failed.
+        """
+        database = await self._resources.transaction_database()
+        async with database.user_transaction() as connection:
+            transaction = Transaction(connection)
+            try:
+                yield transaction
+            finally:
+                transaction._close()  # noqa: SLF001 the one who opened it ends it
+        if transaction.has_published:
+            self._resources.notify_due()
+
+    async def broadcast(self, tx: Transaction, channel: str, message: Any) -> None:
+        """Tell *message* to all who `hear` *channel*, in any process, when *tx* commits. Raises InvalidMessage."""
+        await call(tx, *notify_call(channel, message))
+
+    def hear(self, channel: str) -> AsyncIterator[Any]:
+        """Yield what is broadcast on *channel* from now on; a reader that is too slow misses the oldest.
+
+        Raises:
+            DatabaseUnavailable: PostgreSQL cannot be reached at the first message.
+            InvalidMessage: the channel's name is none, at the first message.
+        """
+        return _LiveSubscription(self._resources, channel)
+
+    async def vitals(self) -> dict[str, Any]:
+        """Return what ``/metrics.json`` shows of all processes of this host, and ``problems`` as ``/readyz`` does.
+
+        Rates over the last minute are known to gateways and the keeper, which sample; elsewhere they are 0.
+        """
+        return {**self._resources.history.to_json(), "problems": await self._problems()}
+
+    async def _problems(self) -> list[str]:
+        try:
+            return await database_problems(await self._resources.operations_database())
+        except (DatabaseError, ConfigError) as error:
+            return [f"the journal does not answer: {error}"]
+
+    @property
+    def http(self) -> Http:
+        """The guarded HTTP client. Raises ConfigError."""
+        return self._resources.http
+
+    @property
+    def data_dir(self) -> Path:
+        """`server.data_dir`: this host's own folder."""
+        return self._resources.settings.server.data_dir
+
+    def resolve(self, reference: str, key: str) -> str:
+        """Return the text behind ``env:NAME`` or ``file:PATH``. Raises ConfigError, which names *key*."""
+        return self._resources.settings.resolve(reference, key)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of a command to its end, and close what it opened.
+
+        Raises:
+            ConfigError: there is no database yet, or an error shows that its schema is not current.
+        """
+        return asyncio.run(self._run(work))
+
+    async def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await work
+        except DatabaseError as error:
+            await self._explain(error)
+            raise
+        finally:
+            await self.close()
+
+    async def _explain(self, error: DatabaseError) -> None:
+        """Name lacking migrations as the cause of an error, where there are any."""
+        with contextlib.suppress(DatabaseError):
+            if lacking := await list_pending(await self._resources.operations_database()):
+                raise ConfigError(
+                    f"database migrations are missing: {', '.join(lacking)}; run `boathook migrate`"
+                ) from error
+
+    async def close(self) -> None:
+        """Close what this process's apps have opened; asked again, they open it again."""
+        await self._resources.close()
+
+
+class _LiveSubscription:
+    """What one reader hears; it begins to listen when it is made, not when it is first read."""
+
+    def __init__(self, resources: AppResources, channel: str) -> None:
+        self._opening = asyncio.create_task(self._open(resources, channel))
+
+    @staticmethod
+    async def _open(resources: AppResources, channel: str) -> AsyncIterator[Any]:
+        return (await resources.subscriber()).hear(channel)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await anext(await asyncio.shield(self._opening))
+
+
+def open_platform(
+    settings: Settings, *, server_url: ServerUrlFactory | None = None, history: MetricHistory | None = None
+) -> AppPlatform:
+    """Return what *settings* offer the apps of this process; nothing is connected yet.
+
+    Args:
+        settings: of the process.
+        server_url: lends the URL of PostgreSQL where `database.url` alone does not tell it, as on the command line,
+            which may have to start an embedded server.
+        history: what this process has counted and, where it samples, seen lately.
+    """
+
+    @contextlib.asynccontextmanager
+    async def configured() -> AsyncIterator[str]:
+        url = settings.database_url()
+        if not url:
+            raise ConfigError("database.url: there is no PostgreSQL for apps here; start them by `boathook serve`")
+        yield url
+
+    return AppPlatform(
+        AppResources(settings, server_url or configured, history or MetricHistory(settings.server.data_dir))
+    )

@@ -1,0 +1,152 @@
+"""What can be done with applications, by the API and the command line alike."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from boathook.db import applications
+from boathook.db.applications import Application as Application  # noqa: PLC0414 - what these actions return
+from boathook.db.applications import PageRequest as PageRequest  # noqa: PLC0414 - what they are asked for
+from boathook.db.audit import record
+from boathook.db.queries import endpoint_stats
+from boathook.db.queries.endpoint_stats import ApplicationSummary
+from boathook.domain import ids
+from boathook.domain.endpoints import parse_reference
+from boathook.domain.errors import InvalidValue, NotFound
+from boathook.service.unit_of_work import UnitOfWork, new_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewApplication:
+    """An application about to be made, or what it shall be from now on."""
+
+    name: str
+    uid: str | None = None
+    throttle_rate: int | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+async def get(work: UnitOfWork, reference: str) -> Application:
+    """Return an application by id or uid. Raises NotFound."""
+    return _found(await applications.find(work.connection, work.organization, reference), reference)
+
+
+async def find_operational(work: UnitOfWork) -> Application | None:
+    """Return the application that the organization's operational events go to, if it was ever needed."""
+    return await applications.find_operational(work.connection, work.organization)
+
+
+async def ensure_operational(work: UnitOfWork) -> Application:
+    """Return the application that the organization's operational events go to; make it if there is none."""
+    return await applications.ensure_operational(work.connection, new_id(), work.organization)
+
+
+def _found(application: Application | None, reference: str) -> Application:
+    if application is None:
+        raise NotFound(f"unknown application {reference}")
+    return application
+
+
+async def list_page(
+    work: UnitOfWork, window: PageRequest, *, only_with_endpoints: bool = False, only_all_enabled: bool = False
+) -> list[Application]:
+    """Return a stretch of the organization's applications."""
+    return await applications.list_page(
+        work.connection,
+        work.organization,
+        window,
+        only_with_endpoints=only_with_endpoints,
+        only_all_enabled=only_all_enabled,
+    )
+
+
+async def search(work: UnitOfWork, words: str | None, *, after: UUID | None, limit: int) -> list[ApplicationSummary]:
+    """Return applications whose name or uid holds *words*, the youngest first, each with counts of its endpoints.
+
+    Args:
+        after: the last application of the page before.
+    """
+    return await endpoint_stats.search_applications(work.connection, work.organization, words, after, limit=limit)
+
+
+async def create(work: UnitOfWork, new: NewApplication) -> Application:
+    """Make an application. Raises Taken where its uid is in use."""
+    made = await applications.insert(
+        work.connection,
+        new_id(),
+        work.organization,
+        uid=new.uid,
+        name=new.name,
+        throttle_rate=new.throttle_rate,
+        metadata=new.metadata,
+    )
+    await record(work.connection, work.actor, "application.create", made.shown_id)
+    return made
+
+
+async def get_or_create(work: UnitOfWork, new: NewApplication) -> tuple[Application, bool]:
+    """Return the application with the uid of *new*, as it is, or make it; and whether it was made."""
+    if new.uid is not None:
+        found = await applications.find(work.connection, work.organization, new.uid)
+        if found is not None:
+            return found, False
+    return await create(work, new), True
+
+
+async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Application, bool]:
+    """Give an application these values, or make one; and whether it was made.
+
+    What is made under a name that no application has gets the name as its uid, if *new* has none and it can be one, so
+    that the same request finds it again.
+    """
+    found = await applications.lock(work.connection, work.organization, reference)
+    if found is None:
+        return await create(work, replace(new, uid=new.uid or uid_from(ids.APPLICATION, reference))), True
+    return await _save(work, replace(found, **_values(new))), False
+
+
+def uid_from(prefix: str, reference: str) -> str | None:
+    """Return what a thing made under *reference* has as its uid; None where that cannot be one."""
+    names = parse_reference(prefix, reference)
+    return names[1] if names else None
+
+
+def _values(new: NewApplication) -> dict[str, Any]:
+    return {"uid": new.uid, "name": new.name, "throttle_rate": new.throttle_rate, "metadata": new.metadata}
+
+
+async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -> Application:
+    """Change some fields of an application: uid, name, throttle_rate, metadata. Raises NotFound, Taken."""
+    found = _found(await applications.lock(work.connection, work.organization, reference), reference)
+    return await _save(work, replace(found, **changes))
+
+
+async def _save(work: UnitOfWork, application: Application) -> Application:
+    saved = await applications.save(work.connection, application)
+    await record(work.connection, work.actor, "application.update", saved.shown_id)
+    return saved
+
+
+async def delete(work: UnitOfWork, reference: str) -> None:
+    """Delete an application with its endpoints. Raises NotFound."""
+    found = _found(await applications.lock(work.connection, work.organization, reference), reference)
+    await applications.delete(work.connection, found)
+    await record(work.connection, work.actor, "application.delete", found.shown_id)
+
+
+async def ensure(work: UnitOfWork, reference: str, new: NewApplication | None) -> Application:
+    """Return an application by id or uid; where there is none, make it from *new*, if given.
+
+    Raises:
+        NotFound: there is none, and no *new*.
+        InvalidValue: the uid of *new* is missing or not *reference*.
+    """
+    if new is not None and new.uid is None:
+        raise InvalidValue("the application needs its uid", "application", "uid", kind="application_uid_missing")
+    found = await applications.find(work.connection, work.organization, reference)
+    if new is None or (found is not None and new.uid in {found.uid, reference}):
+        return _found(found, reference)
+    if new.uid != reference:
+        raise InvalidValue("the uid must be the one in the path", "application", "uid", kind="application_uid_mismatch")
+    return await create(work, new)

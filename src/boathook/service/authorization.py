@@ -1,0 +1,258 @@
+"""Authorization: one table of permissions that the API, the console, the portal and mounts ask.
+
+Each route names its permission with `requires`, or where it is registered; a route without one is an error at start
+(`check_routes`). The command line is not asked: who runs it has the password of the database.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, cast
+from uuid import UUID
+
+from boathook.db.api_keys import ApiKey
+from boathook.domain import ids
+from boathook.domain.roles import Role
+
+Route = TypeVar("Route", bound=Callable[..., Any])
+
+
+class Capability(StrEnum):
+    """A permission of a token of one application; each token of an application has ViewBase."""
+
+    VIEW_BASE = "ViewBase"
+    VIEW_ENDPOINT_SECRET = "ViewEndpointSecret"  # noqa: S105 - the API's word, not a secret
+    MANAGE_ENDPOINT_SECRET = "ManageEndpointSecret"  # noqa: S105 - the same
+    MANAGE_TRANSFORMATIONS = "ManageTransformations"
+    CREATE_ATTEMPTS = "CreateAttempts"
+    MANAGE_ENDPOINT = "ManageEndpoint"
+
+
+class Permission(StrEnum):
+    """What a caller may be allowed to do; its value is the name that templates use."""
+
+    PUBLIC = "public"
+    """Sign in, enter the portal, read health, the API's description and static files."""
+    ACCOUNT = "account"
+    """Sign out, and change one's own password."""
+    ALERT_MANAGE = "alert.manage"
+    ALERT_VIEW = "alert.view"
+    APP_CALL = "app.call"
+    """Call an app's mounted path."""
+    APPLICATION_LIST = "application.list"
+    APPLICATION_MANAGE = "application.manage"
+    APPLICATION_VIEW = "application.view"
+    AUDIT_VIEW = "audit.view"
+    CONFLICT_VIEW = "conflict.view"
+    DASHBOARD_VIEW = "dashboard.view"
+    DEAD_LETTER_DECIDE = "dead_letter.decide"
+    """Replay or ignore dead letters."""
+    DEAD_LETTER_PURGE = "dead_letter.purge"
+    DEAD_LETTER_VIEW = "dead_letter.view"
+    ENDPOINT_HEADERS_VIEW = "endpoint.headers.view"
+    """Read the values of an endpoint's custom headers, also where an attempt recorded them."""
+    ENDPOINT_MANAGE = "endpoint.manage"
+    ENDPOINT_SECRET_ROTATE = "endpoint.secret.rotate"  # noqa: S105 - a permission's name
+    ENDPOINT_SECRET_VIEW = "endpoint.secret.view"  # noqa: S105 - the same
+    ENDPOINT_TEST = "endpoint.test"
+    """Send an endpoint the example of an event type."""
+    ENDPOINT_VIEW = "endpoint.view"
+    ENVIRONMENT_EXPORT = "environment.export"
+    ENVIRONMENT_IMPORT = "environment.import"
+    EVENT_LISTEN = "event.listen"
+    EVENT_REPLAY = "event.replay"
+    """Owe events again, or to today's handlers."""
+    EVENT_REVEAL = "event.reveal"
+    """Read the values of an event's headers that may hold secrets."""
+    EVENT_TYPE_MANAGE = "event_type.manage"
+    EVENT_TYPE_VIEW = "event_type.view"
+    EVENT_VIEW = "event.view"
+    JOB_STOP = "job.stop"
+    JOB_VIEW = "job.view"
+    KEY_MANAGE = "key.manage"
+    KEY_VIEW = "key.view"
+    MESSAGE_EXPUNGE = "message.expunge"
+    MESSAGE_PUBLISH = "message.publish"
+    """Publish a message, or send one endpoint a payload of one's own."""
+    MESSAGE_RESEND = "message.resend"
+    """Send messages to an endpoint once more, one or all of a time."""
+    MESSAGE_VIEW = "message.view"
+    """Read messages and attempts."""
+    OPERATIONAL_WEBHOOK_MANAGE = "operational_webhook.manage"
+    """Read and change endpoints of operational webhooks, with their secrets and headers."""
+    OPERATOR_MANAGE = "operator.manage"
+    PORTAL_GRANT = "portal.grant"
+    """Let somebody into an application's portal, and end that."""
+    REJECTION_REVERIFY = "rejection.reverify"
+    REJECTION_VIEW = "rejection.view"
+    SETTINGS_VIEW = "settings.view"
+    SOURCE_SECRET_MANAGE = "source.secret.manage"  # noqa: S105 - the same
+    """Add and end secrets of sources, and read those that a sender told."""
+    SOURCE_TEST = "source.test"
+    SOURCE_VIEW = "source.view"
+    TASK_VIEW = "task.view"
+    TOKEN_END = "token.end"  # noqa: S105 - the same
+    """End the token in use."""
+    USAGE_COUNT = "usage.count"
+    VERIFY_RUN = "verify.run"
+    VERIFY_VIEW = "verify.view"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessRule:
+    """Who has a permission, by the kind of caller; None refuses all callers of that kind."""
+
+    role: Role | None = None
+    """The least role of an operator."""
+    capability: Capability | None = None
+    """The capability of a token of one application."""
+    is_for_organization: bool = True
+    """Whether a token of the whole organization is enough."""
+    is_public: bool = False
+    """Whether the caller need not be known."""
+
+
+def _operators(role: Role) -> AccessRule:
+    return AccessRule(role=role, is_for_organization=False)
+
+
+_VIEWER: Final = _operators(Role.VIEWER)
+_OPERATOR: Final = _operators(Role.OPERATOR)
+_ADMIN: Final = _operators(Role.ADMIN)
+_ORGANIZATION: Final = AccessRule()
+
+ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
+    {
+        Permission.PUBLIC: AccessRule(is_public=True),
+        Permission.ACCOUNT: _VIEWER,
+        Permission.ALERT_MANAGE: _OPERATOR,
+        Permission.ALERT_VIEW: _VIEWER,
+        Permission.APP_CALL: _ORGANIZATION,
+        Permission.APPLICATION_LIST: AccessRule(role=Role.VIEWER),
+        Permission.APPLICATION_MANAGE: AccessRule(role=Role.OPERATOR),
+        Permission.APPLICATION_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
+        Permission.AUDIT_VIEW: _VIEWER,
+        Permission.CONFLICT_VIEW: _VIEWER,
+        Permission.DASHBOARD_VIEW: _VIEWER,
+        Permission.DEAD_LETTER_DECIDE: _OPERATOR,
+        Permission.DEAD_LETTER_PURGE: _ADMIN,
+        Permission.DEAD_LETTER_VIEW: _VIEWER,
+        Permission.ENDPOINT_HEADERS_VIEW: AccessRule(role=Role.OPERATOR, capability=Capability.VIEW_ENDPOINT_SECRET),
+        Permission.ENDPOINT_MANAGE: AccessRule(role=Role.OPERATOR, capability=Capability.MANAGE_ENDPOINT),
+        Permission.ENDPOINT_SECRET_ROTATE: AccessRule(role=Role.OPERATOR, capability=Capability.MANAGE_ENDPOINT_SECRET),
+        Permission.ENDPOINT_SECRET_VIEW: AccessRule(role=Role.OPERATOR, capability=Capability.VIEW_ENDPOINT_SECRET),
+        Permission.ENDPOINT_TEST: AccessRule(role=Role.OPERATOR, capability=Capability.CREATE_ATTEMPTS),
+        Permission.ENDPOINT_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
+        Permission.ENVIRONMENT_EXPORT: _ORGANIZATION,
+        Permission.ENVIRONMENT_IMPORT: _ORGANIZATION,
+        Permission.EVENT_LISTEN: _ORGANIZATION,
+        Permission.EVENT_REPLAY: _OPERATOR,
+        Permission.EVENT_REVEAL: _OPERATOR,
+        Permission.EVENT_TYPE_MANAGE: AccessRule(role=Role.OPERATOR),
+        Permission.EVENT_TYPE_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
+        Permission.EVENT_VIEW: _VIEWER,
+        Permission.JOB_STOP: _OPERATOR,
+        Permission.JOB_VIEW: _VIEWER,
+        Permission.KEY_MANAGE: _ADMIN,
+        Permission.KEY_VIEW: _VIEWER,
+        Permission.MESSAGE_EXPUNGE: _ORGANIZATION,
+        Permission.MESSAGE_PUBLISH: AccessRule(role=Role.OPERATOR),
+        Permission.MESSAGE_RESEND: AccessRule(role=Role.OPERATOR, capability=Capability.CREATE_ATTEMPTS),
+        Permission.MESSAGE_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
+        Permission.OPERATIONAL_WEBHOOK_MANAGE: _ORGANIZATION,
+        Permission.OPERATOR_MANAGE: _ADMIN,
+        Permission.PORTAL_GRANT: AccessRule(role=Role.OPERATOR),
+        Permission.REJECTION_REVERIFY: _OPERATOR,
+        Permission.REJECTION_VIEW: _VIEWER,
+        Permission.SETTINGS_VIEW: _OPERATOR,
+        Permission.SOURCE_SECRET_MANAGE: _ADMIN,
+        Permission.SOURCE_TEST: _OPERATOR,
+        Permission.SOURCE_VIEW: _VIEWER,
+        Permission.TASK_VIEW: _ORGANIZATION,
+        Permission.TOKEN_END: AccessRule(capability=Capability.VIEW_BASE, is_for_organization=False),
+        Permission.USAGE_COUNT: _ORGANIZATION,
+        Permission.VERIFY_RUN: _OPERATOR,
+        Permission.VERIFY_VIEW: _VIEWER,
+    }
+)
+"""Who has each permission."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The holder of a token, and what the token allows."""
+
+    key_id: UUID
+    organization: str
+    application_id: UUID | None = None
+    """The one application they may see; None is all of the organization's."""
+    feature_flags: frozenset[str] = frozenset()
+    capabilities: frozenset[str] | None = None
+    """What they may do; None is everything."""
+    is_portal: bool = False
+
+    @property
+    def actor(self) -> str:
+        """Who acts, for the audit."""
+        return f"api:{ids.show(ids.API_KEY, self.key_id)}"
+
+    @property
+    def is_for_organization(self) -> bool:
+        """Whether the token is one of the whole organization, without limits."""
+        return self.application_id is None and self.capabilities is None and not self.is_portal
+
+    def may(self, permission: Permission) -> bool:
+        """Return whether the token gives this permission."""
+        rule = ACCESS_RULES[permission]
+        if rule.is_public:
+            return True
+        if self.is_for_organization:
+            return rule.is_for_organization
+        if self.application_id is None or rule.capability is None:
+            return False
+        is_granted = self.capabilities is None or rule.capability in self.capabilities
+        return is_granted or rule.capability is Capability.VIEW_BASE
+
+
+def principal_of(key: ApiKey) -> Principal:
+    """Return the holder of a valid key."""
+    return Principal(
+        key_id=key.id,
+        organization=key.organization,
+        application_id=key.application_id,
+        feature_flags=frozenset(key.feature_flags or ()),
+        capabilities=None if key.capabilities is None else frozenset(key.capabilities),
+        is_portal=key.is_portal,
+    )
+
+
+def role_may(role: Role, permission: Permission) -> bool:
+    """Return whether an operator with this role has a permission."""
+    rule = ACCESS_RULES[permission]
+    return rule.is_public or (rule.role is not None and role.covers(rule.role))
+
+
+def requires(permission: Permission) -> Callable[[Route], Route]:
+    """Name the permission that a route needs."""
+
+    def name(route: Route) -> Route:
+        cast("Any", route).permission = permission
+        return route
+
+    return name
+
+
+def permission_of(route: Callable[..., Any]) -> Permission:
+    """Return the permission that a route needs. Raises TypeError where it names none."""
+    permission = getattr(route, "permission", None)
+    if not isinstance(permission, Permission):
+        name = getattr(route, "__qualname__", repr(route))
+        raise TypeError(f"the route {name} names no permission; decorate it with needs(Permission.…)")
+    return permission
+
+
+def check_routes(routes: Iterable[Any]) -> None:
+    """Refuse routes of which one names no permission. Raises TypeError."""
+    for route in routes:
+        permission_of(route.endpoint)

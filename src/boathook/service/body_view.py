@@ -1,0 +1,153 @@
+"""Renders stored bodies for display: JSON indented, text as it is, other bytes in hex."""
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from boathook.domain.json_text import FormattedJson, InvalidJson, format_json
+
+MAX_BYTES: Final = 262_144
+"""Bytes of a body that are shown; all of it can be downloaded."""
+MAX_HEX_BYTES: Final = 16_384
+_ROW: Final = 16
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_SECRETIVE: Final = re.compile(r"auth|cookie|credential|key|passw|secret|signature|token", re.IGNORECASE)
+MASK: Final = "••••••"
+
+
+class BodyFormat(StrEnum):
+    """A way to show bytes."""
+
+    PRETTY = "pretty"
+    RAW = "raw"
+    HEX = "hex"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyView:
+    """The beginning of a body as it is shown."""
+
+    view: BodyFormat
+    views: tuple[BodyFormat, ...]
+    """All that make sense for these bytes."""
+    text: str
+    is_cut: bool
+    """Whether more was sent than is shown."""
+    doubled: tuple[str, ...] = ()
+    """Keys that stand twice in their object."""
+    is_deep: bool = False
+    """Whether some of it is nested too deep to be indented."""
+    problem: str | None = None
+    """Why something that should be JSON is none."""
+
+
+def render(head: bytes, size: int, view: str | None = None, *, content_type: str = "") -> BodyView:
+    """Return the beginning of a body as people want to see it.
+
+    Args:
+        head: its first bytes.
+        size: how many it has in all.
+        view: how; None and what does not fit these bytes mean the best that does.
+    """
+    is_whole = len(head) >= size
+    text = _text_of(head, is_whole=is_whole)
+    if text is None:
+        return _raw_or_hex(head, size, view)
+    laid = format_json(text, is_whole=is_whole)
+    views = (
+        (BodyFormat.PRETTY, BodyFormat.RAW, BodyFormat.HEX)
+        if isinstance(laid, FormattedJson)
+        else (BodyFormat.RAW, BodyFormat.HEX)
+    )
+    wanted = next((one for one in views if one == view), views[0])
+    if wanted is BodyFormat.HEX:
+        return _hex(head, size, views)
+    if wanted is BodyFormat.PRETTY and isinstance(laid, FormattedJson):
+        is_cut = laid.is_cut or not is_whole
+        return BodyView(
+            view=wanted, views=views, text=laid.text, is_cut=is_cut, doubled=laid.doubled, is_deep=laid.is_deep
+        )
+    problem = None
+    if isinstance(laid, InvalidJson) and head and "json" in content_type.lower():
+        problem = f"Invalid JSON: {laid.reason}, after {laid.at:,} characters."
+    return BodyView(view=wanted, views=views, text=text, is_cut=not is_whole, problem=problem)
+
+
+def snippet(head: bytes, size: int) -> BodyView:
+    """Return the beginning of an answer as it is, or in hex where it is no text."""
+    text = _text_of(head, is_whole=len(head) >= size)
+    if text is None:
+        return _hex(head, size, (BodyFormat.HEX,))
+    return BodyView(view=BodyFormat.RAW, views=(BodyFormat.RAW,), text=text, is_cut=len(head) < size)
+
+
+def to_lines(body: bytes, view: BodyFormat | None = None) -> list[str]:
+    """Return a body as lines that can be compared: laid out, as text, or as rows in hex."""
+    return render(body[:MAX_BYTES], min(len(body), MAX_BYTES), view).text.split("\n")
+
+
+def mask(headers: dict[str, str]) -> dict[str, str]:
+    """Return headers without the values of those that may hold a secret."""
+    return {name: MASK if is_sensitive(name) else value for name, value in headers.items()}
+
+
+def is_sensitive(name: str) -> bool:
+    """Return whether a header of this name may hold a secret."""
+    return _SECRETIVE.search(name) is not None
+
+
+def is_text(body: bytes) -> bool:
+    """Return whether a body is text: UTF-8 without control characters but tabs and line breaks."""
+    return _text_of(body, is_whole=True) is not None
+
+
+def hex_dump(body: bytes) -> str:
+    """Return bytes in hex, sixteen a row, with their places and what of them is readable."""
+    return "\n".join(
+        f"{at:08x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {_readable(row)}"
+        for at in range(0, len(body), _ROW)
+        if (row := body[at : at + _ROW])
+    )
+
+
+def spellings(text: str) -> tuple[bytes, ...]:
+    """Return how a text may stand in a payload: as it is, and as JSON writes what is not ASCII or is a quote."""
+    plain = text.encode("utf-8", "surrogatepass")
+    escaped = json.dumps(text)[1:-1].encode()
+    shy = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
+    return tuple(dict.fromkeys((plain, shy, escaped)))
+
+
+def _text_of(head: bytes, *, is_whole: bool) -> str | None:
+    """Return bytes as text; None where they are none. The last character may be cut off."""
+    cuts = (0,) if is_whole else (0, 1, 2, 3)
+    for cut in cuts:
+        try:
+            text = head[: len(head) - cut].decode("utf-8-sig")
+        except UnicodeDecodeError:
+            continue
+        return None if _CONTROL.search(text) else text
+    return None
+
+
+def _raw_or_hex(head: bytes, size: int, view: str | None) -> BodyView:
+    views = (BodyFormat.HEX, BodyFormat.RAW)
+    if view != BodyFormat.RAW:
+        return _hex(head, size, views)
+    text = _CONTROL.sub(lambda one: f"\\x{ord(one[0]):02x}", head.decode("utf-8", "backslashreplace"))
+    return BodyView(view=BodyFormat.RAW, views=views, text=text, is_cut=len(head) < size)
+
+
+def _hex(head: bytes, size: int, views: tuple[BodyFormat, ...]) -> BodyView:
+    return BodyView(
+        view=BodyFormat.HEX,
+        views=views,
+        text=hex_dump(head[:MAX_HEX_BYTES]),
+        is_cut=size > min(len(head), MAX_HEX_BYTES),
+    )
+
+
+def _readable(row: bytes) -> str:
+    return "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)

@@ -1,0 +1,259 @@
+"""Bulk decisions of operators, made in the background: begun, followed and stopped.
+
+What is decided about a group of dead letters is about those that had died by then; those that die meanwhile are left.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from boathook.db import dead_letter_groups, delivery_commands, tasks
+from boathook.db.audit import record as note_down
+from boathook.db.dead_letter_groups import DeadLetterGroup
+from boathook.db.delivery_commands import AuditContext, ReplayOutcomes
+from boathook.db.queries.listings import ListFilter
+from boathook.db.rerouting import check_handler
+from boathook.db.tasks import Task, TaskOperation, TaskState
+from boathook.domain import ids
+from boathook.domain.errors import InvalidState, InvalidValue, NotFound
+from boathook.domain.windows import Window
+from boathook.service.tasks import get, list_page, start
+from boathook.service.unit_of_work import UnitOfWork
+
+_MAX_NOTE_LENGTH: Final = 2_000
+MAX_RATE: Final = 100_000.0
+MIN_RATE: Final = 0.001
+_MAX_COUNTED: Final = 100_000
+_ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
+PURGE_CONFIRMATION: Final = "purge"
+JOB_KINDS: Final = (
+    TaskOperation.REPLAY_GROUP,
+    TaskOperation.IGNORE_GROUP,
+    TaskOperation.PURGE_GROUP,
+    TaskOperation.REPLAY_EVENTS,
+    TaskOperation.ROUTE_EVENTS,
+)
+_VERBS: Final = {
+    TaskOperation.REPLAY_GROUP: ("Replay", "replayed"),
+    TaskOperation.IGNORE_GROUP: ("Ignore", "ignored"),
+    TaskOperation.PURGE_GROUP: ("Purge", "purged"),
+    TaskOperation.REPLAY_EVENTS: ("Replay", "replayed"),
+    TaskOperation.ROUTE_EVENTS: ("Re-route", "looked at"),
+}
+
+_REPLAYS: Final = {
+    TaskOperation.REPLAY_GROUP: delivery_commands.REPLAY_DEAD,
+    TaskOperation.REPLAY_EVENTS: delivery_commands.REPLAY_EVENT,
+}
+"""What the audit calls the replays of each kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """How far a bulk decision has come."""
+
+    id: str
+    title: str
+    state: str
+    """``running``, ``finished``, ``stopped`` or ``failed``."""
+    done: int
+    total: int
+    """What was counted when it was begun; 0 where that is not known."""
+    done_verb: str
+    added: int | None
+    """Deliveries added, where that is what it does."""
+    left: int
+    """What was left alone, where it says so."""
+    error: str
+    group: str | None
+    """The group's id, where it is about one."""
+    actor: str
+    note: str
+    rate: float | None
+    begun_at: datetime
+    moved_at: datetime
+    results: ReplayOutcomes | None = None
+    """What became of the deliveries since; None where nothing was replayed, or nobody has asked."""
+
+    @property
+    def share(self) -> float:
+        """How much is done, from 0 to 1; what ended well is done wholly, even if less was left to do than counted."""
+        if self.state == TaskState.FINISHED:
+            return 1.0
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+
+def parse_group_id(reference: str) -> UUID:
+    """Read a group's id. Raises NotFound where it is none."""
+    try:
+        return ids.read(ids.DEAD_GROUP, reference)
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+
+
+async def get_group(work: UnitOfWork, reference: str) -> DeadLetterGroup:
+    """Return a group of dead letters. Raises NotFound where no letter belongs to it any more."""
+    group = await dead_letter_groups.find_group(work.connection, parse_group_id(reference))
+    if group is None:
+        raise NotFound(f"no dead letters are left in {reference}: all were replayed, ignored or purged")
+    return group
+
+
+async def replay_group(work: UnitOfWork, reference: str, *, rate: float | None = None, note: str = "") -> Task:
+    """Let all of a group run again, at most *rate* a second.
+
+    Raises:
+        NotFound: there is no such group.
+        InvalidValue: the rate or the note breaks a rule.
+        LimitReached: too much is under way.
+    """
+    return await _start_group_job(
+        work, TaskOperation.REPLAY_GROUP, reference, {"rate": check_rate(rate), "note": check_note(note)}
+    )
+
+
+async def ignore_group(work: UnitOfWork, reference: str, *, note: str) -> Task:
+    """End all of a group as ignored, with a note that says why. Raises as `replay_group` does."""
+    return await _start_group_job(work, TaskOperation.IGNORE_GROUP, reference, {"note": require_note(note)})
+
+
+async def purge_group(work: UnitOfWork, reference: str, *, typed: str, note: str = "") -> Task:
+    """Delete all of a group with their attempts, once *typed* confirms it. Raises as `replay_group` does."""
+    check_confirmation(typed)
+    return await _start_group_job(work, TaskOperation.PURGE_GROUP, reference, {"note": check_note(note)})
+
+
+async def replay_events(work: UnitOfWork, wanted: ListFilter, *, rate: float | None = None, note: str = "") -> Task:
+    """Owe the events of a filter again, at most *rate* deliveries a second. Raises as `replay_group` does."""
+    request = await _events(work, wanted) | {"rate": check_rate(rate), "note": check_note(note)}
+    return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(wanted))
+
+
+async def route_events(
+    work: UnitOfWork, wanted: ListFilter, *, to: str | None = None, rate: float | None = None, note: str = ""
+) -> Task:
+    """Owe the events of a filter to the handlers that match them now, or to one of them; never twice.
+
+    Raises:
+        NotFound: there is no handler *to*.
+        InvalidValue, LimitReached: as `replay_group` does.
+    """
+    to = None if to is None else await check_handler(work.connection, to)
+    request = await _events(work, wanted) | {"rate": check_rate(rate), "note": check_note(note), "to": to}
+    return await _start_job(work, TaskOperation.ROUTE_EVENTS, request, subject=_subject(wanted))
+
+
+async def _events(work: UnitOfWork, wanted: ListFilter) -> dict[str, Any]:
+    """Return a filter of events as a task's request has it, with their number."""
+    chosen = {"source": wanted.source, "application": wanted.application, "type": wanted.type}
+    spans = {name: value and value.isoformat() for name, value in (("since", wanted.since), ("until", wanted.until))}
+    total = await delivery_commands.count_events(work.connection, wanted, most=_MAX_COUNTED)
+    return chosen | spans | {"is_unhandled": wanted.is_unhandled, "total": total}
+
+
+def _subject(wanted: ListFilter) -> str:
+    return wanted.source or wanted.application or "events"
+
+
+async def stop(work: UnitOfWork, reference: str) -> Task:
+    """Let a bulk decision end where it stands. Raises NotFound, and InvalidState where it has ended."""
+    task = await _get(work, reference)
+    stopped = await tasks.stop(work.connection, work.organization, task.id, f"stopped by {work.actor}")
+    if stopped is None:
+        raise InvalidState(f"{reference} has ended already", "ended")
+    await note_down(work.connection, work.actor, "task.stop", task.shown_id, task.kind.value)
+    return stopped
+
+
+async def list_latest(work: UnitOfWork, *, limit: int) -> list[JobProgress]:
+    """Return how far the organization's latest bulk decisions have come, the youngest first."""
+    page = await list_page(work, _ALL_TIME, kinds=JOB_KINDS, limit=limit)
+    return [progress_of(task) for task in page.rows]
+
+
+async def get_progress(work: UnitOfWork, reference: str) -> JobProgress:
+    """Return how far a bulk decision has come, and what became of what it replayed. Raises NotFound."""
+    task = await _get(work, reference)
+    return replace(progress_of(task), results=await _read_results(work, task))
+
+
+async def _read_results(work: UnitOfWork, task: Task) -> ReplayOutcomes | None:
+    name = _REPLAYS.get(task.kind)
+    if name is None:
+        return None
+    action = AuditContext(actor=task.request["actor"], note=task.replay_note)
+    return await delivery_commands.read_outcomes(
+        work.connection, action, name, since=task.created_at, until=task.updated_at
+    )
+
+
+def progress_of(task: Task) -> JobProgress:
+    """Return how far a task has come."""
+    verb, done_verb = _VERBS[task.kind]
+    group = task.request.get("group")
+    error = str(task.data.get("error", ""))
+    is_stopped = task.state is TaskState.FAILED and error.startswith("stopped by ")
+    return JobProgress(
+        id=task.shown_id,
+        title=f"{verb} a group of dead letters" if group else f"{verb} events",
+        state="stopped" if is_stopped else task.state.value,
+        done=task.data.get("done", 0),
+        total=task.request.get("total", 0),
+        done_verb=done_verb,
+        added=task.data.get("added"),
+        left=task.data.get("left", 0),
+        error=error,
+        group=group and ids.show(ids.DEAD_GROUP, UUID(group)),
+        actor=task.request["actor"],
+        note=task.request.get("note") or "",
+        rate=task.request.get("rate"),
+        begun_at=task.created_at,
+        moved_at=task.updated_at,
+    )
+
+
+def check_rate(rate: float | None) -> float | None:
+    """Return a rate as it may be used. Raises InvalidValue."""
+    if rate is not None and not MIN_RATE <= rate <= MAX_RATE:
+        raise InvalidValue(f"write a number a second from {MIN_RATE:g} to {MAX_RATE:g}, or nothing", "rate")
+    return rate
+
+
+def check_note(note: str) -> str:
+    """Return a note as it may be stored. Raises InvalidValue."""
+    note = note.strip().replace("\x00", "")
+    if len(note) > _MAX_NOTE_LENGTH:
+        raise InvalidValue(f"write {_MAX_NOTE_LENGTH} characters at most", "note")
+    return note
+
+
+def require_note(note: str) -> str:
+    """Return a note that is not empty. Raises InvalidValue."""
+    note = check_note(note)
+    if not note:
+        raise InvalidValue("write why nothing more is needed; it is kept as the outcome", "note")
+    return note
+
+
+def check_confirmation(typed: str) -> None:
+    """Raise InvalidValue where the word that confirms a purge was not typed."""
+    if typed.strip().lower() != PURGE_CONFIRMATION:
+        raise InvalidValue(f"type {PURGE_CONFIRMATION} to confirm", "typed")
+
+
+async def _get(work: UnitOfWork, reference: str) -> Task:
+    task = await get(work, reference)
+    if task.kind not in JOB_KINDS:
+        raise NotFound(f"unknown bulk job {reference}")
+    return task
+
+
+async def _start_group_job(work: UnitOfWork, kind: TaskOperation, reference: str, request: Mapping[str, Any]) -> Task:
+    group = await get_group(work, reference)
+    return await _start_job(work, kind, {**request, "group": str(group.key), "total": group.number}, subject=group.id)
+
+
+async def _start_job(work: UnitOfWork, kind: TaskOperation, request: Mapping[str, Any], *, subject: str) -> Task:
+    return await start(work, kind, {**request, "actor": work.actor}, subject=subject, note=request.get("note") or "")

@@ -1,0 +1,163 @@
+"""Conflicts: requests whose key or body, but not both, belonged to an event; listed, and compared with that event."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from boathook.db.batches import JsonSlicer
+from boathook.db.database import Database
+from boathook.db.queries import event_history, event_search, listings
+from boathook.db.queries.event_history import ConflictDetail as ConflictDetail  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.listings import ConflictRow, EventRow, ListFilter, StoredRequest
+from boathook.domain import ids
+from boathook.domain.errors import NotFound
+from boathook.domain.json_document import is_too_deep
+from boathook.domain.line_diff import DiffLine, SkippedLines, collapse_equal, compare
+from boathook.ingest.event_builder import dedup_hashes
+from boathook.service import body_view
+from boathook.service.body_view import BodyFormat
+from boathook.service.unit_of_work import AppContext
+from boathook.verification.batch_items import KEY_PREFIX
+
+_MAX_EVENT_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A conflicting request beside the event that came first."""
+
+    twin: ConflictDetail
+    event: EventRow | None
+    """None where retention has dropped it."""
+    first: StoredRequest | None
+    """The event's headers, and its bytes or those of the item that the conflict is about."""
+    item_path: str | None
+    """Which item of the event that is; None where it is about the whole."""
+    verdict: str
+    """What differs, in a sentence."""
+    lines: Sequence[DiffLine | SkippedLines] | None
+    """Both bodies line by line; None where they are the same, one is missing, or nearly all differs."""
+    is_cut: bool
+    """Whether one is longer than what was compared."""
+
+
+async def list_page(
+    app_context: AppContext,
+    *,
+    source: str | None = None,
+    application: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    after: UUID | None = None,
+    limit: int,
+) -> Sequence[ConflictRow]:
+    """Return conflicts, newest first; *after* is the last one of the page before."""
+    place = None if after is None else ids.show(ids.CONFLICT, after)
+    wanted = ListFilter(source=source, application=application, since=since, until=until, after=place, limit=limit)
+    return await listings.list_conflicts(app_context.database, wanted)
+
+
+async def get(app_context: AppContext, conflict_id: UUID) -> ConflictDetail:
+    """Return a conflict with its headers and bytes. Raises NotFound."""
+    return await event_history.get_conflict(app_context.database, conflict_id)
+
+
+async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:
+    """Return a conflict beside its event. Raises NotFound where there is no such conflict."""
+    twin = await event_history.get_conflict(database, conflict_id)
+    event_id = ids.read(ids.EVENT, twin.row.event_id)
+    try:
+        event, first = await event_history.read_event_preview(database, event_id, _MAX_EVENT_BYTES)
+    except NotFound:
+        return Comparison(
+            twin=twin, event=None, first=None, item_path=None, lines=None, is_cut=False,
+            verdict="The event that came first is not stored any more, so there is nothing to compare this with.",
+        )  # fmt: skip
+    item_path = await _item_of(database, twin, event_id)
+    body = first.body if item_path is None else JsonSlicer(first.body).cut(item_path)
+    # It may take a while, and others wait for the same event loop.
+    return await asyncio.to_thread(compare_bodies, twin, event, StoredRequest(first.headers, body), item_path)
+
+
+def compare_bodies(twin: ConflictDetail, event: EventRow, first: StoredRequest, item_path: str | None) -> Comparison:
+    """Return the comparison of a conflict with what came first; it takes long where both are large."""
+    left, right = first.body, twin.stored.body
+    lines, how = (None, "") if event.expunged_at else _compare(left, right)
+    return Comparison(
+        twin=twin,
+        event=event,
+        first=first,
+        item_path=item_path,
+        verdict=_verdict(twin, event, how),
+        lines=None if lines is None else collapse_equal(lines),
+        is_cut=max(len(left), len(right)) > body_view.MAX_BYTES,
+    )
+
+
+def _compare(left: bytes, right: bytes) -> tuple[list[DiffLine] | None, str]:
+    """Return both line by line, and in a few words how they differ."""
+    if left == right:
+        return None, "what is left to compare is equal"
+    laid = body_view.to_lines(left), body_view.to_lines(right)
+    if laid[0] == laid[1] and max(len(left), len(right)) <= body_view.MAX_BYTES:
+        # Alike once they are laid out, they differ in how they were sent.
+        return compare(*(body_view.to_lines(one, BodyFormat.RAW) for one in (left, right))), "only white space differs"
+    return compare(*laid), _how_they_differ(left, right)
+
+
+def unified_diff(comparison: Comparison) -> str:
+    """Return both bodies as one text: lines marked with - are of the event alone, with + of the conflict alone."""
+    return "\n".join(
+        f"… {line.number} equal lines" if isinstance(line, SkippedLines) else f"{line.mark} {line.text}"
+        for line in comparison.lines or ()
+    )
+
+
+async def _item_of(database: Database, twin: ConflictDetail, event_id: UUID) -> str | None:
+    """Return the item whose key the conflict has, as long as it is remembered."""
+    key, source = twin.row.dedup_key, twin.row.source
+    if source is None or not key.startswith(KEY_PREFIX):
+        return None
+    known = await event_search.find_keys(database, dedup_hashes(source, key))
+    return next((one.item_path for one in known if one.event_id == event_id and one.item_path), None)
+
+
+def _verdict(twin: ConflictDetail, event: EventRow, how: str) -> str:
+    if event.expunged_at is not None:
+        return "The event's content was deleted, so the bodies cannot be compared."
+    if twin.row.differs == "key":
+        return (
+            f"The signed material is the same, the key is not: {twin.row.dedup_key} came with what was accepted as "
+            f"{event.dedup_key}. A signed request replayed under another id looks like this."
+        )
+    fate = "The first one was delivered, this one was kept and not delivered."
+    return f"The key is the same, the body is not: {how}. {fate}"
+
+
+def _how_they_differ(left: bytes, right: bytes) -> str:
+    values = _values(left)
+    if values is not None and values == _values(right):
+        return "the values are the same, only their order is another"
+    return f"{len(left):,} bytes came first, {len(right):,} came with the same key later"
+
+
+def _values(body: bytes) -> Any:
+    """Return a JSON body's values without the order of keys; numbers as they are written. None where it is none."""
+    if len(body) > body_view.MAX_BYTES or is_too_deep(body):
+        return None
+    try:
+        return json.loads(body, parse_float=_number, parse_int=_number, object_pairs_hook=_sorted)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _number(digits: str) -> tuple[str, str]:
+    return ("number", digits)
+
+
+def _sorted(pairs: list[tuple[str, Any]]) -> tuple[str, list[tuple[str, Any]]]:
+    return ("object", sorted(pairs, key=lambda pair: pair[0]))

@@ -1,0 +1,119 @@
+"""Opens the database of the settings, an embedded one included, and brings its schema up to date."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from boathook.config import Settings
+from boathook.db import migrations
+from boathook.db.database import Database as Database  # noqa: PLC0414 - what is lent
+from boathook.domain.errors import ConfigError, DatabaseError
+
+Migrations = Sequence[tuple[str, Path]]
+"""The name of each app that has tables of its own, with the folder of its migrations."""
+ProgressCallback = Callable[[str], None]
+"""Called with each step of starting an embedded PostgreSQL."""
+
+
+@contextlib.asynccontextmanager
+async def server_url(
+    settings: Settings, *, may_create: bool = False, progress: ProgressCallback | None = None
+) -> AsyncIterator[str]:
+    """Yield the URL of the database's server; an embedded one runs at least as long as the block.
+
+    Raises:
+        ConfigError: no server is configured and no embedded one was made before, unless *may_create*.
+    """
+    if url := settings.database_url():
+        yield url
+        return
+    home = settings.server.data_dir
+    if not may_create and not (home / "postgres").exists():
+        raise ConfigError(
+            f"no database: database.url is not set and {home} has no embedded database;"
+            " set database.url, or run `boathook serve` or `boathook migrate`"
+        )
+    # Imported only here, as one that is configured needs nothing started.
+    from boathook.db.embedded import EmbeddedServer
+
+    home.mkdir(parents=True, exist_ok=True)
+    server = await EmbeddedServer.start(home, progress=progress)
+    try:
+        yield server.url
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def open_database(
+    settings: Settings,
+    *,
+    purpose: str,
+    statement_timeout_s: float | None = None,
+    progress: ProgressCallback | None = None,
+) -> AsyncIterator[Database]:
+    """Yield connections to the database, for the functions of this package.
+
+    Args:
+        settings: say where it is.
+        purpose: shown by PostgreSQL among its sessions.
+        statement_timeout_s: replaces that of the settings.
+        progress: called while an embedded server starts.
+
+    Raises:
+        ConfigError: there is no database yet, or an error shows that its schema is not current.
+        DatabaseError: it cannot be reached.
+    """
+    async with server_url(settings, progress=progress) as url:
+        database = await Database.open(
+            url,
+            purpose=purpose,
+            size=4,
+            connect_timeout_s=settings.database.connect_timeout_s,
+            statement_timeout_s=statement_timeout_s or settings.database.statement_timeout_s,
+        )
+        try:
+            yield database
+        except DatabaseError as error:
+            with contextlib.suppress(DatabaseError):
+                await require_current(database, cause=error)
+            raise
+        finally:
+            await database.close()
+
+
+async def migrate(
+    settings: Settings,
+    apps: Migrations = (),
+    *,
+    only_pre: bool = False,
+    progress: ProgressCallback | None = None,
+) -> list[str]:
+    """Apply the migrations that the database lacks and return their names; an embedded server is made if needed.
+
+    Args:
+        settings: say where the database is.
+        apps: whose tables are brought up to date too.
+        only_pre: stop before the first migration that an older boathook could not run with; no app's tables.
+        progress: called while an embedded server starts.
+
+    Raises:
+        ConfigError: the migrations of an app cannot be read.
+        DatabaseError: the server cannot be reached, or refuses a migration; the message names it.
+    """
+    async with server_url(settings, may_create=True, progress=progress) as url:
+        return await migrations.migrate(url, apps, only_pre=only_pre)
+
+
+async def list_pending(
+    settings: Settings, apps: Migrations = (), *, progress: ProgressCallback | None = None
+) -> list[str]:
+    """Return the names of the migrations that the database lacks. Raises as `migrate`, and as `server_url`."""
+    async with server_url(settings, progress=progress) as url:
+        return await migrations.list_pending(url, apps)
+
+
+async def require_current(where: Database | str, apps: Migrations = (), *, cause: BaseException | None = None) -> None:
+    """Raise ConfigError, because of *cause*, if a database, or the one at a URL, lacks migrations."""
+    if lacking := await migrations.list_pending(where, apps):
+        raise ConfigError(f"database migrations are missing: {', '.join(lacking)}; run `boathook migrate`") from cause

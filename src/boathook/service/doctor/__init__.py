@@ -1,0 +1,7 @@
+"""Diagnoses an installation; each finding says how to fix it."""
+
+from boathook.service.doctor.finding import CheckStatus, Finding
+from boathook.service.doctor.handlers import examine as examine_handlers
+from boathook.service.doctor.setup import check_settings, examine, examine_all
+
+__all__ = ["CheckStatus", "Finding", "check_settings", "examine", "examine_all", "examine_handlers"]

@@ -1,0 +1,82 @@
+"""Looks over which sources and types the handlers name: whether an event can ever fit them."""
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Final
+
+from boathook.config import Settings
+from boathook.domain.errors import ConfigError
+from boathook.domain.filters import Pattern
+from boathook.domain.model import Route
+from boathook.domain.verification import UNKNOWN_TYPE
+from boathook.ingest.sources import compile_verifier
+from boathook.providers.recipe import Recipe
+from boathook.service.doctor.finding import CheckStatus, Finding
+
+_CLOSE: Final = 0.75
+_CLOSE_TYPE: Final = 0.84
+
+
+def examine(settings: Settings, routes: Iterable[Route]) -> Iterator[Finding]:
+    """Yield what is wrong with the sources and types that handlers name; one that fails can never run.
+
+    A source that is not known is a warning, as another host may serve it. A type is wrong where the sender's requests
+    never name any; where they do, senders add types as they like, so that only what looks misspelt is told of.
+    """
+    for route in routes:
+        if route.source is None:
+            continue
+        if route.source not in settings.sources:
+            yield _unknown_source(settings, route)
+        elif (recipe := _recipe(settings, route.source)) is not None:
+            yield from _types(recipe, route)
+
+
+def _unknown_source(settings: Settings, route: Route) -> Finding:
+    near = get_close_matches(str(route.source), settings.sources, 1, _CLOSE)
+    found = f"{route.recipient} names the source {route.source!r}, which is not configured, so no event reaches it"
+    if near:
+        return Finding(
+            "handlers", CheckStatus.WARN, f"{found}; did you mean {near[0]!r}?", f'use hook.on("{near[0]}", ...)'
+        )
+    known = ", ".join(settings.sources) or "none"
+    fix = f"add [sources.{route.source}] to boathook.toml, or name one that is there: {known}"
+    return Finding("handlers", CheckStatus.WARN, found, fix)
+
+
+def _recipe(settings: Settings, source: str) -> Recipe | None:
+    try:
+        return compile_verifier(settings, source).recipe
+    except ConfigError:
+        return None  # which has a finding of its own
+
+
+def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
+    patterns = [pattern for pattern in route.types if not Pattern(pattern).matches(UNKNOWN_TYPE)]
+    if recipe.has_event_types:
+        for pattern in patterns:
+            if near := _misspelt(pattern, recipe.type.known):
+                found = (
+                    f"{route.recipient} wants {pattern!r} of {route.source!r}, a type unknown of {recipe.title};"
+                    f" did you mean {near!r}?"
+                )
+                yield Finding("handlers", CheckStatus.WARN, found, "correct the type in hook.on")
+    elif len(patterns) == len(route.types):
+        found = (
+            f"{route.recipient} wants {', '.join(patterns)} of {route.source!r}, but no request of the provider"
+            f" {recipe.name!r} tells a type here: that of each event is {UNKNOWN_TYPE!r}"
+        )
+        fix = "leave out the types in hook.on, and look at the event's body"
+        if recipe.configure is not None:
+            fix += f"; or say in sources.{route.source} where the type is, by type_header or type_path"
+        yield Finding("handlers", CheckStatus.FAIL, found, fix)
+
+
+def _misspelt(pattern: str, known: Iterable[str]) -> str | None:
+    """Return the known type that the first part of a pattern seems to mean; None where it is known, or like none."""
+    known = set(known)
+    first = pattern.partition(".")[0]
+    if "*" in first or first in known:
+        return None
+    near = get_close_matches(first, known, 1, _CLOSE_TYPE)
+    return near[0] if near else None

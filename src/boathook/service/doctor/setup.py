@@ -1,0 +1,322 @@
+"""Diagnoses an installation: settings, clock, database, disk, spool, sources and endpoints."""
+
+import math
+import os
+import resource
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from boathook.config import Settings
+from boathook.db.database import Database, check_safety
+from boathook.db.health import DatabaseHealth, read_clock, read_database_health, read_standby_health
+from boathook.db.migrations import list_pending
+from boathook.db.rerouting import MAX_COUNTED, count_unhandled
+from boathook.db.safety import describe_stall
+from boathook.domain.errors import BoathookError, ConfigError, DatabaseUrlRejected, UnsafeDatabase
+from boathook.ingest.sources import compile_sources, compile_verifier
+from boathook.providers.schemes import NoProof
+from boathook.service.database import Migrations, ProgressCallback, server_url
+from boathook.service.doctor import sending, spool
+from boathook.service.doctor.finding import CheckStatus, Finding
+
+_MIB: Final = 1 << 20
+_MIN_DISK: Final = 256 * _MIB
+_LOW_DISK: Final = 2_048 * _MIB
+_RESERVED_FILES: Final = 256
+"""Open files a gateway needs besides its clients' connections."""
+
+
+def check_settings(settings: Settings) -> int:
+    """Check the alert rules, the alert channels and every source with its secrets; return the number of source paths.
+
+    Raises:
+        ConfigError: one of them is wrong; the message names the key.
+    """
+    # Imported only here, as most that look a set-up over need none of it.
+    from boathook.alerts.service import check_alerts
+
+    check_alerts(settings)
+    return len(compile_sources(settings))
+
+
+async def examine_all(
+    settings: Settings, *, migrations: Migrations = (), progress: ProgressCallback | None = None
+) -> list[Finding]:
+    """Return the findings about a set-up, the database included; one that cannot be reached is a finding too.
+
+    Args:
+        settings: as read.
+        migrations: the apps that are loaded and have tables, with the folders of their migrations.
+        progress: called while an embedded server starts.
+    """
+    try:
+        async with server_url(settings, progress=progress) as url:
+            database = await Database.open(url, purpose="doctor", size=2)
+            try:
+                return [finding async for finding in examine(settings, database, migrations=migrations)]
+            finally:
+                await database.close()
+    except BoathookError as error:
+        return [finding async for finding in examine(settings, None, str(error))]
+
+
+async def examine(
+    settings: Settings, database: Database | None, trouble: str = "", *, migrations: Migrations = ()
+) -> AsyncIterator[Finding]:
+    """Yield the findings about a set-up, one by one.
+
+    Args:
+        settings: as read.
+        database: connections to the journal; None where it could not be reached, with *trouble* saying why.
+        trouble: why there is no *database*.
+        migrations: the apps that are loaded and have tables, with the folders of their migrations.
+    """
+    yield _settings(settings)
+    if database is None:
+        yield Finding("database", CheckStatus.FAIL, trouble, "see that boathook can connect to PostgreSQL")
+    else:
+        async for finding in _database(settings, database, migrations):
+            yield finding
+    yield _disk(settings.server.data_dir)
+    for finding in spool.examine(settings):
+        yield finding
+    yield _files(settings)
+    for finding in _sources(settings):
+        yield finding
+
+
+def _settings(settings: Settings) -> Finding:
+    if settings.file is None:
+        return Finding("settings", CheckStatus.OK, "no boathook.toml: the defaults and the environment")
+    return Finding("settings", CheckStatus.OK, f"{settings.file} is valid")
+
+
+async def _database(settings: Settings, database: Database, migrations: Migrations) -> AsyncIterator[Finding]:
+    yield await _safety(settings, database)
+    yield await _standbys(database)
+    yield await _clock(database)
+    finding = await _schema(database, migrations)
+    yield finding
+    if finding.verdict is CheckStatus.FAIL:
+        return
+    vitals = await read_database_health(database)
+    yield _connections(settings, vitals)
+    yield _partitions(vitals)
+    yield _backlog(vitals)
+    yield _routes(vitals)
+    yield _unhandled(await count_unhandled(database, vitals.now - timedelta(days=1)))
+    yield _dead(vitals)
+    yield _snapshot(vitals)
+    yield await spool.compare(settings, database)
+    async for finding in sending.examine(settings, database):
+        yield finding
+
+
+async def _schema(database: Database, migrations: Migrations) -> Finding:
+    try:
+        lacking = await list_pending(database, migrations)
+    except BoathookError as error:
+        return Finding(
+            "schema", CheckStatus.FAIL, str(error), "correct the app's files, or install the app's release again"
+        )
+    if lacking:
+        return Finding("schema", CheckStatus.FAIL, f"lacks {', '.join(lacking)}", "run `boathook migrate`")
+    return Finding("schema", CheckStatus.OK, "is current")
+
+
+async def _safety(settings: Settings, database: Database) -> Finding:
+    try:
+        notes = await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
+    except (DatabaseUrlRejected, UnsafeDatabase) as error:
+        found, _, fix = str(error).partition(". ")
+        return Finding("safety", CheckStatus.FAIL, found, fix)
+    if notes:
+        return Finding("safety", CheckStatus.WARN, " ".join(notes), "set database.allow_unsafe = false in production")
+    return Finding("safety", CheckStatus.OK, "commits are durable")
+
+
+async def _standbys(database: Database) -> Finding:
+    standbys = await read_standby_health(database)
+    if standbys.stalled:
+        found, _, fix = describe_stall(standbys.stalled).partition(". ")
+        return Finding("standbys", CheckStatus.WARN, found, fix)
+    if not standbys.connected:
+        return Finding("standbys", CheckStatus.OK, "none is connected; what is committed is on the primary alone")
+    if standbys.names and not (standbys.is_hidden or standbys.synchronous):
+        found = f"none of the {standbys.connected} connected is one of synchronous_standby_names ({standbys.names})"
+        return Finding("standbys", CheckStatus.WARN, found, "start the one that is named: commits wait for it")
+    if standbys.names:
+        return Finding(
+            "standbys", CheckStatus.OK, f"{standbys.connected} connected, and commits wait for {standbys.names}"
+        )
+    found = f"{standbys.connected} connected, and commits wait for none: promoting one loses what it has not got yet"
+    return Finding("standbys", CheckStatus.WARN, found, "set synchronous_standby_names, if a failover may lose nothing")
+
+
+async def _clock(database: Database) -> Finding:
+    before = time.time()
+    theirs = (await read_clock(database)).timestamp()
+    skew_s = theirs - (before + time.time()) / 2
+    found = f"{abs(skew_s):.1f} s {'behind' if skew_s > 0 else 'ahead of'} the database's"
+    if abs(skew_s) < 2:
+        return Finding("clock", CheckStatus.OK, "agrees with the database's")
+    verdict = CheckStatus.WARN if abs(skew_s) < 60 else CheckStatus.FAIL
+    return Finding("clock", verdict, found, "synchronise both hosts' clocks (NTP); signatures carry timestamps")
+
+
+def _connections(settings: Settings, vitals: DatabaseHealth) -> Finding:
+    needed = settings.server.gateways * (settings.database.intake_connections + 2)
+    needed += (settings.server.workers + 1) * (settings.database.worker_connections + 2) + 4
+    found = f"PostgreSQL {vitals.version}, {vitals.connections} of {vitals.max_connections} connections in use"
+    if needed + 5 > vitals.max_connections:
+        fix = f"raise max_connections above {needed + 5}, or lower server.workers or database.worker_connections"
+        return Finding("connections", CheckStatus.WARN, f"{found}; these settings need {needed}", fix)
+    return Finding("connections", CheckStatus.OK, found)
+
+
+def _partitions(vitals: DatabaseHealth) -> Finding:
+    fix = "run the keeper: `boathook serve` with the role keeper"
+    if vitals.latest_partition is None:
+        return Finding("partitions", CheckStatus.FAIL, "there is none", fix)
+    ahead = (vitals.latest_partition - vitals.now.date()).days
+    if ahead < 0 or vitals.unpartitioned_events:
+        found = (
+            f"the last is for the week of {vitals.latest_partition}; {vitals.unpartitioned_events} events are in none"
+        )
+        return Finding("partitions", CheckStatus.FAIL if ahead < -7 else CheckStatus.WARN, found, fix)
+    return Finding("partitions", CheckStatus.OK, f"are made up to the week of {vitals.latest_partition}")
+
+
+def _backlog(vitals: DatabaseHealth) -> Finding:
+    if vitals.overdue or vitals.expired_leases:
+        oldest = _ago(vitals.now, vitals.oldest_due)
+        found = (
+            f"{vitals.overdue} deliveries overdue, the oldest since {oldest}; {vitals.expired_leases} leases abandoned"
+        )
+        return Finding("backlog", CheckStatus.WARN, found, "run workers and a keeper, or more of them (server.workers)")
+    return Finding("backlog", CheckStatus.OK, "nothing is overdue")
+
+
+def _routes(vitals: DatabaseHealth) -> Finding:
+    if vitals.unrouted:
+        names = ", ".join(f"{one.recipient} ({one.number})" for one in vitals.unrouted[:5])
+        fix = "load the app that handles them (server.app or apps.load), or ignore them when they are dead letters"
+        return Finding("routes", CheckStatus.WARN, f"pending for recipients without an active route: {names}", fix)
+    return Finding("routes", CheckStatus.OK, "every pending delivery has an active recipient")
+
+
+def _unhandled(counts: Mapping[str, int]) -> Finding:
+    if not counts:
+        return Finding("unhandled", CheckStatus.OK, "every event of the last day matched a handler")
+    number = sum(counts.values())
+    shown = f"{number:,} or more" if number >= MAX_COUNTED else f"{number:,}"
+    sources = ", ".join(f"{source} ({of_source:,})" for source, of_source in list(counts.items())[:5])
+    fix = (
+        "see `boathook events list --unhandled`; once a handler matches them, run"
+        " `boathook events replay --route --unhandled`"
+    )
+    return Finding("unhandled", CheckStatus.WARN, f"{shown} events of the last day matched no handler: {sources}", fix)
+
+
+def _dead(vitals: DatabaseHealth) -> Finding:
+    if vitals.dead:
+        return Finding(
+            "dead letters", CheckStatus.WARN, f"{vitals.dead} wait for a decision", "look at `boathook dead list`"
+        )
+    return Finding("dead letters", CheckStatus.OK, "none")
+
+
+def _snapshot(vitals: DatabaseHealth) -> Finding:
+    if vitals.vacuum_blockers:
+        names = ", ".join(vitals.vacuum_blockers[:5])
+        return Finding("snapshots", CheckStatus.WARN, f"cleaning up is held up by {names}", "end or drop them")
+    since = vitals.snapshot_since
+    if since is not None and vitals.now - since > timedelta(minutes=5):
+        found = f"{vitals.snapshot_by} has held one for {_ago(vitals.now, since)}, so the queue cannot be cleaned up"
+        return Finding("snapshots", CheckStatus.WARN, found, "end that session, or its transaction")
+    return Finding("snapshots", CheckStatus.OK, "none is old")
+
+
+def _disk(data_dir: Path) -> Finding:
+    folder = data_dir
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    found = f"{free // _MIB:,} MiB free at {folder}"
+    if not os.access(folder, os.W_OK):
+        return Finding(
+            "disk", CheckStatus.FAIL, f"{folder} cannot be written to", "change server.data_dir or its owner"
+        )
+    if free < _LOW_DISK:
+        return Finding("disk", CheckStatus.FAIL if free < _MIN_DISK else CheckStatus.WARN, found, "make room")
+    return Finding("disk", CheckStatus.OK, found)
+
+
+def _files(settings: Settings) -> Finding:
+    # A gateway raises its own limit as far as this one.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = settings.limits.max_connections + _RESERVED_FILES
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        fix = f"raise the limit (ulimit -n, LimitNOFILE) to {needed}, or lower limits.max_connections"
+        return Finding("open files", CheckStatus.WARN, f"at most {hard}, and {needed} may be needed", fix)
+    return Finding("open files", CheckStatus.OK, f"{'unlimited' if hard == resource.RLIM_INFINITY else hard} allowed")
+
+
+def _sources(settings: Settings) -> Iterator[Finding]:
+    if not settings.sources:
+        remedy = "add [sources.NAME] to boathook.toml"
+        yield Finding("sources", CheckStatus.WARN, "there is none, so no request is accepted", remedy)
+    compiled = 0
+    for name in settings.sources:
+        finding = _source(settings, name)
+        compiled += finding.verdict is not CheckStatus.FAIL
+        yield finding
+    if compiled == len(settings.sources):
+        paths = compile_sources(settings)
+        yield Finding("paths", CheckStatus.OK, f"{_counted(len(paths), 'path')}, each of one source")
+        yield from _shared_secrets(settings)
+
+
+def _shared_secrets(settings: Settings) -> Iterator[Finding]:
+    """Yield a finding for each secret that proves requests to more than one source."""
+    users: dict[str, list[str]] = {}
+    for name, source in settings.sources.items():
+        for secret in () if source.unsigned else dict.fromkeys(settings.secrets_of(name)):
+            users.setdefault(secret, []).append(name)
+    for names in dict.fromkeys(tuple(names) for names in users.values() if len(names) > 1):
+        found = f"{', '.join(names)} share a secret: a request signed for one is valid at the others"
+        fix = "give each source a secret of its own; for one sender at several addresses, give one source several paths"
+        yield Finding("secrets", CheckStatus.WARN, found, fix)
+
+
+def _source(settings: Settings, name: str) -> Finding:
+    check = f"source {name}"
+    try:
+        verifier = compile_verifier(settings, name)
+    except ConfigError as error:
+        return Finding(check, CheckStatus.FAIL, str(error), f"correct [sources.{name}] in boathook.toml")
+    except BoathookError as error:
+        return Finding(check, CheckStatus.FAIL, str(error), f"look at [sources.{name}]")
+    source, recipe = settings.sources[name], verifier.recipe
+    if source.unsigned:
+        fix = f"verify events in your handlers with the sender's API, or narrow sources.{name}.addresses"
+        fix = fix if isinstance(recipe.proof, NoProof) else "give it a secret"
+        return Finding(check, CheckStatus.WARN, "accepts unverified requests (unsigned = true)", fix)
+    if source.dedup_days is not None and source.dedup_days < (recipe.retries_for_days or 0.0):
+        found = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may send one again after more"
+        fix = f"set sources.{name}.dedup_days to {math.ceil(recipe.retries_for_days or 0.0) + 1} or remove it"
+        return Finding(check, CheckStatus.WARN, found, fix)
+    secrets = f", {_counted(len(source.secrets), 'secret')}" if source.secrets else ""
+    return Finding(check, CheckStatus.OK, f"{recipe.title}, {recipe.grade.value}{secrets}")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _ago(now: datetime, moment: datetime | None) -> str:
+    return "" if moment is None else str(timedelta(seconds=round((now - moment).total_seconds())))

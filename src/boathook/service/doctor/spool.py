@@ -1,0 +1,137 @@
+"""Diagnoses the spool: durability, free space, and events that need an operator."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from boathook.config import Settings
+from boathook.db.database import Database
+from boathook.db.events import EventStore
+from boathook.domain.errors import BoathookError
+from boathook.domain.model import NewEvent
+from boathook.ingest.spooled_events import FolderSummary, events, summarize_folder
+from boathook.service.doctor.finding import CheckStatus, Finding
+from boathook.service.spool import root_of
+from boathook.spool.inspection import SegmentState, SpoolFolder, list_folders
+from boathook.spool.segment_store import SegmentStore, SpoolLimits
+
+_MIB: Final = 1 << 20
+_IN_MEMORY: Final = {"tmpfs", "ramfs"}
+_LOCATION_CHECK: Final = "spool"
+_PENDING_CHECK: Final = "spooled"
+_DRAINED_CHECK: Final = "drained"
+_MOST_COMPARED: Final = 1_000
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Yield the findings about the spool of this host."""
+    root = root_of(settings)
+    if not settings.spool.enabled:
+        found = "is off: while PostgreSQL is away, every request is answered 503"
+        yield Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set spool.enabled = true")
+    else:
+        yield _place(settings, root)
+    try:
+        tallies = [summarize_folder(folder) for folder in list_folders(root)]
+    except OSError as error:
+        fix = "give it back to the user that runs boathook"
+        yield Finding(_PENDING_CHECK, CheckStatus.FAIL, f"{error.filename} cannot be read: {error.strerror}", fix)
+    else:
+        yield _contents(tallies)
+
+
+async def compare(settings: Settings, database: Database) -> Finding:
+    """Return whether the database has what was drained into it last, which one restored from a backup may lack."""
+    try:
+        drained = _drained_last(list_folders(root_of(settings)))
+    except OSError as error:
+        return Finding(
+            _DRAINED_CHECK, CheckStatus.WARN, f"{error.filename} cannot be read: {error.strerror}", "fix its disk"
+        )
+    lacking = await EventStore(database).find_unstored(drained)
+    if lacking:
+        found = f"of the {len(drained)} events drained last, the database lacks {len(lacking)}: was it restored?"
+        return Finding(
+            _DRAINED_CHECK, CheckStatus.WARN, found, "run `boathook spool drain --again` on every host with gateways"
+        )
+    return Finding(_DRAINED_CHECK, CheckStatus.OK, f"the database has the {len(drained)} events drained last")
+
+
+def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:
+    """Return the last events of each life that were drained and kept, without those that PostgreSQL has refused."""
+    refused = {one.event.id for one in events(folders, {SegmentState.REFUSED}) if one.event is not None}
+    found: list[NewEvent] = []
+    for folder in folders:
+        done = [lying for lying in folder.segments if lying.state is SegmentState.DONE]
+        last = events([replace(folder, segments=tuple(done[-1:]))], {SegmentState.DONE})
+        # Of a batch the items have keys, and it has none itself.
+        known = [one.event for one in last if one.event is not None and not one.event.items]
+        found += known[-_MOST_COMPARED:]
+    return [event for event in found if event.id not in refused]
+
+
+def _place(settings: Settings, root: Path) -> Finding:
+    spool, there = settings.spool, _nearest(root)
+    try:
+        if there == root:
+            SegmentStore(root, SpoolLimits()).check_writable()
+        elif not os.access(there, os.W_OK):
+            raise PermissionError(13, f"{there} cannot be written to")
+    except (OSError, BoathookError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        fix = "change server.data_dir, or the folder's owner"
+        return Finding(_LOCATION_CHECK, CheckStatus.FAIL, f"{root} does not make events durable: {reason}", fix)
+    if (kind := _kind_of(there)) in _IN_MEMORY:
+        found = f"{there} lies in memory ({kind}): a power cut loses what waits there"
+        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set server.data_dir to a folder on a disk")
+    usage = shutil.disk_usage(there)
+    room = max(0, int(usage.total * spool.max_disk_used) - (usage.total - usage.free))
+    most = spool.max_bytes * settings.server.gateways
+    if room < min(most, spool.segment_bytes):
+        found = f"takes nothing: the disk of {there} is as full as spool.max_disk_used allows"
+        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "make room, or raise spool.max_disk_used")
+    if room < most:
+        found = f"has room for {room // _MIB:,} MiB of events, and the settings allow {most // _MIB:,}"
+        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "make room, or lower spool.max_bytes")
+    return Finding(
+        _LOCATION_CHECK, CheckStatus.OK, f"{there} makes events durable, and has room for {most // _MIB:,} MiB of them"
+    )
+
+
+def _contents(tallies: list[FolderSummary]) -> Finding:
+    lost, bad = sum(one.lost for one in tallies), sum(one.segments[SegmentState.BAD] for one in tallies)
+    refused = sum(one.refused for one in tallies)
+    left = sum(one.waiting for one in tallies if not one.is_held)
+    held = sum(one.waiting for one in tallies if one.is_held)
+    if bad or lost or refused:
+        found = f"events rejected by PostgreSQL: {refused}; damaged segments: {bad}, events lost in them: {lost}"
+        return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "`boathook spool status` says what to do about each")
+    if left:
+        found = f"events left by processes that have ended: {left}"
+        return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "start a gateway here, or run `boathook spool drain`")
+    if held:
+        fix = "check that PostgreSQL accepts events: `boathook_journal_away` shows since when it does not"
+        return Finding(_PENDING_CHECK, CheckStatus.WARN, f"events waiting for PostgreSQL: {held}", fix)
+    return Finding(_PENDING_CHECK, CheckStatus.OK, "nothing waits")
+
+
+def _nearest(folder: Path) -> Path:
+    """Return the folder, or of those above it the first that exists."""
+    return next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+
+
+def _kind_of(folder: Path) -> str:
+    """Return the kind of the file system a folder lies on; empty where the system does not say."""
+    place, kind = Path(), ""
+    with contextlib.suppress(OSError, ValueError):
+        whole = folder.resolve()
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
+            _, point, found, *_ = line.split(" ")
+            mounted = Path(point.replace("\\040", " "))
+            if whole.is_relative_to(mounted) and len(mounted.parts) >= len(place.parts):
+                place, kind = mounted, found
+    return kind

@@ -1,0 +1,132 @@
+"""What an endpoint holds sealed and can be changed apart from the rest: its secret and its headers."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from boathook.db import endpoints
+from boathook.db.applications import Application
+from boathook.db.audit import record
+from boathook.delivery.signer import make_ed25519_secret as make_ed25519_secret  # noqa: PLC0414 - what may be asked for
+from boathook.delivery.signer import make_secret, read_signer
+from boathook.domain.endpoints import SENSITIVE_HEADERS, is_reserved
+from boathook.domain.errors import LimitReached, NotFound
+from boathook.service.endpoint_values import read_headers, read_secret
+from boathook.service.endpoints import decrypt_headers, encrypt_headers, get, lock, publish_updated
+from boathook.service.unit_of_work import UnitOfWork
+
+MAX_OLD_SECRETS: Final = 10
+DEFAULT_GRACE: Final = timedelta(days=1)
+HIDDEN: Final = "[hidden]"
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers sent with each message, as they may be shown."""
+
+    shown: Mapping[str, str]
+    sensitive: tuple[str, ...]
+    """Names of those whose values are not shown."""
+
+
+def hide_custom(sent: Iterable[tuple[str, str]], *, hidden: str = HIDDEN) -> list[tuple[str, str]]:
+    """Return the headers of an attempt, those that the endpoint added without their values."""
+    return [(name, value if is_reserved(name) else hidden) for name, value in sent]
+
+
+def hide_sensitive(sent: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the headers of an attempt as whoever may read custom headers sees them."""
+    return [(name, HIDDEN if name.lower() in SENSITIVE_HEADERS else value) for name, value in sent]
+
+
+async def get_secret(work: UnitOfWork, application: Application, reference: str) -> str:
+    """Return what receivers verify with: the symmetric secret, or the public key of an Ed25519 one.
+
+    Raises:
+        NotFound: there is no such endpoint.
+        SecretUnreadable: the secret cannot be decrypted with the keys at hand.
+    """
+    endpoint = await get(work, application, reference)
+    sealed = await endpoints.find_secret(work.connection, endpoint.id)
+    if sealed is None:
+        raise NotFound(f"the endpoint {reference} has no secret")
+    return read_signer(work.app_context.secret_box.open(sealed, f"endpoint_secret:{endpoint.shown_id}")).public
+
+
+async def reveal_secret(work: UnitOfWork, application: Application, reference: str) -> str:
+    """Return what `get_secret` does to a person, and note who looked. Raises as that does."""
+    secret = await get_secret(work, application, reference)
+    endpoint = await get(work, application, reference)
+    await record(work.connection, work.actor, "endpoint.secret.show", endpoint.shown_id)
+    return secret
+
+
+async def rotate_secret(
+    work: UnitOfWork,
+    application: Application,
+    reference: str,
+    *,
+    secret: str | None = None,
+    grace: timedelta = DEFAULT_GRACE,
+) -> str:
+    """Give an endpoint another secret, and return what receivers verify with; the present one signs along for *grace*.
+
+    Raises:
+        NotFound: there is no such endpoint.
+        InvalidValue: *secret* cannot sign.
+        LimitReached: too many former secrets still sign.
+    """
+    kind = work.app_context.settings.outbound.signature_type
+    secret = make_secret(kind) if secret is None else read_secret(secret, "key")
+    endpoint = await lock(work, application, reference)
+    number, next_end = await endpoints.count_old_secrets(work.connection, endpoint.id)
+    if number >= MAX_OLD_SECRETS and next_end is not None:
+        raise LimitReached(
+            f"{number} former secrets still sign, and no more may; the first ends at {next_end.isoformat()}"
+        )
+    sealed = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{endpoint.shown_id}")
+    await endpoints.replace_secret(work.connection, endpoint.id, sealed, grace)
+    await publish_updated(work, application, await endpoints.save(work.connection, endpoint, endpoint))
+    return read_signer(secret).public
+
+
+async def get_headers(work: UnitOfWork, application: Application, reference: str) -> Headers:
+    """Return an endpoint's headers as they may be shown. Raises NotFound, SecretUnreadable."""
+    headers = decrypt_headers(work, await get(work, application, reference))
+    hidden = tuple(name for name in headers if name.lower() in SENSITIVE_HEADERS)
+    return Headers({name: value for name, value in headers.items() if name not in hidden}, hidden)
+
+
+async def reveal_headers(work: UnitOfWork, application: Application, reference: str) -> Headers:
+    """Return what `get_headers` does to a person, and note who looked. Raises as that does."""
+    headers = await get_headers(work, application, reference)
+    endpoint = await get(work, application, reference)
+    await record(work.connection, work.actor, "endpoint.headers.show", endpoint.shown_id)
+    return headers
+
+
+async def set_headers(work: UnitOfWork, application: Application, reference: str, headers: Mapping[str, str]) -> None:
+    """Replace all of an endpoint's headers. Raises NotFound, InvalidValue."""
+    endpoint = await lock(work, application, reference)
+    changed = encrypt_headers(work, endpoint, read_headers(headers))
+    await publish_updated(work, application, await endpoints.save(work.connection, endpoint, changed))
+
+
+async def change_headers(
+    work: UnitOfWork,
+    application: Application,
+    reference: str,
+    headers: Mapping[str, str | None],
+    removed: Collection[str] = (),
+) -> None:
+    """Set some of an endpoint's headers, and remove those that are None or in *removed*.
+
+    Names are alike in any letter case; the latest spelling is kept. Raises NotFound, InvalidValue, SecretUnreadable.
+    """
+    endpoint = await lock(work, application, reference)
+    given = read_headers({name: value for name, value in headers.items() if value is not None})
+    touched = {name.lower() for name in (*headers, *removed)}
+    kept = {name: value for name, value in decrypt_headers(work, endpoint).items() if name.lower() not in touched}
+    changed = encrypt_headers(work, endpoint, read_headers(kept | given))
+    await publish_updated(work, application, await endpoints.save(work.connection, endpoint, changed))

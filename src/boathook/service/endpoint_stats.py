@@ -1,0 +1,61 @@
+"""How endpoints do: which are disabled or failing, and the figures of one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from boathook.db.endpoints import Endpoint
+from boathook.db.queries import endpoint_stats
+from boathook.db.queries.endpoint_stats import AttemptStats, EndpointBacklog, SecretValidity, UnhealthyEndpoint
+from boathook.db.queries.endpoint_stats import EndpointHealth as EndpointHealth  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.endpoint_stats import TimeBucket as TimeBucket  # noqa: PLC0414 - what these functions return
+from boathook.service.unit_of_work import UnitOfWork
+
+DAY: Final = timedelta(days=1)
+WEEK: Final = timedelta(days=7)
+_HOUR: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointStats:
+    """The figures of one endpoint at a moment."""
+
+    health: EndpointHealth
+    disabled_by: str | None
+    """Who disabled it, as the audit says; None where it is enabled."""
+    secrets: Sequence[SecretValidity]
+    """The current one first, then those that sign along."""
+    backlog: EndpointBacklog
+    day: AttemptStats
+    """Its attempts of the last day, by the hour."""
+    week: AttemptStats
+    """Its attempts of the last week, in quarters of a day."""
+
+
+async def read(work: UnitOfWork, endpoint: Endpoint, now: datetime) -> EndpointStats:
+    """Return the figures of an endpoint."""
+    connection = work.connection
+    disabled_by = None
+    if endpoint.is_disabled:
+        disabled_by = await endpoint_stats.find_disabled_by(connection, endpoint.shown_id)
+    return EndpointStats(
+        health=await endpoint_stats.find_health(connection, endpoint.id),
+        disabled_by=disabled_by,
+        secrets=await endpoint_stats.list_secrets(connection, endpoint.id),
+        backlog=await endpoint_stats.count_backlog(connection, endpoint.id),
+        day=await endpoint_stats.measure_attempts(connection, endpoint.id, now, DAY, _HOUR),
+        week=await endpoint_stats.measure_attempts(connection, endpoint.id, now, WEEK, 6 * _HOUR),
+    )
+
+
+async def read_health(work: UnitOfWork, endpoints: Sequence[Endpoint]) -> Mapping[UUID, EndpointHealth]:
+    """Return how each of these endpoints does."""
+    failed = await endpoint_stats.list_health(work.connection, [one.id for one in endpoints])
+    return {one.id: failed.get(one.id, EndpointHealth()) for one in endpoints}
+
+
+async def list_unhealthy(work: UnitOfWork, *, limit: int) -> Sequence[UnhealthyEndpoint]:
+    """Return the organization's endpoints that are disabled or failing, the latest change first."""
+    return await endpoint_stats.list_unhealthy(work.connection, work.organization, limit=limit)

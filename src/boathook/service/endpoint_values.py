@@ -1,0 +1,226 @@
+"""The values an endpoint is given, judged and brought into the form they are kept in.
+
+Each check names the field as the API does and raises `InvalidValue`.
+"""
+
+import contextlib
+import json
+import socket
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from boathook.config import Settings
+from boathook.db import event_types
+from boathook.delivery.signer import read_signer
+from boathook.domain.endpoints import OPERATIONAL_TYPES, RETRY_PRESETS, check_channels, check_header, read_retry
+from boathook.domain.errors import InvalidValue
+from boathook.domain.filters import WHOLE, compile_filter
+from boathook.domain.json_document import split_path
+from boathook.http_client.address_rules import find_denial
+from boathook.http_client.addresses import read_address
+from boathook.service.unit_of_work import UnitOfWork
+
+_MAX_TYPES: Final = 500
+_MAX_TYPE_LENGTH: Final = 256
+_MAX_HEADERS: Final = 50
+_MAX_HEADER_BYTES: Final = 16_384
+"""Characters of names and values; they are sent and recorded with each attempt."""
+MAX_PEM: Final = 65_536
+"""Characters of a certificate, with its chain, and of its key."""
+
+Values = dict[str, Any]
+
+
+@contextlib.contextmanager
+def field(*where: str | int) -> Iterator[None]:
+    """Turn a ValueError inside into `InvalidValue` at this field."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidValue(str(error), *where) from None
+
+
+async def read_values(
+    work: UnitOfWork, values: Mapping[str, Any], *, is_operational: bool = False, known_types: Collection[str] = ()
+) -> Values:
+    """Return the columns of an endpoint from its values, by their names in `NewEndpoint`; only those are given.
+
+    Args:
+        work: the transaction.
+        values: by name.
+        is_operational: whether its event types are those of operational events.
+        kept_types: event types that need not be live, such as those that the endpoint has already.
+
+    Raises:
+        InvalidValue: one breaks a rule.
+    """
+    columns: Values = {}
+    for name, value in values.items():
+        columns |= _read_plain(work.app_context.settings, name, value)
+    if columns.get("event_types") is not None:
+        added = [name for name in columns["event_types"] if name not in known_types]
+        await _check_types(work, added, is_operational=is_operational)
+    return columns
+
+
+def _read_plain(settings: Settings, name: str, value: Any) -> Values:
+    match name:
+        case "url":
+            return {"url": read_url(settings, value)[0]}
+        case "event_types":
+            return {"event_types": _read_types(value)}
+        case "channels":
+            with field("channels"):
+                return {"channels": None if value is None else check_channels(value)}
+        case "filter":
+            with field("filter"):
+                return {"filter": None if value is None else _read_filter(value)}
+        case "order_by":
+            with field("orderBy"):
+                return {"order_by": None if value is None else _read_order(value)}
+        case "retry":
+            with field("retrySchedule"):
+                return _read_retry(value)
+        case _:
+            return {name: value}
+
+
+def read_url(settings: Settings, url: str, *where: str) -> tuple[str, tuple[str, str] | None]:
+    """Return an address in its normal form, and the user name and password that it held.
+
+    Names are not resolved here: whoever owns one may point it elsewhere later. An address that is a number in any form
+    that a dialler understands is judged at once.
+    """
+    outbound = settings.outbound
+    with field(*(where or ("url",))):
+        address = read_address(url, ports=frozenset(outbound.ports), require_https=outbound.require_https)
+        number = _number_of(address.host)
+        if number is not None and (why := find_denial(number, outbound.allow)) is not None:
+            raise ValueError(f"the address {number} may not be reached: {why}; outbound.allow may list its network")
+    parts = urlsplit(address.url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.lower())), address.user
+
+
+def _number_of(host: str) -> str | None:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return None
+    return str(found[0][4][0])
+
+
+def _read_types(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    with field("eventTypes"):
+        for name in names or ():
+            if not 1 <= len(name) <= _MAX_TYPE_LENGTH or not _is_pattern(name):
+                raise ValueError(f"{name!r} is no event type: letters, digits, - _ . and * for any run of them")
+        if names and len(names) > _MAX_TYPES:
+            raise ValueError(f"write at most {_MAX_TYPES} of them, or a pattern such as invoice.*")
+    return tuple(dict.fromkeys(names)) if names else None
+
+
+def _is_pattern(name: str) -> bool:
+    return name.isascii() and name.translate(_MARKS).isalnum()
+
+
+_MARKS: Final = str.maketrans("-_.*", "xxxx")
+
+
+async def _check_types(work: UnitOfWork, names: Sequence[str], *, is_operational: bool) -> None:
+    plain = [name for name in names if "*" not in name]
+    if is_operational:
+        missing = [name for name in plain if name not in OPERATIONAL_TYPES]
+    else:
+        missing = await event_types.list_missing(work.connection, work.organization, plain)
+    if missing:
+        raise InvalidValue(f"there is no event type {', '.join(missing)}; create it first", "eventTypes")
+
+
+def _read_filter(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    compile_filter(value)
+    return value
+
+
+def _read_order(path: str) -> str:
+    if path != WHOLE:
+        split_path(path)
+        if len(path) > _MAX_TYPE_LENGTH or "\x00" in path:
+            raise ValueError("it is too long, or holds control characters")
+    return path
+
+
+def _read_retry(value: str | Sequence[float] | None) -> Values:
+    if value is None:
+        return {"retry": None, "retry_name": None}
+    name = value if isinstance(value, str) and value in RETRY_PRESETS else None
+    return {"retry": read_retry(value), "retry_name": name}
+
+
+def read_secret(secret: str, *where: str) -> str:
+    """Return a secret that can sign. Raises InvalidValue."""
+    with field(*where):
+        read_signer(secret)
+    return secret
+
+
+def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers that may be sent. Raises InvalidValue."""
+    seen: set[str] = set()
+    for name, value in headers.items():
+        with field("headers", name):
+            check_header(name, value)
+            if name.lower() in seen:
+                raise ValueError(f"the header {name} is given twice")
+        seen.add(name.lower())
+    if len(headers) > _MAX_HEADERS:
+        raise InvalidValue(f"an endpoint has at most {_MAX_HEADERS} headers", "headers")
+    if sum(len(name) + len(value) for name, value in headers.items()) > _MAX_HEADER_BYTES:
+        raise InvalidValue(f"all headers together have at most {_MAX_HEADER_BYTES:,} characters", "headers")
+    return dict(headers)
+
+
+def read_auth(settings: Settings, auth: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how an endpoint is shown who sends: any of basic, oauth2 and mtls. Raises InvalidValue."""
+    checks: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
+        "basic": lambda value: value,
+        "oauth2": lambda value: {**value, "tokenUrl": read_url(settings, value["tokenUrl"], *_TOKEN_URL)[0]},
+        "mtls": _read_pair,
+    }
+    if "basic" in auth and "oauth2" in auth:
+        raise InvalidValue("write basic or oauth2, not both: they set the same header", "auth")
+    return {kind: dict(check(auth[kind])) for kind, check in checks.items() if kind in auth}
+
+
+_TOKEN_URL: Final = ("auth", "oauth2", "tokenUrl")
+
+
+def _read_pair(value: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a certificate and its key. Raises InvalidValue where they are none, or not of each other."""
+    # Few endpoints have certificates, and what reads them takes long to import; the gateway has it from its start.
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+    from cryptography.x509 import load_pem_x509_certificates
+
+    for name in ("certificate", "key"):
+        if len(value[name]) > MAX_PEM:
+            raise InvalidValue(f"a PEM text has at most {MAX_PEM:,} characters", "auth", "mtls", name)
+    try:
+        certificate = load_pem_x509_certificates(value["certificate"].encode())[0]
+        # Whether the numbers of a key are primes takes a minute to tell of a large one; the certificate's must match.
+        key = load_pem_private_key(value["key"].encode(), None, unsafe_skip_rsa_key_validation=True)
+    except (ValueError, TypeError) as error:
+        message = f"write the certificate and its key, not encrypted, as PEM texts: {_first_line(error)}"
+        raise InvalidValue(message, "auth", "mtls") from None
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if certificate.public_key().public_bytes(*form) != key.public_key().public_bytes(*form):
+        raise InvalidValue("the key is not the certificate's", "auth", "mtls", "key")
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:120]
+
+
+def dump(value: Mapping[str, Any]) -> str:
+    """Return the JSON text that headers and auth are sealed as."""
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,304 @@
+"""What can be done with endpoints, by the API and the command line alike.
+
+Each change is told to the organization as an operational event, in the same transaction.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from boathook.db import endpoints
+from boathook.db.applications import Application, PageRequest
+from boathook.db.audit import record
+from boathook.db.endpoints import Endpoint as Endpoint  # noqa: PLC0414 - what these actions return
+from boathook.db.queries import endpoint_stats
+from boathook.delivery.signer import make_secret
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue, LimitReached, NotFound
+from boathook.handlers.operational import publish_operational_event
+from boathook.service.applications import uid_from
+from boathook.service.endpoint_values import Values, dump, read_auth, read_headers, read_secret, read_url, read_values
+from boathook.service.unit_of_work import UnitOfWork, new_id
+
+
+class Backlog(StrEnum):
+    """What becomes of that which waited for an endpoint while it was disabled."""
+
+    SEND = "send"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEndpoint:
+    """An endpoint about to be made, or what it shall be from now on."""
+
+    url: str
+    description: str = ""
+    uid: str | None = None
+    event_types: Sequence[str] | None = None
+    """Names, or patterns with ``*``; None or none is all."""
+    channels: Sequence[str] | None = None
+    filter: Mapping[str, Any] | None = None
+    order_by: str | None = None
+    throttle_rate: int | None = None
+    concurrency: int | None = None
+    retry: str | Sequence[float] | None = None
+    """A preset's name, or waits in seconds."""
+    timeout_s: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    api_version: int = 1
+    is_disabled: bool = False
+    auth: Mapping[str, Any] | None = None
+    """Any of ``basic``, ``oauth2`` and ``mtls``."""
+
+
+MAX_ENDPOINTS: Final = 1_000
+"""Of one application; each message is matched against all of them and may be owed to each."""
+MAX_ROUTING_BYTES: Final = 524_288
+"""Bytes of event types, channels and filters of all of them; publishers read them again after each change."""
+_OWN: Final = frozenset({"auth", "is_disabled"})
+"""Values that are not simply columns."""
+
+
+async def get(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
+    """Return an application's endpoint by id or uid. Raises NotFound."""
+    return _found(await endpoints.find(work.connection, application.id, reference), reference)
+
+
+async def find_owner(work: UnitOfWork, reference: str) -> str:
+    """Return the id of the application that an endpoint with this id belongs to. Raises NotFound."""
+    try:
+        identifier = ids.read(ids.ENDPOINT, reference)
+    except ValueError:
+        raise NotFound(f"unknown endpoint {reference}") from None
+    owner = await endpoint_stats.find_owner(work.connection, work.organization, identifier)
+    if owner is None:
+        raise NotFound(f"unknown endpoint {reference}")
+    return ids.show(ids.APPLICATION, owner)
+
+
+async def lock(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
+    """Return an application's endpoint for a change of it in this transaction. Raises NotFound."""
+    return _found(await endpoints.lock(work.connection, application.id, reference), reference)
+
+
+async def _check_room(work: UnitOfWork, application: Application) -> None:
+    """Refuse what was just stored if it is too much. Raises LimitReached."""
+    # Behind a change of the routes' version, which makes whoever else changes the application's endpoints wait.
+    number, size = await endpoints.measure_routing(work.connection, application.id)
+    if number > MAX_ENDPOINTS:
+        raise LimitReached(f"an application has at most {MAX_ENDPOINTS:,} endpoints; delete one first")
+    if size > MAX_ROUTING_BYTES:
+        raise LimitReached(
+            f"event types, channels and filters of all of an application's endpoints have at most "
+            f"{MAX_ROUTING_BYTES:,} bytes, and with these {size:,}"
+        )
+
+
+def _found(endpoint: Endpoint | None, reference: str) -> Endpoint:
+    if endpoint is None:
+        raise NotFound(f"the application has no endpoint {reference}")
+    return endpoint
+
+
+async def list_page(work: UnitOfWork, application: Application, window: PageRequest) -> list[Endpoint]:
+    """Return a stretch of an application's endpoints."""
+    return await endpoints.list_page(work.connection, application.id, window)
+
+
+async def create(
+    work: UnitOfWork,
+    application: Application,
+    new: NewEndpoint,
+    *,
+    secret: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    known_types: Collection[str] = (),
+) -> Endpoint:
+    """Make an endpoint.
+
+    Args:
+        work: the transaction.
+        application: whose.
+        new: what it is like.
+        secret: what its messages are signed with; None makes one of `outbound.signature_type`.
+        headers: sent with each message.
+        kept_types: event types that need not be live, as where an endpoint moves with those it had.
+
+    Raises:
+        InvalidValue: a value breaks a rule.
+        Taken: the uid is in use.
+        LimitReached: the application's endpoints are too many, or listen to too much.
+    """
+    kind = work.app_context.settings.outbound.signature_type
+    secret = make_secret(kind) if secret is None else read_secret(secret, "secret")
+    values = _values(new)
+    columns = await _columns(work, application, None, values, known_types)
+    endpoint = replace(Endpoint(id=new_id(), application_id=application.id, url=""), **columns)
+    if headers:
+        endpoint = encrypt_headers(work, endpoint, read_headers(headers))
+    made = await endpoints.insert(work.connection, _encrypt_auth(work, endpoint, values))
+    await _check_room(work, application)
+    sealed = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{made.shown_id}")
+    await endpoints.add_secret(work.connection, made.id, sealed)
+    await _publish_change(work, application, made, "created")
+    return made
+
+
+async def put(
+    work: UnitOfWork,
+    application: Application,
+    reference: str,
+    new: NewEndpoint,
+    *,
+    backlog: Backlog = Backlog.SEND,
+) -> tuple[Endpoint, bool]:
+    """Give an endpoint these values, or make one; and whether it was made. Its secret and headers stay.
+
+    What is made under a name that no endpoint has gets the name as its uid, if *new* has none and it can be one. Raises
+    as `create` does.
+    """
+    found = await endpoints.lock(work.connection, application.id, reference)
+    if found is None:
+        new = replace(new, uid=new.uid or uid_from(ids.ENDPOINT, reference))
+        return await create(work, application, new), True
+    values = _values(new)
+    if new.auth is None:
+        del values["auth"]
+    return await _change(work, application, found, values, backlog), False
+
+
+async def update(
+    work: UnitOfWork,
+    application: Application,
+    reference: str,
+    changes: Mapping[str, Any],
+    *,
+    backlog: Backlog = Backlog.SEND,
+    known_types: Collection[str] = (),
+) -> Endpoint:
+    """Change some values of an endpoint, by their names in `NewEndpoint`. Raises NotFound, and as `create` does.
+
+    Event types that it has already need not be live, nor those of *kept_types*.
+    """
+    found = await lock(work, application, reference)
+    return await _change(work, application, found, changes, backlog, known_types)
+
+
+async def _change(
+    work: UnitOfWork,
+    application: Application,
+    before: Endpoint,
+    values: Mapping[str, Any],
+    backlog: Backlog,
+    known_types: Collection[str] = (),
+) -> Endpoint:
+    columns = await _columns(work, application, before, values, {*known_types, *(before.event_types or ())})
+    after = _encrypt_auth(work, replace(before, **columns), values)
+    saved = await endpoints.save(work.connection, before, after)
+    await _check_room(work, application)
+    if before.is_disabled and not saved.is_disabled:
+        await endpoints.reset_failures(work.connection, saved.id)
+        if backlog is Backlog.CANCEL:
+            await endpoints.cancel_pending(work.connection, saved, "canceled when the endpoint was enabled again")
+    await publish_updated(work, application, saved)
+    if before.is_disabled is not saved.is_disabled:
+        happened = "disabled" if saved.is_disabled else "enabled"
+        await _publish_change(work, application, saved, happened)
+    return saved
+
+
+async def delete(work: UnitOfWork, application: Application, reference: str) -> None:
+    """Delete an endpoint. Raises NotFound."""
+    found = await lock(work, application, reference)
+    await endpoints.delete(work.connection, found)
+    await _publish_change(work, application, found, "deleted")
+
+
+def _values(new: NewEndpoint) -> Values:
+    return {column.name: getattr(new, column.name) for column in fields(new)}
+
+
+async def _columns(
+    work: UnitOfWork,
+    application: Application,
+    before: Endpoint | None,
+    values: Mapping[str, Any],
+    known_types: Collection[str],
+) -> Values:
+    plain = {name: value for name, value in values.items() if name not in _OWN}
+    columns = await read_values(work, plain, is_operational=application.is_operational, known_types=known_types)
+    was_disabled = before is not None and before.is_disabled
+    if values.get("is_disabled", was_disabled) is not was_disabled:
+        columns |= _switch(is_disabled=not was_disabled)
+    return columns
+
+
+def _switch(*, is_disabled: bool) -> Values:
+    because, at = ("manual", datetime.now(UTC)) if is_disabled else (None, None)
+    return {"is_disabled": is_disabled, "disabled_because": because, "disabled_at": at}
+
+
+def _encrypt_auth(work: UnitOfWork, endpoint: Endpoint, values: Mapping[str, Any]) -> Endpoint:
+    """Return the endpoint with the proof of who sends, sealed; a name and password in its address are a part of it."""
+    user = read_url(work.app_context.settings, values["url"])[1] if "url" in values else None
+    if "auth" in values:
+        given = dict(values["auth"] or {})
+    elif user is not None:
+        given = {kind: value for kind, value in decrypt_auth(work, endpoint).items() if kind == "mtls"}
+    else:
+        return endpoint
+    if user is not None:
+        if "basic" in given or "oauth2" in given:
+            raise InvalidValue("the address holds a user name already; write it there or here", "auth")
+        given["basic"] = {"username": user[0], "password": user[1]}
+    auth = read_auth(work.app_context.settings, given)
+    context = f"endpoint_auth:{endpoint.shown_id}"
+    return replace(endpoint, sealed_auth=work.app_context.secret_box.encrypt(dump(auth), context) if auth else None)
+
+
+def decrypt_auth(work: UnitOfWork, endpoint: Endpoint) -> dict[str, Any]:
+    """Return how an endpoint is shown who sends; empty for not at all. Raises SecretUnreadable."""
+    return _decrypt(work, endpoint.sealed_auth, f"endpoint_auth:{endpoint.shown_id}")
+
+
+def decrypt_headers(work: UnitOfWork, endpoint: Endpoint) -> dict[str, str]:
+    """Return the headers sent with each message. Raises SecretUnreadable."""
+    return _decrypt(work, endpoint.sealed_headers, f"endpoint_headers:{endpoint.shown_id}")
+
+
+def _decrypt(work: UnitOfWork, sealed: bytes | None, context: str) -> dict[str, Any]:
+    return {} if sealed is None else dict(json.loads(work.app_context.secret_box.open(sealed, context)))
+
+
+def encrypt_headers(work: UnitOfWork, endpoint: Endpoint, headers: Mapping[str, str]) -> Endpoint:
+    """Return the endpoint with these headers."""
+    context = f"endpoint_headers:{endpoint.shown_id}"
+    return replace(
+        endpoint, sealed_headers=work.app_context.secret_box.encrypt(dump(headers), context) if headers else None
+    )
+
+
+async def publish_updated(work: UnitOfWork, application: Application, endpoint: Endpoint) -> None:
+    """Note a change of an endpoint, and tell the organization of it."""
+    await _publish_change(work, application, endpoint, "updated")
+
+
+async def _publish_change(work: UnitOfWork, application: Application, endpoint: Endpoint, happened: str) -> None:
+    await record(work.connection, work.actor, f"endpoint.{happened}", endpoint.shown_id)
+    if application.is_operational:
+        return
+    data: dict[str, Any] = {
+        "appId": application.shown_id,
+        "appUid": application.uid,
+        "endpointId": endpoint.shown_id,
+        "endpointUid": endpoint.uid,
+    }
+    if happened == "disabled":
+        data |= {"failSince": None, "trigger": "manual"}
+    await publish_operational_event(
+        work.app_context.outbox, work.connection, organization=work.organization, type=f"endpoint.{happened}", data=data
+    )

@@ -1,0 +1,159 @@
+"""What can be done with event types, by the API and the command line alike."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from boathook.db import event_types
+from boathook.db.audit import record
+from boathook.db.event_types import EventType as EventType  # noqa: PLC0414 - what these actions return
+from boathook.db.event_types import SubscribedEndpoint
+from boathook.domain.errors import AlreadyExists, InvalidValue, NotFound
+from boathook.service.unit_of_work import UnitOfWork
+
+MAX_VERSIONS: Final = 20
+"""Versions of its schema that an event type may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEventType:
+    """What an event type shall be like."""
+
+    description: str
+    is_archived: bool = False
+    is_deprecated: bool = False
+    schemas: Mapping[str, Any] | None = None
+    """JSON Schemas, draft 7, by version."""
+    feature_flags: Sequence[str] | None = None
+    group_name: str | None = None
+
+
+async def get(work: UnitOfWork, name: str, flags: Collection[str] | None = None) -> EventType:
+    """Return an event type, archived or not; with *flags* only one their holder may see. Raises NotFound."""
+    return _found(await event_types.find(work.connection, work.organization, name, flags), name)
+
+
+def _found(type: EventType | None, name: str) -> EventType:
+    if type is None:
+        raise NotFound(f"there is no event type {name}")
+    return type
+
+
+async def list_page(
+    work: UnitOfWork,
+    *,
+    place: str | None = None,
+    is_ascending: bool = True,
+    limit: int,
+    with_archived: bool = False,
+    flags: Collection[str] | None = None,
+) -> list[EventType]:
+    """Return event types from the name *place* on, exclusively, in rising or falling order."""
+    return await event_types.list_page(
+        work.connection,
+        work.organization,
+        place=place,
+        is_ascending=is_ascending,
+        limit=limit,
+        with_archived=with_archived,
+        flags=flags,
+    )
+
+
+async def list_subscribed_endpoints(work: UnitOfWork, name: str, *, limit: int) -> list[SubscribedEndpoint]:
+    """Return endpoints that listen to an event type, those that name it before those that take all."""
+    return await event_types.list_subscribed_endpoints(work.connection, work.organization, name, limit=limit)
+
+
+async def create(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
+    """Make an event type; an archived one of this name comes back as *new*.
+
+    Raises:
+        InvalidValue: a schema is none.
+        Taken: there is a live one of this name.
+    """
+    found = await event_types.lock(work.connection, work.organization, name)
+    if found is not None and not found.is_archived:
+        raise AlreadyExists(f"there is an event type {name} already", "event_type_exists")
+    if found is not None:
+        return await _save(work, found, _columns(new))
+    made = await event_types.insert(work.connection, await _new(work, name, new))
+    if made is None:
+        raise AlreadyExists(f"there is an event type {name} already", "event_type_exists")
+    await record(work.connection, work.actor, "event_type.create", name)
+    return made
+
+
+async def put(work: UnitOfWork, name: str, new: NewEventType) -> tuple[EventType, bool]:
+    """Give an event type these values, or make it; and whether it was made. Raises InvalidValue."""
+    found = await event_types.lock(work.connection, work.organization, name)
+    if found is None:
+        made = await event_types.insert(work.connection, await _new(work, name, new))
+        if made is not None:
+            await record(work.connection, work.actor, "event_type.create", name)
+            return made, True
+        found = await event_types.lock(work.connection, work.organization, name)
+    return await _save(work, _found(found, name), _columns(new)), False
+
+
+async def update(work: UnitOfWork, name: str, changes: Mapping[str, Any]) -> EventType:
+    """Change some values of an event type, by their names in `NewEventType`. Raises NotFound, InvalidValue."""
+    found = _found(await event_types.lock(work.connection, work.organization, name), name)
+    return await _save(work, found, dict(changes))
+
+
+async def delete(work: UnitOfWork, name: str, *, is_expunged: bool = False) -> None:
+    """Archive an event type, so that endpoints can no longer ask for it, or delete it for good. Raises NotFound."""
+    found = _found(await event_types.lock(work.connection, work.organization, name), name)
+    if is_expunged:
+        await event_types.delete(work.connection, work.organization, name)
+    else:
+        await event_types.save(work.connection, replace(found, is_archived=True))
+    await record(work.connection, work.actor, "event_type.delete" if is_expunged else "event_type.archive", name)
+
+
+async def _new(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
+    return EventType(organization=work.organization, name=name, **await _checked(_columns(new)))
+
+
+def _columns(new: NewEventType) -> dict[str, Any]:
+    return {
+        "description": new.description,
+        "is_archived": new.is_archived,
+        "is_deprecated": new.is_deprecated,
+        "schemas": new.schemas,
+        "feature_flags": new.feature_flags,
+        "group_name": new.group_name,
+    }
+
+
+async def _save(work: UnitOfWork, found: EventType, columns: dict[str, Any]) -> EventType:
+    saved = await event_types.save(work.connection, replace(found, **await _checked(columns)))
+    await record(work.connection, work.actor, "event_type.update", found.name)
+    return saved
+
+
+def check_schemas(schemas: Mapping[str, Any], *where: str) -> None:
+    """Accept schemas that payloads can be judged by; *where* is the place that errors name. Raises InvalidValue."""
+    # What judges by schemas takes longer to import than most commands take; the gateway has it from its start.
+    from boathook.verification.json_schema import check_schema
+
+    for version, schema in schemas.items():
+        try:
+            check_schema(schema)
+        except ValueError as error:
+            raise InvalidValue(str(error), *where, version) from None
+
+
+async def _checked(columns: dict[str, Any]) -> dict[str, Any]:
+    schemas = columns.get("schemas") or {}
+    if len(schemas) > MAX_VERSIONS:
+        raise InvalidValue(f"an event type has at most {MAX_VERSIONS} versions; leave out old ones", "schemas")
+    if schemas:
+        # In a thread, as patterns take up to half a second to be made ready.
+        await asyncio.to_thread(check_schemas, schemas, "schemas")
+    if "feature_flags" in columns:
+        # No flag at all means what null does: everybody sees it.
+        columns["feature_flags"] = tuple(dict.fromkeys(columns["feature_flags"] or ())) or None
+    return columns

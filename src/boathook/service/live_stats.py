@@ -1,0 +1,314 @@
+"""What goes on at this moment, over all hosts: for whoever watches, in the console or at a terminal.
+
+What happens on this host is read off its processes' own counts, no older than a second. What happens on the others is
+as they told it last, no older than a quarter of a minute.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from boathook.db.database import Database
+from boathook.db.metric_samples import STEP_S, HostSample, read_latest
+from boathook.domain.errors import DatabaseError, FetchFailed
+from boathook.observability.exporters import MergedMetrics, MetricHistory, from_prometheus
+from boathook.observability.metric_snapshot import (
+    ENDPOINTS,
+    OTHERS,
+    BacklogCounts,
+    MetricSnapshot,
+    RecipientCounts,
+    SourceCounts,
+    combine_hosts,
+    host_name,
+    recent_snapshot,
+    snapshot_between,
+)
+
+if TYPE_CHECKING:
+    from boathook.service.remote import RemoteClient
+
+WINDOW_S: Final = float(STEP_S)
+"""Seconds that rates and quantiles are about, as far as so much is remembered."""
+MIN_WINDOW_S: Final = 2.0
+"""Over fewer seconds a rate says nothing."""
+_ALIVE_S: Final = 4.0 * STEP_S
+"""A host that has told nothing for so long is gone."""
+_ASK_S: Final = 3.0
+_MAX_ROWS: Final = 20
+_MAX_RESPONSE_BYTES: Final = 32 * 1_048_576
+_REQUEST_TIMEOUT_S: Final = 10.0
+
+
+class SourceActivity(msgspec.Struct, frozen=True):
+    """What arrives at one source, each second."""
+
+    source: str
+    accepted: float
+    duplicates: float
+    rejected: float
+    bad_signatures: float
+    faults: float
+
+
+class RecipientActivity(msgspec.Struct, frozen=True):
+    """What one recipient does each second, and what it is owed."""
+
+    recipient: str
+    succeeded: float
+    failed: float
+    owed: BacklogCounts
+
+
+class Host(msgspec.Struct, frozen=True):
+    """Processes that share a data directory."""
+
+    name: str
+    roles: dict[str, int]
+    """How many processes are alive, by role."""
+    told_at: datetime
+
+
+class LiveStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One look. Rates are per second, latencies in seconds and None where there was nothing to measure."""
+
+    at: datetime
+    accepted: float
+    duplicates: float
+    rejected: float
+    bad_signatures: float
+    faults: float
+    """Requests answered 5xx."""
+    succeeded: float
+    """Deliveries that ended well, those to endpoints included."""
+    failed: float
+    """Attempts that did not end well."""
+    sent: float
+    """Requests to endpoints."""
+    ack_p50: float | None
+    ack_p99: float | None
+    start_p50: float | None
+    """From accepting an event to its first attempt by a handler."""
+    start_p99: float | None
+    send_p50: float | None
+    send_p99: float | None
+    backlog: BacklogCounts
+    oldest_due_s: float
+    spool_records: int
+    spool_bytes: int
+    spool_filled: float
+    """Share of `spool.max_bytes`, of the fullest gateway."""
+    is_spooling: bool
+    """Whether a gateway takes events into its spool, as PostgreSQL does not."""
+    breakers_open: int
+    failing_endpoints: int
+    disabled_endpoints: int
+    unhandled: int
+    """Events of the last day that no handler matched; 10,000 at most."""
+    xmin_age_s: float
+    connections: int
+    sources: list[SourceActivity]
+    """The busiest ones."""
+    recipients: list[RecipientActivity]
+    """Those that are owed most, or do most."""
+    hosts: list[Host]
+
+
+class LiveStatsReader:
+    """Looks again and again.
+
+    Args:
+        history: what the processes here have counted.
+        data_dir: where they share it.
+        database: where other hosts tell what they have counted; None: only this one is looked at.
+    """
+
+    def __init__(self, history: MetricHistory, data_dir: Path, database: Database | None) -> None:
+        self._history = history
+        self._host = host_name(data_dir)
+        self._database = database
+        self._told: list[HostSample] = []
+        self._asked_at = -_ASK_S
+
+    async def read(self) -> LiveStats:
+        """Return what goes on; while PostgreSQL is away, what is known without it."""
+        tally = await asyncio.to_thread(recent_snapshot, self._history, WINDOW_S)
+        knows_own = tally.span_s >= MIN_WINDOW_S and bool(tally.roles)
+        samples = [one for one in await self._others() if one.host != self._host or not knows_own]
+        if knows_own:
+            samples.append(HostSample(self._host, datetime.now(UTC), tally))
+        return summarize(samples)
+
+    async def _others(self) -> Sequence[HostSample]:
+        if self._database is not None and time.monotonic() - self._asked_at >= _ASK_S:
+            self._asked_at = time.monotonic()
+            try:
+                self._told = await read_latest(self._database, within_s=_ALIVE_S)
+            except DatabaseError:
+                self._told = []
+        return self._told
+
+
+class RemoteStatsReader:
+    """Reads again and again what the processes of a remote gateway have counted.
+
+    Args:
+        client: makes the requests.
+        url: of the gateway.
+        key: sent as a bearer token; None where nothing guards its metrics.
+    """
+
+    def __init__(self, client: "RemoteClient", url: str, key: str | None) -> None:
+        self._client = client
+        self._url = url
+        self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
+        self._heard: deque[MergedMetrics] = deque()
+
+    async def read(self) -> LiveStats:
+        """Return what went on since the first look, or in the last quarter of a minute. Raises FetchFailed."""
+        merged = await self._fetch()
+        self._heard.append(merged)
+        while merged.at - self._heard[0].at > WINDOW_S:
+            self._heard.popleft()
+        return summarize([HostSample(self._url, datetime.now(UTC), snapshot_between(self._heard[0], merged))])
+
+    async def _fetch(self) -> MergedMetrics:
+        answer = await self._client.request(
+            "GET",
+            f"{self._url}/metrics",
+            headers=self._headers,
+            timeout_s=_REQUEST_TIMEOUT_S,
+            max_bytes=_MAX_RESPONSE_BYTES,
+        )
+        if answer.status != 200:
+            raise FetchFailed(f"{self._url}/metrics responds {answer.status}; check that --url is a boathook")
+        try:
+            return from_prometheus(answer.body.decode(), time.time())
+        except ValueError:
+            raise FetchFailed(f"{self._url}/metrics has no boathook metrics; check that --url is a boathook") from None
+
+
+def summarize(samples: Sequence[HostSample]) -> LiveStats:
+    """Return what goes on by what each host has counted last."""
+    whole = combine_hosts(one.tally for one in samples)
+    inflows, outflows = _inflows(samples), _outflows(samples, whole.owed)
+    return LiveStats(
+        at=datetime.now(UTC),
+        accepted=sum(one.accepted for one in inflows),
+        duplicates=sum(one.duplicates for one in inflows),
+        rejected=sum(one.rejected for one in inflows),
+        bad_signatures=sum(one.bad_signatures for one in inflows),
+        faults=sum(one.faults for one in inflows),
+        succeeded=sum(one.succeeded for one in outflows),
+        failed=sum(one.failed for one in outflows),
+        sent=_rate(samples, lambda tally: tally.sends.ended),
+        ack_p50=whole.quantile("ack", 0.5),
+        ack_p99=whole.quantile("ack", 0.99),
+        start_p50=whole.quantile("start", 0.5),
+        start_p99=whole.quantile("start", 0.99),
+        send_p50=whole.quantile("sending", 0.5),
+        send_p99=whole.quantile("sending", 0.99),
+        backlog=whole.backlog,
+        oldest_due_s=whole.oldest_due_s,
+        spool_records=int(whole.spool_records),
+        spool_bytes=int(whole.spool_bytes),
+        spool_filled=whole.spool_filled,
+        is_spooling=whole.journal_away > 0,
+        breakers_open=int(whole.breakers_open),
+        failing_endpoints=int(whole.failing),
+        disabled_endpoints=int(whole.disabled),
+        unhandled=int(whole.unhandled),
+        xmin_age_s=whole.xmin_age_s,
+        connections=int(whole.connections),
+        sources=inflows[:_MAX_ROWS],
+        recipients=outflows[:_MAX_ROWS],
+        hosts=[Host(one.host, one.tally.roles, one.at) for one in sorted(samples, key=lambda one: one.host)],
+    )
+
+
+def _inflows(samples: Sequence[HostSample]) -> list[SourceActivity]:
+    """Return each source's rates, the busiest first."""
+    fields = ("accepted", "duplicates", "rejected", "bad_signatures", "faults")
+    found = [
+        SourceActivity(
+            source, *(_rate_of(samples, lambda t: t.sources, source, SourceCounts(), field) for field in fields)
+        )
+        for source in _names(one.tally.sources for one in samples)
+    ]
+    return sorted(found, key=lambda one: (-one.accepted - one.duplicates - one.rejected - one.faults, one.source))
+
+
+def _outflows(samples: Sequence[HostSample], owed: Mapping[str, BacklogCounts]) -> list[RecipientActivity]:
+    """Return each recipient's rates and what it is owed, those in trouble first."""
+    found = []
+    for recipient in _names([*(one.tally.recipients for one in samples), owed]):
+        rates = [
+            _rate_of(samples, lambda t: t.recipients, recipient, RecipientCounts(), field)
+            for field in ("succeeded", "ignored", "failed")
+        ]
+        found.append(RecipientActivity(recipient, rates[0] + rates[1], rates[2], owed.get(recipient, BacklogCounts())))
+    return sorted(
+        found, key=lambda one: (-one.owed.pending - one.owed.dead, -one.succeeded - one.failed, one.recipient)
+    )
+
+
+def _names(tables: Iterable[Mapping[str, object]]) -> set[str]:
+    return {name for table in tables for name in table}
+
+
+def _rate_of(
+    samples: Sequence[HostSample],
+    table: Callable[[MetricSnapshot], Mapping[str, msgspec.Struct]],
+    name: str,
+    none: msgspec.Struct,
+    field: str,
+) -> float:
+    return _rate(samples, lambda tally: getattr(table(tally).get(name, none), field))
+
+
+def _rate(samples: Sequence[HostSample], count: Callable[[MetricSnapshot], int]) -> float:
+    """Return how often something happens each second on all hosts together."""
+    return round(sum(count(one.tally) / one.tally.span_s for one in samples if one.tally.span_s > 0), 3)
+
+
+def recipient_title(recipient: str) -> str:
+    """Return what people call a recipient."""
+    return {ENDPOINTS: "all endpoints", OTHERS: "others"}.get(recipient, recipient)
+
+
+def format_rate(value: float) -> str:
+    """Write how often something happens in a second."""
+    return "0" if value == 0 else "<0.1" if value < 0.1 else f"{value:.1f}" if value < 100 else _grouped(value)
+
+
+def format_duration(seconds: float | None) -> str:
+    """Write a length of time, in the unit that suits it."""
+    if seconds is None:
+        return "\u2013"
+    for limit, unit, factor in _UNITS:
+        if seconds * factor < limit:
+            number = seconds * factor
+            return f"{number:.1f} {unit}" if number < 10 and factor != 1 else f"{number:.0f} {unit}"
+    return f"{seconds / 86_400:.1f} d"
+
+
+_UNITS: Final = ((1000, "ms", 1000.0), (120, "s", 1.0), (120, "min", 1 / 60), (48, "h", 1 / 3600))
+
+
+def format_size(size: float) -> str:
+    """Write a number of bytes."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _grouped(value: float) -> str:
+    return f"{value:,.0f}".replace(",", "\u202f")

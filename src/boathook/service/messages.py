@@ -1,0 +1,313 @@
+"""What can be done with messages: publish them, send them again, try an endpoint out, forget what they hold."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+import msgspec
+
+from boathook.db import event_types, messages, resends
+from boathook.db.applications import Application
+from boathook.db.audit import record
+from boathook.db.delivery_commands import AuditContext
+from boathook.db.endpoints import Endpoint
+from boathook.db.messages import ALL_MESSAGES, ExampleMessage
+from boathook.db.messages import EndpointMessage as EndpointMessage  # noqa: PLC0414 - what these actions return
+from boathook.db.messages import MessageDestination as MessageDestination  # noqa: PLC0414 - the same
+from boathook.db.messages import MessageFilter as MessageFilter  # noqa: PLC0414 - what they are asked for
+from boathook.db.messages import MessageRow as MessageRow  # noqa: PLC0414 - what these actions return
+from boathook.db.messages import MessageStatus as MessageStatus  # noqa: PLC0414 - the same
+from boathook.db.messages import Page as Page  # noqa: PLC0414 - the same
+from boathook.db.queries import endpoint_stats
+from boathook.db.queries.endpoint_stats import MessageSummary
+from boathook.db.resends import ResendKind
+from boathook.domain import ids
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidState, InvalidValue, NotFound
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, IdempotentReplay
+from boathook.domain.windows import Cursor, Window
+from boathook.handlers.outbox import Message
+from boathook.service import endpoints
+from boathook.service.idempotency import IdempotencyKey, key_reused
+from boathook.service.payload_schemas import check_message
+from boathook.service.scans import ScanPage, scan_until_full
+from boathook.service.unit_of_work import UnitOfWork, new_id
+
+_PING: Final = "svix.ping"
+_PONG: Final = b'{"success":true}'
+JSON_TYPE: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """A message about to be published."""
+
+    type: str
+    body: bytes
+    """Exactly what is sent."""
+    content_type: str = JSON_TYPE
+    uid: str | None = None
+    channels: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    deliver_at: datetime | None = None
+    content_until: datetime | None = None
+    """When its content may be forgotten; None: with the message."""
+    idempotency: IdempotencyKey | None = None
+
+
+async def create(work: UnitOfWork, application: Application, new: NewMessage) -> tuple[MessageRow, bool]:
+    """Publish a message; return it, and whether an earlier request with its idempotency key had done so already.
+
+    Raises:
+        Taken: its id belongs to another message, or its idempotency key to another request.
+        InvalidMessage: it does not fit its event type's schema, and those are enforced.
+    """
+    if work.app_context.settings.outbound.validate_payloads:
+        payload = _parsed(new.body)
+        await check_message(work.connection, organization=work.organization, type=new.type, payload=payload)
+    outcome = await work.app_context.outbox.publish(work.connection, _to_publish(work, application, new))
+    match outcome:
+        case Accepted():
+            return _row(new, outcome.event_id), False
+        case IdempotentReplay():
+            # The request means the same, so what it made looks the same.
+            return _row(new, outcome.event_id), True
+        case Duplicate():
+            raise AlreadyExists(f"a message of this application has the eventId {new.uid} already")
+        case IdempotencyConflict():
+            raise key_reused()
+        case _:
+            assert_never(outcome)
+
+
+def _to_publish(work: UnitOfWork, application: Application, new: NewMessage) -> Message:
+    key = new.idempotency
+    return Message(
+        organization=work.organization,
+        application=application.shown_id,
+        type=new.type,
+        payload=new.body,
+        content_type=new.content_type,
+        id=new.uid,
+        channels=new.channels,
+        tags=new.tags,
+        deliver_at=new.deliver_at,
+        content_until=new.content_until,
+        idempotency=None if key is None else key.key,
+        fingerprint=None if key is None else key.fingerprint,
+        canonical=None if key is None else key.canonical,
+    )
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise InvalidMessage("payload: it is not JSON, and the event type's schema wants JSON") from None
+
+
+def _row(new: NewMessage, identifier: UUID) -> MessageRow:
+    return MessageRow(
+        id=identifier,
+        type=new.type,
+        uid=new.uid,
+        channels=new.channels or None,
+        tags=new.tags or None,
+        deliver_at=new.deliver_at,
+        body=new.body,
+        is_gone=False,
+    )
+
+
+async def get(work: UnitOfWork, application: Application, reference: str) -> MessageRow:
+    """Return a message by its id or its eventId. Raises NotFound."""
+    # PostgreSQL knows no NUL in text, so no message has it in its name either.
+    is_text = "\x00" not in reference
+    found = await messages.find(work.connection, application.shown_id, reference) if is_text else None
+    if found is None:
+        raise NotFound(f"there is no message {reference}")
+    return found
+
+
+async def list_page(
+    work: UnitOfWork,
+    application: Application,
+    window: Window,
+    wanted: MessageFilter = ALL_MESSAGES,
+    *,
+    limit: int,
+    has_content: bool = True,
+) -> Page[MessageRow]:
+    """Return a page of an application's messages, newest first."""
+    return await messages.list_page(
+        work.connection, application.shown_id, window, wanted, limit=limit, has_content=has_content
+    )
+
+
+async def search(
+    work: UnitOfWork,
+    application: Application,
+    *,
+    type: str | None = None,
+    channel: str | None = None,
+    before: UUID | None = None,
+    limit: int,
+) -> ScanPage[MessageSummary]:
+    """Return the messages of an application that fit, newest first, as far as a bounded time goes.
+
+    Args:
+        type: a pattern; ``*`` stands for any run of characters.
+        before: where the page before ended.
+    """
+    return await scan_until_full(
+        lambda place, left: endpoint_stats.scan_messages(
+            work.connection, application.shown_id, place, type=type, channel=channel, limit=left
+        ),
+        before,
+        limit,
+    )
+
+
+async def list_endpoint_messages(
+    work: UnitOfWork,
+    application: Application,
+    endpoint: str,
+    window: Window,
+    wanted: MessageFilter = ALL_MESSAGES,
+    *,
+    status: MessageStatus | None = None,
+    limit: int,
+    has_content: bool = True,
+) -> Page[EndpointMessage]:
+    """Return a page of an endpoint's messages, newest first, each with its status there. Raises NotFound."""
+    target = await endpoints.get(work, application, endpoint)
+    return await messages.list_endpoint_messages(
+        work.connection,
+        application.shown_id,
+        target.id,
+        window,
+        wanted,
+        status=status,
+        limit=limit,
+        has_content=has_content,
+    )
+
+
+async def list_destinations(
+    work: UnitOfWork, application: Application, message: str, cursor: Cursor | None = None, *, limit: int
+) -> Page[MessageDestination]:
+    """Return a page of a message's endpoints, deleted ones included, each with its status there. Raises NotFound."""
+    found = await get(work, application, message)
+    return await messages.list_destinations(work.connection, application.id, found.id, cursor, limit=limit)
+
+
+async def get_enabled_endpoint(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
+    """Return an endpoint that may be sent to. Raises NotFound, and InvalidState where it is disabled."""
+    found = await endpoints.get(work, application, reference)
+    if found.is_disabled:
+        raise InvalidState("the endpoint is disabled; enable it first, then send again", "endpoint_disabled")
+    return found
+
+
+async def resend(work: UnitOfWork, application: Application, message: str, endpoint: str) -> None:
+    """Owe a message to an endpoint for one more attempt, whatever the endpoint listens to.
+
+    Raises:
+        NotFound: there is no such message or endpoint.
+        InvalidState: the endpoint is disabled, or the message's content is gone.
+    """
+    target = await get_enabled_endpoint(work, application, endpoint)
+    found = await get(work, application, message)
+    action = AuditContext(actor=work.actor, note=f"resent to {target.shown_id}")
+    number = 0
+    if not found.is_gone:
+        # It goes at once, past its order key's line, which may be waiting for this very message.
+        one = [(found.id, None)]
+        number = await resends.resend(
+            work.connection, target.recipient, one, ResendKind.ALL, is_manual=True, action=action
+        )
+    if number == 0:
+        raise InvalidState("the message's content is gone, so it cannot be sent again", "missing_payload")
+
+
+async def send_example(
+    work: UnitOfWork,
+    application: Application,
+    endpoint: str,
+    type: str,
+    *,
+    payload: bytes | None = None,
+    index: int = 0,
+) -> MessageRow:
+    """Send an endpoint one message to try it out, whatever it listens to.
+
+    Args:
+        type: an event type, or ``svix.ping``, which needs none.
+        payload: what is sent; None: the example of this *index* in the event type's schema.
+
+    Raises:
+        NotFound: there is no such endpoint or event type.
+        InvalidState: the endpoint is disabled, or the event type has no such example.
+    """
+    target = await get_enabled_endpoint(work, application, endpoint)
+    body = payload if payload is not None else await _example(work, type, index)
+    identifier = new_id()
+    example = ExampleMessage(application=application.shown_id, endpoint_id=target.id, type=type, body=body)
+    await messages.insert_example(work.connection, identifier, example)
+    await record(work.connection, work.actor, "endpoint.send_example", target.shown_id)
+    return _row(NewMessage(type=type, body=body), identifier)
+
+
+async def _example(work: UnitOfWork, type: str, index: int) -> bytes:
+    if type == _PING:
+        return _PONG
+    found = await event_types.find(work.connection, work.organization, type)
+    if found is None:
+        raise NotFound(f"unknown event type {type}")
+    given = _newest(found.schemas or {}).get("examples")
+    if not isinstance(given, list) or not 0 <= index < len(given) or not isinstance(given[index], Mapping):
+        raise InvalidState(f"the schema of {type} has no such example; add one to its examples", "invalid_scheme")
+    return msgspec.json.encode(given[index])
+
+
+def _newest(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema with the highest version number; other names come before numbers."""
+    if not schemas:
+        return {}
+    newest = max(schemas, key=lambda version: (int(version) if version.isdecimal() else -1, version))
+    return schemas[newest] if isinstance(schemas[newest], Mapping) else {}
+
+
+async def has_subscribers(work: UnitOfWork, application: Application, type: str, channels: Sequence[str]) -> bool:
+    """Return whether a live endpoint listens to this type and these channels; filters on contents are not asked."""
+    routes = await messages.list_endpoint_routes(work.connection, application.id)
+    owed = Router(routes, 0).route(
+        source=None, application=application.shown_id, type=type, headers={}, body=b"", channels=tuple(channels)
+    )
+    return bool(owed)
+
+
+async def expunge(work: UnitOfWork, application: Application, reference: str) -> None:
+    """Forget a message's content for good. Raises NotFound."""
+    found = await get(work, application, reference)
+    await messages.expunge(work.connection, application.shown_id, [found.id])
+    await record(work.connection, work.actor, "message.expunge", found.shown_id)
+
+
+async def expunge_many(work: UnitOfWork, application: Application, references: Sequence[str]) -> Mapping[str, bool]:
+    """Forget the contents of several messages for good; return of each whether there is such a message."""
+    found = await messages.find_ids(work.connection, application.shown_id, references)
+    await messages.expunge(work.connection, application.shown_id, list(found.values()))
+    for identifier in found.values():
+        await record(work.connection, work.actor, "message.expunge", ids.show(ids.MESSAGE, identifier))
+    return {reference: reference in found for reference in references}
+
+
+def object_of(payload: bytes) -> bytes:
+    """Return a JSON value's bytes, exactly as they came, if they are an object. Raises InvalidValue."""
+    body = payload.strip()
+    if not body.startswith(b"{"):
+        raise InvalidValue("write a JSON object", "payload")
+    return body

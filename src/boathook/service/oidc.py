@@ -1,0 +1,254 @@
+"""Signing in through an identity provider: OpenID Connect Core 1.0, the code flow, with PKCE (RFC 7636).
+
+The provider's word counts only as an ID token that it signed with a key it publishes, for this client and for this very
+attempt. Which algorithms count is decided here and never by the token (RFC 8725, section 3.1).
+"""
+
+import base64
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote_plus, urlencode
+
+import jwt
+import msgspec
+
+from boathook.config import Settings
+from boathook.domain.errors import FetchFailed, InvalidState
+from boathook.domain.roles import Role
+from boathook.http_client.client import Client
+from boathook.http_client.response import HttpResponse
+
+_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_KEPT_S: Final = 3_600.0
+_REFETCH_S: Final = 60.0
+_LEEWAY_S: Final = 60
+_MAX_BYTES: Final = 262_144
+_MAX_CLAIM_LENGTH: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorizationRequest:
+    """One way to the provider and back, remembered by the browser that takes it."""
+
+    state: str = field(default_factory=secrets.token_urlsafe)
+    nonce: str = field(default_factory=secrets.token_urlsafe)
+    verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
+    wanted: str = ""
+    """The page that was asked for before."""
+
+
+@dataclass(frozen=True, slots=True)
+class OidcIdentity:
+    """Somebody as the provider knows them."""
+
+    subject: str
+    """The issuer and their id there, which never changes hands."""
+    name: str
+    role: Role | None
+    """None where the claims allow nothing."""
+    is_role_managed: bool
+    """Whether it is the claims that say what people may do here."""
+    is_name_verified: bool
+    """Whether nobody else at the provider could have this name."""
+
+
+class OidcRejected(InvalidState):
+    """The provider, or what it says, does not let somebody in."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "oidc_refused")
+
+
+class OidcProvider:
+    """The identity provider of the settings; one for a process.
+
+    Raises:
+        ConfigError: the client's secret or the proxy cannot be read.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._console = settings.console
+        self._secret = settings.resolve(settings.console.oidc_client_secret, "console.oidc_client_secret")
+        proxy = settings.resolve(settings.outbound.proxy, "outbound.proxy")
+        self._client = Client(settings.outbound.model_copy(update={"proxy": proxy}))
+        self._metadata: Mapping[str, Any] = {}
+        self._metadata_until = 0.0
+        self._keys: jwt.PyJWKSet | None = None
+        self._keys_at = 0.0
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._client.close()
+
+    async def authorization_url(self, attempt: AuthorizationRequest, return_to: str) -> str:
+        """Return the provider's page to send a browser to. Raises FetchFailed, or Refused where its metadata is odd."""
+        metadata = await self._fetch_metadata()
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
+        query = {
+            "response_type": "code",
+            "client_id": self._console.oidc_client_id,
+            "redirect_uri": return_to,
+            "scope": "openid profile email",
+            "state": attempt.state,
+            "nonce": attempt.nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        page = metadata["authorization_endpoint"]
+        return f"{page}{'&' if '?' in page else '?'}{urlencode(query)}"
+
+    async def complete_login(self, attempt: AuthorizationRequest, code: str, return_to: str) -> OidcIdentity:
+        """Return who has come back with *code*.
+
+        Raises:
+            FetchFailed: the provider could not be asked.
+            Refused: it does not stand for them, or says too little.
+        """
+        tokens = await self._redeem(attempt, code, return_to)
+        claims = await self._read(str(tokens.get("id_token", "")), attempt.nonce)
+        wanted = {self._console.oidc_name_claim, self._console.oidc_role_claim} - {""}
+        if not wanted <= claims.keys():
+            claims = {**await self._fetch_userinfo(str(tokens.get("access_token", "")), str(claims["sub"])), **claims}
+        return self._person(claims)
+
+    async def _redeem(self, attempt: AuthorizationRequest, code: str, return_to: str) -> Mapping[str, Any]:
+        metadata = await self._fetch_metadata()
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": return_to,
+            "code_verifier": attempt.verifier,
+        }
+        headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
+        methods = metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
+        if not self._secret or "client_secret_basic" not in methods:
+            form |= {"client_id": self._console.oidc_client_id}
+            form |= {"client_secret": self._secret} if self._secret else {}
+        else:
+            pair = f"{quote_plus(self._console.oidc_client_id)}:{quote_plus(self._secret)}"
+            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        url = metadata["token_endpoint"]
+        return _object(
+            await self._client.request(
+                "POST", url, headers=headers, body=urlencode(form).encode(), max_bytes=_MAX_BYTES
+            ),
+            "exchange the code",
+        )
+
+    async def _read(self, token: str, nonce: str) -> dict[str, Any]:
+        """Return the claims of an ID token. Raises Refused."""
+        key = await self._key_of(token)
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key,
+                algorithms=list(_ALGORITHMS),
+                audience=self._console.oidc_client_id,
+                issuer=(await self._fetch_metadata())["issuer"],
+                leeway=_LEEWAY_S,
+                options={"require": ["exp", "iat", "aud", "iss", "sub"]},
+            )
+        except jwt.PyJWTError as error:
+            raise OidcRejected(f"the identity provider's token does not hold: {error}") from None
+        if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
+            raise OidcRejected("the identity provider's token belongs to another attempt; sign in again")
+        if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:
+            raise OidcRejected("the identity provider's token was made for another application")
+        return claims
+
+    async def _key_of(self, token: str) -> jwt.PyJWK:
+        try:
+            kid = jwt.get_unverified_header(token).get("kid")
+        except jwt.PyJWTError:
+            raise OidcRejected("the identity provider sent no ID token") from None
+        key = self._known_key(kid)
+        if key is None and time.monotonic() - self._keys_at > _REFETCH_S:
+            await self._fetch_keys()
+            key = self._known_key(kid)
+        if key is None:
+            raise OidcRejected("the identity provider's token is signed with a key that it does not publish")
+        return key
+
+    def _known_key(self, kid: str | None) -> jwt.PyJWK | None:
+        keys = [] if self._keys is None else [key for key in self._keys.keys if key.public_key_use in {None, "sig"}]
+        if kid is None:
+            return keys[0] if len(keys) == 1 else None
+        return next((key for key in keys if key.key_id == kid), None)
+
+    async def _fetch_keys(self) -> None:
+        url = (await self._fetch_metadata())["jwks_uri"]
+        found = _object(await self._client.request("GET", url, max_bytes=_MAX_BYTES), "read its keys")
+        try:
+            self._keys = jwt.PyJWKSet.from_dict(dict(found))
+        except jwt.PyJWTError as error:
+            raise OidcRejected(f"the identity provider's keys cannot be read: {error}") from None
+        self._keys_at = time.monotonic()
+
+    async def _fetch_userinfo(self, token: str, subject: str) -> Mapping[str, Any]:
+        """Return the claims that are not in the ID token; none where the provider tells no more."""
+        url = (await self._fetch_metadata()).get("userinfo_endpoint")
+        if not isinstance(url, str) or not token:
+            return {}
+        headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
+        claims = _object(await self._client.request("GET", url, headers=headers, max_bytes=_MAX_BYTES), "ask who it is")
+        return claims if claims.get("sub") == subject else {}
+
+    async def _fetch_metadata(self) -> Mapping[str, Any]:
+        """Return what the provider publishes of itself (OpenID Connect Discovery 1.0)."""
+        if self._metadata and time.monotonic() < self._metadata_until:
+            return self._metadata
+        issuer = self._console.oidc_issuer
+        answer = await self._client.request("GET", f"{issuer}/.well-known/openid-configuration", max_bytes=_MAX_BYTES)
+        found = _object(answer, "read its configuration")
+        if str(found.get("issuer", "")).rstrip("/") != issuer:
+            raise OidcRejected(
+                f"console.oidc_issuer is {issuer}, but the provider calls itself {found.get('issuer')!r:.200}"
+            )
+        for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+            if not isinstance(found.get(name), str):
+                raise OidcRejected(f"the identity provider's configuration names no {name}")
+        self._metadata, self._metadata_until = found, time.monotonic() + _KEPT_S
+        return found
+
+    def _person(self, claims: Mapping[str, Any]) -> OidcIdentity:
+        console = self._console
+        name = claims.get(console.oidc_name_claim)
+        if not isinstance(name, str) or not 0 < len(name) <= _MAX_CLAIM_LENGTH:
+            raise OidcRejected(
+                f"the identity provider does not say the claim {console.oidc_name_claim!r}; see console.oidc_name_claim"
+            )
+        is_proven = console.oidc_name_claim != "email" or claims.get("email_verified") is True
+        return OidcIdentity(
+            f"{claims['iss']} {claims['sub']}", name, self._role(claims), bool(console.oidc_roles), is_proven
+        )
+
+    def _role(self, claims: Mapping[str, Any]) -> Role | None:
+        said = claims.get(self._console.oidc_role_claim, [])
+        words = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+        granted = {
+            self._console.oidc_roles[word]
+            for word in words
+            if isinstance(word, str) and word in self._console.oidc_roles
+        }
+        if self._console.oidc_default_role:
+            granted.add(self._console.oidc_default_role)
+        return next((role for role in reversed(Role) if role in granted), None)
+
+
+def _object(answer: HttpResponse, what: str) -> Mapping[str, Any]:
+    """Return the JSON object of an answer. Raises FetchFailed, which never repeats what the provider wrote."""
+    if answer.status != 200:
+        raise FetchFailed(
+            f"the identity provider would not let us {what}: status {answer.status}", status=answer.status
+        )
+    try:
+        found = msgspec.json.decode(answer.body)
+    except (msgspec.DecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise FetchFailed(f"the identity provider's answer is no JSON object: it was asked to {what}")
+    return found

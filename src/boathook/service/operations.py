@@ -1,0 +1,346 @@
+"""What operators do with deliveries and events: replay, ignore, purge; and send by shell.
+
+Each leaves a row in the audit, in the transaction that makes the change. Large jobs run in bounded batches, so that
+they neither hold locks for long nor keep a transaction open, and may be interrupted and repeated at any point: what
+is done already is not done again.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, assert_never
+from uuid import UUID
+
+import msgspec
+
+from boathook.config import Settings
+from boathook.db import dead_letter_groups, delivery_commands
+from boathook.db import rerouting as routing
+from boathook.db.database import Connection, Database
+from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.delivery_commands import DeadLetterCount, ReplayResult, ReplaySchedule
+from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.queries import listings
+from boathook.db.queries.listings import DeliveryRow
+from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.replays import replay_delivery as replay_ended
+from boathook.db.rerouting import RerouteResult
+from boathook.db.route_registry import read_routing
+from boathook.domain import ids
+from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition, NotFound
+from boathook.domain.model import Accepted, Receipt, State
+from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - what these functions are asked for
+from boathook.handlers.outbox import Outbox, message_dedup_days, receipt_of
+from boathook.service.payload_schemas import check_message
+
+BATCH: Final = 500
+
+ProgressCallback = Callable[[int], None]
+"""Told how many are done so far."""
+
+
+async def count_events(database: Database, wanted: ListFilter) -> int:
+    """Return how many events a filter chooses."""
+    return await delivery_commands.count_events(database, wanted)
+
+
+async def count_dead(database: Database, selection: Selection) -> list[DeadLetterCount]:
+    """Count the dead letters of *selection* by what they have in common."""
+    return await delivery_commands.count_dead(database, selection)
+
+
+async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
+    """Return which of these deliveries are dead letters; those pending or leased are on their way already.
+
+    Raises:
+        NotFound: one does not exist.
+        InvalidTransition: one has ended well.
+    """
+    dead = []
+    for key in keys:
+        delivery = await listings.get_delivery(database, *key)
+        if delivery.state == State.DEAD:
+            dead.append(key)
+        elif delivery.state in {State.SUCCEEDED, State.IGNORED}:
+            again = f"to run it again, replay its event {delivery.event_id}"
+            raise InvalidTransition(f"{delivery.id} is {delivery.state}, no dead letter; {again}")
+    return dead
+
+
+async def replay_dead(
+    database: Database,
+    selection: Selection,
+    action: AuditContext,
+    *,
+    rate: float | None = None,
+    report: ProgressCallback | None = None,
+) -> int:
+    """Make the dead letters of *selection* pending again, due at most *rate* a second; return how many.
+
+    One that dies again meanwhile is not replayed twice.
+    """
+    start = await delivery_commands.read_clock(database)
+    selection = _until(selection, start)
+    gap_s = 1 / rate if rate else 0.0
+
+    async def step(done: int) -> int:
+        pace = ReplaySchedule(start, gap_s, done)
+        return len(await delivery_commands.replay_dead(database, selection, action, pace=pace, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def replay_delivery(database: Database, key: Key, action: AuditContext) -> tuple[DeliveryRow, Key | None]:
+    """Replay what one delivery was about.
+
+    Returns:
+        The delivery as it was, and the one that is owed now: itself where it was dead, another where it had ended well,
+        None where it is owed still, so that nothing was changed.
+
+    Raises:
+        NotFound: there is no such delivery.
+        InvalidState: the recipient is deleted or disabled, or the event's content is gone.
+        InvalidTransition: the recipient is owed it by another delivery, or the event can be owed no more.
+    """
+    delivery = await listings.get_delivery(database, *key)
+    match State(delivery.state):
+        case State.DEAD:
+            if not await replay_dead(database, Selection(ListFilter(), [key]), action):
+                text = f"{delivery.recipient} is deleted or disabled, or the event's content is gone"
+                raise InvalidState(text, "endpoint_disabled")
+            return delivery, key
+        case State.SUCCEEDED | State.IGNORED:
+            return delivery, await replay_ended(database, key, action)
+        case State.PENDING | State.LEASED:
+            return delivery, None
+        case _ as never:
+            assert_never(never)
+
+
+async def ignore_dead(
+    database: Database, selection: Selection, action: AuditContext, *, report: ProgressCallback | None = None
+) -> int:
+    """End the dead letters of *selection* as ignored, with the action's note; return how many.
+
+    Raises:
+        InvalidTransition: there is no note.
+    """
+    if not (action.note or "").strip():
+        raise InvalidTransition("ignoring a dead letter needs a note that says why")
+    selection = _until(selection, await delivery_commands.read_clock(database))
+
+    async def step(_done: int) -> int:
+        return len(await delivery_commands.ignore_dead(database, selection, action, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def purge_dead(
+    database: Database, selection: Selection, action: AuditContext, *, report: ProgressCallback | None = None
+) -> int:
+    """Delete the dead letters of *selection* with their attempts, counted as dropped; return how many."""
+    selection = _until(selection, await delivery_commands.read_clock(database))
+
+    async def step(_done: int) -> int:
+        return len(await delivery_commands.purge_dead(database, selection, action, limit=BATCH))
+
+    return await _in_batches(step, report)
+
+
+async def replay_group(
+    database: Database,
+    key: UUID,
+    action: AuditContext,
+    *,
+    rate: float | None = None,
+    report: ProgressCallback | None = None,
+) -> int:
+    """Make a group's dead letters pending again, due at most *rate* a second; return how many."""
+    start = await delivery_commands.read_clock(database)
+    gap_s = 1 / rate if rate else 0.0
+
+    async def move(connection: Connection, keys: Sequence[Key], done: int) -> None:
+        await delivery_commands.replay_locked(connection, keys, action, pace=ReplaySchedule(start, gap_s, done))
+
+    return await _move_group(database, key, action, dead_letter_groups.REPLAY_GROUP, move, report)
+
+
+async def ignore_group(
+    database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
+) -> int:
+    """End a group's dead letters as ignored, with the action's note; return how many. Raises as `ignore_dead`."""
+    if not (action.note or "").strip():
+        raise InvalidTransition("ignoring dead letters needs a note that says why")
+
+    async def move(connection: Connection, keys: Sequence[Key], _done: int) -> None:
+        await delivery_commands.ignore_locked(connection, keys, action)
+
+    return await _move_group(database, key, action, dead_letter_groups.IGNORE_GROUP, move, report)
+
+
+async def purge_group(
+    database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
+) -> int:
+    """Delete a group's dead letters with their attempts, counted as dropped; return how many."""
+
+    async def move(connection: Connection, keys: Sequence[Key], _done: int) -> None:
+        await delivery_commands.purge_locked(connection, keys, action)
+
+    return await _move_group(database, key, action, dead_letter_groups.PURGE_GROUP, move, report)
+
+
+async def _move_group(
+    database: Database,
+    key: UUID,
+    action: AuditContext,
+    name: str,
+    move: Callable[[Connection, Sequence[Key], int], Awaitable[None]],
+    report: ProgressCallback | None,
+) -> int:
+    start = await delivery_commands.read_clock(database)
+
+    async def step(done: int) -> int:
+        async with database.transaction() as connection:
+            if not done:
+                await delivery_commands.record(connection, action, name, ids.show(ids.DEAD_GROUP, key))
+            keys = await dead_letter_groups.lock_group(
+                connection, key, start, limit=BATCH, is_to_revive=name == dead_letter_groups.REPLAY_GROUP
+            )
+            await move(connection, keys, done)
+            return len(keys)
+
+    return await _in_batches(step, report)
+
+
+async def replay_events(
+    database: Database,
+    chosen: ListFilter | Sequence[UUID],
+    action: AuditContext,
+    *,
+    rate: float | None = None,
+    is_once: bool = False,
+    report: ProgressCallback | None = None,
+) -> ReplayResult:
+    """Owe events again to every recipient that is not owed them now; dead letters are revived instead.
+
+    Args:
+        chosen: the events, or a filter; of a filter, those accepted before this call. Of a batch whose own type does
+            not fit the filter, only the items that do are owed again.
+        rate: at most so many deliveries fall due a second.
+        is_once: leave out what an earlier replay with the same note has dealt with, so that an interrupted one can
+            be finished by repeating it.
+    """
+    start = await delivery_commands.read_clock(database)
+    wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
+    total = ReplayResult()
+    async for batch in _event_batches(database, chosen, start):
+        pace = ReplaySchedule(start, 1 / rate if rate else 0.0, total.added + total.revived)
+        part = await delivery_commands.replay_events(
+            database, batch, action, pace=pace, type=wanted_type, is_once=is_once
+        )
+        total = ReplayResult(total.events + part.events, total.added + part.added, total.revived + part.revived)
+        if report is not None:
+            report(total.events)
+    return total
+
+
+async def route_events(
+    database: Database,
+    chosen: ListFilter | Sequence[UUID],
+    action: AuditContext,
+    *,
+    to: str | None = None,
+    rate: float | None = None,
+    is_dry_run: bool = False,
+    report: ProgressCallback | None = None,
+) -> RerouteResult:
+    """Owe events to the handlers that match them now and that they are not and never were owed to.
+
+    Repeating it adds nothing, so an interrupted one is finished by repeating it.
+
+    Args:
+        chosen: the events, or a filter; of a filter, those accepted before this call.
+        to: the one handler that is meant, by its name; None: all that match.
+        rate: at most so many deliveries fall due a second.
+        is_rehearsal: take back what was done, so that only the numbers are learned.
+
+    Raises:
+        NotFound: one of the events, or the handler, does not exist.
+        InvalidTransition: an event would come to more deliveries than it can be owed.
+    """
+    start = await delivery_commands.read_clock(database)
+    to = None if to is None else await routing.check_handler(database, to)
+    wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
+    total = RerouteResult()
+    async for batch in _event_batches(database, chosen, start):
+        pace = ReplaySchedule(start, 1 / rate if rate else 0.0, total.added)
+        total += await routing.reroute_events(
+            database, batch, action, pace=pace, to=to, type=wanted_type, is_dry_run=is_dry_run
+        )
+        if report is not None:
+            report(total.events)
+    return total
+
+
+async def _event_batches(
+    database: Database, chosen: ListFilter | Sequence[UUID], start: datetime
+) -> AsyncIterator[Sequence[UUID]]:
+    if not isinstance(chosen, ListFilter):
+        for event_id in chosen:
+            await listings.get_event(database, event_id)
+        for first in range(0, len(chosen), BATCH):
+            yield chosen[first : first + BATCH]
+        return
+    bounded = replace(chosen, until=min(start, chosen.until or start))
+    after = None
+    while batch := await delivery_commands.page_events(database, bounded, after=after, limit=BATCH):
+        yield batch
+        after = batch[-1]
+
+
+def _until(selection: Selection, moment: datetime) -> Selection:
+    until = min(moment, selection.filter.until or moment)
+    return replace(selection, filter=replace(selection.filter, until=until))
+
+
+async def _in_batches(step: Callable[[int], Awaitable[int]], report: ProgressCallback | None) -> int:
+    done = 0
+    while moved := await step(done):
+        done += moved
+        if report is not None:
+            report(done)
+    return done
+
+
+async def send(database: Database, settings: Settings, action: AuditContext, message: Message) -> Receipt:
+    """Publish one message, whose payload is the bytes of a JSON document, kept as they are.
+
+    Raises:
+        NotFound: nobody is called so: there is no such application, and no handler for one of this name.
+        InvalidMessage: a field breaks a rule, or the payload is no JSON or does not fit its event type's schema.
+        DuplicateMessage: the application has a message with this id, but another payload.
+    """
+    try:
+        document = msgspec.json.decode(message.payload)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidMessage(f"payload: it must be JSON: {error}") from None
+    async with database.transaction() as connection:
+        await _check_recipients(connection, message)
+        if settings.outbound.validate_payloads:
+            await check_message(connection, organization=message.organization, type=message.type, payload=document)
+        published = await Outbox(memory_days=message_dedup_days(settings.retention)).publish(connection, message)
+        receipt = receipt_of(message, published)
+        if isinstance(receipt, Accepted):
+            await delivery_commands.record(connection, action, "event.send", ids.show(ids.EVENT, receipt.event_id))
+    await delivery_commands.notify_due(database)
+    return receipt
+
+
+async def _check_recipients(connection: Connection, message: Message) -> None:
+    routing = await read_routing(connection, message.organization, message.application)
+    if routing.application is None and not routing.routes:
+        raise NotFound(
+            f"there is no application {message.application!r}, and no handler for one of this name; make it with: "
+            f"boathook applications create NAME --uid {message.application}"
+        )

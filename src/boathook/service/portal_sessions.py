@@ -1,0 +1,164 @@
+"""The way into the customers' portal: a link with a token of one application, and how the portal shall look there."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+from urllib.parse import urlencode, urlsplit
+
+from boathook.domain.errors import InvalidValue
+
+PATH: Final = "/portal"
+THEMES: Final = frozenset({"light", "dark"})
+_COLOUR: Final = re.compile(r"[0-9a-f]{6}")
+
+
+@dataclass(frozen=True, slots=True)
+class PortalAppearance:
+    """How the portal looks within somebody's product."""
+
+    theme: str = ""
+    """``light`` or ``dark``; empty: as the visitor's system has it."""
+    colour: str = ""
+    """Of buttons and links, as six hexadecimal digits; empty: ours."""
+    icon: str = ""
+    """The https address of a picture beside the title; empty: none."""
+    font: str = ""
+    """Names of fonts that the visitor may have, separated by commas; empty: the system's."""
+
+    @classmethod
+    def read(cls, theme: str, colour: str) -> Self:
+        """Return the look that these words name. Raises InvalidValue."""
+        if theme and theme not in THEMES:
+            raise InvalidValue("write light, dark or nothing", "theme")
+        if colour and not _COLOUR.fullmatch(colour.lower()):
+            raise InvalidValue("write six hexadecimal digits, such as 0f6ca8", "colour")
+        return cls(theme, colour.lower())
+
+    @classmethod
+    def parse_lenient(cls, theme: str, colour: str, icon: str = "", font: str = "") -> Self:
+        """Return the same, without what is none: a link that was mistyped shows the portal all the same."""
+        digits = colour.lower().removeprefix("#")
+        colour = "".join(2 * digit for digit in digits) if len(digits) == _SHORT else digits
+        return cls(
+            theme=theme if theme in THEMES else "",
+            colour=colour if _COLOUR.fullmatch(colour) else "",
+            icon=icon if _is_icon(icon) else "",
+            font=font if len(font) <= _LONGEST and _FONTS.fullmatch(font) else "",
+        )
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Self | None:
+        """Return the look that a link's parameters name, ours or those of svix-react; None where none of them does."""
+        if not query.keys() & _PARAMETERS:
+            return None
+        theme = query.get("theme", _DARK_MODES.get(query.get("darkMode", ""), ""))
+        colour = query.get("colour", query.get("primaryColor", ""))
+        return cls.parse_lenient(theme, colour, query.get("icon", ""), query.get("font", query.get("fontFamily", "")))
+
+    @property
+    def query(self) -> str:
+        """The parameters of a link that name it."""
+        values = {"theme": self.theme, "colour": self.colour, "icon": self.icon, "font": self.font}
+        return urlencode({name: value for name, value in values.items() if value})
+
+    @property
+    def icon_origin(self) -> str:
+        """Where the icon is, as a content security policy names it."""
+        return f"https://{urlsplit(self.icon).netloc}"
+
+
+_SHORT: Final = 3
+"""Digits of a colour in its short form, such as #f80."""
+_LONGEST: Final = 1_024
+_PARAMETERS: Final = frozenset({"theme", "colour", "icon", "font", "darkMode", "primaryColor", "fontFamily"})
+_DARK_MODES: Final = {"true": "dark", "false": "light"}
+# Neither quotes nor what ends a directive: it stands in an attribute, and its origin in a header.
+_ICON: Final = re.compile(
+    r"https://[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::\d{1,5})?(?:[/?][A-Za-z0-9._~!$&()*+=:@%/?-]*)?"
+)
+_FONTS: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9_-]*(?: [A-Za-z0-9_-]+)*(?:, *[A-Za-z][A-Za-z0-9_-]*(?: [A-Za-z0-9_-]+)*)*"
+)
+_GENERIC: Final = frozenset(
+    {"serif", "sans-serif", "monospace", "system-ui", "ui-serif", "ui-sans-serif", "ui-monospace"}
+)
+"""Names that CSS does not take for a font's where they are quoted."""
+
+
+def _is_icon(address: str) -> bool:
+    return len(address) <= _LONGEST and _ICON.fullmatch(address) is not None
+
+
+def portal_link(base: str, token: str, look: PortalAppearance | None = None) -> str:
+    """Return the address that leads into the portal.
+
+    The token stands behind the ``#``, so that it stays in the browser: out of logs and Referer headers.
+    """
+    query = "" if look is None or not look.query else f"?{look.query}"
+    return f"{base}{PATH}{query}#{urlencode({'key': token})}"
+
+
+def stylesheet_of(look: PortalAppearance) -> str:
+    """Return the rules that give the portal its font and its colour, made darker or lighter until it can be read."""
+    fonts = [name if name in _GENERIC else f'"{name}"' for name in map(str.strip, look.font.split(",")) if name]
+    return _colour_rules(look) + (
+        f"html {{ font-family: {', '.join(fonts)}, system-ui, sans-serif; }}\n" if fonts else ""
+    )
+
+
+def _colour_rules(look: PortalAppearance) -> str:
+    if not look.colour:
+        return ""
+    on_light, on_dark = _readable(look.colour, "ffffff"), _readable(look.colour, "13212b")
+    rules = {
+        ":root": _rule(look.colour, on_light),
+        ':root[data-theme="dark"]': _rule(look.colour, on_dark),
+    }
+    sheet = "\n".join(f"{where} {{ {what} }}" for where, what in rules.items())
+    dark = f':root:not([data-theme="light"]) {{ {_rule(look.colour, on_dark)} }}'
+    return f"{sheet}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n"
+
+
+def _rule(colour: str, link_colour: str) -> str:
+    # Black, as a lighter ink leaves colours on which neither it nor white is legible.
+    text = max("ffffff", "000000", key=lambda one: contrast(one, colour))
+    return f"--accent: #{colour}; --accent-text: #{text}; --link: #{link_colour};"
+
+
+_LEGIBLE: Final = 4.5
+"""The contrast that text needs (WCAG 2.2, 1.4.3)."""
+
+
+def _readable(colour: str, ground: str) -> str:
+    """Return the colour nearest to this one that can be read on a ground."""
+    goal = "000000" if _luminance(ground) > 0.5 else "ffffff"
+    for step in range(21):
+        mixed = _mixed(colour, goal, step / 20)
+        if contrast(mixed, ground) >= _LEGIBLE:
+            return mixed
+    return goal
+
+
+def _mixed(colour: str, other: str, share: float) -> str:
+    pairs = zip(_channels(colour), _channels(other), strict=True)
+    return "".join(f"{round(one + (two - one) * share):02x}" for one, two in pairs)
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours, from 1 to 21 (WCAG 2.2)."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    shares = (0.2126, 0.7152, 0.0722)
+    return sum(share * _linear(channel / 255) for share, channel in zip(shares, _channels(colour), strict=True))
+
+
+def _linear(value: float) -> float:
+    return float(value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    return int(colour[0:2], 16), int(colour[2:4], 16), int(colour[4:6], 16)

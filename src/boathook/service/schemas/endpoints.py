@@ -1,0 +1,171 @@
+"""Request models of endpoints."""
+
+from dataclasses import fields, replace
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from boathook.service.endpoints import Backlog, NewEndpoint
+from boathook.service.schemas.fields import (
+    DEPRECATED,
+    Description,
+    EndpointUid,
+    Input,
+    Metadata,
+    Name,
+    Part,
+    Rate,
+    StrictBool,
+    StrictBoolOrNull,
+    StrictInt,
+    Text,
+    not_null_field,
+    null_as,
+    renamed_alias,
+)
+
+Seconds = Annotated[float, Field(ge=1, le=60)]
+Version = Annotated[StrictInt, Field(ge=1, le=2_147_483_647)]
+ConcurrencyLimit = Annotated[int, Field(strict=True, ge=1, le=1_000)]
+Schedule = Annotated[
+    Text | list[float],
+    Field(
+        description="A preset (standard-webhooks, svix, cashdesk, none) or the delays between attempts in seconds.",
+        examples=["standard-webhooks", [5, 60, 3600]],
+    ),
+]
+_TYPES = Field(
+    default=None,
+    validation_alias=renamed_alias("eventTypes", "filterTypes"),
+    description="Names of event types, or patterns with *; null or none is all.",
+    examples=[["invoice.paid", "user.*"]],
+)
+_FILTER = Field(
+    default=None,
+    description="Conditions on the payload and its headers.",
+    examples=[{"body": {"amount": {"gte": 100}}}],
+)
+
+
+class BasicIn(Part):
+    """A user name and password."""
+
+    username: Text = Field(pattern=r"^[^:]*$", max_length=1_024)
+    password: Text = Field(max_length=4_096)
+
+
+class OAuth2In(Part):
+    """Where a token is had for a client's name and secret (RFC 6749, section 4.4)."""
+
+    token_url: Text
+    client_id: Name
+    client_secret: Name
+    scope: Text | None = None
+
+
+class MtlsIn(Part):
+    """A client certificate with its key, as PEM texts."""
+
+    certificate: Text
+    key: Text
+
+
+class AuthIn(Part):
+    """How the endpoint is shown who sends; it is kept sealed and never given back."""
+
+    basic: BasicIn | None = None
+    oauth2: OAuth2In | None = None
+    mtls: MtlsIn | None = None
+
+    def value(self) -> dict[str, Any]:
+        """Return what actions take."""
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class EndpointBasics(Input):
+    """What every kind of endpoint has."""
+
+    url: Text = Field(min_length=1, examples=["https://example.com/hook"])
+    description: Description = ""
+    uid: EndpointUid | None = Field(default=None, examples=["crm"])
+    throttle_rate: Rate | None = Field(
+        default=None,
+        validation_alias=renamed_alias("throttleRate", "rateLimit"),
+        description="Maximum messages per second; null uses the application's rate.",
+    )
+    is_disabled: StrictBoolOrNull = Field(default=False, validation_alias="disabled")
+    event_types: list[str] | None = _TYPES
+    metadata: Metadata = Field(default_factory=dict)
+
+    def value(self) -> NewEndpoint:
+        """Return what actions take."""
+        names = {field.name for field in fields(NewEndpoint)} & type(self).model_fields.keys() - {"auth"}
+        return NewEndpoint(**{name: getattr(self, name) for name in names})
+
+
+class EndpointUpdate(EndpointBasics):
+    """What an endpoint shall be like; what is left out returns to its default. Secret, headers and auth stay."""
+
+    channels: list[str] | None = Field(default=None, examples=[["eu", "us"]])
+    api_version: Annotated[Version, null_as(1, Version | None)] = Field(
+        default=1, validation_alias="version", json_schema_extra=DEPRECATED
+    )
+    filter: dict[str, Any] | None = _FILTER
+    order_by: Text | None = Field(
+        default=None,
+        description="A payload path: messages with the same value are sent in order; * orders all messages.",
+        examples=["customer.id", "*"],
+    )
+    concurrency: ConcurrencyLimit | None = Field(default=None, description="Maximum concurrent requests.")
+    retry: Schedule | None = Field(default=None, validation_alias="retrySchedule")
+    timeout_s: Seconds | None = Field(default=None, validation_alias="timeoutSeconds")
+    auth: AuthIn | None = None
+    backlog: Annotated[Backlog, null_as(Backlog.SEND, Backlog | None)] = Field(
+        default=Backlog.SEND, description="What happens to pending messages when this enables the endpoint."
+    )
+
+    def value(self) -> NewEndpoint:
+        """Return what actions take."""
+        return replace(super().value(), auth=None if self.auth is None else self.auth.value())
+
+
+class EndpointIn(EndpointUpdate):
+    """An endpoint."""
+
+    secret: Text | None = Field(
+        default=None,
+        description="whsec_ and base64 of 24 to 75 bytes, or whsk_ and base64 of an Ed25519 private key.",
+        examples=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"],
+    )
+    headers: dict[str, str] | None = Field(default=None, description="Sent with each message.")
+
+
+class EndpointPatch(Input):
+    """What of an endpoint shall change; null clears what may be empty."""
+
+    url: Text = not_null_field(min_length=1)
+    description: Text = not_null_field()
+    uid: EndpointUid | None = not_null_field()
+    throttle_rate: Rate | None = not_null_field(validation_alias=renamed_alias("throttleRate", "rateLimit"))
+    is_disabled: StrictBool = not_null_field(bool, validation_alias="disabled")
+    event_types: list[str] | None = not_null_field(list, validation_alias=renamed_alias("eventTypes", "filterTypes"))
+    channels: list[str] | None = not_null_field(list)
+    metadata: Metadata = not_null_field(dict)
+    api_version: Version = not_null_field(int, validation_alias="version", json_schema_extra=DEPRECATED)
+    filter: dict[str, Any] | None = not_null_field(dict)
+    order_by: Text | None = not_null_field()
+    concurrency: ConcurrencyLimit | None = not_null_field(int)
+    retry: Schedule | None = not_null_field(validation_alias="retrySchedule")
+    timeout_s: Seconds | None = not_null_field(float, validation_alias="timeoutSeconds")
+    auth: AuthIn | None = not_null_field(lambda: None)
+    backlog: Backlog = Field(
+        default=Backlog.SEND, description="What happens to pending messages when this enables the endpoint."
+    )
+
+    def value(self) -> dict[str, Any]:
+        """Return what actions take."""
+        values = self.given()
+        values.pop("backlog", None)
+        if self.auth is not None:
+            values["auth"] = self.auth.value()
+        return values

@@ -1,0 +1,181 @@
+"""The values that bodies and queries are made of, and the base classes of what goes in and out."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache, partial
+from inspect import isclass
+from itertools import islice
+from typing import Annotated, Any, Final, get_args
+
+import msgspec
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
+
+from boathook.domain import ids
+from boathook.domain.endpoints import check_channels, check_type, check_uid
+
+_MAX_METADATA_BYTES: Final = 4_096
+_MAX_IGNORED_FIELDS: Final = 20
+_MAX_FIELD_NAME_LENGTH: Final = 100
+_MOMENT: Final = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)"
+    r"(?: ?(?P<zone>UTC|[Zz]|[+-]\d\d:?\d\d)| (?P<offset>\d\d:?\d\d))?",
+    re.ASCII,
+)
+"""RFC 3339; also as Rust's chrono writes it, with UTC, and with an offset whose plus became a blank in a query."""
+_NAME: Final = r"^[a-zA-Z0-9\-_.]{1,256}$"
+
+
+class Input(BaseModel):
+    """A body: camelCase names; what is not known is ignored, and named in the answer."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that the body has, by their Python names; null is None."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+class Part(Input):
+    """An object within a body, which holds nothing else: what is in it together decides what it means."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+
+class Output(BaseModel):
+    """An answer: camelCase names."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+
+def ignored_fields(annotation: Any, document: Any) -> list[str]:
+    """Return the fields of a body that its model does not know, such as ``application.colour``; at most twenty."""
+    return [
+        ascii(name)[1:-1][:_MAX_FIELD_NAME_LENGTH]
+        for name in islice(_unknown(annotation, document, ""), _MAX_IGNORED_FIELDS)
+    ]
+
+
+def _unknown(annotation: Any, document: Any, where: str) -> Iterator[str]:
+    model = _model_in(annotation)
+    if model is None:
+        return
+    if isinstance(document, list):
+        for place, item in enumerate(document):
+            yield from _unknown(model, item, f"{where}[{place}]")
+    elif isinstance(document, dict):
+        known = _annotations(model)
+        for name, value in document.items():
+            path = f"{where}.{name}" if where else name
+            if name in known:
+                yield from _unknown(known[name], value, path)
+            else:
+                yield path
+
+
+@cache
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that a field is, or is a list of, or may be."""
+    if isclass(annotation) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)
+
+
+@cache
+def _annotations(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the types of a model's fields, by all names that they may have in a body."""
+    return {name: field.annotation for key, field in model.model_fields.items() for name in _names(key, field)}
+
+
+def _names(key: str, field: FieldInfo) -> list[str]:
+    alias = field.validation_alias or field.alias or key
+    return [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [str(alias)]
+
+
+DEPRECATED: Final[dict[str, Any]] = {"deprecated": True}
+"""Marks a field of older clients in the OpenAPI document; pydantic's own mark would warn with every use."""
+
+
+def not_null_field(default: Callable[[], Any] = str, **options: Any) -> Any:
+    """Declare a field that may be left out, but not be null; see `Input.given`."""
+    return Field(default_factory=default, **options)
+
+
+def null_as(default: object, type: Any) -> BeforeValidator:
+    """Take null for *default*: some clients write it for a field that their user left out."""
+    return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=type)
+
+
+def renamed_alias(new: str, old: str) -> AliasChoices:
+    """Return the two names of a field; the new one wins."""
+    return AliasChoices(new, old)
+
+
+def _utc(moment: datetime) -> datetime:
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must be within the years 1 to 9999 in UTC") from None
+
+
+def _normalize_timestamp(value: object) -> object:
+    if isinstance(value, datetime):
+        return value
+    # Numbers would be taken for seconds since 1970, which no document of ours says.
+    written = _MOMENT.fullmatch(value) if isinstance(value, str) else None
+    if written is None:
+        raise ValueError("invalid time; use a form such as 2026-01-31T12:00:00Z")
+    zone = f"+{written['offset']}" if written["offset"] else written["zone"] or ""
+    return written["time"] + zone.replace("UTC", "Z")
+
+
+def format_timestamp(moment: datetime) -> str:
+    """Write a moment as RFC 3339 in UTC, with microseconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+Timestamp = Annotated[
+    datetime,
+    BeforeValidator(_normalize_timestamp),
+    AfterValidator(_utc),
+    PlainSerializer(format_timestamp, return_type=str, when_used="json"),
+    Field(json_schema_extra={"format": "date-time", "examples": ["2026-01-31T12:00:00.000000Z"]}),
+]
+"""A time; UTC if it has no offset."""
+
+
+def _plain(text: str) -> str:
+    if any(char <= "\x08" for char in text):
+        raise ValueError("it must not hold control characters")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_plain)]
+Name = Annotated[Text, Field(min_length=1)]
+StrictInt = Annotated[int, Field(strict=True)]
+StrictBool = Annotated[bool, Field(strict=True)]
+Rate = Annotated[int, Field(strict=True, ge=1, le=65_535)]
+TypeName = Annotated[str, AfterValidator(check_type), Field(json_schema_extra={"pattern": _NAME})]
+
+
+_UID_FORM: Final = Field(json_schema_extra={"pattern": _NAME})
+ApplicationUid = Annotated[str, AfterValidator(partial(check_uid, prefix=ids.APPLICATION)), _UID_FORM]
+EndpointUid = Annotated[str, AfterValidator(partial(check_uid, prefix=ids.ENDPOINT)), _UID_FORM]
+
+
+def _small(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    if len(msgspec.json.encode(metadata)) > _MAX_METADATA_BYTES:
+        raise ValueError(f"metadata has at most {_MAX_METADATA_BYTES} bytes as JSON")
+    if any("\x00" in key or "\x00" in value for key, value in metadata.items()):
+        raise ValueError("it must not hold control characters")
+    return metadata
+
+
+Metadata = Annotated[dict[str, str], null_as({}, dict[str, str] | None), AfterValidator(_small)]
+StrictBoolOrNull = Annotated[StrictBool, null_as(False, bool | None)]
+Description = Annotated[Text, null_as("", str | None)]
+
+Channels = Annotated[list[str], AfterValidator(lambda names: list(check_channels(names)))]
+"""1 to 10 of them."""

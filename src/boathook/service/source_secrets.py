@@ -1,0 +1,246 @@
+"""What operators do about the secrets of sources while boathook runs: see which there are, add, end and remove some.
+
+Those of boathook.toml stay there: a program that wrote into its owner's file would be at odds with whoever keeps it
+under version control. What is added here counts besides them, at every gateway, without a restart.
+"""
+
+import base64
+import secrets
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from boathook.config import Settings
+from boathook.db import source_secrets
+from boathook.db.audit import record
+from boathook.db.source_secrets import SourceSecret, encryption_context
+from boathook.domain import ids
+from boathook.domain.errors import ConfigError, InvalidState, InvalidValue, LimitReached, NotFound, SecretUnreadable
+from boathook.domain.signing import KeyFormat
+from boathook.ingest.secrets_cache import SecretsCache
+from boathook.ingest.sources import captures_secret, source_spec
+from boathook.providers.schemes import FieldMac, Hmac
+from boathook.service.unit_of_work import UnitOfWork, new_id
+from boathook.verification.source import find_source_recipe
+from boathook.verification.verifier import Verifier
+
+MAX_SECRET_LENGTH: Final = 8_192
+"""Characters of a secret: a public key in PEM is the longest."""
+MAX_GRACE: Final = timedelta(days=30)
+MAX_SECRETS: Final = 10
+"""Added secrets of a source that hold at once: each is tried on every forged request."""
+_MAX_NOTE_LENGTH: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretView:
+    """One secret of a source, as it may be shown: never its text."""
+
+    where: str
+    """``boathook.toml``, ``from the sender's handshake``, or ``added``."""
+    name: str
+    """The reference of the settings, such as ``env:NAME``, or the id."""
+    note: str = ""
+    added_by: str | None = None
+    added_at: datetime | None = None
+    ends_at: datetime | None = None
+    is_over: bool = False
+    """Whether it has ended."""
+    is_readable: bool = True
+    """Whether the encryption keys at hand open it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSecret:
+    """A secret that was just added."""
+
+    secret: SourceSecret
+    text: str = field(repr=False)
+    """What the sender must know; it is not shown again."""
+    ended: int = 0
+    """How many others have got an end."""
+
+
+async def list_secrets(work: UnitOfWork, source: str) -> list[SecretView]:
+    """Return the secrets of a source: those of the settings first, then those added, the youngest first.
+
+    Raises:
+        NotFound: there is no such source.
+    """
+    settings = work.app_context.settings
+    _check(settings, source)
+    kept = [_configured_secret_view(reference) for reference in settings.sources[source].secrets]
+    if captures_secret(settings.sources[source]):
+        kept.append(SecretView(where="from the sender's handshake", name=f"boathook sources secret {source}"))
+    added, now = await source_secrets.list_by_source(work.connection, source), datetime.now(UTC)
+    return [*kept, *(_added_secret_view(work, one, now) for one in added)]
+
+
+def _configured_secret_view(reference: str) -> SecretView:
+    is_named = reference.startswith(("env:", "file:"))
+    return SecretView(where="boathook.toml", name=reference if is_named else "a text in the file itself")
+
+
+def _added_secret_view(work: UnitOfWork, one: SourceSecret, now: datetime) -> SecretView:
+    return SecretView(
+        where="added",
+        name=one.shown_id,
+        note=one.note,
+        added_by=one.added_by,
+        added_at=one.added_at,
+        ends_at=one.ends_at,
+        is_over=not one.is_valid_at(now),
+        is_readable=_is_readable(work, one),
+    )
+
+
+def _is_readable(work: UnitOfWork, one: SourceSecret) -> bool:
+    try:
+        work.app_context.secret_box.open(one.sealed, one.context)
+    except SecretUnreadable:
+        return False
+    return True
+
+
+async def add(
+    work: UnitOfWork, source: str, text: str | None, *, note_text: str = "", others_end_after: timedelta | None = None
+) -> CreatedSecret:
+    """Let a secret prove requests of a source, besides those it has.
+
+    Args:
+        text: what the sender signs with, or the public half of that; None: one is made.
+        others_end_after: when the secrets that were added before end; None: they go on.
+
+    Raises:
+        NotFound: there is no such source.
+        InvalidValue: it is not in the form that the sender uses, holds already, or the time is too long.
+        LimitReached: the source has as many as it may.
+        InvalidState: this source's requests are proven without a secret of its own.
+    """
+    _check(work.app_context.settings, source)
+    after = None if others_end_after is None else _checked(others_end_after)
+    if len(note_text) > _MAX_NOTE_LENGTH:
+        raise InvalidValue(f"it has at most {_MAX_NOTE_LENGTH} characters", "note")
+    await source_secrets.lock(work.connection, source)
+    known = await source_secrets.list_by_source(work.connection, source)
+    text = _make(work.app_context.settings, source) if text is None else _read(text)
+    id = new_id()
+    sealed = work.app_context.secret_box.encrypt(text, encryption_context(source, id))
+    _refuse(work, source, text, known)
+    made = await source_secrets.insert(
+        work.connection, id=id, source=source, sealed=sealed, note=note_text.strip(), by=work.actor
+    )
+    ended = 0 if after is None else await source_secrets.expire_others(work.connection, source, id, after)
+    said = f"{made.shown_id}{f', {ended} others end in {after}' if ended else ''}"
+    await record(work.connection, work.actor, "source.secret.add", source, said)
+    return CreatedSecret(made, text, ended)
+
+
+def _read(text: str) -> str:
+    text = text.strip()
+    if not text or len(text) > MAX_SECRET_LENGTH or not (text.isprintable() or text.startswith("-----BEGIN ")):
+        raise InvalidValue(
+            f"paste the secret itself: printable text of at most {MAX_SECRET_LENGTH:,} characters", "secret"
+        )
+    if text.startswith(("env:", "file:")):
+        raise InvalidValue("such a reference belongs into boathook.toml; here goes the secret itself", "secret")
+    return text
+
+
+def _refuse(work: UnitOfWork, source: str, text: str, known: tuple[SourceSecret, ...]) -> None:
+    """Refuse a secret that could prove nothing, or does so already."""
+    settings = work.app_context.settings
+    if settings.sources[source].unsigned:
+        raise InvalidState(f"sources.{source} says unsigned = true, so nothing is proven there", "unsigned_source")
+    now = datetime.now(UTC)
+    holding = [one for one in known if one.is_valid_at(now)]
+    if len(holding) >= MAX_SECRETS:
+        raise LimitReached(f"{source} has {MAX_SECRETS} added secrets; remove those that are used no more")
+    try:
+        Verifier(replace(source_spec(settings, source, SecretsCache(settings, ())), secrets=(text,)))
+    except ConfigError as error:
+        raise InvalidValue(str(error).partition(": ")[2] or str(error), "secret") from None
+    taken = {*settings.secrets_of(source), *_opened(work, holding)}
+    if text in taken:
+        raise InvalidValue("it is one of this source's secrets already", "secret")
+
+
+def _opened(work: UnitOfWork, known: list[SourceSecret]) -> set[str]:
+    found = set()
+    for one in known:
+        try:
+            found.add(work.app_context.secret_box.open(one.sealed, one.context))
+        except SecretUnreadable:
+            continue
+    return found
+
+
+def _make(settings: Settings, source: str) -> str:
+    """Return a secret in the form this source's sender uses, of 256 random bits."""
+    proof = find_source_recipe(source, settings.sources[source].provider).proof
+    match proof:
+        case Hmac(key_form=KeyFormat.STANDARD):
+            return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
+        case Hmac(key_form=KeyFormat.BASE64) | FieldMac(key_form=KeyFormat.BASE64):
+            return base64.b64encode(secrets.token_bytes(32)).decode()
+        case _:
+            # Hexadecimal digits are let in by every sender's form.
+            return secrets.token_hex(24)
+
+
+async def end(work: UnitOfWork, source: str, id: str, after: timedelta | None) -> SourceSecret:
+    """Let an added secret end after a while, or take its end back.
+
+    Raises:
+        NotFound: there is none of this id that has not ended.
+        InvalidState: it is the last one of its source.
+        InvalidValue: the time is too long.
+    """
+    found = await _last_checked(work, source, id, is_ending=after is not None)
+    ended = await source_secrets.expire(work.connection, source, found, None if after is None else _checked(after))
+    if ended is None:
+        raise NotFound(f"the secret {id} of {source} has ended already")
+    what = "source.secret.keep" if after is None else "source.secret.end"
+    await record(work.connection, work.actor, what, source, f"{id}{'' if after is None else f' in {after}'}")
+    return ended
+
+
+async def remove(work: UnitOfWork, source: str, id: str) -> None:
+    """Delete an added secret: at once it proves nothing. Raises NotFound, and InvalidState for a source's last one."""
+    found = await _last_checked(work, source, id, is_ending=True)
+    if not await source_secrets.delete(work.connection, source, found):
+        raise NotFound(f"there is no secret {id} of {source}")
+    await record(work.connection, work.actor, "source.secret.remove", source, id)
+
+
+async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_ending: bool) -> UUID:
+    settings = work.app_context.settings
+    _check(settings, source)
+    try:
+        id = ids.read(ids.SOURCE_SECRET, shown_id)
+    except ValueError:
+        raise NotFound(f"there is no secret {shown_id} of {source}") from None
+    await source_secrets.lock(work.connection, source)
+    known = await source_secrets.list_by_source(work.connection, source)
+    # What the encryption keys at hand do not open proves nothing, so it is no reason to let go of what does.
+    others = [one for one in known if one.id != id and one.ends_at is None and _is_readable(work, one)]
+    is_alone = not others and not settings.sources[source].secrets and not captures_secret(settings.sources[source])
+    if is_ending and is_alone and any(one.id == id for one in known):
+        raise InvalidState(
+            f"it is the last secret of {source} that has no end; add another one first, or nothing would be accepted",
+            "last_secret",
+        )
+    return id
+
+
+def _checked(after: timedelta) -> timedelta:
+    if not timedelta() <= after <= MAX_GRACE:
+        raise InvalidValue(f"write a time from 0 to {MAX_GRACE.days} days", "after")
+    return after
+
+
+def _check(settings: Settings, source: str) -> None:
+    if source not in settings.sources:
+        known = ", ".join(sorted(settings.sources)) or "none"
+        raise NotFound(f"unknown source {source!r}; configured: {known}")

@@ -1,0 +1,166 @@
+"""Tries a source of a running boathook: sends it a request such as its sender makes, and one that was tampered with."""
+
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from boathook.config import Settings
+from boathook.domain.errors import ConfigError
+from boathook.http_client.loopback import LoopbackClient, LoopbackResponse
+from boathook.ingest.secrets_cache import SecretsCache
+from boathook.ingest.sources import source_spec
+from boathook.providers.recipe import Recipe
+from boathook.providers.schemes import Addresses, Asymmetric, Jwt
+from boathook.verification.provider_signer import Signed, signed_request
+from boathook.verification.source import ResolvedSource, resolve_source
+
+TEST_USER_AGENT: Final = "boathook-test"
+"""The user-agent of a trial's requests; it is kept with the event."""
+_SAMPLE_ID: Final = "boathook-sample"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTestStep:
+    """One request of a trial."""
+
+    what: str
+    ok: bool
+    found: str
+    sent: str
+    """The request line, without what proves it, and its size."""
+    event_id: str | None = None
+    """The event it became."""
+
+
+async def run_source_test(
+    settings: Settings, name: str, *, at: tuple[str, int] | None = None, added: SecretsCache | None = None
+) -> AsyncIterator[SourceTestStep]:
+    """Send a source of the boathook that listens here its sample, and yield what came of each request.
+
+    The sample becomes an event like any other, under an id of its own, and the handlers get it; they can tell it by its
+    header user-agent, which is `TEST_USER_AGENT`. It is signed with the youngest secret.
+
+    Args:
+        at: host and port of the gateway; None: those of ``server.bind``.
+        added: the secrets that operators have added; None: those a gateway of this machine was last told of.
+
+    Raises:
+        ConfigError: there is no such source, or its settings are wrong.
+        ConnectionError: no boathook listens there.
+    """
+    if name not in settings.sources:
+        known = ", ".join(sorted(settings.sources)) or "none"
+        raise ConfigError(f"unknown source {name!r}; configured: {known}")
+    settled = resolve_source(source_spec(settings, name, added))
+    settled = settled._replace(spec=replace(settled.spec, secrets=settled.spec.secrets[:1]))
+    host, port = at or (settings.server.host, settings.server.port)
+    client = LoopbackClient(port, _reachable(host))
+    try:
+        if _only_sender_can_sign(settled):
+            yield await _send_unsigned(client, settled, name)
+            return
+        genuine = _genuine_request(settled, name)
+        yield await _send_genuine(client, genuine, has_schema=settled.spec.schema is not None)
+        if not settled.spec.unsigned:
+            yield await _send_forged(client, _forged_request(settled, name))
+    finally:
+        client.close()
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - it is where we call, not where we listen
+
+
+def _only_sender_can_sign(settled: ResolvedSource) -> bool:
+    """Return whether only the sender can make a genuine request: it has the private key, or the address."""
+    if settled.spec.unsigned:
+        return False
+    proof = settled.recipe.proof
+    return isinstance(proof, Asymmetric | Addresses) or (isinstance(proof, Jwt) and proof.key_set is not None)
+
+
+def _genuine_request(settled: ResolvedSource, name: str, **changes: Any) -> Signed:
+    """Return the sample under an id not used before, signed with the source's own secret."""
+    recipe, spec = settled.recipe, settled.spec
+    mark = f"{_SAMPLE_ID}-{secrets.token_hex(4)}"
+    headers = {key: value.replace(_SAMPLE_ID, mark) for key, value in recipe.sample.headers.items()}
+    headers["user-agent"] = TEST_USER_AGENT
+    return signed_request(
+        spec.provider,
+        changes.get("secrets", spec.secrets),
+        recipe.sample.body.replace(_SAMPLE_ID.encode(), mark.encode()),
+        url=_url(settled, name),
+        method=recipe.sample.method,
+        content_type=recipe.sample.content_type,
+        headers=headers,
+        **spec.options,
+    )
+
+
+def _url(settled: ResolvedSource, name: str) -> str:
+    query = f"?{settled.recipe.sample.query}" if settled.recipe.sample.query else ""
+    return f"{settled.spec.public_url or 'http://127.0.0.1'}/in/{name}{query}"
+
+
+def _forged_request(settled: ResolvedSource, name: str) -> Signed:
+    """Return a request that is right in all but its proof: signed with another secret."""
+    other = tuple(_another(secret) for secret in settled.spec.secrets)
+    return _genuine_request(settled, name, secrets=other)
+
+
+def _another(secret: str) -> str:
+    """Return a secret of the same form that differs in one character in the middle."""
+    middle = len(secret) // 2
+    return secret[:middle] + ("A" if secret[middle] != "A" else "B") + secret[middle + 1 :]
+
+
+async def _send(client: LoopbackClient, signed: Signed) -> LoopbackResponse:
+    parts = urlsplit(signed.url)
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    return await client.request(signed.method, path, signed.headers, signed.body)
+
+
+async def _send_genuine(client: LoopbackClient, signed: Signed, *, has_schema: bool) -> SourceTestStep:
+    answer = await _send(client, signed)
+    if has_schema and answer.status == 400 and isinstance(answer.json, dict) and "detail" in answer.json:
+        # Only a proven sender is told what is wrong with its body.
+        what = "a genuine sample is proven, though its body does not fit the source's schema"
+        return SourceTestStep(what=what, ok=True, found=f"{answer.status}, {answer.json['detail']}", sent=_line(signed))
+    ok = 200 <= answer.status < 300
+    event_id = answer.json.get("event_id") if isinstance(answer.json, dict) else None
+    found = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
+    return SourceTestStep(
+        what="a genuine sample is accepted", ok=ok, found=found, sent=_line(signed), event_id=event_id
+    )
+
+
+async def _send_forged(client: LoopbackClient, signed: Signed) -> SourceTestStep:
+    answer = await _send(client, signed)
+    found = f"{answer.status} {_shown(answer)}"
+    return SourceTestStep(what="a forged sample is refused", ok=answer.status == 401, found=found, sent=_line(signed))
+
+
+async def _send_unsigned(client: LoopbackClient, settled: ResolvedSource, name: str) -> SourceTestStep:
+    recipe: Recipe = settled.recipe
+    request = Signed(
+        recipe.sample.method,
+        _url(settled, name),
+        {"content-type": recipe.sample.content_type, **recipe.sample.headers, "user-agent": TEST_USER_AGENT},
+        recipe.sample.body,
+    )
+    answer = await _send(client, request)
+    what = f"a sample without proof is refused (only {recipe.title} itself can make a genuine one)"
+    return SourceTestStep(
+        what=what, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}", sent=_line(request)
+    )
+
+
+def _line(signed: Signed) -> str:
+    # The query may hold the token.
+    return f"{signed.method} {urlsplit(signed.url).path}, {len(signed.body):,} bytes"
+
+
+def _shown(answer: LoopbackResponse) -> str:
+    return ascii(answer.body[:120].decode("utf-8", "replace"))

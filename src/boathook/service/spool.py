@@ -1,0 +1,163 @@
+"""Reads what lies in a spool, and imports it into the database by an operator's hand."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from boathook.config import Settings
+from boathook.db.database import Database, check_safety
+from boathook.db.delivery_commands import notify_due
+from boathook.db.events import EventStore
+from boathook.db.route_registry import read_router
+from boathook.domain.errors import SpoolUnavailable
+from boathook.domain.filters import Router
+from boathook.ingest import spooled_events
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import EventWriter
+from boathook.ingest.spool_importer import ImportReport as ImportReport  # noqa: PLC0414 - what these functions return
+from boathook.ingest.spool_importer import ImportScope as ImportScope  # noqa: PLC0414 - what these functions are asked for
+from boathook.ingest.spool_importer import ProgressCallback as ProgressCallback  # noqa: PLC0414 - what these functions are asked for
+from boathook.ingest.spool_importer import SpoolImporter
+from boathook.ingest.spool_records import UNROUTED
+from boathook.ingest.spooled_events import UNSTORED_STATES as UNSTORED_STATES  # noqa: PLC0414 - what these functions are asked for
+from boathook.ingest.spooled_events import FolderSummary as FolderSummary  # noqa: PLC0414 - what these functions return
+from boathook.ingest.spooled_events import SpooledEvent as SpooledEvent  # noqa: PLC0414 - what these functions return
+from boathook.spool import inspection
+from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - what these functions are asked for
+from boathook.spool.inspection import SpoolFolder
+
+_STATES: Final = {
+    ImportScope.AGAIN: {SegmentState.DONE, SegmentState.BAD},
+    ImportScope.REFUSED: {SegmentState.REFUSED},
+    ImportScope.WAITING: {SegmentState.WAITING},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolCounts:
+    """What lies in a spool."""
+
+    events: int = 0
+    """Accepted and not known to be drained; PostgreSQL may have taken some of a segment that is being drained."""
+    refused: int = 0
+    """Events set aside because PostgreSQL refused them."""
+    damaged: int = 0
+    """Segments of which something that was durable cannot be read any more."""
+
+
+def root_of(settings: Settings) -> Path:
+    """Return the folder of this host's spool."""
+    return settings.server.data_dir / "spool"
+
+
+def count(root: Path) -> SpoolCounts:
+    """Count what lies in a spool, one segment at a time; nothing is changed or locked. Raises OSError."""
+    counts: Counter[SegmentState] = Counter()
+    for segment in (segment for folder in inspection.list_folders(root) for segment in folder.segments):
+        match segment.state:
+            case SegmentState.WAITING | SegmentState.REFUSED:
+                contents = inspection.read_contents(segment)
+                counts[segment.state] += len(contents.records) if contents else 0
+            case SegmentState.BAD:
+                counts[segment.state] += 1
+            case SegmentState.DONE:
+                pass
+    return SpoolCounts(counts[SegmentState.WAITING], counts[SegmentState.REFUSED], counts[SegmentState.BAD])
+
+
+def summarize(root: Path) -> list[FolderSummary]:
+    """Return the figures of each folder of a spool, the oldest first. Raises SpoolUnavailable."""
+    with _explain_read_errors():
+        return [spooled_events.summarize_folder(folder) for folder in inspection.list_folders(root)]
+
+
+def list_events(root: Path, states: Collection[SegmentState]) -> Iterator[SpooledEvent]:
+    """Yield the events of segments in these states, the oldest folder first. Raises SpoolUnavailable."""
+    with _explain_read_errors():
+        yield from spooled_events.events(inspection.list_folders(root), states)
+
+
+def find_event(root: Path, event_id: UUID, states: Collection[SegmentState]) -> SpooledEvent | None:
+    """Return one event of a segment in these states. Raises SpoolUnavailable."""
+    return next((one for one in list_events(root, states) if one.event and one.event.id == event_id), None)
+
+
+def preview_import(root: Path, scopes: Sequence[ImportScope]) -> list[ImportReport]:
+    """Return what an import would offer, as if all of it were new. Raises SpoolUnavailable."""
+    with _explain_read_errors():
+        folders = inspection.list_folders(root)
+        return [_preview(folders, scope) for scope in scopes]
+
+
+def import_size(root: Path, scopes: Sequence[ImportScope]) -> int:
+    """Return how many bytes an import goes through. Raises SpoolUnavailable."""
+    with _explain_read_errors():
+        folders = inspection.list_folders(root)
+        return sum(size for scope in scopes for size in _sizes(folders, scope))
+
+
+async def import_events(
+    database: Database, settings: Settings, root: Path, scopes: Sequence[ImportScope], progress: ProgressCallback
+) -> list[ImportReport]:
+    """Store the events of a spool that no living process will bring, each once; return a report for each scope.
+
+    Args:
+        database: where they are stored.
+        settings: say how large a commit is, and how long keys are remembered.
+        root: the spool.
+        scopes: which events, in this order.
+        progress: called with the bytes that were dealt with.
+
+    Raises:
+        UnsafeDatabase: the database could lose what it has committed.
+        DatabaseError: the database does not take them; the import can be repeated.
+        SpoolUnavailable: a segment cannot be read.
+    """
+    # Imported only here, as it brings what reads the requests of providers.
+    from boathook.ingest.sources import dedup_days_by_source
+
+    # A segment is put aside because PostgreSQL has its events: that must be as true as for a gateway's 2xx.
+    await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
+    store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings))
+    importer = SpoolImporter(
+        root,
+        EventWriter(store, EventBuilder(Router((), UNROUTED), lambda: read_router(database)).reroute),
+        batch=settings.database.intake_batch,
+        report=progress,
+    )
+    runs = {
+        ImportScope.AGAIN: importer.reimport_drained,
+        ImportScope.REFUSED: importer.retry_refused,
+        ImportScope.WAITING: importer.drain,
+    }
+    reports = [await runs[scope]() for scope in scopes]
+    await notify_due(database)
+    return reports
+
+
+def _preview(folders: Collection[SpoolFolder], scope: ImportScope) -> ImportReport:
+    report = ImportReport(what=scope)
+    reached = folders if scope is ImportScope.AGAIN else [folder for folder in folders if not folder.is_held]
+    report.accepted = sum(1 for _ in spooled_events.events(reached, _STATES[scope]))
+    report.segments = sum(1 for _ in _sizes(folders, scope))
+    return report
+
+
+def _sizes(folders: Collection[SpoolFolder], scope: ImportScope) -> Iterator[int]:
+    for folder in folders:
+        if scope is not ImportScope.WAITING or not folder.is_held:
+            yield from (segment.size for segment in folder.segments if segment.state in _STATES[scope])
+
+
+@contextlib.contextmanager
+def _explain_read_errors() -> Iterator[None]:
+    """Name the file that could not be read."""
+    try:
+        yield
+    except OSError as error:
+        fix = "run this as the user that runs boathook" if isinstance(error, PermissionError) else "look at the disk"
+        raise SpoolUnavailable(f"{error.filename} cannot be read: {error.strerror}; {fix}") from None

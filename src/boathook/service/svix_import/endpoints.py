@@ -1,0 +1,249 @@
+"""Applies the endpoints of one application of a server, in one transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+from boathook.db.applications import Application, PageRequest
+from boathook.db.endpoints import Endpoint
+from boathook.delivery.signer import PUBLIC_PREFIX, make_ed25519_secret, read_signer
+from boathook.domain.endpoints import OPERATIONAL_TYPES
+from boathook.domain.errors import InvalidValue
+from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.service import endpoint_secrets, endpoints
+from boathook.service.endpoint_values import read_url, read_values
+from boathook.service.endpoints import NewEndpoint
+from boathook.service.svix_import import audit_notes
+from boathook.service.svix_import.fields import read_endpoint, read_headers, read_secret, why_no_secret
+from boathook.service.svix_import.reader import RemoteEndpoint
+from boathook.service.svix_import.report import Kind, Outcome, Report, draft_report
+from boathook.service.unit_of_work import UnitOfWork
+
+_NEW_KEY: Final = (
+    "{}: the endpoint is created disabled, with a new key; "
+    "give the old one by --secrets, or the new one to the receiver, and enable it"
+)
+_NO_CODE: Final = "boathook runs no code in the sender"
+_NO_CODE_ON: Final = (
+    _NO_CODE + ": the endpoint is created disabled; enable it once its receiver takes the plain payload"
+)
+_HIDDEN: Final = "its value is not shown; set it with `boathook endpoints headers`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a server's set-up is imported."""
+
+    organization: str = DEFAULT_ORGANIZATION
+    actor: str = "import"
+    """Who acts, for the audit."""
+    is_dry_run: bool = False
+    """Whether every transaction is rolled back."""
+    deletes: bool = False
+    """Whether what the server has deleted is deleted here."""
+    is_disabled: bool = False
+    """Whether endpoints are created disabled, and those that are here stay enabled or disabled as they are."""
+    grace: timedelta = endpoint_secrets.DEFAULT_GRACE
+    """For which a secret signs along once the server has another."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Secrets that the server does not show, by the endpoint's id there."""
+
+
+async def list_imported(work: UnitOfWork, application: Application) -> dict[str, Endpoint]:
+    """Return an application's endpoints of earlier imports, by their ids on the server."""
+    return await audit_notes.imported_endpoints(work, await _list_all(work, application))
+
+
+async def _list_all(work: UnitOfWork, application: Application) -> list[Endpoint]:
+    everything = PageRequest(None, is_ascending=True, limit=endpoints.MAX_ENDPOINTS)
+    return await endpoints.list_page(work, application, everything)
+
+
+class EndpointImporter:
+    """Writes endpoints of one application.
+
+    Args:
+        work: the transaction.
+        report: of the transaction.
+        application: whose.
+        owner: how the report names the application.
+        options: how they are imported.
+    """
+
+    def __init__(
+        self, work: UnitOfWork, report: Report, application: Application, owner: str, options: Options
+    ) -> None:
+        self._work = work
+        self._report = report
+        self._application = application
+        self._owner = owner
+        self._options = options
+        self._known: Mapping[str, Endpoint] = {}
+        self._others: Mapping[str | None, Endpoint] = {}
+        self._written: set[str] = set()
+
+    async def write(self, remotes: Sequence[RemoteEndpoint]) -> None:
+        """Create or change endpoints; one that is refused is reported, and the others are written."""
+        rows = await _list_all(self._work, self._application)
+        self._known = await audit_notes.imported_endpoints(self._work, rows)
+        kept = {self._known[remote.id].id for remote in remotes if remote.id in self._known}
+        self._others = {row.uid: row for row in rows if row.uid is not None and row.id not in kept}
+        # Those known by id first, as their uids may have gone to others.
+        for remote in sorted(remotes, key=lambda one: one.id not in self._known):
+            label = self._label(remote.wire.get("uid") or remote.id)
+            async with draft_report(self._work, self._report, label) as draft:
+                await self._write(remote, label, draft)
+
+    async def end(self, gone: Sequence[Endpoint]) -> None:
+        """Delete or report what the server no longer has, unless another of its endpoints took the place."""
+        for endpoint in gone:
+            if endpoint.shown_id in self._written:
+                continue
+            label = self._label(endpoint.uid or endpoint.shown_id)
+            async with draft_report(self._work, self._report, label) as draft:
+                if self._options.deletes:
+                    await endpoints.delete(self._work, self._application, endpoint.shown_id)
+                    draft.record(Kind.ENDPOINT, Outcome.DELETED, label)
+                else:
+                    draft.gone.append(label)
+
+    def _label(self, name: str) -> str:
+        return f"{self._owner}, endpoint {name}"
+
+    async def _write(self, remote: RemoteEndpoint, label: str, draft: Report) -> None:
+        values, headers = read_endpoint(remote.wire), read_headers(remote)
+        wanted = _DesiredEndpoint(*values.value, headers.value, self._secret(remote))
+        draft.add_not_moved(label, {**values.not_moved, **headers.not_moved, **self._unknown_types(wanted.new)})
+        found = self._known.get(remote.id) or self._others.get(wanted.new.uid)
+        if found is None:
+            found, left = await self._create(remote, wanted)
+            draft.record_write(Kind.ENDPOINT, label, is_new=True)
+        else:
+            changed, left = await self._update(remote, found, wanted)
+            draft.record_write(Kind.ENDPOINT, label, is_new=False, fields=changed)
+        draft.add_not_moved(label, left)
+        self._written.add(found.shown_id)
+        if remote.id not in self._known:
+            await audit_notes.record_import(self._work, Kind.ENDPOINT, found.shown_id, remote.id)
+
+    def _unknown_types(self, new: NewEndpoint) -> dict[str, str]:
+        unknown = [
+            name for name in new.event_types or () if self._application.is_operational and name not in OPERATIONAL_TYPES
+        ]
+        return {"eventTypes": f"boathook sends no {', '.join(sorted(unknown))}"} if unknown else {}
+
+    def _secret(self, remote: RemoteEndpoint) -> str | None:
+        """Return what signs: as shown, else as given; None where neither does. Raises InvalidValue."""
+        shown, given = read_secret(remote.secret), self._options.secrets.get(remote.id)
+        if shown is not None or given is None:
+            return shown
+        try:
+            public = read_signer(given).public
+        except ValueError as error:
+            raise InvalidValue(str(error), "--secrets", remote.id) from None
+        if remote.secret is not None and remote.secret.startswith(PUBLIC_PREFIX) and public != remote.secret:
+            raise InvalidValue(f"it is not the private key of {remote.secret}", "--secrets", remote.id)
+        return given
+
+    async def _create(self, remote: RemoteEndpoint, wanted: "_DesiredEndpoint") -> tuple[Endpoint, dict[str, str]]:
+        """Create an endpoint; return it and what of it cannot move, by field."""
+        held = _reasons_to_disable(remote, has_secret=wanted.secret is not None)
+        secret = wanted.secret
+        if secret is None and (remote.secret or "").startswith(PUBLIC_PREFIX):
+            secret = make_ed25519_secret()
+        is_disabled = wanted.new.is_disabled or self._options.is_disabled or bool(held)
+        made = await endpoints.create(
+            self._work,
+            self._application,
+            replace(wanted.new, is_disabled=is_disabled),
+            secret=secret,
+            headers=wanted.headers,
+            known_types=wanted.new.event_types or (),
+        )
+        return made, held | _hidden(remote, {}) | _unsupported_code(remote)
+
+    async def _update(
+        self, remote: RemoteEndpoint, found: Endpoint, wanted: "_DesiredEndpoint"
+    ) -> tuple[list[str], dict[str, str]]:
+        """Change what differs; return the changed fields, and what cannot move, by field."""
+        at = (self._work, self._application, found.shown_id)
+        signs = await endpoint_secrets.get_secret(*at)
+        held = _reasons_to_disable(remote, has_secret=wanted.secret is not None or signs == remote.secret)
+        changes = await self._changes(found, wanted)
+        if not held and self._follows(found) and found.is_disabled is not wanted.new.is_disabled:
+            changes["is_disabled"] = wanted.new.is_disabled
+        if changes:
+            await endpoints.update(*at, changes, known_types=wanted.new.event_types or ())
+        changed = list(changes)
+        present = endpoints.decrypt_headers(self._work, found)
+        headers = _with_hidden(remote, present, wanted.headers)
+        if headers != present:
+            await endpoint_secrets.set_headers(*at, headers)
+            changed.append("headers")
+        if wanted.secret is not None and read_signer(wanted.secret).public != signs:
+            await endpoint_secrets.rotate_secret(*at, secret=wanted.secret, grace=self._options.grace)
+            changed.append("secret")
+        return changed, held | _hidden(remote, present) | _unsupported_code(remote)
+
+    def _follows(self, found: Endpoint) -> bool:
+        # What boathook disabled because its receiver fails or is gone must not be enabled by each run anew.
+        return not self._options.is_disabled and found.disabled_because in {None, "manual"}
+
+    async def _changes(self, found: Endpoint, wanted: "_DesiredEndpoint") -> dict[str, Any]:
+        """Return the values that the endpoint has otherwise."""
+        changes = {}
+        for name in wanted.names:
+            value = getattr(wanted.new, name)
+            columns = await read_values(self._work, {name: value}, known_types=wanted.new.event_types or ())
+            if any(_normal(getattr(found, column)) != _normal(kept) for column, kept in columns.items()):
+                changes[name] = value
+        user = read_url(self._work.app_context.settings, wanted.new.url)[1]
+        basic = None if user is None else {"username": user[0], "password": user[1]}
+        if basic is not None and endpoints.decrypt_auth(self._work, found).get("basic") != basic:
+            changes["url"] = wanted.new.url
+        return changes
+
+
+@dataclass(frozen=True, slots=True)
+class _DesiredEndpoint:
+    """What an endpoint shall be like."""
+
+    new: NewEndpoint
+    names: Sequence[str]
+    """Of the values of `new` that the server has."""
+    headers: Mapping[str, str]
+    secret: str | None
+
+
+def _normal(value: object) -> object:
+    """Return a value for comparison: event types and channels are sets, which come in any order."""
+    return frozenset(value) if isinstance(value, tuple) else value
+
+
+def _reasons_to_disable(remote: RemoteEndpoint, *, has_secret: bool) -> dict[str, str]:
+    """Return why an endpoint's messages would be wrong here, by field."""
+    reasons = {}
+    if not has_secret:
+        reasons["secret"] = _NEW_KEY.format(why_no_secret(remote.secret))
+    if remote.transformation is not None and remote.transformation.get("enabled"):
+        reasons["transformation"] = _NO_CODE_ON
+    return reasons
+
+
+def _unsupported_code(remote: RemoteEndpoint) -> dict[str, str]:
+    """Return that a transformation which is not enabled does not move."""
+    code = remote.transformation
+    return {"transformation": _NO_CODE} if code and code.get("code") and not code.get("enabled") else {}
+
+
+def _with_hidden(remote: RemoteEndpoint, present: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that are shown, with those here whose values are not."""
+    hidden = {str(name).lower() for name in remote.sensitive}
+    return {name: value for name, value in present.items() if name.lower() in hidden} | dict(shown)
+
+
+def _hidden(remote: RemoteEndpoint, present: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers whose values are not shown and that the endpoint here does not have."""
+    have = {name.lower() for name in present}
+    return {f"headers.{name}": _HIDDEN for name in remote.sensitive if str(name).lower() not in have}

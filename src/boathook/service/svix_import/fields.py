@@ -1,0 +1,177 @@
+"""Turns objects of Svix's API into the values that actions take, by the request models of our own API.
+
+A field that can be left out without sending messages to others, or messages of another kind, is left out where its
+value breaks a rule, and is reported; any other raises `InvalidValue`.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from boathook.delivery.signer import PUBLIC_PREFIX, read_signer
+from boathook.domain.endpoints import check_header
+from boathook.domain.errors import InvalidValue
+from boathook.service.applications import NewApplication
+from boathook.service.endpoints import NewEndpoint
+from boathook.service.event_types import NewEventType
+from boathook.service.schemas.applications import ApplicationIn
+from boathook.service.schemas.endpoints import EndpointUpdate
+from boathook.service.schemas.event_types import EventTypeIn
+from boathook.service.svix_import.reader import JsonObject, RemoteEndpoint
+
+Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
+
+_MAX_RATE: Final = 65_535
+_PREFIX: Final = "svix-"
+"""Begins the uids of objects that have no uid on the server; their id follows."""
+_COMMON: Final = frozenset({"id", "createdAt", "updatedAt"})
+_RATES: Final = ("throttleRate", "rateLimit")
+_TYPES: Final = ("eventTypes", "filterTypes")
+_EVENT_TYPE: Final = frozenset(
+    {"name", "description", "archived", "deprecated", "schemas", "featureFlag", "featureFlags", "groupName"}
+)
+_APPLICATION: Final = frozenset({"name", "uid", "metadata"})
+_ENDPOINT: Final = frozenset({"url", "description", "uid", "disabled", "channels", "metadata", "version"})
+_BOATHOOK: Final = {
+    "filter": "filter",
+    "orderBy": "order_by",
+    "concurrency": "concurrency",
+    "retrySchedule": "retry",
+    "timeoutSeconds": "timeout_s",
+}
+"""Fields of endpoints that only another boathook has, with their names in `NewEndpoint`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted(Generic[Value]):
+    """What moves of an object, and what does not."""
+
+    value: Value
+    not_moved: Mapping[str, str] = field(default_factory=dict)
+    """Reasons by field."""
+
+
+def uid_for(id: str) -> str:
+    """Return the uid of an object that has none on the server."""
+    return _PREFIX + id
+
+
+def id_from_uid(uid: str | None, prefix: str) -> str | None:
+    """Return the server's id that a uid of `uid_for` holds; *prefix* is that of the ids, such as ``app``."""
+    return uid.removeprefix(_PREFIX) if uid and uid.startswith(f"{_PREFIX}{prefix}_") else None
+
+
+def read_event_type(wire: JsonObject) -> Converted[NewEventType]:
+    """Return the values of an event type. Raises InvalidValue."""
+    given = {"description": "", **_pick(wire, _EVENT_TYPE)}
+    read, lost = _validate(EventTypeIn, given, {"groupName"})
+    new = read.value()
+    flags = tuple(sorted(set(new.feature_flags or ())))  # a set, which comes in any order
+    return Converted(
+        replace(new, schemas=new.schemas or None, feature_flags=flags or None),
+        lost | _unknown(wire, _EVENT_TYPE),
+    )
+
+
+def read_application(wire: JsonObject) -> Converted[NewApplication]:
+    """Return the values of an application. Raises InvalidValue."""
+    rate, lost = _rate(wire)
+    read, dropped = _validate(ApplicationIn, _pick(wire, _APPLICATION) | rate, {"uid", "metadata"})
+    value = read.value()
+    return Converted(
+        replace(value, uid=value.uid or uid_for(wire["id"])),
+        lost | dropped | _unknown(wire, _APPLICATION | {*_RATES}),
+    )
+
+
+def read_endpoint(wire: JsonObject) -> Converted[tuple[NewEndpoint, list[str]]]:
+    """Return the values of an endpoint and which of their names the server has. Raises InvalidValue."""
+    rate, lost = _rate(wire)
+    given = _pick(wire, _ENDPOINT | _BOATHOOK.keys()) | rate
+    types = next((wire[name] for name in _TYPES if wire.get(name)), None)
+    if types:
+        given["eventTypes"] = types
+    if not given.get("channels"):
+        given.pop("channels", None)
+    read, dropped = _validate(EndpointUpdate, given, {"uid", "metadata", "version"})
+    value = read.value()
+    own = {name for field, name in _BOATHOOK.items() if field in wire}
+    names = {"url", "description", "uid", "event_types", "channels", "throttle_rate", "metadata", "api_version"} | own
+    known = _ENDPOINT | _BOATHOOK.keys() | {*_RATES, *_TYPES}
+    unknown = _unknown(wire, known)
+    if "auth" in unknown:
+        unknown["auth"] = "credentials are not shown; set them with `boathook endpoints update --auth`"
+    return Converted(
+        (replace(value, uid=value.uid or uid_for(wire["id"])), sorted(names)),
+        lost | dropped | unknown,
+    )
+
+
+def read_headers(remote: RemoteEndpoint) -> Converted[dict[str, str]]:
+    """Return the headers that are shown and may be sent."""
+    headers: dict[str, str] = {}
+    lost: dict[str, str] = {}
+    for name, value in remote.headers.items():
+        try:
+            check_header(name, str(value))
+            headers[name] = str(value)
+        except ValueError as error:
+            lost[f"headers.{name}"] = str(error)
+    return Converted(headers, lost)
+
+
+def read_secret(shown: str | None) -> str | None:
+    """Return a secret that is shown in a form that signs; None where it is none."""
+    for secret in () if shown is None else (shown, f"whsec_{shown}"):
+        try:
+            read_signer(secret)
+        except ValueError:
+            continue
+        return secret
+    return None
+
+
+def why_no_secret(shown: str | None) -> str:
+    """Return why a secret cannot move."""
+    if shown is None:
+        return "it is not shown"
+    if shown.startswith(PUBLIC_PREFIX):
+        return "of an Ed25519 key only the public half is shown"
+    return "it is neither whsec_ and base64 of 24 to 75 bytes nor whsk_ and base64 of an Ed25519 key"
+
+
+def _pick(wire: JsonObject, names: Collection[str]) -> dict[str, Any]:
+    return {name: wire[name] for name in names if wire.get(name) is not None}
+
+
+def _rate(wire: JsonObject) -> tuple[dict[str, Any], dict[str, str]]:
+    rate = next((wire[name] for name in _RATES if wire.get(name) is not None), None)
+    if isinstance(rate, int) and rate > _MAX_RATE:
+        return {"throttleRate": _MAX_RATE}, {
+            "throttleRate": f"{rate:,} a second is more than {_MAX_RATE:,}, which is set"
+        }
+    return ({} if rate is None else {"throttleRate": rate}), {}
+
+
+def _validate(model: type[Model], given: dict[str, Any], optional: Collection[str]) -> tuple[Model, dict[str, str]]:
+    """Return the model of *given*, and why which of the *optional* fields are left out. Raises InvalidValue."""
+    try:
+        return model.model_validate(given), {}
+    except ValidationError as error:
+        wrong = {str(one["loc"][0]): one["msg"].removeprefix("Value error, ") for one in error.errors()}
+    for name, reason in wrong.items():
+        if name not in optional:
+            raise InvalidValue(reason, name)
+    read, more = _validate(model, {name: value for name, value in given.items() if name not in wrong}, optional)
+    return read, wrong | more
+
+
+def _unknown(wire: JsonObject, known: Collection[str]) -> dict[str, str]:
+    return {
+        name: "boathook has no such field"
+        for name, value in wire.items()
+        if value and name not in known and name not in _COMMON
+    }

@@ -1,0 +1,328 @@
+"""Applies a server's set-up through the actions, one transaction for each application."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+
+from boathook.db import applications as stored
+from boathook.db.applications import Application, PageRequest
+from boathook.db.endpoints import Endpoint
+from boathook.db.event_types import EventType
+from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, InvalidValue
+from boathook.service import applications, environment, event_types
+from boathook.service.applications import NewApplication
+from boathook.service.event_types import NewEventType
+from boathook.service.svix_import import audit_notes
+from boathook.service.svix_import.endpoints import EndpointImporter, Options, list_imported
+from boathook.service.svix_import.fields import Converted, read_application, read_event_type
+from boathook.service.svix_import.reader import OPERATIONAL, JsonObject, RemoteEndpoint, SvixClient, application_path
+from boathook.service.svix_import.report import (
+    EXPECTED_ERRORS,
+    ImportIssue,
+    Kind,
+    Outcome,
+    Report,
+    changed_fields,
+    draft_report,
+)
+from boathook.service.unit_of_work import AppContext, UnitOfWork
+
+_PAGE = 1_000
+_OPERATIONAL = "operational webhooks"
+
+
+class _RolledBack(Exception):
+    """Ends the transaction of a dry run."""
+
+
+class SvixImporter:
+    """Imports one environment of a server into one organization.
+
+    Args:
+        desk: what actions need.
+        reader: reads the server.
+        options: how it is imported.
+        progress: told how many applications are done.
+    """
+
+    def __init__(
+        self,
+        app_context: AppContext,
+        reader: SvixClient,
+        options: Options,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._desk = app_context
+        self._reader = reader
+        self._options = options
+        self._progress = progress
+        self._endpoints: set[str] = set()
+        """Ids of all endpoints of the server."""
+        self._report = Report()
+        self._remote_ids: Mapping[str, str] = {}
+        """Ids on the server of the applications of earlier imports."""
+        self._recognized = 0
+        """Applications of earlier imports that the server has."""
+
+    async def run(self) -> Report:
+        """Import everything, and return what was done; what stopped it halfway is among what failed.
+
+        Raises:
+            BoathookError: it could not begin.
+        """
+        try:
+            await self._import_all()
+        except BoathookError as error:
+            if self._report.is_empty:
+                raise
+            self._report.fail("the import stopped", error)
+        return self._report
+
+    async def _import_all(self) -> None:
+        gone_types = await self._import_event_types()
+        gone = await self._import_applications()
+        is_same = self._is_same_environment(gone)
+        await self._import_operational(is_same=is_same)
+        if is_same:
+            await self._end_applications(gone)
+            await self._end_event_types(gone_types)
+        await self._report_environment()
+        for id in sorted(self._options.secrets.keys() - self._endpoints):
+            self._report.fail(f"endpoint {id}", InvalidValue("the server has no such endpoint", "--secrets"))
+
+    @contextlib.asynccontextmanager
+    async def _work(self) -> AsyncIterator[UnitOfWork]:
+        """Lend a transaction, which a dry run rolls back."""
+        with contextlib.suppress(_RolledBack):
+            async with self._desk.work(self._options.organization, self._options.actor) as work:
+                yield work
+                if self._options.is_dry_run:
+                    raise _RolledBack
+
+    @contextlib.asynccontextmanager
+    async def _object(self, label: str) -> AsyncIterator[tuple[UnitOfWork, Report]]:
+        """Lend a transaction and its report, which counts once it is committed; a refusal undoes both."""
+        draft = Report()
+        try:
+            async with self._work() as work:
+                yield work, draft
+        except EXPECTED_ERRORS as error:
+            self._report.fail(label, error)
+        else:
+            self._report.add(draft)
+
+    async def _import_event_types(self) -> list[str]:
+        """Import all event types; return those of earlier imports that the server no longer has."""
+        wires = await self._reader.event_types()
+        async with self._object("event types") as (work, draft):
+            known = {one.name: one for one in await environment.export_event_types(work)}
+            imported = await audit_notes.imported_event_types(work, list(known))
+            for wire in wires:
+                label = f"event type {wire['name']}"
+                async with draft_report(work, draft, label) as one:
+                    await _put_event_type(work, one, label, wire, known.get(wire["name"]))
+                    if wire["name"] not in imported:
+                        await audit_notes.record_event_type_import(work, wire["name"])
+        missing = {name for name in imported if not known[name].is_archived} - {wire["name"] for wire in wires}
+        return [name for name in sorted(missing) if not await self._reader.has_event_type(name)]
+
+    async def _end_event_types(self, names: Sequence[str]) -> None:
+        async with self._object("event types") as (work, draft):
+            for name in names:
+                if self._options.deletes:
+                    await event_types.delete(work, name)
+                    draft.record(Kind.EVENT_TYPE, Outcome.DELETED, f"event type {name}")
+                else:
+                    draft.gone.append(f"event type {name}")
+
+    async def _import_applications(self) -> dict[str, Application]:
+        """Import all applications; return those of earlier imports that the server no longer has, by its ids."""
+        known = await self._known_applications()
+        self._remote_ids = {application.shown_id: id for id, application in known.items()}
+        seen: set[str] = set()
+        async for wire in self._reader.applications():
+            seen.add(wire["id"])
+            self._progress(len(seen))
+            await self._import_application(wire, known.get(wire["id"]))
+        gone = {}
+        for id in sorted(known.keys() - seen):
+            # A list that changes while it is read may have passed one over.
+            passed_over = await self._reader.application(id)
+            if passed_over is None:
+                gone[id] = known[id]
+            else:
+                await self._import_application(passed_over, known[id])
+        return gone
+
+    async def _known_applications(self) -> dict[str, Application]:
+        known: dict[str, Application] = {}
+        async with self._work() as work:
+            place, rows = None, None
+            while rows is None or len(rows) == _PAGE:
+                rows = await applications.list_page(work, PageRequest(place, is_ascending=True, limit=_PAGE))
+                known |= await audit_notes.imported_applications(work, rows)
+                place = rows[-1].id if rows else None
+        return known
+
+    async def _import_application(self, wire: JsonObject, known: Application | None) -> None:
+        self._recognized += known is not None
+        label, path = f"application {wire.get('uid') or wire['id']}", application_path(wire["id"])
+        try:
+            moved = read_application(wire)
+            remotes = await self._reader.endpoints(path)
+            if remotes is None:
+                return  # deleted since it was listed
+            gone = await self._missing_endpoints(known, path, remotes)
+        except (InvalidValue, FetchFailed) as error:
+            if isinstance(error, FetchFailed) and not _is_object_error(error):
+                raise
+            self._report.fail(label, error)
+            return
+        async with self._object(label) as (work, draft):
+            application = await self._put_application(work, draft, label, wire["id"], moved, known)
+            await self._import_endpoints(work, draft, application, label, remotes, gone)
+
+    async def _put_application(
+        self,
+        work: UnitOfWork,
+        draft: Report,
+        label: str,
+        id: str,
+        moved: Converted[NewApplication],
+        known: Application | None,
+    ) -> Application:
+        new = moved.value
+        found = await self._find_application(work, id, new.uid, known)
+        changed = changed_fields(found, new)
+        application = found or await applications.create(work, new)
+        if changed:
+            changes = {name: getattr(new, name) for name in changed}
+            application = await applications.update(work, application.shown_id, changes)
+        if known is None or known.id != application.id:
+            await audit_notes.record_import(work, Kind.APPLICATION, application.shown_id, id)
+        draft.record_write(Kind.APPLICATION, label, is_new=found is None, fields=changed)
+        draft.add_not_moved(label, moved.not_moved)
+        return application
+
+    async def _find_application(
+        self, work: UnitOfWork, id: str, uid: str | None, known: Application | None
+    ) -> Application | None:
+        if await stored.find(work.connection, work.organization, id) is not None:
+            raise ConfigError("--from and --token name the organization that is imported into; write another one")
+        found = None if known is None else await stored.find(work.connection, work.organization, known.shown_id)
+        if found is None and uid is not None:
+            found = await stored.find(work.connection, work.organization, uid)
+            earlier = None if found is None else self._remote_ids.get(found.shown_id)
+            if earlier not in {None, id} and not self._options.deletes:
+                raise InvalidValue(
+                    f"the application of this uid was imported as {earlier} before, and is {id} on the server; "
+                    "is this another environment? If it was created anew there, add --delete",
+                    "uid",
+                )
+        return found
+
+    async def _import_operational(self, *, is_same: bool) -> None:
+        """Import the endpoints that are told of the organization's own sending."""
+        remotes = await self._reader.endpoints(OPERATIONAL)
+        if remotes is None:
+            return
+        async with self._work() as work:
+            known = await applications.find_operational(work)
+        gone = await self._missing_endpoints(known, OPERATIONAL, remotes) if is_same else []
+        if not remotes and not gone:
+            return
+        async with self._object(_OPERATIONAL) as (work, draft):
+            application = await applications.ensure_operational(work)
+            await self._import_endpoints(work, draft, application, _OPERATIONAL, remotes, gone)
+
+    async def _missing_endpoints(
+        self, known: Application | None, path: str, remotes: list[RemoteEndpoint]
+    ) -> list[Endpoint]:
+        """Return the endpoints of earlier imports that the server no longer has; one passed over joins *remotes*."""
+        if known is None:
+            return []
+        async with self._work() as work:
+            imported = await list_imported(work, known)
+        gone = []
+        for id in sorted(imported.keys() - {remote.id for remote in remotes}):
+            passed_over = await self._reader.endpoint(path, id)
+            if passed_over is None:
+                gone.append(imported[id])
+            else:
+                remotes.append(passed_over)
+        return gone
+
+    async def _import_endpoints(
+        self,
+        work: UnitOfWork,
+        draft: Report,
+        application: Application,
+        label: str,
+        remotes: Sequence[RemoteEndpoint],
+        gone: Sequence[Endpoint],
+    ) -> None:
+        self._endpoints.update(remote.id for remote in remotes)
+        importing = EndpointImporter(work, draft, application, label, self._options)
+        await importing.write(remotes)
+        await importing.end(gone)
+
+    def _is_same_environment(self, gone: Mapping[str, Application]) -> bool:
+        """Return whether the server is the one imported before; deletions are not applied otherwise."""
+        if self._recognized or not gone:
+            return True
+        reason = (
+            f"the server has none of the {len(gone):,} applications imported before, so nothing was deleted; "
+            "is this the token of another environment?"
+        )
+        self._report.failed.append(ImportIssue("the server", "--token", reason))
+        return False
+
+    async def _end_applications(self, gone: Mapping[str, Application]) -> None:
+        for application in gone.values():
+            label = f"application {application.uid or application.shown_id}"
+            async with self._object(label) as (work, draft):
+                if self._options.deletes:
+                    await applications.delete(work, application.shown_id)
+                    draft.record(Kind.APPLICATION, Outcome.DELETED, label)
+                else:
+                    draft.gone.append(label)
+
+    async def _report_environment(self) -> None:
+        """Report the parts of the environment that cannot move."""
+        found = await self._reader.environment()
+        settings = {
+            f"settings.{name}": "boathook has no such setting" for name, value in found.settings.items() if value
+        }
+        connectors = {f"connector {one.get('name')}": "boathook has no connectors" for one in found.connectors}
+        sources = {
+            f"ingest source {one.get('name')}": "write it into boathook.toml as [sources.NAME]" for one in found.sources
+        }
+        self._report.add_not_moved("environment", settings | connectors | sources)
+
+
+async def _put_event_type(
+    work: UnitOfWork, draft: Report, label: str, wire: JsonObject, found: EventType | None
+) -> None:
+    moved = read_event_type(wire)
+    new, lost = moved.value, dict(moved.not_moved)
+    try:
+        await _save_event_type(work, wire["name"], new, found)
+    except InvalidValue as error:
+        if error.where[:1] != ("schemas",) or new.schemas is None:
+            raise
+        # The type itself is worth more than what its payloads look like.
+        new = replace(new, schemas=None)
+        lost[".".join(map(str, error.where))] = str(error)
+        await _save_event_type(work, wire["name"], new, found)
+    draft.record_write(Kind.EVENT_TYPE, label, is_new=found is None, fields=changed_fields(found, new))
+    draft.add_not_moved(label, lost)
+
+
+async def _save_event_type(work: UnitOfWork, name: str, new: NewEventType, found: EventType | None) -> None:
+    if found is None or changed_fields(found, new):
+        await event_types.put(work, name, new)
+
+
+def _is_object_error(error: FetchFailed) -> bool:
+    """Return whether a request failed because of what it asked for, so that others may do."""
+    return error.status is not None and 400 <= error.status < 500 and error.status != 429

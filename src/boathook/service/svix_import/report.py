@@ -1,0 +1,145 @@
+"""What an import did: counts, changes, and what is gone, cannot move or failed."""
+
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, Final
+
+from boathook.domain.errors import AdminError, InvalidValue, NotFound, SecretUnreadable
+from boathook.service.unit_of_work import UnitOfWork
+
+EXPECTED_ERRORS: Final = (AdminError, NotFound, SecretUnreadable)
+"""What actions raise where one object cannot be written; others can."""
+_WIRE_NAMES: Final = {
+    "api_version": "version",
+    "is_archived": "archived",
+    "is_deprecated": "deprecated",
+    "is_disabled": "disabled",
+    "retry": "retrySchedule",
+    "timeout_s": "timeoutSeconds",
+}
+
+
+class Kind(StrEnum):
+    """What is imported."""
+
+    EVENT_TYPE = "event type"
+    APPLICATION = "application"
+    ENDPOINT = "endpoint"
+
+
+class Outcome(StrEnum):
+    """What became of an object here."""
+
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    DELETED = "deleted"
+    """An event type is archived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An object that is otherwise than before."""
+
+    outcome: Outcome
+    object: str
+    fields: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImportIssue:
+    """An object, or one of its fields, with what there is to say of it."""
+
+    object: str
+    field: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What an import did, or would do."""
+
+    counts: Counter[tuple[Kind, Outcome]] = field(default_factory=Counter)
+    changes: list[Change] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    """Objects that an earlier import brought here and the server no longer has; they were left as they are."""
+    not_moved: list[ImportIssue] = field(default_factory=list)
+    failed: list[ImportIssue] = field(default_factory=list)
+
+    def record(self, kind: Kind, outcome: Outcome, object: str, fields: Sequence[str] = ()) -> None:
+        """Record what became of an object."""
+        self.counts[kind, outcome] += 1
+        if outcome is not Outcome.UNCHANGED:
+            self.changes.append(Change(outcome, object, tuple(fields)))
+
+    def record_write(self, kind: Kind, object: str, *, is_new: bool, fields: Sequence[str] = ()) -> None:
+        """Record an object that was created, or whose *fields* were changed; none of them is no change."""
+        if is_new:
+            self.record(kind, Outcome.CREATED, object)
+        else:
+            outcome = Outcome.CHANGED if fields else Outcome.UNCHANGED
+            self.record(kind, outcome, object, [wire_name(name) for name in fields])
+
+    def add_not_moved(self, object: str, reasons: Mapping[str, str]) -> None:
+        """Record fields of an object that cannot move."""
+        self.not_moved += [ImportIssue(object, name, reason) for name, reason in reasons.items()]
+
+    def fail(self, object: str, error: Exception) -> None:
+        """Record an object that was not imported."""
+        where = ".".join(map(str, error.where)) if isinstance(error, InvalidValue) else ""
+        self.failed.append(ImportIssue(object, where, str(error)))
+
+    def add(self, other: "Report") -> None:
+        """Take over what another report says."""
+        self.counts += other.counts
+        self.changes += other.changes
+        self.gone += other.gone
+        self.not_moved += other.not_moved
+        self.failed += other.failed
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was looked at."""
+        return not (self.counts or self.failed)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return {
+            "counts": {
+                kind: {outcome: self.counts[kind, outcome] for outcome in Outcome if self.counts[kind, outcome]}
+                for kind in Kind
+            },
+            "changes": self.changes,
+            "gone": self.gone,
+            "not_moved": self.not_moved,
+            "failed": self.failed,
+        }
+
+
+def wire_name(name: str) -> str:
+    """Return the API's name of a field."""
+    first, *rest = _WIRE_NAMES.get(name, name).split("_")
+    return first + "".join(map(str.title, rest))
+
+
+def changed_fields(before: Any, after: Any) -> list[str]:
+    """Return the fields of *after* that *before* has otherwise; none where *before* is None."""
+    if before is None:
+        return []
+    return [one.name for one in fields(after) if getattr(before, one.name) != getattr(after, one.name)]
+
+
+@contextlib.asynccontextmanager
+async def draft_report(work: UnitOfWork, report: Report, object: str) -> AsyncIterator[Report]:
+    """Lend a report of a part of a transaction; where an object is refused, the part alone is undone."""
+    draft = Report()
+    try:
+        async with work.connection.transaction():
+            yield draft
+    except EXPECTED_ERRORS as error:
+        report.fail(object, error)
+    else:
+        report.add(draft)

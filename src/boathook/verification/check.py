@@ -1,0 +1,149 @@
+"""Whether a request is genuine: one check for each kind of proof, compiled once for a source.
+
+Every refusal is a `Rejected`; whatever a stranger sends, nothing here raises.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Protocol, assert_never
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.verification import KeyRequired, Reason, Rejected, Request, SourceSpec
+from boathook.providers.recipe import CaptureSecret, Recipe
+from boathook.providers.schemes import Addresses, Asymmetric, FetchedKey, FieldMac, Hmac, Jwt, NoProof, Proof, Token
+from boathook.providers.selectors import Header
+from boathook.verification.addresses import AddressCheck
+from boathook.verification.field_signatures import FieldCheck
+from boathook.verification.hmac import HmacCheck
+from boathook.verification.keyring import KeyRing
+from boathook.verification.tokens import TokenCheck, ValidProof, reject
+
+_PLACEHOLDER_SECRET: Final = "0" * 64
+"""Stands for a secret the sender has not told yet; it is readable in every key form, and never compared with."""
+
+
+class Check(Protocol):
+    """Judges the proof of requests to one source."""
+
+    @property
+    def proof_headers(self) -> frozenset[str]:
+        """The headers needed to check a request again later; never one that holds a token."""
+        ...
+
+    def check(self, request: Request, now: float, /) -> ValidProof | KeyRequired | Rejected:
+        """Check one request received at *now*, in seconds since 1970."""
+        ...
+
+
+class NoCheck:
+    """Lets everything through, because the owner said so in as many words."""
+
+    def __init__(self, spec: SourceSpec) -> None:
+        if spec.secrets:
+            raise ConfigError(f"sources.{spec.name}.unsigned: there are secrets too; remove them, or unsigned = true")
+
+    @property
+    def proof_headers(self) -> frozenset[str]:
+        """Nothing is checked, so nothing is needed."""
+        return frozenset()
+
+    def check(self, _request: Request, _now: float) -> ValidProof:
+        """Accept one request."""
+        return ValidProof(None)
+
+
+class NoSecretYet:
+    """Lets nothing through until the sender has told the secret it will sign with."""
+
+    def __init__(self, spec: SourceSpec, proof_headers: frozenset[str]) -> None:
+        self._source = spec.name
+        self.proof_headers = proof_headers
+
+    def check(self, _request: Request, _now: float) -> Rejected:
+        """Refuse one request."""
+        return reject(
+            Reason.SIGNATURE_MISSING,
+            f"sources.{self._source} has no secret yet: the sender tells it once, when its webhook is set up",
+            may_reverify=True,
+        )
+
+
+class NoSecretLeft:
+    """Lets nothing through, because every secret of the source has ended."""
+
+    def __init__(self, source: str, proof_headers: frozenset[str]) -> None:
+        self._source = source
+        self.proof_headers = proof_headers
+
+    def check(self, _request: Request, _now: float) -> Rejected:
+        """Refuse one request."""
+        return reject(
+            Reason.SIGNATURE_MISMATCH,
+            f"the last secret of {self._source} has ended; add one, or write it into sources.{self._source}.secrets",
+            may_reverify=True,
+        )
+
+
+def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ring: KeyRing) -> Check:
+    """Compile the check of one source.
+
+    Raises:
+        ConfigError: a secret is missing, empty or not in the form the sender uses, or another setting is impossible.
+    """
+    if spec.unsigned:
+        return NoCheck(spec)
+    if not spec.secrets and any(isinstance(handshake.answer, CaptureSecret) for handshake in recipe.handshakes):
+        stand_in = make_check(recipe, replace(spec, secrets=(_PLACEHOLDER_SECRET,)), settings, ring)
+        return NoSecretYet(spec, stand_in.proof_headers)
+    _refuse_needless_secrets(recipe, spec)
+    match recipe.proof:
+        case Hmac() as proof:
+            return HmacCheck(proof, spec)
+        case FieldMac() as proof:
+            return FieldCheck(proof, spec, settings)
+        case Asymmetric() as proof:
+            # Few sources have public keys or tokens. A gateway compiles its checks before it listens, so that no
+            # request waits for an import.
+            from boathook.verification.asymmetric import AsymmetricCheck
+
+            return AsymmetricCheck(proof, spec, settings, ring)
+        case Jwt() as proof:
+            from boathook.verification.jwt import JwtCheck
+
+            return JwtCheck(proof, spec, settings, ring)
+        case Token() as proof:
+            return TokenCheck(proof, spec)
+        case Addresses(networks=networks):
+            return AddressCheck(spec, networks)
+        case NoProof():
+            raise ConfigError(
+                f"sources.{spec.name}.unsigned: requests carry no proof; write unsigned = true if anybody may send"
+            )
+        case _ as never:
+            assert_never(never)
+
+
+def _refuse_needless_secrets(recipe: Recipe, spec: SourceSpec) -> None:
+    """Refuse secrets that nothing would be checked against, lest their owner rely on them."""
+    match recipe.proof:
+        case Addresses():
+            why = "signs nothing and is known by its addresses"
+        case Asymmetric(key=FetchedKey()) | Jwt(key_set=str()):
+            why = "signs with keys that boathook fetches by itself"
+        case _:
+            return
+    if spec.secrets:
+        raise ConfigError(f"sources.{spec.name}.secrets: {recipe.title} {why}; remove them")
+
+
+def signature_headers(proof: Proof) -> frozenset[str]:
+    """Return the headers that a proof stands in; lower case."""
+    match proof:
+        case Hmac(headers=sets):
+            return frozenset(names.signature for names in sets)
+        case FieldMac(proof_headers=proof_headers) | Asymmetric(proof_headers=proof_headers):
+            return frozenset(proof_headers)
+        case Token(selector=Header(name=name)) | Jwt(header=name):
+            return frozenset({name})
+        case _:
+            return frozenset()

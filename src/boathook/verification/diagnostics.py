@@ -1,0 +1,201 @@
+"""Why a request may have been refused: the usual mistakes, tried one by one, for the operator's eyes only.
+
+A hint is what would have made the proof hold: another reading of the secret, the body as it was before something on
+the way touched it, another source. It is looked for outside the path of requests, for few of the refused ones, and in
+small bodies only, so that a flood of forgeries costs little.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.signing import Algorithm, Encoding, KeyFormat
+from boathook.domain.verification import Reason, Request, SourceSpec
+from boathook.providers import RECIPES
+from boathook.providers.options import CREDENTIAL_HEADERS
+from boathook.providers.recipe import Recipe
+from boathook.providers.schemes import FieldMac, Hmac, Proof
+from boathook.verification.addresses import AddressCheck
+from boathook.verification.check import Check, NoCheck, make_check, signature_headers
+from boathook.verification.keyring import KeyRing
+from boathook.verification.timestamps import MAX_TOLERANCE_S
+from boathook.verification.tokens import ValidProof
+
+MAX_BODY: Final = 16_384
+MAX_DECODED: Final = 65_536
+MAX_SECRETS: Final = 2
+MAX_OTHERS: Final = 32
+
+_FORMS: Final = {
+    KeyFormat.TEXT: "used as plain text",
+    KeyFormat.HEX: "decoded from hexadecimal",
+    KeyFormat.BASE64: "decoded from base64",
+    KeyFormat.STANDARD: "decoded from base64 after its whsec_",
+}
+_JSON_STYLES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("without spaces", {"separators": (",", ":")}),
+    ("with spaces after commas and colons", {}),
+    ("with its keys sorted", {"separators": (",", ":"), "sort_keys": True}),
+    ("with its keys sorted and spaces between", {"sort_keys": True}),
+    ("indented by two", {"indent": 2}),
+)
+_COMMON_HEADERS: Final = CREDENTIAL_HEADERS | {"x-signature", "x-token"}
+"""Headers that anybody may send."""
+_NOT_FOUND: Final = frozenset({Reason.SIGNATURE_MISSING, Reason.TOKEN_MISSING, Reason.UNKNOWN_SCHEME})
+_BODY_REASONS: Final = frozenset(
+    {
+        Reason.BODY_INVALID,
+        Reason.BODY_MALFORMED,
+        Reason.BODY_TOO_LARGE,
+        Reason.CHALLENGE_REFUSED,
+    }
+)
+_TIMESTAMP_REASONS: Final = frozenset({Reason.TIMESTAMP_TOO_OLD, Reason.TIMESTAMP_IN_FUTURE})
+
+
+class RejectedRequest(NamedTuple):
+    """A source and a request it refused."""
+
+    recipe: Recipe
+    spec: SourceSpec
+    settings: Mapping[str, str]
+    ring: KeyRing
+    request: Request
+    now: float
+    """When the request was received, in seconds since 1970."""
+    decoded: bytes | None
+    """Its body without the Content-Encoding; None where there was none, or it could not be undone."""
+
+
+class _Variation(NamedTuple):
+    """One thing that could have been otherwise, and what to say if it explains the refusal."""
+
+    hint: str
+    proof: Proof
+    secrets: tuple[str, ...]
+    body: bytes
+
+
+def explain(case: RejectedRequest, reason: Reason, others: Mapping[str, Check]) -> str | None:
+    """Return what would have made the proof hold; None where no usual mistake explains it.
+
+    Args:
+        case: the source and the request.
+        reason: why it was refused.
+        others: the checks of other sources, by name.
+    """
+    if reason in _BODY_REASONS or len(case.request.body) > MAX_BODY or case.spec.unsigned:
+        return None
+    if reason in _TIMESTAMP_REASONS:
+        return _explain_time(case)
+    hint = _explain_mismatch(case) if reason is Reason.SIGNATURE_MISMATCH else None
+    return hint or _find_other(case, others) or (_find_scheme(case) if reason in _NOT_FOUND else None)
+
+
+def _explain_time(case: RejectedRequest) -> str:
+    if _proof_holds(case, case.recipe.proof, replace(case.spec, tolerance_s=MAX_TOLERANCE_S), case.request):
+        return "its signature is right: it is a late copy of a genuine request, or the clocks differ"
+    return "its signature would not have been right either"
+
+
+def _explain_mismatch(case: RejectedRequest) -> str | None:
+    for attempt in _variations(case):
+        spec = replace(case.spec, secrets=attempt.secrets)
+        if _proof_holds(case, attempt.proof, spec, replace(case.request, body=attempt.body)):
+            return attempt.hint
+    return None
+
+
+def _proof_holds(case: RejectedRequest, proof: Proof, spec: SourceSpec, request: Request) -> bool:
+    try:
+        check = make_check(replace(case.recipe, proof=proof), spec, case.settings, case.ring)
+    except ConfigError:
+        return False
+    return isinstance(check.check(request, case.now), ValidProof)
+
+
+def _variations(case: RejectedRequest) -> Iterator[_Variation]:
+    proof, secrets = case.recipe.proof, case.spec.secrets[:MAX_SECRETS]
+    if not isinstance(proof, Hmac | FieldMac):
+        return
+    for hint, body in _bodies(case):
+        yield _Variation(hint, proof, secrets, body)
+    stripped = tuple(secret.strip() for secret in secrets)
+    for candidates, aside in ((secrets, ""), (stripped, ", without the spaces around it")):
+        for form, words in _FORMS.items():
+            if form is not proof.key_form or candidates != secrets:
+                hint = f"it would fit if the secret were {words}{aside}"
+                yield _Variation(hint, replace(proof, key_form=form), candidates, case.request.body)
+    for algorithm in Algorithm:
+        for encoding in Encoding:
+            if (algorithm, encoding) != (proof.algorithm, proof.encoding):
+                hint = f"it would fit as {algorithm.value} written in {encoding.value}"
+                yield _Variation(
+                    hint, replace(proof, algorithm=algorithm, encoding=encoding), secrets, case.request.body
+                )
+
+
+def _bodies(case: RejectedRequest) -> Iterator[tuple[str, bytes]]:
+    body = case.request.body
+    stripped = body.rstrip(b"\r\n")
+    if stripped != body:
+        yield "it would fit without the newline at the body's end: something added one on the way", stripped
+    yield "it would fit with a newline at the body's end: something removed one on the way", body + b"\n"
+    if case.decoded is not None and len(case.decoded) <= MAX_DECODED:
+        yield "it would fit the body without its Content-Encoding: something compressed it on the way", case.decoded
+    document = parse(body)
+    if document is UNREADABLE:
+        return
+    for words, how in _JSON_STYLES:
+        for is_ascii in (True, False):
+            text = json.dumps(document, ensure_ascii=is_ascii, **how)
+            hint = f"it would fit the body's JSON written {words}: something parsed it and wrote it anew on the way"
+            yield hint, text.encode("utf-8", "surrogatepass")
+
+
+def _find_other(case: RejectedRequest, others: Mapping[str, Check]) -> str | None:
+    # What anybody passes, or anybody at one address, says nothing of whom a request was meant for.
+    telling = [name for name in sorted(others) if not isinstance(others[name], NoCheck | AddressCheck)]
+    for name in telling[:MAX_OTHERS]:
+        if isinstance(others[name].check(case.request, case.now), ValidProof):
+            return f"the source {name!r} would have accepted it: it came to the wrong address, or secrets were swapped"
+    return None
+
+
+def _find_scheme(case: RejectedRequest) -> str | None:
+    """Name the scheme, of this sender or another, that a header of the request belongs to."""
+    own = signature_headers(case.recipe.proof)
+    for recipe, scheme in _schemes(case):
+        for name in sorted(signature_headers(recipe.proof) - own):
+            if name in case.request.headers:
+                return f"there is a header {name}, as for {scheme}"
+    senders = _SENDERS.keys() & case.request.headers.keys() - own
+    if not senders:
+        return None
+    name = min(senders)
+    return f"this looks like a request of {_SENDERS[name]}: there is a header {name}"
+
+
+def _schemes(case: RejectedRequest) -> Iterator[tuple[Recipe, str]]:
+    standing = next((one for one in RECIPES if case.spec.provider.strip().lower() in (one.name, *one.aliases)), None)
+    if standing is None:
+        return
+    yield standing, f"{standing.title} with the setting scheme left out"
+    for word, recipe in standing.schemes.items():
+        yield recipe, f'{standing.title} with scheme = "{word}"'
+
+
+def _senders() -> dict[str, str]:
+    """Return who sends a header, for those that few send."""
+    titles: dict[str, list[str]] = {}
+    for recipe in RECIPES:
+        for one in (recipe, *recipe.schemes.values()):
+            for name in signature_headers(one.proof) - _COMMON_HEADERS:
+                titles.setdefault(name, []).append(recipe.title)
+    return {name: " or ".join(list(dict.fromkeys(those))[:3]) for name, those in titles.items()}
+
+
+_SENDERS: Final = _senders()

@@ -1,0 +1,240 @@
+"""What senders ask before events flow, and what they are answered.
+
+An answer may be a MAC over a stranger's words under the key that signs events, so every question's text must match
+the alphabet and length its recipe allows, in whole.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
+
+from boathook.domain import signing
+from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import scalar_text
+from boathook.domain.signing import ENCODERS, HmacKey, decode_key
+from boathook.domain.verification import Challenge, Reason, Rejected, Request, SourceSpec
+from boathook.providers.extractor import ExtractedFields, FieldExtractor, FieldReader, make_field_reader
+from boathook.providers.recipe import (
+    JSON,
+    PLAIN_TEXT,
+    CaptureSecret,
+    ConfirmByFetch,
+    Echo,
+    Handshake,
+    Recipe,
+    SignText,
+    StaticAnswer,
+)
+from boathook.providers.selectors import Json, Selector
+
+MAX_TEXT: Final = 4_096
+"""Characters of a question that are looked at."""
+MAX_UNPROVEN_BODY: Final = 4_096
+"""Bytes of a body that is looked into before its proof; questions are far smaller."""
+_PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
+
+HandshakeResult = Challenge | Rejected
+_Write = Callable[[str], Challenge]
+
+
+@dataclass(frozen=True, slots=True)
+class _CompiledHandshake:
+    method: str
+    when: tuple[tuple[FieldReader, str | None], ...]
+    unless: tuple[FieldReader, ...]
+    token: tuple[FieldReader, str, str] | None
+    """Where the token stands, what it must be, and the setting that says so."""
+    answer: Callable[[Request, ExtractedFields], HandshakeResult]
+
+    def matches(self, request: Request, extracted: ExtractedFields) -> bool:
+        for read, text in self.when:
+            value = read(request, extracted)
+            if value is None or value == "":
+                return False
+            if text is not None and value != text and scalar_text(value) != text:
+                return False
+        return all(read(request, extracted) in (None, "") for read in self.unless)
+
+
+class Handshakes:
+    """The questions one source may be asked; compiled once.
+
+    Raises:
+        ConfigError: the source's secret is not in the form an answer is signed with.
+    """
+
+    methods: frozenset[str]
+    """The HTTP methods they are asked with."""
+
+    def __init__(self, recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str]) -> None:
+        # A secret is captured once: whoever knows this address must not be able to change it later.
+        shakes = [one for one in recipe.handshakes if not (isinstance(one.answer, CaptureSecret) and spec.secrets)]
+        self.methods = frozenset(one.method for one in shakes)
+        self._unproven = tuple(_compile(one, spec, settings) for one in shakes if not one.is_proven)
+        self._proven = tuple(_compile(one, spec, settings) for one in shakes if one.is_proven)
+        self.paths = tuple(_json_paths(one for one in shakes if one.is_proven))
+        """JSON paths that `answer_proven` wants picked."""
+        self._extractor = FieldExtractor(_json_paths(one for one in shakes if not one.is_proven))
+        self.any_unproven = bool(self._unproven)
+        self.any_proven = bool(self._proven)
+
+    def answer_unproven(self, request: Request) -> HandshakeResult | None:
+        """Return the answer to what is asked without proof; None where the request asks nothing."""
+        if len(request.body) > MAX_UNPROVEN_BODY:
+            return None
+        extracted: ExtractedFields | None = None
+        for question in self._unproven:
+            if question.method == request.method:
+                if extracted is None:
+                    extracted = self._pick(request.body)
+                if question.matches(request, extracted):
+                    return _reply(question, request, extracted)
+        return None
+
+    def answer_proven(self, request: Request, extracted: ExtractedFields) -> HandshakeResult | None:
+        """Return the answer to what a proven request asks; None where it asks nothing."""
+        for question in self._proven:
+            if question.method == request.method and question.matches(request, extracted):
+                return _reply(question, request, extracted)
+        return None
+
+    def _pick(self, body: bytes) -> ExtractedFields:
+        return (self._extractor.extract(body) or {}) if self._extractor.paths else {}
+
+
+def handshake_selectors(handshake: Handshake) -> Iterator[Selector]:
+    """Yield every place of a request that a handshake reads."""
+    yield from (one[0] if isinstance(one, tuple) else one for one in handshake.when)
+    yield from handshake.unless
+    if handshake.token is not None:
+        yield handshake.token[0]
+    if not isinstance(handshake.answer, StaticAnswer):
+        yield handshake.answer.selector
+
+
+def _json_paths(handshakes: Iterator[Handshake]) -> list[str]:
+    return [selector.path for one in handshakes for selector in handshake_selectors(one) if isinstance(selector, Json)]
+
+
+def _compile(handshake: Handshake, spec: SourceSpec, settings: Mapping[str, str]) -> _CompiledHandshake:
+    pairs = (one if isinstance(one, tuple) else (one, None) for one in handshake.when)
+    token = None
+    if handshake.token is not None:
+        selector, setting = handshake.token
+        token = (make_field_reader(selector), settings.get(setting, ""), f"sources.{spec.name}.{setting}")
+    return _CompiledHandshake(
+        method=handshake.method,
+        when=tuple((make_field_reader(selector), text) for selector, text in pairs),
+        unless=tuple(map(make_field_reader, handshake.unless)),
+        token=token,
+        answer=_compile_answer(handshake, spec, settings),
+    )
+
+
+def _reply(question: _CompiledHandshake, request: Request, extracted: ExtractedFields) -> HandshakeResult:
+    if question.token is not None:
+        read, expected, setting = question.token
+        if not expected:
+            return _refuse(401, f"{setting} is not set, so no token can be valid")
+        given = scalar_text(read(request, extracted)) or ""
+        prints = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (given, expected))
+        if not signing.equal_bytes_constant_time(*prints):
+            return _refuse(401, f"its token is not {setting}")
+    return question.answer(request, extracted)
+
+
+def _compile_answer(
+    handshake: Handshake, spec: SourceSpec, settings: Mapping[str, str]
+) -> Callable[[Request, ExtractedFields], HandshakeResult]:
+    status = handshake.status
+    match handshake.answer:
+        case Echo(selector=selector, wrap=wrap, allowed=allowed):
+            return _answer_text(selector, allowed, lambda text: _echo(status, wrap, text))
+        case StaticAnswer() as say:
+            return _static_answer(status, say, spec, settings)
+        case SignText() as sign:
+            return _sign(status, sign, spec, settings)
+        case ConfirmByFetch(selector=selector, pattern=pattern):
+            return _answer_text(selector, pattern, lambda text: _done(status, visit=text))
+        case CaptureSecret(selector=selector, allowed=allowed):
+            return _answer_text(selector, allowed, lambda text: _done(status, capture=text))
+        case _ as never:
+            assert_never(never)
+
+
+def _answer_text(
+    selector: Selector, allowed: re.Pattern[str], write: _Write
+) -> Callable[[Request, ExtractedFields], HandshakeResult]:
+    read = make_field_reader(selector)
+
+    def answer(request: Request, extracted: ExtractedFields) -> HandshakeResult:
+        text = read(request, extracted)
+        if not isinstance(text, str):
+            return _refuse(400, "it brings no text to answer")
+        if len(text) > MAX_TEXT or allowed.fullmatch(text) is None:
+            return _refuse(400, "its text is not such as this sender asks with, so nothing was answered")
+        return write(text)
+
+    return answer
+
+
+def _echo(status: int, wrap: str, text: str) -> Challenge:
+    if wrap:
+        return Challenge(status=status, body=json.dumps({wrap: text}).encode(), content_type=JSON)
+    return Challenge(status=status, body=text.encode("utf-8", "replace"), content_type=PLAIN_TEXT)
+
+
+def _done(status: int, **what: str) -> Challenge:
+    return Challenge(status=status, body=b"", content_type=PLAIN_TEXT, **what)
+
+
+def _static_answer(
+    status: int, say: StaticAnswer, spec: SourceSpec, settings: Mapping[str, str]
+) -> Callable[[Request, ExtractedFields], HandshakeResult]:
+    body = settings.get(say.setting, "") if say.setting else say.body
+    if say.setting and not body:
+        refusal = _refuse(400, f"sources.{spec.name}.{say.setting} is not set; it holds the answer")
+        return lambda _request, _picked: refusal
+    said = Challenge(status=status, body=body.encode(), content_type=say.content_type)
+    return lambda _request, _picked: said
+
+
+def _sign(
+    status: int, sign: SignText, spec: SourceSpec, settings: Mapping[str, str]
+) -> Callable[[Request, ExtractedFields], HandshakeResult]:
+    if not spec.secrets:
+        refusal = _refuse(400, f"sources.{spec.name}.secrets is empty, and the answer is signed with the first of them")
+        return lambda _request, _picked: refusal
+    try:
+        mac = HmacKey(decode_key(spec.secrets[0], sign.key_form), sign.algorithm)
+    except ValueError as error:
+        raise ConfigError(f"sources.{spec.name}.secrets[0]: {error}, as {spec.provider} wants it") from None
+
+    def write(text: str) -> Challenge:
+        words = {
+            **settings,
+            "text": text,
+            "mac": ENCODERS[sign.encoding](mac.digest((text.encode("utf-8", "replace"),))),
+        }
+        body = _fill(sign.template, words, is_json=sign.content_type == JSON)
+        return Challenge(status=status, body=body.encode("utf-8", "replace"), content_type=sign.content_type)
+
+    return _answer_text(sign.selector, sign.allowed, write)
+
+
+def _fill(template: str, words: Mapping[str, Any], *, is_json: bool) -> str:
+    def word(hole: re.Match[str]) -> str:
+        text = words.get(hole[1])
+        if text is None:
+            return hole[0]
+        return json.dumps(text)[1:-1] if is_json else str(text)
+
+    return _PLACEHOLDER.sub(word, template)
+
+
+def _refuse(status: int, why: str) -> Rejected:
+    return Rejected(
+        status=status, reason=Reason.CHALLENGE_REFUSED, detail=f"a handshake was refused: {why}", may_reverify=False
+    )

@@ -1,0 +1,296 @@
+"""JSON Schemas: judged when they are set up, and documents judged by them: sources' bodies, and payloads of messages.
+
+They stand here because the gate is the lowest room that needs them; what checks messages lies above and imports them.
+Both sides may be a stranger's, so nothing here can be made to fetch, hang or recurse without end:
+
+- A ``$ref`` leads only into its own schema. The registry of others is empty, and nothing is ever fetched.
+- A ``pattern`` runs on an engine whose time grows with the text alone, whatever the pattern (Rust's, which comes with
+  pydantic). It knows no look-around and no back-references; a schema with such a pattern is refused.
+- A schema whose patterns take long to make ready is refused: some take longer than a thousand usual ones.
+- Every keyword applied counts as a step, and so do long texts and lists; a payload that needs more than `MAX_STEPS`
+  is refused, as schemas can be written that double the work with each line.
+
+Schemas are read as draft 7, as Svix does, whatever their ``$schema`` says; ``format`` is a comment.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextvars import ContextVar
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+from jsonschema import Draft7Validator, validators
+from jsonschema.exceptions import ValidationError
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT7, EMPTY_REGISTRY
+
+from boathook.domain.json_document import MAX_DEPTH, is_too_deep
+
+MAX_SCHEMA: Final = 262_144
+"""Bytes of one schema as JSON."""
+MAX_PATTERN: Final = 1_000
+MAX_PATTERNS_S: Final = 0.5
+"""Seconds of computing that a schema's patterns may take to be made ready, when it is stored."""
+MAX_STEPS: Final = 50_000
+"""Steps that judging one payload may take, a few microseconds each."""
+_MESSAGE_CHARS_PER_STEP: Final = 200
+"""Characters of a message that are written in the time of a step."""
+_MAX_MESSAGE: Final = 300
+
+Check = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
+"""What a keyword does: from the validator, the keyword's value, the instance and the schema to what is wrong."""
+
+
+class _StepLimitExceeded(Exception):
+    """Judging a payload takes more steps than it may."""
+
+
+_steps: ContextVar[list[int]] = ContextVar("boathook_schema_steps")
+"""How many steps are left, in a list of one."""
+
+
+def check_schema(schema: Any) -> None:
+    """Accept a schema that `validate` can judge by.
+
+    Raises:
+        ValueError: it is none of draft 7, too large, or uses what is refused here; the message says where.
+    """
+    document = _document(schema)
+    _check_time(msgspec.json.decode(document))
+    _validator(document)
+
+
+def _check_time(schema: Any) -> None:
+    """Refuse patterns that take long to make ready, which a few characters can bring about, and hundreds of them."""
+    began = time.thread_time()
+    for pattern in _patterns(schema):
+        # What is wrong with one, and whether it is one at all, is judged later.
+        with contextlib.suppress(ValueError):
+            _regex(pattern)
+        if time.thread_time() - began > MAX_PATTERNS_S:
+            raise ValueError("the schema's patterns take too long to make ready; write fewer or simpler ones")
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Mapping):
+            parts += part.values()
+            named = part.get("patternProperties")
+            yield from named if isinstance(named, Mapping) else ()
+            if isinstance(part.get("pattern"), str):
+                yield part["pattern"]
+        elif isinstance(part, list):
+            parts += part
+
+
+def validate(payload: Any, schemas: Mapping[str, Any] | None) -> str | None:
+    """Return what is wrong with *payload* by the newest of its event type's *schemas*, or None.
+
+    Args:
+        payload: a parsed JSON value.
+        schemas: by version; the newest is the last in natural order, in which ``10`` follows ``9``.
+    """
+    if not schemas:
+        return None
+    version = max(schemas, key=_natural)
+    try:
+        validator = _validator(_document(schemas[version]))
+    except ValueError as error:
+        return f"version {version} of the schema cannot be used: {error}"
+    return _fault(validator, payload)
+
+
+class CompiledSchema:
+    """One schema, ready to judge many documents by.
+
+    Raises:
+        ValueError: as `check_schema` does.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        check_schema(schema)
+        self._validator = _validator(_document(schema))
+
+    def fault(self, document: Any) -> str | None:
+        """Return what is wrong with a parsed JSON value, and where; None where it fits."""
+        return _fault(self._validator, document)
+
+
+def _fault(validator: Any, document: Any) -> str | None:
+    token = _steps.set([MAX_STEPS])
+    try:
+        return next(
+            (_format_error(error.absolute_path, error.message) for error in validator.iter_errors(document)), None
+        )
+    except _StepLimitExceeded:
+        return f"it takes more than {MAX_STEPS:,} steps to check by the schema"
+    except (ArithmeticError, RecursionError, Unresolvable, ValueError) as error:
+        return f"it cannot be checked by the schema: {_shorten(str(error))}"
+    finally:
+        _steps.reset(token)
+
+
+def _document(schema: Any) -> bytes:
+    try:
+        document = msgspec.json.encode(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the schema cannot be written as JSON: {error}") from None
+    if len(document) > MAX_SCHEMA:
+        raise ValueError(f"a schema has at most {MAX_SCHEMA:,} bytes, not {len(document):,}")
+    if is_too_deep(document):
+        raise ValueError(f"a schema nests at most {MAX_DEPTH} deep")
+    return document
+
+
+@lru_cache(maxsize=512)
+def _validator(document: bytes) -> Any:
+    schema = msgspec.json.decode(document)
+    try:
+        for error in _META.iter_errors(schema):
+            raise ValueError(_format_error(error.absolute_path, error.message))
+        resource = DRAFT7.create_resource(schema)
+        _check_parts(resource, EMPTY_REGISTRY.resolver_with_root(resource))
+    except RecursionError:
+        raise ValueError("the schema nests too deep") from None
+    return _Metered(schema, registry=EMPTY_REGISTRY)
+
+
+def _check_parts(resource: Any, resolver: Any) -> None:
+    """Refuse references that lead nowhere and patterns that no engine here runs."""
+    part = resource.contents
+    if isinstance(part, Mapping):
+        for pattern in (*part.get("patternProperties", ()), *([part["pattern"]] if "pattern" in part else ())):
+            _regex(pattern)
+        if "$ref" in part:
+            _check_reference(part["$ref"], resolver)
+    for inner in resource.subresources():
+        _check_parts(inner, resolver.in_subresource(inner))
+
+
+def _check_reference(reference: str, resolver: Any) -> None:
+    try:
+        resolver.lookup(reference)
+    except Unresolvable:
+        raise ValueError(
+            f"$ref {reference!r} leads out of the schema or nowhere; put what it names under definitions and "
+            "write #/definitions/NAME"
+        ) from None
+
+
+@lru_cache(maxsize=2_048)
+def _regex(pattern: str) -> Callable[[str], bool]:
+    if len(pattern) > MAX_PATTERN:
+        raise ValueError(f"a pattern has at most {MAX_PATTERN:,} characters, not {len(pattern):,}")
+    try:
+        engine = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except SchemaError:
+        raise ValueError(
+            f"pattern {pattern!r} cannot be used: it is wrong or too large, or has look-around or back-references"
+        ) from None
+    return lambda text: bool(engine.isinstance_python(text))
+
+
+def _matches(pattern: str, text: str) -> bool:
+    _count_steps(len(text) // 10)
+    return _regex(pattern)(text)
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "string") and not _matches(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: Any, _schema: Any) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, schema in patterns.items():
+        for name, value in instance.items():
+            _count_steps(1)
+            if _matches(pattern, name):
+                yield from validator.descend(value, schema, path=name, schema_path=pattern)
+
+
+def _multiple_of(validator: Any, wanted: float, instance: Any, _schema: Any) -> Iterator[ValidationError]:
+    # As written in decimal digits: in binary ones, 19.99 is no multiple of 0.01.
+    if validator.is_type(instance, "number") and (Fraction(str(instance)) / Fraction(str(wanted))).denominator != 1:
+        yield ValidationError(f"{instance!r} is not a multiple of {wanted!r}")
+
+
+def _additional_properties(validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    for name, value in instance.items():
+        if name in known or any(_matches(pattern, name) for pattern in patterns):
+            continue
+        if wanted is False:
+            yield ValidationError(f"the property {name!r} is not allowed")
+        else:
+            yield from validator.descend(value, wanted, path=name)
+
+
+def _metered(keyword: str, check: Check) -> Check:
+    def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
+        _count_steps(1 + _size(wanted) // 10 + _size(instance) // 10)
+        if keyword == "uniqueItems" and isinstance(instance, list) and any(map(_size, instance)):
+            # Lists and objects cannot be sorted, so each is compared with each.
+            _count_steps(len(instance) ** 2 // 10)
+        return _count_message_steps(check(validator, wanted, instance, schema) or ())
+
+    return metered
+
+
+def _count_message_steps(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
+    """Charge for what errors say: each shows the whole value, also in an alternative that is passed by."""
+    for error in errors:
+        _count_steps(len(error.message) // _MESSAGE_CHARS_PER_STEP)
+        yield error
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, Sized) else 0
+
+
+def _count_steps(steps: int) -> None:
+    left = _steps.get()
+    left[0] -= steps
+    if left[0] < 0:
+        raise _StepLimitExceeded
+
+
+_REPLACED_KEYWORDS: Final[Mapping[str, Check]] = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "multipleOf": _multiple_of,
+}
+"""Instead of jsonschema's: its patterns run on Python's engine, which can take for ever, and its sums are rough."""
+_CHECKS: Final = {
+    keyword: _metered(keyword, _REPLACED_KEYWORDS.get(keyword, check))
+    for keyword, check in Draft7Validator.VALIDATORS.items()
+}
+_Metered: Final = validators.extend(Draft7Validator, _CHECKS)  # type: ignore[no-untyped-call]
+_META: Final = Draft7Validator(Draft7Validator.META_SCHEMA)
+
+
+def _natural(version: str) -> list[tuple[int, int, str]]:
+    parts = re.split(r"([0-9]+)", version)
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
+
+
+def _format_error(path: Iterable[str | int], message: str) -> str:
+    place = ".".join(map(str, path))
+    return _shorten(f"{place}: {message}" if place else message)
+
+
+def _shorten(text: str) -> str:
+    """Shorten *text* in the middle: it begins with where, and ends with why."""
+    half = _MAX_MESSAGE // 2
+    return text if len(text) <= _MAX_MESSAGE else f"{text[: half - 1]}…{text[-half:]}"

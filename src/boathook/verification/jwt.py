@@ -1,0 +1,205 @@
+"""JSON Web Tokens (RFC 7519) as proof: the signature by PyJWT, the times by the moment of receiving.
+
+Which algorithms count is the recipe's word and never the token's (RFC 8725, section 3.1). Shared secrets and key sets
+never meet in one check, so that a public key cannot serve as a secret.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from jwt import PyJWK, PyJWKError, PyJWS
+from jwt.algorithms import HMACAlgorithm
+from jwt.exceptions import PyJWTError
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.verification import KeyRequired, Reason, Rejected, Request, SourceSpec
+from boathook.providers.options import CREDENTIAL_HEADERS
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import TOLERANCE_S, Jwt
+from boathook.providers.signature_formats import MAX_SIGNATURES
+from boathook.verification.keyring import KeyRing
+from boathook.verification.public_keys import MIN_RSA_BITS
+from boathook.verification.timestamps import TimestampWindow
+from boathook.verification.tokens import ValidProof, reject, required_secrets
+
+MAX_TOKEN: Final = 8_192
+REFETCH_S: Final = 60.0
+"""A set is fetched again for a key id it lacks, but no sooner after its last fetching: ids cost a forger nothing."""
+_MAX_KEYS: Final = 32
+_MAX_TIMESTAMP: Final = 1e11
+"""Seconds since 1970 that no clock will show; also refuses what is no number."""
+_SHARED: Final = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384, "HS512": HMACAlgorithm.SHA512}
+_PUBLIC: Final = frozenset({"RS256"})
+
+
+class _AnyKeyLength(HMACAlgorithm):
+    """HMAC whose secrets may be short: the sender chose them, and a warning at each request would help nobody."""
+
+    def check_key_length(self, _key: Any) -> None:
+        """Say nothing."""
+
+
+class _NamedKey(NamedTuple):
+    kid: str | None
+    key: PyJWK
+
+
+class JwtCheck:
+    """Checks the token of requests to one source.
+
+    Raises:
+        ConfigError: a secret is missing, empty, or a public key where a shared secret belongs.
+    """
+
+    def __init__(self, proof: Jwt, spec: SourceSpec, settings: Mapping[str, str], ring: KeyRing) -> None:
+        allowed = _PUBLIC if proof.key_set else frozenset(_SHARED)
+        if not proof.algorithms or not allowed.issuperset(proof.algorithms):
+            raise ConfigError(f"sources.{spec.name}.provider: {proof.algorithms} do not go with the keys it has")
+        self._proof = proof
+        self._settings = settings
+        self._ring = ring
+        self._secrets = () if proof.key_set else _read_secrets(spec)
+        self._leeway_s = TimestampWindow(spec, TOLERANCE_S).tolerance_s
+        self._algorithms = list(proof.algorithms)
+        self._jws = PyJWS(algorithms=self._algorithms)
+        for name in _SHARED.keys() & proof.algorithms:
+            self._jws.unregister_algorithm(name)
+            self._jws.register_algorithm(name, _AnyKeyLength(_SHARED[name]))
+
+    @property
+    def proof_headers(self) -> frozenset[str]:
+        """The token's header, unless it holds credentials, which are never kept."""
+        return frozenset({self._proof.header}) - CREDENTIAL_HEADERS
+
+    def check(self, request: Request, now: float) -> ValidProof | KeyRequired | Rejected:
+        """Check one request received at *now*, in seconds since 1970."""
+        token = self._token_of(request)
+        if isinstance(token, Rejected):
+            return token
+        keys = self._keys_for(token, now)
+        if isinstance(keys, KeyRequired | Rejected):
+            return keys
+        claims = self._claims_of(token, keys)
+        if isinstance(claims, Rejected):
+            return claims
+        return (
+            self._judge_times(claims, now)
+            or self._judge_claims(claims, request)
+            or ValidProof(_numeric_date(claims, "iat"))
+        )
+
+    def _token_of(self, request: Request) -> str | Rejected:
+        value = request.headers.get(self._proof.header)
+        if value is None:
+            return reject(Reason.SIGNATURE_MISSING, f"there is no header {self._proof.header}")
+        prefix = self._proof.prefix
+        if value[: len(prefix)].lower() != prefix.lower():
+            detail = f"header {self._proof.header} does not begin with {prefix!r}"
+            return reject(Reason.SIGNATURE_MISSING, detail)
+        token = value[len(prefix) :].strip()
+        if len(token) > MAX_TOKEN:
+            return reject(Reason.SIGNATURE_MALFORMED, f"the token is longer than {MAX_TOKEN} characters")
+        return token
+
+    def _keys_for(self, token: str, now: float) -> tuple[str | PyJWK, ...] | KeyRequired | Rejected:
+        """Return the keys worth trying: the source's secrets, or those of the issuer's set that the token names."""
+        try:
+            header = self._jws.get_unverified_header(token)
+        except (PyJWTError, ValueError, TypeError, RecursionError):
+            return reject(Reason.SIGNATURE_MALFORMED, "the token is no JSON Web Token")
+        if header.get("alg") not in self._algorithms:
+            wanted = " or ".join(self._algorithms)
+            return reject(Reason.UNKNOWN_SCHEME, f"the token is not signed with {wanted}")
+        url = self._proof.key_set
+        if url is None:
+            return self._secrets
+        content = self._ring.get(url, now)
+        if content is None:
+            return KeyRequired(url=url)
+        keys = read_key_set(content)
+        if not keys:
+            return reject(Reason.KEY_UNAVAILABLE, "the issuer's key set holds no key that can be used")
+        kid = header.get("kid")
+        named = tuple(one.key for one in keys if kid is None or one.kid == kid)
+        if named:
+            return named[:MAX_SIGNATURES]
+        if self._ring.is_older(url, REFETCH_S, now):
+            return KeyRequired(url=url)
+        return reject(Reason.SIGNATURE_MISMATCH, "the token names a key that is not in the issuer's set")
+
+    def _claims_of(self, token: str, keys: tuple[str | PyJWK, ...]) -> dict[str, Any] | Rejected:
+        for key in keys:
+            try:
+                payload = self._jws.decode(token, key=key, algorithms=self._algorithms)
+            except (PyJWTError, ValueError, TypeError, RecursionError):
+                continue
+            claims = parse(payload)
+            if claims is UNREADABLE or not isinstance(claims, dict):
+                return reject(Reason.SIGNATURE_MALFORMED, "the token is signed right, but claims nothing readable")
+            return claims
+        return reject(Reason.SIGNATURE_MISMATCH, f"the token fits none of {len(keys)} keys", may_reverify=True)
+
+    def _judge_times(self, claims: Mapping[str, Any], now: float) -> Rejected | None:
+        for name in ("exp", "nbf", "iat"):
+            if name in claims and _numeric_date(claims, name) is None:
+                return reject(Reason.TIMESTAMP_MALFORMED, f"the token's {name} is no number of seconds since 1970")
+        expires, starts, made = (_numeric_date(claims, name) for name in ("exp", "nbf", "iat"))
+        if expires is None and self._proof.must_expire:
+            return reject(Reason.TIMESTAMP_MISSING, "the token has no exp, so it would hold for ever")
+        if expires is not None and now > expires + self._leeway_s:
+            detail = f"the token expired {now - expires:.0f} s ago"
+            return reject(Reason.TIMESTAMP_TOO_OLD, detail, may_reverify=True)
+        if max(starts or 0.0, made or 0.0) > now + self._leeway_s:
+            detail = "the token was made, or becomes valid, after this machine's clock"
+            return reject(Reason.TIMESTAMP_IN_FUTURE, detail, may_reverify=True)
+        return None
+
+    def _judge_claims(self, claims: Mapping[str, Any], request: Request) -> Rejected | None:
+        issuers = self._proof.issuers
+        if issuers and claims.get("iss") not in issuers:
+            return reject(Reason.SIGNATURE_MISMATCH, f"the token's issuer is not {' or '.join(issuers)}")
+        try:
+            trouble = self._proof.judge(claims, RequestReader(request, self._settings))
+        except Exception as error:  # noqa: BLE001 - whatever a stranger sent, it is refused and never a fault of ours
+            trouble = f"the token's claims cannot be read ({type(error).__name__})"
+        return None if trouble is None else reject(Reason.SIGNATURE_MISMATCH, trouble, may_reverify=True)
+
+
+@lru_cache(maxsize=16)
+def read_key_set(content: bytes) -> tuple[_NamedKey, ...]:
+    """Return the RSA keys for signatures in a JWK set (RFC 7517); those of other kinds, or weak, are passed over."""
+    document = parse(content)
+    found = document.get("keys") if isinstance(document, dict) else None
+    keys = found[:_MAX_KEYS] if isinstance(found, list) else []
+    return tuple(named for one in keys if isinstance(one, dict) and (named := _read_jwk(one)) is not None)
+
+
+def _read_jwk(one: dict[str, Any]) -> _NamedKey | None:
+    if one.get("kty") != "RSA" or one.get("use", "sig") != "sig" or one.get("alg", "RS256") != "RS256":
+        return None
+    kid = one.get("kid")
+    try:
+        key = PyJWK(one, algorithm="RS256")
+    except (PyJWKError, PyJWTError, ValueError, TypeError):
+        return None
+    if not isinstance(key.key, RSAPublicKey) or key.key.key_size < MIN_RSA_BITS:
+        return None
+    return _NamedKey(kid if isinstance(kid, str) else None, key)
+
+
+def _read_secrets(spec: SourceSpec) -> tuple[str, ...]:
+    for position, secret in enumerate(required_secrets(spec)):
+        if "-----BEGIN" in secret:
+            where = f"sources.{spec.name}.secrets[{position}]"
+            raise ConfigError(f"{where}: this is a key in PEM, and {spec.provider} signs with a shared secret")
+    return spec.secrets
+
+
+def _numeric_date(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_TIMESTAMP:
+        return float(value)
+    return None

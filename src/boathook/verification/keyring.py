@@ -1,0 +1,74 @@
+"""Public keys of senders, as fetched, kept in the memory of one process; bounded whatever strangers ask for."""
+
+from dataclasses import dataclass
+from typing import Final
+
+MAX_KEYS: Final = 64
+MAX_BYTES: Final = 1_048_576
+"""Of one certificate or key set; Google's largest is a hundredth of it."""
+FRESH_S: Final = 3_600.0
+STALE_S: Final = 86_400.0
+RETRY_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    content: bytes
+    fetched_at: float
+    good_until: float
+
+
+class KeyRing:
+    """What was fetched from senders' key addresses; the verifiers read it, the gateway fills it.
+
+    Args:
+        fresh_s: for how long content is used without another look.
+        stale_s: for how long after its fetching content may still be used while its address cannot be reached.
+    """
+
+    def __init__(self, *, fresh_s: float = FRESH_S, stale_s: float = STALE_S) -> None:
+        self._fresh_s = fresh_s
+        self._stale_s = stale_s
+        self._entries: dict[str, _Entry] = {}
+
+    def get(self, url: str, now: float) -> bytes | None:
+        """Return the content fetched from *url*; None where there is none, or a newer look is due."""
+        entry = self._entries.get(url)
+        return entry.content if entry is not None and now < entry.good_until else None
+
+    def put(self, url: str, content: bytes, now: float) -> None:
+        """Keep what was fetched from *url* at *now*, in seconds since 1970; the oldest makes room.
+
+        Raises:
+            ValueError: it is larger than `MAX_BYTES`.
+        """
+        if len(content) > MAX_BYTES:
+            raise ValueError(f"{len(content)} bytes are too many for a key; the most is {MAX_BYTES}")
+        held = self._entries.pop(url, None)
+        # The same bytes again stay the same object, so that a key parsed from them is found again.
+        content = held.content if held is not None and held.content == content else content
+        if len(self._entries) >= MAX_KEYS:
+            # A copy, and no error for what is gone: as a library this is called from many threads.
+            oldest, _ = min(list(self._entries.items()), key=lambda held: held[1].fetched_at)
+            self._entries.pop(oldest, None)
+        self._entries[url] = _Entry(content, now, now + self._fresh_s)
+
+    def extend(self, url: str, now: float) -> bool:
+        """Use old content for another minute, because fetching it again failed; return whether there is any.
+
+        A key that held for hours is a better judge than none, but not for ever: its owner may have withdrawn it.
+        """
+        entry = self._entries.get(url)
+        if entry is None or now - entry.fetched_at > self._stale_s:
+            return False
+        entry.good_until = max(entry.good_until, now + RETRY_S)
+        return True
+
+    def knows(self, url: str) -> bool:
+        """Return whether there is content from *url*, however old."""
+        return url in self._entries
+
+    def is_older(self, url: str, age_s: float, now: float) -> bool:
+        """Return whether *url* was fetched more than *age_s* ago, or never."""
+        entry = self._entries.get(url)
+        return entry is None or now - entry.fetched_at > age_s

@@ -1,0 +1,328 @@
+"""Requests signed the way their senders sign them; what `boathook.testing` gives users, and sources are tried with."""
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, assert_never
+from urllib.parse import urlencode, urlsplit
+
+from boathook.domain import signing
+from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import UNREADABLE, parse, split_path
+from boathook.domain.verification import Request, SourceSpec
+from boathook.providers import find_recipe
+from boathook.providers.recipe import Recipe
+from boathook.providers.request_reader import RequestReader
+from boathook.providers.schemes import (
+    Addresses,
+    Asymmetric,
+    FieldMac,
+    Hmac,
+    Jwt,
+    NoProof,
+    SignatureAlgorithm,
+    SignedParts,
+    SignedTimestamp,
+    TimestampFormat,
+    Token,
+)
+from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query, Selector
+from boathook.providers.template import fields_of
+from boathook.verification import provider_keys as keys
+from boathook.verification.hmac import make_signatures
+from boathook.verification.provider_keys import Keys
+from boathook.verification.source import resolve_source
+
+DEFAULT_URL = "http://127.0.0.1:8080/in/test"
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A request as its sender would make it."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    """Lower-case names."""
+    body: bytes
+
+
+def make_keys(provider: str, **settings: Any) -> Keys:
+    """Return a new key pair in the forms *provider* uses, with the source's own *settings*.
+
+    Raises:
+        ConfigError: there is no such provider, or it does not sign with a key pair.
+    """
+    recipe, known = _resolve(provider, settings)
+    match recipe.proof:
+        case Asymmetric() as proof:
+            return keys.make_keys(
+                proof, _scheme(proof, RequestReader(_unsigned_request(recipe, None, DEFAULT_URL, None, None), known))
+            )
+        case Jwt(key_set=str()) as proof:
+            return keys.make_keys(proof, SignatureAlgorithm.RSA_SHA256)
+        case _:
+            raise ConfigError(f"{recipe.title} signs with a shared secret, not with a key pair: choose any text")
+
+
+def sign(
+    provider: str,
+    secret: str | Sequence[str],
+    body: bytes,
+    *,
+    timestamp: float | None = None,
+    id: str | None = None,
+    type: str | None = None,
+    url: str = DEFAULT_URL,
+    method: str = "POST",
+    content_type: str = "application/json",
+    **settings: Any,
+) -> dict[str, str]:
+    """Return the headers, by lower-case names, with which *provider* would send *body*.
+
+    Args:
+        provider: the name of a recipe.
+        secret: the shared secret, or the private key of `make_keys`; several are used side by side, as while one is
+            being rotated.
+        body: the exact bytes that will be sent.
+        timestamp: the moment of sending in seconds since 1970; now, where it is left out.
+        id: the event id, for senders that put it into a header.
+        type: the event type, for senders that put it into a header.
+        url: where it will be sent; some senders sign it.
+        method: the HTTP method; some senders sign it.
+        content_type: the type of *body*.
+        settings: the source's own settings, as in boathook.toml: ``header="X-Sig", prefix="sha1="``.
+
+    Raises:
+        ConfigError: there is no such provider, or it has no such setting.
+        ValueError: a secret is not in the form the provider uses, or its proof does not travel in headers alone, so
+            that `signed_request` is needed.
+    """
+    signed = signed_request(
+        provider,
+        secret,
+        body,
+        timestamp=timestamp,
+        id=id,
+        type=type,
+        url=url,
+        method=method,
+        content_type=content_type,
+        **settings,
+    )
+    if signed.body != body or signed.url != url:
+        where = "body" if signed.body != body else "address"
+        raise ValueError(f"{provider} puts its proof into the {where}; send what signed_request returns")
+    return dict(signed.headers)
+
+
+def signed_request(
+    provider: str,
+    secret: str | Sequence[str] = (),
+    body: bytes | None = None,
+    *,
+    timestamp: float | None = None,
+    id: str | None = None,
+    type: str | None = None,
+    url: str = DEFAULT_URL,
+    method: str | None = None,
+    content_type: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Signed:
+    """Return a whole request as *provider* would send it; the arguments are those of `sign`, and *headers* to add.
+
+    Without *body* it is the provider's sample, with *id* and *type* in it only where they stand in headers.
+    """
+    if body is None:
+        settings = {**find_recipe(provider).sample.settings, **settings}
+    recipe, known = _resolve(provider, settings)
+    secrets = [secret] if isinstance(secret, str) else list(secret)
+    now = time.time() if timestamp is None else timestamp
+    blank = _unsigned_request(recipe, body, url, method, content_type)
+    request = _set_id_and_type(recipe, replace(blank, headers={**blank.headers, **(headers or {})}), id, type)
+    proven = _add_proof(recipe, known, secrets, request, now, id)
+    return Signed(proven.method, proven.url, proven.headers, proven.body)
+
+
+def _resolve(provider: str, settings: Mapping[str, Any]) -> tuple[Recipe, dict[str, str]]:
+    # Unsigned, so that no secret is asked for: settings alone make the recipe.
+    settled = resolve_source(SourceSpec(name="test", provider=provider, options=settings, unsigned=True))
+    return settled.recipe, settled.settings
+
+
+def _unsigned_request(
+    recipe: Recipe, body: bytes | None, url: str, method: str | None, content_type: str | None
+) -> Request:
+    sample = recipe.sample
+    headers = {"content-type": content_type or sample.content_type} | _sample_proof_headers(recipe)
+    if body is None:
+        body, headers = sample.body, headers | dict(sample.headers)
+        if sample.query and "?" not in url:
+            url = f"{url}?{sample.query}"
+        method = method or sample.method
+    parts = urlsplit(url)
+    return Request(
+        method=method or "POST",
+        url=url,
+        path=parts.path,
+        query=parts.query,
+        headers=headers,
+        body=body,
+        client="127.0.0.1",
+    )
+
+
+def _sample_proof_headers(recipe: Recipe) -> dict[str, str]:
+    """Return those of the sample's headers that the proof reads, without which no body could be signed."""
+    read = recipe.proof.proof_headers if isinstance(recipe.proof, FieldMac | Asymmetric) else ()
+    return {name: text for name, text in recipe.sample.headers.items() if name in read}
+
+
+def _set_id_and_type(recipe: Recipe, request: Request, id: str | None, type: str | None) -> Request:
+    for text, selectors in ((id, recipe.id.selectors), (type, recipe.type.selectors)):
+        firsts = (selector[0] if isinstance(selector, tuple) else selector for selector in selectors)
+        header = next((selector for selector in firsts if isinstance(selector, Header)), None)
+        if text is not None and header is not None:
+            request = _put(request, header, text)
+    return request
+
+
+def _add_proof(
+    recipe: Recipe, settings: Mapping[str, str], secrets: list[str], request: Request, now: float, id: str | None
+) -> Request:
+    match recipe.proof:
+        case Hmac() as proof:
+            return _add_mac(proof, secrets, request, now, id)
+        case FieldMac() as proof:
+            return _add_field_macs(proof, settings, secrets, _stamp(proof.timestamp, request, now))
+        case Asymmetric() as proof:
+            return _add_signatures(proof, settings, secrets, _stamp(proof.timestamp, request, now))
+        case Jwt() as proof:
+            claims = proof.claim(RequestReader(request, settings), now)
+            return _put(request, Header(proof.header), proof.prefix + keys.write_token(proof, secrets[0], claims))
+        case Token() as proof:
+            return _put_token(proof, secrets[0], request)
+        case Addresses() | NoProof():
+            return request
+        case _ as never:
+            assert_never(never)
+
+
+def _add_mac(proof: Hmac, secrets: list[str], request: Request, now: float, id: str | None) -> Request:
+    names = proof.headers[0]
+    timestamp = format_timestamp(now, proof.time_unit)
+    if names.timestamp:
+        request = _put(request, Header(names.timestamp), timestamp)
+    if names.id and "id" in fields_of(proof.template):
+        id = id or request.headers.get(names.id) or "msg_test"
+        request = _put(request, Header(names.id), id)
+    signatures = make_signatures(proof, secrets, request, timestamp, id or "")
+    return _put(request, Header(names.signature), proof.form.write(signatures, timestamp))
+
+
+def _stamp(timestamp: SignedTimestamp | None, request: Request, now: float) -> Request:
+    return request if timestamp is None else _put(request, timestamp.selector, format_timestamp(now, timestamp.unit))
+
+
+def _state(proof: FieldMac | Asymmetric, reader: RequestReader, secret: str) -> SignedParts:
+    stated = proof.read_signed_parts(reader, secret)
+    if isinstance(stated, str):
+        raise ValueError(f"this cannot be signed: {stated}")  # noqa: TRY004 - its text is what is wrong
+    return stated
+
+
+def _add_field_macs(proof: FieldMac, settings: Mapping[str, str], secrets: list[str], request: Request) -> Request:
+    reader = RequestReader(request, settings)
+    by_secret = [_state(proof, reader, secret) for secret in secrets]
+    for together in zip(*by_secret, strict=True):
+        macs = [
+            signing.ENCODERS[proof.encoding](_digest(proof, secret, one.signed))
+            for secret, one in zip(secrets, together, strict=True)
+        ]
+        request = _put(request, together[0].selector, proof.form.write(macs, None))
+    return request
+
+
+def _digest(proof: FieldMac, secret: str, signed: bytes) -> bytes:
+    if not proof.is_keyed:
+        return hashlib.new(proof.algorithm.value, signed).digest()
+    return signing.HmacKey(signing.decode_key(secret, proof.key_form), proof.algorithm).digest((signed,))
+
+
+def _add_signatures(proof: Asymmetric, settings: Mapping[str, str], privates: list[str], request: Request) -> Request:
+    reader = RequestReader(request, settings)
+    scheme = _scheme(proof, reader)
+    for one in _state(proof, reader, ""):
+        signatures = [signing.ENCODERS[proof.encoding](keys.sign(scheme, private, one.signed)) for private in privates]
+        request = _put(request, one.selector, proof.form.write(signatures, None))
+    return request
+
+
+def _scheme(proof: Asymmetric, reader: RequestReader) -> SignatureAlgorithm:
+    scheme = proof.scheme if isinstance(proof.scheme, SignatureAlgorithm) else proof.scheme(reader)
+    if not isinstance(scheme, SignatureAlgorithm):
+        raise ValueError(f"this cannot be signed: {scheme}")  # noqa: TRY004 - the same
+    return scheme
+
+
+def _put_token(proof: Token, secret: str, request: Request) -> Request:
+    match proof.selector:
+        case BasicPassword(username=username):
+            pair = base64.b64encode(f"{username}:{secret}".encode()).decode()
+            return _put(request, Header("authorization"), f"Basic {pair}")
+        case selector:
+            return _put(request, selector, proof.prefix + secret)
+
+
+def format_timestamp(now: float, unit: TimestampFormat) -> str:
+    """Write a moment, in seconds since 1970, as senders with this unit do."""
+    match unit:
+        case TimestampFormat.SECONDS:
+            return str(int(now))
+        case TimestampFormat.MILLISECONDS:
+            return str(int(now * 1000))
+        case TimestampFormat.ISO:
+            return datetime.fromtimestamp(now, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _put(request: Request, selector: Selector, text: str) -> Request:
+    """Return the request with *text* at a place, instead of what may stand there."""
+    match selector:
+        case Header(name=name):
+            return replace(request, headers={**request.headers, name: text})
+        case Query(name=name):
+            query = _with_pair(RequestReader(request).query, name, text)
+            base = request.url.partition("?")[0]
+            return replace(request, query=query, url=f"{base}?{query}")
+        case Form(name=name):
+            return replace(request, body=_with_pair(RequestReader(request).form, name, text).encode())
+        case Json(path=path):
+            document = parse(request.body)
+            if document is UNREADABLE:
+                raise ValueError(f"{path} belongs into the body, which is not JSON")
+            _set_json_value(document, split_path(path), text)
+            return replace(request, body=json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _with_pair(pairs: list[tuple[str, str]], name: str, text: str) -> str:
+    return urlencode([(key, value) for key, value in pairs if key != name] + [(name, text)])
+
+
+def _set_json_value(document: Any, parts: Sequence[str], text: str) -> None:
+    here, *rest = parts
+    if here == "*":
+        for inner in document:
+            _set_json_value(inner, rest, text)
+    elif isinstance(document, list):
+        _set_json_value(document[int(here)], rest, text)
+    elif rest:
+        _set_json_value(document.setdefault(here, {}), rest, text)
+    else:
+        # A sender that writes a number there keeps writing one.
+        held = document.get(here)
+        document[here] = int(text) if type(held) is int and text.isdigit() else text

@@ -1,0 +1,81 @@
+"""A source's recipe, completed by the settings its owner wrote."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from boathook.domain.errors import ConfigError
+from boathook.domain.verification import SourceSpec
+from boathook.providers import find_recipe
+from boathook.providers.options import Options
+from boathook.providers.recipe import Recipe, Setting
+from boathook.providers.schemes import Token
+from boathook.providers.selectors import BasicPassword
+
+
+class ResolvedSource(NamedTuple):
+    """What one source amounts to."""
+
+    recipe: Recipe
+    spec: SourceSpec
+    """With all its secrets."""
+    settings: dict[str, str]
+    """Those the recipe declares, by name, defaults included."""
+
+
+def find_source_recipe(source: str, provider: str) -> Recipe:
+    """Return the recipe of a source as the register has it, before its settings are read.
+
+    Raises:
+        ConfigError: there is no such provider; the message names ``sources.NAME.provider``.
+    """
+    try:
+        return find_recipe(provider)
+    except ConfigError as error:
+        raise ConfigError(f"sources.{source}.provider: {error}") from None
+
+
+def resolve_source(spec: SourceSpec) -> ResolvedSource:
+    """Return the recipe of a source with its settings read.
+
+    Raises:
+        ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
+    """
+    recipe = find_source_recipe(spec.name, spec.provider)
+    options = Options(spec.name, spec.options)
+    recipe = _choose_scheme(options, recipe)
+    settings = {setting.name: _read(options, recipe, setting) for setting in recipe.settings}
+    if recipe.configure is not None:
+        recipe = recipe.configure(options, recipe)
+    if isinstance(recipe.proof, Token) and isinstance(recipe.proof.selector, BasicPassword):
+        password = options.text("password")
+        spec = replace(spec, secrets=(*spec.secrets, password) if password else spec.secrets)
+    options.finish(recipe.name)
+    if recipe.signs_url and not (spec.public_url or spec.unsigned):
+        raise options.error(
+            "public_url",
+            f"{recipe.title} signs the address it sends to; "
+            'write public_url = "https://hooks.example.com", the address it knows',
+        )
+    return ResolvedSource(recipe, spec, settings)
+
+
+def _choose_scheme(options: Options, recipe: Recipe) -> Recipe:
+    if not recipe.schemes:
+        return recipe
+    scheme = options.text("scheme")
+    if scheme and scheme not in recipe.schemes:
+        words = ", ".join(f'"{name}"' for name in recipe.schemes)
+        raise options.error("scheme", f"{recipe.title} knows {words}, or leave it out; {scheme!r} is none of them")
+    return recipe.schemes[scheme] if scheme else recipe
+
+
+def _read(options: Options, recipe: Recipe, setting: Setting) -> str:
+    value = options.text(setting.name, setting.default)
+    if setting.is_required and not value:
+        near = options.closest_unread(setting.name)
+        guess = f"; perhaps {near} was meant to be it" if near else ""
+        raise options.error(setting.name, f"{recipe.title} needs it: {setting.help}{guess}")
+    if value and setting.choices and value not in setting.choices:
+        words = ", ".join(f'"{choice}"' for choice in setting.choices)
+        raise options.error(setting.name, f"write one of {words}, not {value!r}")
+    return value

@@ -1,0 +1,143 @@
+"""Static tokens, and what every kind of proof has in common."""
+
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, assert_never
+
+from boathook.domain import signing
+from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import UNREADABLE, parse, scalar_text
+from boathook.domain.verification import Reason, Rejected, Request, SourceSpec
+from boathook.providers.request_reader import expand_path, read_form, read_form_field, read_pairs, single_value
+from boathook.providers.schemes import Token
+from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query
+
+
+class ValidProof(NamedTuple):
+    """The proof held."""
+
+    sent_at: float | None
+    """The signed moment of sending in seconds since 1970; None where none is signed."""
+    once: Sequence[bytes] = ()
+    """The pieces of what is signed, where its sender never signs the same for two events; empty elsewhere."""
+    id: str | None = None
+    """The event's id as the proof read it, where it covers one: other headers may hold another that nobody signed."""
+
+
+def reject(reason: Reason, detail: str, *, may_reverify: bool = False) -> Rejected:
+    """Return the refusal of a request whose proof does not hold."""
+    return Rejected(status=401, reason=reason, detail=detail, may_reverify=may_reverify)
+
+
+def describe_secrets(count: int) -> str:
+    """Write how many secrets were tried, for the operator."""
+    return "the source's secret" if count == 1 else f"any of the source's {count} secrets"
+
+
+def required_secrets(spec: SourceSpec) -> tuple[str, ...]:
+    """Return the secrets of a source that must have some.
+
+    Raises:
+        ConfigError: there is none, or one is empty.
+    """
+    if not spec.secrets:
+        raise ConfigError(
+            f"sources.{spec.name}.secrets: there is none, and {spec.provider} proves its requests with one; "
+            'write secrets = ["env:NAME"], or unsigned = true to take in whatever anybody sends'
+        )
+    for position, secret in enumerate(spec.secrets):
+        if _is_blank(secret):
+            raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set it or remove it")
+    return spec.secrets
+
+
+def _is_blank(secret: str) -> bool:
+    """Return whether there is nothing in a secret that a stranger would have to guess."""
+    # A key of NULs signs as an empty one does, and a file is all NULs after some power cuts; a prefix may be all that a
+    # template has left of a variable that was not set.
+    shown = secret.strip().removeprefix(signing.STANDARD_PREFIX)
+    return not any(char.isprintable() and not char.isspace() for char in shown)
+
+
+class TokenCheck:
+    """Checks a static token, by the fingerprints of what would be right.
+
+    A token in the body is stored with the event, as bodies are kept byte for byte.
+    """
+
+    def __init__(self, proof: Token, spec: SourceSpec) -> None:
+        self._proof = proof
+        self._accepted = tuple(
+            signing.fingerprint(secret.encode("utf-8", "surrogatepass")) for secret in required_secrets(spec)
+        )
+
+    @property
+    def proof_headers(self) -> frozenset[str]:
+        """Nothing: what would be needed to check again is the secret itself."""
+        return frozenset()
+
+    def check(self, request: Request, _now: float) -> ValidProof | Rejected:
+        """Check one request."""
+        is_any = False
+        # One by one, so that the first that is wrong ends it, however many there are.
+        for token in self._tokens_of(request):
+            if token is None:
+                return reject(Reason.TOKEN_MISSING, f"there is no {self._where()}")
+            found = signing.fingerprint(token)
+            if not any(signing.equal_bytes_constant_time(found, accepted) for accepted in self._accepted):
+                count = len(self._accepted)
+                return reject(Reason.TOKEN_MISMATCH, f"the {self._where()} is none of the {count} configured")
+            is_any = True
+        return ValidProof(None) if is_any else reject(Reason.TOKEN_MISSING, f"there is no {self._where()}")
+
+    def _where(self) -> str:
+        match self._proof.selector:
+            case Header(name=name):
+                return f"token in header {name}" + (f" behind {self._proof.prefix!r}" if self._proof.prefix else "")
+            case Query(name=name):
+                return f"token in the query's {name}"
+            case Form(name=name):
+                return f"token in the body's {name}"
+            case Json(path=path):
+                return f"token in the body's {path}" + (" of each element" if "*" in path else "")
+            case BasicPassword(username=username):
+                return f"HTTP Basic password of user {username!r}"
+            case _ as never:
+                assert_never(never)
+
+    def _tokens_of(self, request: Request) -> Iterator[bytes | None]:
+        """Yield the tokens that must be right; None for one that is not there."""
+        prefix = self._proof.prefix
+        match self._proof.selector:
+            case Header(name=name):
+                yield _behind(prefix, request.headers.get(name), "latin-1")
+            case Query(name=name):
+                yield _behind(prefix, single_value(read_pairs(request.query), name))
+            case Form() as selector:
+                yield _behind(prefix, scalar_text(read_form_field(read_form(request.body), selector)))
+            case Json(path=path):
+                document = parse(request.body)
+                found = iter(()) if document is UNREADABLE else expand_path(document, path)
+                yield from (_behind(prefix, scalar_text(value)) for _, value in found)
+            case BasicPassword(username=username):
+                yield _basic_password(request.headers.get("authorization", ""), username)
+            case _ as never:
+                assert_never(never)
+
+
+def _behind(prefix: str, text: str | None, encoding: str = "utf-8") -> bytes | None:
+    if text is None or not text.startswith(prefix):
+        return None
+    return text[len(prefix) :].encode(encoding, "replace" if encoding == "latin-1" else "surrogatepass")
+
+
+def _basic_password(value: str, username: str) -> bytes | None:
+    scheme, _, encoded = value.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, colon, password = base64.b64decode(encoded.strip().encode("ascii"), validate=True).partition(b":")
+    except (binascii.Error, UnicodeEncodeError, ValueError):
+        return None
+    return password if colon and user == username.encode() else None

@@ -1,0 +1,308 @@
+"""Whether a request is what its source says it is, and what names the event it brings.
+
+The order is the safety: the proof first, over the bytes as sent, at the moment of receiving; only then a look into
+the body. So a forged request leaves nothing behind: no key that could make the real one look like a duplicate, no
+parse, no answer to a challenge. The one exception are questions that a sender asks before it can prove itself; they
+are answered and never become events.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from boathook.domain.json_document import parse
+from boathook.domain.model import ProofStrength
+from boathook.domain.verification import (
+    UNKNOWN_TYPE,
+    BatchItem,
+    Challenge,
+    KeyRequired,
+    Reason,
+    Rejected,
+    Reply,
+    Request,
+    SourceSpec,
+    Verdict,
+    Verified,
+)
+from boathook.providers.extractor import FieldExtractor
+from boathook.providers.options import CREDENTIAL_HEADERS
+from boathook.providers.recipe import BodyFormat, ExpectedReply, Recipe
+from boathook.providers.request_reader import RequestReader, read_pairs
+from boathook.providers.schemes import Addresses, Asymmetric, FieldMac, Hmac, Proof, Token
+from boathook.providers.selectors import Header, Query, Selector
+from boathook.verification import diagnostics
+from boathook.verification.addresses import AddressCheck
+from boathook.verification.batch_items import BatchSplitter, batch_type
+from boathook.verification.body_schema import compile_body_schema
+from boathook.verification.check import Check, NoSecretLeft, make_check, signature_headers
+from boathook.verification.dedup_key import DedupKeyExtractor, make_dedup_key
+from boathook.verification.handshakes import Handshakes
+from boathook.verification.keyring import KeyRing
+from boathook.verification.source import resolve_source
+from boathook.verification.tokens import ValidProof
+
+__all__ = [
+    "UNKNOWN_TYPE",
+    "Challenge",
+    "KeyRequired",
+    "Reason",
+    "Rejected",
+    "Reply",
+    "Request",
+    "SourceSpec",
+    "Verdict",
+    "Verified",
+    "Verifier",
+]
+
+DecodeBody = Callable[[bytes], bytes | Rejected]
+"""Undoes a Content-Encoding within its caps."""
+_ID_FIRST: Final = re.compile(r"\{id\}[^{]")
+_ALWAYS_KEPT: Final = ("content-type", "user-agent")
+
+
+class Verifier:
+    """Judges the requests of one source; compiled once, used for every request.
+
+    Args:
+        spec: the source's specification.
+        ring: where fetched public keys are kept; an own one, if none is given.
+    """
+
+    proof_headers: frozenset[str]
+    """Headers the proof is read from; never one that holds a token."""
+    reverify_headers: frozenset[str]
+    """Headers a rejection must keep so that it can be judged again: the evidence, and what names the event."""
+    methods: frozenset[str]
+    """The HTTP methods this sender uses, for events and for handshakes."""
+    secret_query: str | None
+    """The query parameter that holds the token and must never be stored or logged; None where there is none."""
+
+    def __init__(self, spec: SourceSpec, ring: KeyRing | None = None) -> None:
+        """Compile the source's specification.
+
+        Raises:
+            ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
+        """
+        recipe, self._spec, self._settings = resolve_source(spec)
+        spec = self._spec
+        self.source: Final = spec.name
+        self.recipe: Final = recipe
+        self.ring: Final = KeyRing() if ring is None else ring
+        self.check: Check = make_check(recipe, spec, self._settings, self.ring)
+        self._address_check = _make_address_check(recipe, spec)
+        self._handshakes = Handshakes(recipe, spec, self._settings)
+        self._grade = ProofStrength.NONE if spec.unsigned else recipe.grade
+        self._is_id_proven = recipe.id.is_signed and _is_id_plain(recipe.proof)
+        # Whoever needs no proof, or has the token, can make any request anew: remembering bodies would stop nobody.
+        self._is_forgeable = self._grade not in {ProofStrength.BODY, ProofStrength.METADATA}
+        self._dedup_keys = DedupKeyExtractor(recipe, spec, self._settings)
+        self._batches = None if recipe.items is None else BatchSplitter(recipe, recipe.items)
+        self._body_schema = None if spec.schema is None else compile_body_schema(spec.name, spec.schema)
+        self._extractor = FieldExtractor([*self._dedup_keys.paths, *self._handshakes.paths])
+        self._needs_json = bool(self._extractor.paths) or recipe.body is BodyFormat.JSON
+        self._kept = _kept_headers(recipe, spec.keep)
+        self._reply = _static_reply(recipe.reply)
+        self._event_methods = spec.methods or recipe.methods
+        # Never the query of a request whose proof covers its body and not its address.
+        self._tells_by_query = self._is_forgeable or "GET" in recipe.methods or recipe.signs_url
+        self.proof_headers = self.check.proof_headers
+        self.reverify_headers = self.proof_headers | frozenset(self._kept)
+        self.methods = self._event_methods | self._handshakes.methods
+        selector = recipe.proof.selector if isinstance(recipe.proof, Token) and not spec.unsigned else None
+        self.secret_query = selector.name if isinstance(selector, Query) else None
+
+    def closed(self) -> "Verifier":
+        """Return a verifier of the same source that nothing passes, for when its last secret has ended."""
+        closed = copy(self)
+        closed.check = NoSecretLeft(self.source, self.proof_headers)
+        return closed
+
+    def verify(self, request: Request, now: float, decode: DecodeBody | None = None) -> Verdict:
+        """Judge one request received at *now*, in seconds since 1970; never raises, whatever the request holds.
+
+        The proof is over the bytes as sent; *decode* undoes a Content-Encoding once it holds, before the look inside.
+        """
+        if self._address_check is not None and isinstance(stopped := self._address_check.check(request, now), Rejected):
+            return stopped
+        if self._handshakes.any_unproven:
+            answer = self._handshakes.answer_unproven(request)
+            if answer is not None:
+                return answer
+        proven = self.check.check(request, now)
+        if not isinstance(proven, ValidProof):
+            return proven
+        if decode is None:
+            return self._look(request, proven, now, request.body, is_encoded=False)
+        decoded = decode(request.body)
+        if isinstance(decoded, Rejected):
+            return decoded
+        return self._look(replace(request, body=decoded), proven, now, request.body, is_encoded=True)
+
+    def explain(
+        self,
+        request: Request,
+        rejected: Rejected,
+        now: float,
+        *,
+        others: Iterable["Verifier"] = (),
+        decode: DecodeBody | None = None,
+    ) -> str | None:
+        """Return the usual mistake that explains why a request was refused, for the operator; None where none does.
+
+        It costs a millisecond or so, thus it is not for every refusal. It never shows a secret.
+
+        Args:
+            request: as `verify` got it.
+            rejected: what `verify` said.
+            now: as `verify` got it.
+            others: the verifiers of other sources, one of which the request may have been meant for.
+            decode: undoes the request's Content-Encoding.
+        """
+        decoded = decode(request.body) if decode is not None and len(request.body) <= diagnostics.MAX_BODY else None
+        case = diagnostics.RejectedRequest(
+            recipe=self.recipe,
+            spec=self._spec,
+            settings=self._settings,
+            ring=self.ring,
+            request=request,
+            now=now,
+            decoded=decoded if isinstance(decoded, bytes) else None,
+        )
+        checks = {one.source: one.check for one in others if one is not self}
+        return diagnostics.explain(case, rejected.reason, checks)
+
+    def _look(self, request: Request, proven: ValidProof, now: float, sent: bytes, *, is_encoded: bool) -> Verdict:
+        """Look into a proven request, whose body was *sent* as these bytes."""
+        extracted = self._extractor.extract(request.body) if self._needs_json else {}
+        if extracted is None:
+            if self.recipe.body is BodyFormat.JSON and self._body_schema is None:
+                return _not_json(self.recipe)
+            extracted = {}
+        if self._handshakes.any_proven:
+            answer = self._handshakes.answer_proven(request, extracted)
+            if answer is not None:
+                return answer
+        if request.method not in self._event_methods:
+            return _no_event(self.recipe, request.method)
+        if self._body_schema is not None and (fault := self._body_schema.find_error(request.body)) is not None:
+            return self._does_not_fit(fault)
+        type = self._dedup_keys.type(request, extracted)
+        if self._batches is not None:
+            items = self._batches.items(request, parse(request.body), type, now)
+            if isinstance(items, Rejected):
+                return items
+            if items:
+                # Items are known by what lies in the signed body, so nothing unsigned could give them other keys.
+                key, common = self._dedup_keys.made(request.body, type, now), batch_type(items)
+                return self._verified(request, proven, type=common, dedup_key=key, replay_material=None, items=items)
+        query = self._query_of(request) if self._tells_by_query and request.method == "GET" else None
+        name = self._dedup_keys.from_request(request, extracted) if proven.id is None else make_dedup_key(proven.id)
+        # Content-Encoding is not signed: a captured body could come back without it and hide its own id.
+        is_named_for_good = self._is_id_proven and not is_encoded and name is not None
+        material = None
+        if not (is_named_for_good or self._is_forgeable or (name is None and self.recipe.id.is_repeatable)):
+            signed = b"".join(proven.once) or (sent if query is None else query)
+            material = self._dedup_keys.replayed(signed, type)
+        key = name or self._dedup_keys.made(request.body if query is None else query, type, now)
+        return self._verified(request, proven, type=type, dedup_key=key, replay_material=material, query=query)
+
+    def _does_not_fit(self, fault: str) -> Rejected:
+        public_detail = "" if self._grade is ProofStrength.NONE else fault
+        return Rejected(
+            status=400, reason=Reason.BODY_INVALID, detail=fault, may_reverify=True, public_detail=public_detail
+        )
+
+    def _query_of(self, request: Request) -> bytes:
+        """Return what a request by GET brings."""
+        parts = request.query.split("&")
+        public_detail = [part for part in parts if all(name != self.secret_query for name, _ in read_pairs(part))]
+        return "&".join(public_detail).encode("utf-8", "replace")
+
+    def _verified(
+        self,
+        request: Request,
+        proven: ValidProof,
+        *,
+        type: str,
+        dedup_key: str,
+        replay_material: bytes | None,
+        items: tuple[BatchItem, ...] = (),
+        query: bytes | None = None,
+    ) -> Verified:
+        headers, wanted = request.headers, self.recipe.reply
+        return Verified(
+            grade=self._grade,
+            type=type,
+            dedup_key=dedup_key,
+            replay_material=replay_material,
+            volatile=self.recipe.volatile,
+            kept_headers={name: headers[name] for name in self._kept if name in headers},
+            timestamp=None if proven.sent_at is None else datetime.fromtimestamp(proven.sent_at, UTC),
+            items=items,
+            query=query,
+            reply=self._reply if wanted is None or self._reply is not None else self._render(wanted, request),
+        )
+
+    def _render(self, wanted: ExpectedReply, request: Request) -> Reply | None:
+        reader = RequestReader(request, self._settings)
+        if wanted.only_with and not any(reader.text(selector) for selector in wanted.only_with):
+            return None
+        texts = (part if isinstance(part, str) else reader.text(part) or "" for part in wanted.body)
+        body = "".join(texts).encode("utf-8", "replace")
+        return Reply(status=wanted.status, body=body, content_type=wanted.content_type)
+
+
+def _make_address_check(recipe: Recipe, spec: SourceSpec) -> AddressCheck | None:
+    """Return the check of the addresses the owner demands besides the proof."""
+    is_proof = isinstance(recipe.proof, Addresses) and not spec.unsigned
+    return AddressCheck(spec) if spec.addresses and not is_proof else None
+
+
+def _is_id_plain(proof: Proof) -> bool:
+    """Return whether an id among the signed bytes can be told from what is next to it in one way only."""
+    return not isinstance(proof, Hmac) or "{id}" not in proof.template or bool(_ID_FIRST.match(proof.template))
+
+
+def _static_reply(wanted: ExpectedReply | None) -> Reply | None:
+    """Return the reply that needs nothing of the request."""
+    if wanted is None or wanted.only_with or not all(isinstance(part, str) for part in wanted.body):
+        return None
+    body = "".join(map(str, wanted.body)).encode()
+    return Reply(status=wanted.status, body=body, content_type=wanted.content_type)
+
+
+def _selectors(recipe: Recipe) -> Iterator[Selector]:
+    for selector in (*recipe.id.selectors, *recipe.type.selectors):
+        yield from selector if isinstance(selector, tuple) else (selector,)
+
+
+def _kept_headers(recipe: Recipe, besides: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the allow-list of headers stored with an event, which holds no credential and no signature."""
+    named = [selector.name for selector in _selectors(recipe) if isinstance(selector, Header)]
+    # Of what a signature over chosen fields is read from, the recipe may name some as the event's id or type.
+    shown = frozenset(named if isinstance(recipe.proof, FieldMac | Asymmetric) else ())
+    hidden = CREDENTIAL_HEADERS | (signature_headers(recipe.proof) - shown)
+    return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *named, *recipe.keep, *besides)) if name not in hidden)
+
+
+def _not_json(recipe: Recipe) -> Rejected:
+    return Rejected(
+        status=400,
+        reason=Reason.BODY_MALFORMED,
+        detail=f"the signature is right, but the body is not JSON, and {recipe.title} always sends JSON",
+        may_reverify=False,
+    )
+
+
+def _no_event(recipe: Recipe, method: str) -> Rejected:
+    return Rejected(
+        status=400,
+        reason=Reason.CHALLENGE_REFUSED,
+        detail=f"the proof is right, but {recipe.title} sends no events by {method[:20]}, and asks nothing known by it",
+        may_reverify=False,
+    )

@@ -1,0 +1,127 @@
+"""Words that users read, and names in the code, are standard terms: no word of a private dialect comes back."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tests.guards.documents import ROOT
+
+SOURCE = ROOT / "src/boathook"
+INVENTED = (
+    "ailing", "amiss", "errand", "errands", "haul", "hush", "letterhead", "mend", "mended", "mends", "premises",
+    "salvage",
+)  # fmt: skip
+"""Banned from names, from the first sentences of docstrings, and from all that users read."""
+DIALECT = (
+    *INVENTED, "alarm", "alarms", "bell", "books", "buried", "courier", "likewise", "nobody", "owed", "owes", "people",
+    "somebody", "stands", "stranger", "strangers", "tick", "ticked", "told", "whoever",
+)  # fmt: skip
+"""Banned from pages, from the help of commands, and from messages."""
+IN_DOCUMENTS = ("errand", "errands", "haul", "hush", "letterhead", "premises", "salvage")
+"""Banned from README and docs; docs/decisions are records of their time."""
+ALLOWED = {
+    ("src/boathook/handlers", "alarm"): "`hook.alarm` is a public name",
+    ("src/boathook/apps", "told"): "a customer's payment is told by a payment provider: the apps' own protocols",
+}
+"""Why a word is right in a folder."""
+SQL = re.compile(r"\s*(select|insert|update|delete|with|create|alter|from)\b")
+JINJA = re.compile(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", re.DOTALL)
+LITERAL = re.compile(r'"([^"]*)"')
+
+
+def banned(text: str, words: Iterable[str]) -> list[str]:
+    """Return the banned words that a text has as whole words, in any letter case."""
+    found = {word.lower() for word in re.findall(r"[a-z]+", text, re.IGNORECASE)}
+    return sorted(found.intersection(words))
+
+
+def shown_by_template(text: str) -> str:
+    """Return what a page shows: its text, and the texts in its expressions."""
+    expressions = re.findall(r"\{[{%].*?[%}]\}", text, re.DOTALL)
+    literals = [one for part in expressions for one in LITERAL.findall(part) if " " in one]
+    return "\n".join([JINJA.sub("\n", text), *literals])
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Yield each documented node with the first sentence of its docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield node, re.split(r"(?<=[.:])\s|\n\n", text)[0]
+
+
+def messages(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts of a module, without docstrings and SQL, and the help of its commands."""
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) and id(node) not in silent else None
+        if isinstance(text, str) and " " in text and not SQL.match(text):
+            yield text
+    for node, sentence in docstrings(tree):
+        if any(".command(" in ast.unparse(one) for one in getattr(node, "decorator_list", ())):
+            yield sentence
+
+
+def names(tree: ast.Module) -> Iterator[str]:
+    """Yield the words of the names that a module defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield re.sub(r"([A-Z])", r" \1", node.name).replace("_", " ")
+
+
+def complaints(path: str, text: str) -> list[str]:
+    """Return which banned words a file has, and where."""
+    found: list[tuple[str, str]] = []
+    if path.endswith(".html"):
+        found += [(word, "shown") for word in banned(shown_by_template(text), DIALECT)]
+    elif path.endswith(".md"):
+        found += [(word, "written") for word in banned(text, IN_DOCUMENTS)]
+    else:
+        tree = ast.parse(text)
+        found += [(word, f"shown: {one[:60]!r}") for one in messages(tree) for word in banned(one, DIALECT)]
+        found += [(word, "name") for one in (path.replace("_", " "), *names(tree)) for word in banned(one, INVENTED)]
+        found += [(word, f"docstring: {one[:60]!r}") for _, one in docstrings(tree) for word in banned(one, INVENTED)]
+    allowed = {word for folder, word in ALLOWED if path.startswith(folder)}
+    return [f"{path}: {word} ({where})" for word, where in found if word not in allowed]
+
+
+def pages() -> Iterator[Path]:
+    """Yield the pages for users."""
+    yield ROOT / "README.md"
+    yield from (page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "decisions")
+
+
+def test_no_word_of_a_private_dialect_is_used() -> None:
+    files = [*sorted(SOURCE.rglob("*.py")), *sorted(SOURCE.rglob("*.html")), *pages()]
+    found = [one for file in files for one in complaints(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+def test_every_exception_is_needed() -> None:
+    for folder, word in ALLOWED:
+        texts = (file.read_text(encoding="utf-8") for file in (ROOT / folder).rglob("*.py"))
+        assert any(banned(one, (word,)) for text in texts for one in messages(ast.parse(text))), (folder, word)
+
+
+def test_mutant_a_planted_word_is_seen() -> None:
+    planted = {
+        "src/boathook/console/templates/a.html": "<p>Nobody is owed anything.</p>",
+        "src/boathook/console/templates/b.html": '{{ parts.empty("It stands here.") }}',
+        "src/boathook/cli/a.py": 'raise Misused("somebody must mend it")',
+        "src/boathook/cli/b.py": '@app.command("x")\ndef x() -> None:\n    """Tell whoever listens."""',
+        "src/boathook/delivery/a.py": "class Haul:\n    pass",
+        "src/boathook/delivery/b.py": '"""Errands of a process: one each."""',
+        "src/boathook/delivery/salvage.py": "",
+        "docs/a.md": "The Letterhead has the headers.",
+    }
+    assert [path for path, text in planted.items() if not complaints(path, text)] == []
+
+
+def test_mutant_a_plain_word_is_not_taken_for_a_banned_one() -> None:
+    plain = {
+        "src/boathook/console/templates/a.html": "<p>Recommended: understands <b>standards</b>.</p>{# nobody reads #}",
+        "src/boathook/db/a.py": 'QUERY = "select told from notice"\n"""Whoever reads a comment."""',
+    }
+    assert [complaint for path, text in plain.items() for complaint in complaints(path, text)] == []
