@@ -33,7 +33,7 @@ def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[...
         make_dead(running, db, 3)
         (line,) = run(running, "dead", "groups", "--json").splitlines()
         group = json.loads(line)
-        assert group["sentence"] == "3 deliveries to handler:broken died with RuntimeError: this never works"
+        assert group["sentence"] == "3 deliveries to handler:broken failed with RuntimeError: this never works"
         assert (group["number"], group["types"], group["escalate"]) == (3, ["broken.thing"], [])
         assert group["newest_id"].startswith("dlv_")
         assert group["sentence"] in run(running, "dead", "groups", "--code", "RuntimeError")

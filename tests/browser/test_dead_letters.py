@@ -62,7 +62,7 @@ def test_what_failed_is_told_in_one_sentence_and_in_groups(admin_page: CheckedPa
     make_dead("alpha", 3)
     page = admin_page.go("/dead?code=KeyError")
     row = page.get_by_role("row").filter(has_text="while alpha was done")
-    expect(row).to_contain_text("3 deliveries to handler:pay died with KeyError: '*' while alpha was done")
+    expect(row).to_contain_text("3 deliveries to handler:pay failed with KeyError: '*' while alpha was done")
     expect(row.get_by_role("cell").nth(1)).to_have_text("3")
     expect(row).to_contain_text("payment.paid")
     row.get_by_role("link").click()

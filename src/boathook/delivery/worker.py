@@ -306,7 +306,7 @@ class Worker:
                 meters.count("boathook_leases_lost_total", recipient=work.claim.recipient)
                 self._log.warning("lease_lost", **_words(work), took_s=round(took_s, 4))
             case NotStarted():
-                self._log.warning("attempt_not_begun", **_words(work), reason="the journal is away")
+                self._log.warning("attempt_not_begun", **_words(work), reason="PostgreSQL is away")
                 self._stopped.append(work)
                 self._hint.set()
             case Stopped():
