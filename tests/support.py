@@ -8,8 +8,8 @@ import os
 import resource
 import time
 import traceback
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
@@ -58,6 +58,15 @@ def _check(deadline: float, timeout: float, cause: Exception | None) -> None:
     if time.monotonic() > deadline:
         reason = f": {type(cause).__name__}: {cause}" if cause else ""
         raise AssertionError(f"not true within {timeout} s{reason}") from cause
+
+
+def sampled(values: Iterable[Any], keep: int) -> list[Any]:
+    """Return *values* as parameters of a test, the first *keep* of them for each run, the others for `make test-all`."""
+    mark = pytest.mark.extended("repeats what stays with other values")
+    return [
+        value if n < keep else pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=mark)
+        for n, value in enumerate(values)
+    ]
 
 
 def examples(full: int) -> int:

@@ -54,15 +54,19 @@ class TestBash:
         assert completed(folder, "boathook", "li") == {"listen"}
         assert {"list", "show", "replay", "ignore", "purge"} <= completed(folder, "boathook", "dead", "")
 
+    @pytest.mark.extended("asks a shell's completion for one more kind of word")
     def test_completes_options(self, folder):
         assert completed(folder, "boathook", "listen", "--forw") == {"--forward-to"}
 
+    @pytest.mark.extended("asks a shell's completion for one more kind of word")
     def test_completes_the_sources_of_the_settings(self, folder):
         assert completed(folder, "boathook", "events", "list", "--source", "st") == {"stripe", "storefront"}
 
+    @pytest.mark.extended("asks a shell's completion for one more kind of word")
     def test_completes_providers(self, folder):
         assert completed(folder, "boathook", "listen", "--provider", "shop") == {"shopify"}
 
+    @pytest.mark.extended("asks a shell's completion for one more kind of word")
     def test_completes_the_commands_of_apps(self, folder):
         assert completed(folder, "boathook", "fle") == {"fleet"}
         assert completed(folder, "boathook", "fleet", "")

@@ -149,7 +149,7 @@ def test_what_is_done_behind_its_back_is_seen(demo: Callable[..., Demo], corrupt
     with running.connect() as connection:
         until(lambda: connection.execute(corruption).rowcount == 1)  # what it needs may not be there yet
     assert running.end() == 1, running.text
-    assert "does not agree" in running.text
+    assert "Inconsistent: " in running.text
     assert complaint in running.text
     assert running.leftovers() == []
 
@@ -254,6 +254,7 @@ def _request(line: str, port: int) -> bool:
     return '"duplicate":true' in done.stdout
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_foreign_folder_is_not_emptied(demo: Callable[..., Demo], folder: Path):
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")

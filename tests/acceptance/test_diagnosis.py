@@ -142,6 +142,7 @@ class TestGitHub:
         assert found["reason"] == "signature_mismatch"
         assert "another secret signed it, or something changed the body on the way" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_the_secret_of_another_source(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "github", from_stripe(body, secret=OTHER), body)
@@ -176,6 +177,7 @@ class TestGitHub:
         assert found["reason"] == "signature_missing"
         assert "x-hub-signature-256" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_a_form_instead_of_json_is_another_body(self, running: BoathookProcess):
         body = body_of()
         form = b"payload=" + base64.b16encode(body)

@@ -170,6 +170,7 @@ def test_a_duplicate_of_one_that_is_still_handled_waits_for_the_same_reply(share
     assert effects(shared, "evt_thrice") == [1]
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_slow_handler_goes_on_behind_the_fallback(shared: BoathookProcess) -> None:
     began = time.monotonic()
     answer = ask(shared, "evt_slow", "slow.card", source="hasty", seconds=3.0)

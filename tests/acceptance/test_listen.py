@@ -180,6 +180,7 @@ def test_each_is_sent_on_byte_for_byte_and_its_providers_own_library_accepts_it(
     until(lambda: any("200" in line and "refund.made" in line and " ms" in line for line in listening.lines))
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_generic_sources_are_signed_by_their_own_settings(running, listen, local):
     from boathook.testing import sign
 
@@ -197,6 +198,7 @@ def test_generic_sources_are_signed_by_their_own_settings(running, listen, local
     assert (sent["x-own"], sent["x-kind"]) == (again["x-own"], "grown")
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_without_a_secret_the_kept_headers_go_as_they_came(running, listen, local):
     post(running, "plain-1", "plain.sent")
     listening = listen("--type", "plain.*", "--since", "10m", "--forward-to", local.url)
@@ -206,6 +208,7 @@ def test_without_a_secret_the_kept_headers_go_as_they_came(running, listen, loca
     assert "not signed" in listening.said[0]
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_messages_of_an_application_are_signed_as_endpoints_get_them(running, listen, local, key):
     from standardwebhooks import Webhook
 
@@ -220,6 +223,7 @@ def test_messages_of_an_application_are_signed_as_endpoints_get_them(running, li
     assert sent["webhook-id"] == made["id"]
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_the_answer_is_shown_and_a_bad_one_with_its_words(running, listen, local):
     local.status = 500
     post(running, "bad-1", "bad.luck")
@@ -229,6 +233,7 @@ def test_the_answer_is_shown_and_a_bad_one_with_its_words(running, listen, local
     assert "seen 1" in listening.lines[1]
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_local_server_that_is_away_is_told_of_and_the_next_event_goes_on(running, listen):
     post(running, "away-1", "away.one")
     post(running, "away-2", "away.two")
@@ -241,6 +246,7 @@ def test_a_local_server_that_is_away_is_told_of_and_the_next_event_goes_on(runni
     assert "2 not answered" in "".join(listening.said)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_with_retry_an_event_waits_for_the_local_server(running, listen):
     post(running, "patient-1", "patient.one")
     port = free_port()

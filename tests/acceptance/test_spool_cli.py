@@ -115,6 +115,7 @@ def test_status_and_inspect_show_what_waits_while_postgresql_is_away(gateway: Bo
     assert "waiting for PostgreSQL: 3 events, of which running processes hold 3 events" in told
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_inspect_shows_one_event_whole_and_its_body_byte_by_byte(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "whole_1")
@@ -129,6 +130,7 @@ def test_inspect_shows_one_event_whole_and_its_body_byte_by_byte(gateway: Boatho
     assert waiting(gateway, "whole_", "--state", "done") == []
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_running_gateways_folder_is_left_to_it(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "live_1", "live_2")
@@ -218,6 +220,7 @@ def restore_to_before(postgres: OwnServer, *keys: str) -> None:
             connection.execute(f"delete from boathook.{table} where {column} = any (%s)", [[one for (one,) in found]])
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_what_postgresql_refuses_is_kept_told_of_and_brought_once_the_cause_is_mended(
     gateway: BoathookProcess, postgres: OwnServer
 ):
@@ -242,6 +245,7 @@ def test_what_postgresql_refuses_is_kept_told_of_and_brought_once_the_cause_is_m
     assert folders[REJECTED_FOLDER]["refused"] == 0
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_damaged_segment_says_what_is_lost_and_the_rest_is_brought(
     gateway: BoathookProcess, postgres: OwnServer, tmp_path: Path
 ):

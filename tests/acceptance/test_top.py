@@ -142,6 +142,7 @@ class Terminal:
         os.close(self.master)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_at_a_terminal_keys_sort_pause_and_quit_and_leave_it_as_it_was(running: BoathookProcess) -> None:
     post(running, "terminal-1")
     terminal = Terminal(running, "top", "--every", "0.3")

@@ -138,7 +138,7 @@ def browser() -> Iterator[Browser]:
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """A new browser profile."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(300_000)
+    context.set_default_timeout(20_000)
     yield context
     context.close()
 

@@ -76,13 +76,13 @@ def test_what_fires_is_shown_silenced_and_goes_into_the_history(
 
 def test_a_silence_is_made_with_a_note_and_ended(console: ConsoleServer, admin_page: CheckedPage) -> None:
     page = admin_page.go("/alerts?rule=mine&subject=stripe")
-    page.get_by_label("Why").fill("the sender is told")
+    page.get_by_label("Reason").fill("the sender is told")
     page.get_by_role("button", name="Silence", exact=True).click()
     assert "Alerts of mine for stripe are silenced" in page.locator(".notice").first.inner_text()
     row = page.locator("section[aria-labelledby=silences] tbody tr").first
     assert "the sender is told" in row.inner_text()
     assert "console:anna" in row.inner_text()
-    row.get_by_role("button", name="End it").click()
+    row.get_by_role("button", name="End", exact=True).click()
     assert "ended" in page.locator("section[aria-labelledby=silences] tbody tr").first.inner_text()
     assert console.ask("select count(*) from boathook.audit where action in ('alarm.silence', 'alarm.unsilence')") == [
         (2,)
@@ -92,7 +92,7 @@ def test_a_silence_is_made_with_a_note_and_ended(console: ConsoleServer, admin_p
 def test_a_silence_without_a_reason_is_refused_at_its_field(admin_page: CheckedPage) -> None:
     admin_page.expected.add("status of 400")
     page = admin_page.go("/alerts")
-    page.get_by_label("Why").fill("   ")
+    page.get_by_label("Reason").fill("   ")
     page.get_by_role("button", name="Silence", exact=True).click()
     assert "say why" in page.locator(".field.wrong").inner_text()
 

@@ -91,11 +91,11 @@ def test_selected_dead_letters_are_ignored_with_a_note_that_is_required(
     dead_letters = make_dead("charlie", 3)
     page = open_group(admin_page, "charlie")
     for dead_letter in dead_letters[:2]:
-        page.get_by_label(f"Tick {dead_letter}").check()
+        page.get_by_label(f"Select {dead_letter}").check()
     page.get_by_role("button", name="Ignore selected").click()
     expect(page.get_by_text("Nothing changed: write why nothing more is needed")).to_be_visible()
     for dead_letter in dead_letters[:2]:
-        page.get_by_label(f"Tick {dead_letter}").check()
+        page.get_by_label(f"Select {dead_letter}").check()
     page.locator("#selected-note").fill("refunded by hand")
     page.get_by_role("button", name="Ignore selected").click()
     expect(page.get_by_text("2 dead letters ignored.")).to_be_visible()
@@ -127,7 +127,7 @@ def test_a_group_is_rehearsed_then_run_with_a_progress_bar(
     page.get_by_label("Maximum per second").fill("fast")
     admin_page.expected.add("400")
     page.get_by_role("button", name="Replay 4").click()
-    expect(page.get_by_text("'fast' is no number")).to_be_visible()
+    expect(page.get_by_text("invalid number 'fast'")).to_be_visible()
     page.get_by_label("Maximum per second").fill("2")
     page.get_by_label("Note").fill("deployed the cure")
     page.get_by_role("button", name="Replay 4").click()

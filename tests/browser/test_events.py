@@ -55,7 +55,7 @@ def test_an_event_is_found_by_id_delivery_key_and_text(console: ConsoleServer, a
         page.wait_for_url(f"**/console/events/{event}")
         expect(page.get_by_role("heading", level=1)).to_have_text("payment.found")
     admin_page.go(f"/events?q=dlv{event[3:]}_0")
-    expect(admin_page.page.get_by_text("Only delivery 0 is shown")).to_be_visible()
+    expect(admin_page.page.get_by_text("Showing only delivery 0")).to_be_visible()
     page = admin_page.go("/events")
     page.keyboard.press("/")
     expect(page.locator("#q")).to_be_focused()
@@ -80,7 +80,7 @@ def test_filters_are_a_link_and_narrow_down_what_is_found(console: ConsoleServer
     page.get_by_role("button", name="Search").click()
     assert rows(page) == [dead]
     assert "state=dead" in page.url
-    expect(page.get_by_text("there is nothing further back")).to_be_visible()
+    expect(page.get_by_text("there are no older ones")).to_be_visible()
     page.goto(page.url.replace("since=", "since=tomorrowish"))
     admin_page.expected.add("400")
     expect(page.get_by_text("use 2h, 7d or 2026-01-31T12:00")).to_be_visible()
@@ -139,7 +139,7 @@ def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: ConsoleServ
     page.get_by_text("Replay to all recipients").click()
     page.locator("#note-all").fill("once more")
     page.get_by_role("button", name="Replay to all").click()
-    expect(page.locator(".notice.good")).to_contain_text("1 delivery is owed again")
+    expect(page.locator(".notice.good")).to_contain_text("1 delivery replayed")
     until(lambda: console.ask(ended, event)[0][0] == 3)
 
 
@@ -220,7 +220,7 @@ def test_a_command_of_curl_is_offered_for_every_shell(console: ConsoleServer, ad
     expect(page.locator("[data-kind=curl]")).to_contain_text("it'\\''s \\\\ odd")
     page.get_by_role("link", name="fish").click()
     expect(page.locator("[data-kind=curl]")).to_contain_text("it\\'s \\\\\\\\ odd")
-    page.get_by_role("link", name="any other").click()
+    page.get_by_role("link", name="other: curl config file").click()
     expect(page.locator("[data-kind=curl]")).to_contain_text('request = "POST"')
 
 

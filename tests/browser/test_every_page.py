@@ -143,6 +143,7 @@ def serious_faults(page: Page, rules: list[str] | None = None) -> list[str]:
     ]
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_axe_sees_a_page_that_is_faulty(admin_page: CheckedPage):
     """The mutant: without its label, the search field has no accessible name."""
     page = admin_page.go("/events")

@@ -91,7 +91,7 @@ def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(
         "With the secrets of this moment it holds: it is an event payment.paid."
     )
     page.get_by_role("button", name="Verify again").click()
-    expect(page.get_by_role("status").first).to_contain_text("It is accepted as evt_")
+    expect(page.get_by_role("status").first).to_contain_text("Verified: accepted as evt_")
     page.goto(f"{console.base}/console/rejections?source=stripe")
     page.get_by_role("button", name="Verify all of stripe again").click()
     expect(page.locator("main")).to_contain_text("2 accepted")

@@ -73,7 +73,7 @@ def test_a_secret_is_rotated_without_a_restart(admin_page: CheckedPage, console:
     assert post_signed(console, "rotated-1", ADDED) == 401
     page = admin_page.go("/sources/stripe")
     page.get_by_label("Secret", exact=True).fill(ADDED)
-    page.get_by_label("Note").fill("of the winter")
+    page.get_by_label("Label").fill("of the winter")
     page.get_by_role("button", name="Add the secret").click()
     page.get_by_text("Secret added").wait_for()
     assert ADDED not in page.content()
@@ -81,7 +81,7 @@ def test_a_secret_is_rotated_without_a_restart(admin_page: CheckedPage, console:
     row = page.get_by_role("row").filter(has_text="of the winter")
     row.get_by_label("When ssec").select_option(label="expire now")
     row.get_by_role("button", name="Set").click()
-    page.get_by_role("status").filter(has_text="ends at").wait_for()
+    page.get_by_role("status").filter(has_text="expires at").wait_for()
     until(lambda: post_signed(console, f"rotated-{time.monotonic()}", ADDED) == 401)
     assert console.post_event("rotated-3")
     page.get_by_role("row").filter(has_text="of the winter").get_by_role("button", name="Remove").click()
@@ -127,10 +127,10 @@ def test_an_event_type_is_made_checked_changed_and_archived(admin_page: CheckedP
     page.get_by_label("Example payload").fill('{"id": "seven"}')
     admin_page.expected.add("400")
     page.get_by_role("button", name="Only check the schema").click()
-    page.get_by_text("it does not fit").wait_for()
+    page.get_by_text("does not match the schema").wait_for()
     page.get_by_label("Example payload").fill('{"id": 7}')
     page.get_by_role("button", name="Only check the schema").click()
-    page.get_by_text("the example fits").wait_for()
+    page.get_by_text("the example matches").wait_for()
     page.get_by_role("button", name="Save").click()
     page.get_by_role("heading", name="boat.launched").wait_for()
     assert '"required"' in page.get_by_role("main").inner_text()
@@ -149,7 +149,7 @@ def test_an_event_type_is_made_checked_changed_and_archived(admin_page: CheckedP
 def test_an_openapi_document_shows_what_it_would_change_and_does_it(admin_page: CheckedPage, console: ConsoleServer):
     document = "openapi: 3.1.0\nwebhooks:\n  boat.sold:\n    post:\n      description: A boat has a new owner\n"
     page = admin_page.go("/event-types-import")
-    page.get_by_label("Document").fill(document)
+    page.get_by_role("textbox", name="Document").fill(document)
     page.get_by_role("button", name="Preview changes").click()
     page.get_by_role("listitem").filter(has_text="boat.sold").wait_for()
     assert console.ask("select count(*) from boathook.event_type where name = 'boat.sold'") == [(0,)]

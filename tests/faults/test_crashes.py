@@ -140,6 +140,7 @@ def test_postgresql_is_killed_and_restarted(
     settle_and_judge(running, sender)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_frozen_worker_commits_nothing_after_its_lease(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     url = running.database_url
@@ -173,6 +174,7 @@ def _leased(url: str, key: str) -> bool:
         return row == (1,)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_rolling_stop_fails_no_request(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     with Sender(running.base) as sender:

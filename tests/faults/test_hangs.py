@@ -93,6 +93,7 @@ async def test_a_hang_is_found_out_within_five_seconds(server: OwnServer):
             assert await time_to_fail(database) < DETECTED_S
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_a_pulse_those_who_wait_for_a_hung_server_would_go_on_waiting(
     server: OwnServer, is_quick: None, monkeypatch: pytest.MonkeyPatch
 ):
@@ -119,6 +120,7 @@ async def test_a_long_statement_is_no_hang(server: OwnServer, is_quick: None):
         assert await database.fetchval("select 1 from pg_sleep(2)") == 1
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_a_process_that_stood_still_does_not_blame_the_server(server: OwnServer, is_quick: None):
     async with open_database(server.url) as database:
         await wait_for_heartbeat(database)
@@ -129,6 +131,7 @@ async def test_a_process_that_stood_still_does_not_blame_the_server(server: OwnS
         assert await asked == 1
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_when_it_can(
     server: OwnServer, is_quick: None
 ):

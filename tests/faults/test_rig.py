@@ -232,6 +232,7 @@ def _patches() -> dict[str, str]:
     return {name: target for name, (target, _) in module.PATCHES.items()}
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize(("name", "module"), _patches().items())
 def test_each_mutant_finds_what_it_patches(name: str, module: str):
     path = os.pathsep.join([str(MUTANTS), str(ROOT)])

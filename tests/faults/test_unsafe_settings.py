@@ -17,7 +17,7 @@ from boathook.domain.errors import UnsafeDatabase
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.alert_harness import QUICK, SECRET, AlertReceiver
 from tests.faults.rig.postgres import OwnServer
-from tests.support import eventually, until
+from tests.support import eventually, sampled, until
 from tests.worker_harness import accept_events
 
 LOSING = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
@@ -56,6 +56,7 @@ async def test_what_is_accepted_after_a_reload_survives_a_crash(shop: Database, 
     assert await lose_power_after_a_change(shop, own_server) == 50
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_sessions_that_ask_for_nothing_would_lose_it(
     own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,7 +74,9 @@ async def test_sessions_that_ask_for_nothing_would_lose_it(
 
 @pytest.mark.parametrize(
     ("level", "ours"),
-    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply", "remote_apply")],
+    sampled(
+        [("off", "on"), ("remote_apply", "remote_apply"), ("local", "on"), ("remote_write", "on"), ("on", "on")], keep=2
+    ),
 )
 async def test_the_level_of_commits_is_never_below_on(level: str, ours: str, own_server: OwnServer) -> None:
     own_server.set(synchronous_commit=level)
@@ -83,6 +86,7 @@ async def test_the_level_of_commits_is_never_below_on(level: str, ours: str, own
     await shop.close()
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_a_stronger_level_reaches_connections_made_from_then_on(shop: Database, own_server: OwnServer) -> None:
     assert await shop.fetchval("show synchronous_commit") == "on"
     own_server.set(synchronous_commit="remote_apply")
@@ -95,7 +99,7 @@ async def test_a_stronger_level_reaches_connections_made_from_then_on(shop: Data
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("level", ["local", "remote_write"])
+@pytest.mark.parametrize("level", sampled(["remote_write", "local"], keep=1))
 async def test_a_level_that_ignores_the_standby_is_refused(level: str, shop: Database, own_server: OwnServer) -> None:
     own_server.set(synchronous_commit=level)
     assert await check_safety(shop) == []  # there is no standby to be ignored
@@ -117,6 +121,7 @@ async def test_settings_are_read_again_with_each_sign_of_life(
     await eventually(lambda: not shop.unsafe_because)
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 async def test_they_are_read_of_the_server_that_comes_after(shop: Database, own_server: OwnServer) -> None:
     own_server.stop("fast")
     with (own_server.data / "postgresql.auto.conf").open("a") as settings:

@@ -350,6 +350,7 @@ async def test_what_is_said_of_attempts_is_for_their_application_alone(api, fact
     await api.ask(404, "POST", f"/app/other/endpoint/{ep(endpoint_id)}/recover", {"since": ago(days=1).isoformat()})
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_pages_of_100_000_attempts_are_read_by_index(api, factory):
     endpoint_id, other = await factory.endpoint(uid="main"), await factory.endpoint()
     moment = f"'{ago().isoformat()}'::timestamptz - n * interval '2 seconds'"

@@ -423,6 +423,7 @@ async def test_what_is_said_of_messages_is_for_their_application_alone(api, app)
     await foreign_client.ask(404, "GET", f"/app/{app}/msg/{made['id']}")
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_reading_100_000_messages_by_index(api: ApiClient, app: str, db: Database):
     """A page costs as much as a page, not as much as the history; the statement's plan says how it is read."""
     context: AppContext = api.context

@@ -457,6 +457,7 @@ async def break_many(store: Store, number: int) -> None:
     )
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_memory_grows_neither_with_the_events_nor_with_what_is_wrong(db: Database, monkeypatch):
     monkeypatch.setattr(
         integrity, "SCANS", tuple(dataclasses.replace(walk, rows=200, most_rows=200) for walk in invariants.SCANS)

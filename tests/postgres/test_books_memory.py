@@ -11,6 +11,7 @@ import pytest
 from boathook.db import integrity, invariants
 from boathook.db.database import Database
 from boathook.db.maintenance import SQL as CHORES
+from tests.support import sampled
 
 EVENTS: Final = 30_000
 """Their keys fill some five hundred pages, of which the index tells apart four ranges."""
@@ -133,6 +134,7 @@ async def test_pages_that_were_used_again_are_told_apart_too(memory: Memory):
     assert await memory.verify() == {}
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_by_one_span_each_they_would_not_be(memory: Memory):
     """Mutant of the test before: an index that keeps the first and the last id of each range of pages alone."""
     await memory.db.execute("drop index boathook.dedup_order")
@@ -153,7 +155,7 @@ DAMAGE: Final = {
 
 
 @pytest.mark.parametrize("is_reused", [False, True], ids=["in order", "mixed"])
-@pytest.mark.parametrize("rule", DAMAGE)
+@pytest.mark.parametrize("rule", sampled(DAMAGE, keep=1))
 async def test_damage_is_found_wherever_its_key_lies(
     memory: Memory, rule: str, is_reused: bool, monkeypatch: pytest.MonkeyPatch
 ):
@@ -167,6 +169,7 @@ async def test_damage_is_found_wherever_its_key_lies(
     assert await memory.verify() == {rule: len(places)}
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_the_bounds_of_ranges_part_no_event_from_its_keys(memory: Memory, monkeypatch: pytest.MonkeyPatch):
     """Whatever the size, each event is in one range with all its keys, and what is between two events in one of both."""
     for n in (101, 202, 303):

@@ -124,6 +124,7 @@ async def test_writers_go_on_while_an_index_is_built(url: str):
     assert await validity(url) == dict.fromkeys(INDEXES, True)
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.usefixtures("transactional")
 async def test_in_a_transaction_they_would_wait_for_it(url: str):
     """Mutant of the test before."""
@@ -215,6 +216,7 @@ async def test_two_that_start_together_take_turns_at_building(url: str):
     assert await validity(url) == dict.fromkeys(INDEXES, True)
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_waiting_within_a_statement_the_one_would_stop_the_other(url: str, monkeypatch: pytest.MonkeyPatch):
     """Mutant of the test before: who waits for the lock has a snapshot, for which the build waits."""
     taken = migrations._TRY_LOCK.replace("pg_try_advisory_lock", "pg_advisory_lock").replace(

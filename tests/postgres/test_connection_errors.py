@@ -16,6 +16,7 @@ from boathook.db.database import Database, is_connection_closed
 from boathook.db.migrations import connected
 from boathook.domain.errors import DatabaseUnavailable
 from tests.databases import with_database
+from tests.support import sampled
 
 _CANCEL = vars(asyncpg.Connection)["_cancel_current_command"]
 SAMPLE = Path(boathook.apps.billing.__file__).with_name("boathook.toml")
@@ -69,7 +70,9 @@ async def test_a_url_that_is_none_is_told_of(silent_url: str):
     assert (await complaint(silent_url + "?target_session_attrs=nonsense")).startswith("database.url cannot be used: ")
 
 
-@pytest.mark.parametrize("command", [["billing", "payments"], ["events", "list"], ["migrate"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", sampled([["billing", "payments"], ["events", "list"], ["migrate"]], keep=2), ids=" ".join
+)
 def test_commands_of_apps_and_of_boathook_say_it_alike(tmp_path: Path, silent_url: str, command: list[str]):
     (tmp_path / "boathook.toml").write_text(f'{SAMPLE.read_text()}\n[database]\nurl = "{silent_url}"\n')
     done = subprocess.run(

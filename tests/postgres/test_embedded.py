@@ -250,6 +250,7 @@ async def test_a_killed_boathook_leaves_it_running_for_the_next(data_dir: Path) 
     assert server.pid() is None
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_the_first_to_leave_keeps_it_running_for_the_other(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     with holder(data_dir) as process:
@@ -400,6 +401,7 @@ async def test_a_missing_wheel_is_explained(data_dir: Path, monkeypatch: pytest.
         await EmbeddedServer.start(data_dir)
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_data_of_another_major_version_are_left_alone(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     await server.stop()
@@ -426,6 +428,7 @@ async def test_a_failed_start_gives_its_share_back(data_dir: Path, monkeypatch: 
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_its_log_holds_nothing_that_senders_sent(data_dir: Path) -> None:
     server = await EmbeddedServer.start(data_dir)
     connection = await asyncpg.connect(server.url)

@@ -17,7 +17,7 @@ from boathook.domain.policy import CONNECTION_LOST, RetryPolicy
 from boathook.handlers import runner
 from boathook.handlers.api import Boathook, Event, Transaction
 from boathook.observability import log
-from tests.support import eventually
+from tests.support import eventually, sampled
 from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -140,7 +140,8 @@ async def test_a_remembered_effect_that_cannot_reach_the_journal_is_no_failure_o
 
 
 @pytest.mark.parametrize(
-    "state", ["53100", "53200", "53300", "25006", "25P03", "57P01", "57P02", "57P03", "58030", "08006"]
+    "state",
+    sampled(["53100", "25006", "57P01", "08006", "53200", "53300", "25P03", "57P02", "57P03", "58030"], keep=4),
 )
 async def test_a_server_that_is_full_read_only_or_unwell_is_no_failure_of_the_handler(shop: Database, state: str):
     hook = Boathook()

@@ -212,12 +212,14 @@ async def test_each_door_answers_as_the_table_says(console: ConsoleApp):
     assert await portal_faults(console) == []
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_the_decision_about_tokens_the_walks_find_open_routes(console, monkeypatch):
     monkeypatch.setattr(Principal, "may", lambda _principal, _permission: True)
     assert len(await api_faults(console)) > 20
     assert len(await portal_faults(console)) > 10
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_the_decision_about_roles_the_walk_finds_open_pages(console, monkeypatch):
     monkeypatch.setattr(pages, "role_may", lambda _role, _permission: True)
     assert len(await console_faults(console)) > 20

@@ -211,6 +211,7 @@ class TestALook:
         assert found.states == {State.PENDING: 1_000}
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_a_long_history_made_for_tests_balances_and_is_found(pg_url: str, db: Database):
     await asyncio.to_thread(fill, pg_url, 12_000)
     assert (await integrity.check_integrity(db, dedup_days=30)).violations == ()

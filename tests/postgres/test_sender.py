@@ -523,6 +523,7 @@ async def test_slow_endpoints_cost_the_others_nothing(db: Database) -> None:
     assert beside < 3 * alone + 0.5, "the slow ones take longer than a second"
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_shares_they_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(

@@ -16,6 +16,7 @@ from boathook.domain import ids
 from boathook.handlers.outbox import Outbox
 from boathook.service.unit_of_work import new_id
 from tests.postgres.message_factory import MessageFactory, ago
+from tests.support import sampled
 
 FAR = timedelta(days=1)
 
@@ -99,6 +100,7 @@ async def test_recover_brings_back_each_of_300_failed_messages_once(factory: Mes
     assert again.data == {"messagesSent": 0}
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_paging_by_the_time_of_death_would_lose_messages(
     factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ):
@@ -152,7 +154,9 @@ async def test_of_several_dead_letters_of_a_message_recover_revives_one(factory:
     assert [row["ordinal"] for row in pending] == [2]
 
 
-@pytest.mark.parametrize("kind", [TaskOperation.RECOVER, TaskOperation.REPLAY_MISSING, TaskOperation.BULK_REPLAY])
+@pytest.mark.parametrize(
+    "kind", sampled([TaskOperation.RECOVER, TaskOperation.REPLAY_MISSING, TaskOperation.BULK_REPLAY], keep=1)
+)
 async def test_a_task_that_is_killed_between_and_within_pieces_does_everything_once(
     factory: MessageFactory, small_pages: None, monkeypatch: pytest.MonkeyPatch, kind: TaskOperation
 ):

@@ -160,6 +160,7 @@ class TestHostileBodies:
         assert compile_body_schema("books", schema).find_error(body) is None
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_without_a_charge_for_what_is_told_the_cost_shows(monkeypatch: pytest.MonkeyPatch):
     from boathook.verification import json_schema
 

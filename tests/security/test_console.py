@@ -326,6 +326,7 @@ async def test_password_guessing_keeps_no_request_from_the_database(target: Atta
     assert await _ended(waiting) == [401] * most
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_a_bound_guesses_would_queue_for_ever(target: AttackTarget, monkeypatch):
     monkeypatch.setattr(operators, "_MAX_WAITING", 10**6)
     with held_comparisons():
@@ -377,6 +378,7 @@ async def test_a_change_of_the_password_ends_every_other_session(target: AttackT
     assert await sessions_left(target.console, change) == left
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize(("change", "left"), CHANGES[:2])
 async def test_without_the_end_of_sessions_who_knew_the_password_would_stay(
     target: AttackTarget, monkeypatch, change: Any, left: list[bool]

@@ -98,6 +98,7 @@ def test_no_hostile_text_crashes_a_parser_or_takes_long(name):
     assert exit_code(lambda: _through(PARSERS[name]), cpu_s=30) == 0
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_a_parser_without_bounds_ends_its_process():
     assert exit_code(lambda: _through(lambda text: yaml.load(text, yaml.CSafeLoader)), cpu_s=30) < 0
 

@@ -160,6 +160,7 @@ def test_no_bomb_costs_more_time_than_some_plain_requests(shared: Gateway):
     assert any(_times_plain(shared, worst) <= MOST_CPU for _ in range(3))
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_without_the_cap_a_bomb_costs_far_more_time():
     with gateway(mutant="no cap on decoding") as one:
         assert any(_times_plain(one, [largest()]) > MOST_CPU for _ in range(3))

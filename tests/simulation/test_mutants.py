@@ -24,6 +24,7 @@ def simulated() -> Iterator[None]:
         yield
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("mutant", [_parameter(mutant) for mutant in mutants.ALL])
 def test_the_simulation_finds_what_is_wrong(
     mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -69,6 +69,7 @@ def test_where_nothing_fails_nothing_is_sent_twice_and_nothing_rare_is_reached()
     assert SENDING - REACHED.keys()
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("mutant", mutants.ALL, ids=lambda mutant: mutant.__name__)
 def test_the_simulation_of_sending_finds_what_is_wrong(
     mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

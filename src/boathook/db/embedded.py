@@ -55,7 +55,8 @@ _SETTINGS = {
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
-    "wal_compression": "on",
+    # Only pglz is there, which costs more than the writes it saves.
+    "wal_compression": "off",
     "max_wal_size": "2GB",
     "min_wal_size": "128MB",
     "checkpoint_timeout": "15min",

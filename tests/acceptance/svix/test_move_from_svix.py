@@ -133,6 +133,7 @@ def test_what_the_command_says(move, svix):
     assert move.run(url=svix.url, token=TOKEN).stdout.splitlines()[-1] == "nothing changed"
 
 
+@pytest.mark.extended("starts several servers of its own")
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [

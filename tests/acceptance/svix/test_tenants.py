@@ -348,6 +348,7 @@ def test_foreign_tokens_neither_see_nor_change_anything(kind, tenant, foreign_to
         assert list(violations(tenant, ask, kind, foreign_tokens[kind])) == []
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_the_matrix_sees_a_server_that_does_not_tell_tenants_apart(server, receiver):
     """The mutant: a proxy that uses tenant A's token for every request."""
     tenant = TenantObjects(server, receiver, "tenant-a-mutant")

@@ -159,6 +159,7 @@ async def test_fifty_changes_are_announced_once_and_written_once(url: str):
     assert await many(url, is_announced_always=False) == {"state": "minute 49", "is_deleted": False, "upserts": 1}
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_mutant_without_collecting_each_change_costs_an_upsert(url: str):
     assert (await many(url, is_announced_always=True))["upserts"] == 50
 
