@@ -8,8 +8,9 @@ INSTALL := scripts/install-packages $(VENV)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --no-header
 # A file's tests share its servers, so one process runs them. Most tests wait, so there are more processes than
-# cores; fewer of them for the tests that measure time.
-PYTEST := $(BIN)/pytest --dist loadfile
+# cores; fewer of them for the tests that measure time. Files in their order end with many short ones, so that all
+# processes end at about the same time.
+PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
 BENCHMARKS := ingest duplicates handle latency deliver fanout isolation both spool
 

@@ -2,11 +2,15 @@
 
 import contextlib
 import json
+import subprocess
 import threading
+from collections.abc import Iterable
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 
+import yaml
 from standardwebhooks.webhooks import Webhook
 
 from boathook import config
@@ -161,3 +165,29 @@ class AlertReceiver:
         """Wait until a rule's first alerts are of these kinds, and return its last one."""
         until(lambda: self.kinds(rule, subject)[: len(kinds)] == list(kinds))
         return [one for one in self.alerts if one["rule"] == rule][-1]
+
+
+AlertCase = tuple[str, bool, str, dict[str, str]]
+"""An alert's name, whether it fires, after how long, and the series by name, as promtool writes them."""
+
+
+def play_alerts(promtool: str, rules: Path, cases: Iterable[AlertCase], folder: Path) -> str:
+    """Return what promtool says of alerts that fire when they should not or the other way round; empty where all is well.
+
+    What an alert's labels are is not judged.
+    """
+    tests = []
+    for alert, fires, after, series in cases:
+        expression = f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0) > bool 0'
+        samples = [{"labels": "{}", "value": int(fires)}]
+        tests.append(
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": [{"expr": expression, "eval_time": after, "exp_samples": samples}],
+            }
+        )
+    file = folder / "alerts.yml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}))
+    done = subprocess.run([promtool, "test", "rules", file], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr

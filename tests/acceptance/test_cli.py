@@ -84,7 +84,7 @@ ALIKE = (
 """Commands of each kind."""
 
 
-@pytest.mark.parametrize("arguments", sampled(ALIKE, keep=4), ids=" ".join)
+@pytest.mark.parametrize("arguments", sampled(ALIKE, keep=2), ids=" ".join)
 async def test_a_fork_does_what_a_process_of_its_own_does(full_store: Store, cli: Cli, arguments: list[str]):
     fork, process = (run(*arguments, cwd=cli.folder, env=ENVIRONMENT) for run in (boathook_command, boathook_process))
     told = [(done.returncode, AGE.sub("", done.stdout), done.stderr) for done in (fork, process)]

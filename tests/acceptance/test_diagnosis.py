@@ -87,17 +87,20 @@ class TestStripe:
         found = refused(running, "stripe", from_stripe(body, secret=OTHER), body)
         assert "the source 'other-shop' would have accepted it" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_a_body_written_anew_on_the_way(self, running: BoathookProcess):
         sent = body_of()
         rewritten = json.dumps(json.loads(sent), indent=2).encode()
         found = refused(running, "stripe", from_stripe(sent), rewritten)
         assert "something parsed it and wrote it anew on the way" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_a_newline_added_on_the_way(self, running: BoathookProcess):
         sent = body_of()
         found = refused(running, "stripe", from_stripe(sent), sent + b"\n")
         assert "without the newline at the body's end" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     @pytest.mark.parametrize(("shift_s", "reason"), [(-3_600, "timestamp_too_old"), (3_600, "timestamp_in_future")])
     def test_a_moment_out_of_tolerance(self, running: BoathookProcess, shift_s: int, reason: str):
         body = body_of()
@@ -106,6 +109,7 @@ class TestStripe:
         assert "its signature is right" in found["detail"]
         assert "300 s" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_a_stale_forgery_is_no_late_copy(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, at=time.time() - 3_600, secret="whsec_nobodys"), body)
@@ -117,6 +121,7 @@ class TestStripe:
         assert found["reason"] in {"signature_missing", "unknown_scheme"}
         assert "v1" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_another_sender(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_github(body, secret="nobody's"), body)
@@ -160,18 +165,21 @@ class TestGitHub:
         found = refused(running, "github", from_github(sent), sent[:-1])
         assert "with a newline at the body's end" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_another_encoding(self, running: BoathookProcess):
         body = body_of()
         headers = from_github(body) | {"x-hub-signature-256": "sha256=" + base64_mac(GITHUB, body)}
         found = refused(running, "github", headers, body)
         assert "base64" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_the_old_scheme(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "github", from_github(body, algorithm="sha1"), body)
         assert found["reason"] == "signature_missing"
         assert "x-hub-signature" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_no_signature(self, running: BoathookProcess):
         found = refused(running, "github", {"x-github-event": "push"}, body_of())
         assert found["reason"] == "signature_missing"
@@ -185,6 +193,7 @@ class TestGitHub:
         assert found["reason"] == "signature_mismatch"
 
 
+@pytest.mark.extended("floods a gateway once more; one flood stays")
 def test_a_flood_of_forgeries_is_kept_in_bounds_and_the_true_one_gets_in(running: BoathookProcess):
     def forge(number: int) -> int:
         body = body_of(number=number)

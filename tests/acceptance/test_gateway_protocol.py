@@ -610,6 +610,7 @@ def test_draining_under_load_fails_no_request(make_gateway: Callable[..., Gatewa
     assert load.answered >= 100
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_killing_under_load_fails_requests(make_gateway: Callable[..., Gateway]):
     """The mutant: what the drain prevents does happen without it."""
     one = make_gateway(commit_s=0.05)

@@ -328,6 +328,7 @@ def test_a_stopping_gateway_does_not_wait_for_listeners(boathook, listen):
     until(lambda: any("connection lost" in line for line in listening.said))
 
 
+@pytest.mark.extended("starts a process for every command")
 def test_what_cannot_be_is_said_in_one_sentence(running):
     def complaint(*arguments: str, **environment: str) -> str:
         done = subprocess.run(

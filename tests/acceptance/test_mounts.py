@@ -506,6 +506,7 @@ async def test_websockets_are_told_to_come_back_when_the_gateway_stops(unstarted
     assert '"is_clean":true' in unstarted_app.log().replace(" ", "") or "is_clean=True" in unstarted_app.log()
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_one_client_has_no_more_websockets_than_connections(unstarted_app: BoathookProcess):
     serve(unstarted_app, sources=SOURCES.replace("per_client = 60", "per_client = 5"))
     async with contextlib.AsyncExitStack() as stack:

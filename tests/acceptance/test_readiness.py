@@ -54,6 +54,7 @@ def test_a_gateway_is_ready_once_its_api_and_console_answer(boathook: Callable[.
     running.wait_logged("child_ready")
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_a_console_that_is_not_counted(boathook: Callable[..., BoathookProcess]):
     running = start(boathook, HELD_UP + NOT_COUNTED)
     until(lambda: httpx.get(f"{running.base}/readyz", timeout=300).status_code == 200)

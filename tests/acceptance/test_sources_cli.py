@@ -151,6 +151,7 @@ def running(shared_boathook: Any) -> BoathookProcess:
 class TestGrade:
     """What the proof covers is shown wherever an event is."""
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_it_is(self, running: BoathookProcess):
         body, headers = signed(payload("evt_1", "broken.now"))
         answer = send_request(running, "POST", "/in/stripe", headers, body)
@@ -171,6 +172,7 @@ class TestGrade:
             assert "proof" in shown
             assert "body" in shown.split("proof")[1]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_it_is_shown_of_what_is_judged_again(self, running: BoathookProcess):
         body, headers = signed(payload("evt_2", "order.paid"), secret="whsec_tomorrow")
         assert send_request(running, "POST", "/in/stripe", headers, body).status == 401

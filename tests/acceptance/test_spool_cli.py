@@ -161,6 +161,7 @@ def test_a_lost_hosts_disk_is_brought_in_order_and_only_once(
     assert "waiting for PostgreSQL: 0 events" in gateway.cli("spool", "status", "--dir", str(old)).stdout
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_drain_that_was_cut_short_is_taken_up_again(gateway: BoathookProcess, postgres: OwnServer, tmp_path: Path):
     """Its copy is drained too, as if the first drain had died before it could put its segments aside."""
     spool = left_behind(gateway, postgres, "cut_1", "cut_2", "cut_3")
@@ -194,6 +195,7 @@ def test_again_brings_back_what_a_restored_database_lacks_and_says_how_much(
     gateway.cli("check")
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_without_again_a_restored_database_goes_on_lacking_them(gateway: BoathookProcess, postgres: OwnServer):
     postgres.stop()
     send(gateway, "gone_1")

@@ -98,6 +98,7 @@ def test_in_a_pipe_each_look_is_a_line_and_a_reader_who_leaves_ends_it(running: 
     assert (code, done.stderr) == ("0", "")
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_ctrl_c_ends_it_cleanly(running: BoathookProcess) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "boathook", "top", "--json", "--every", "0.2"],

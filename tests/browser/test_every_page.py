@@ -230,12 +230,14 @@ def test_the_bare_address_leads_to_the_console(filled_console: ConsoleServer, re
     assert reader.url == f"{filled_console.base}/console"
 
 
+@pytest.mark.extended("the tour of every page stays")
 def test_every_rule_leads_to_a_page_that_there_is(filled_console: ConsoleServer, reader: Page):
     rules = default_rules()
     found = {name: reader.goto(f"{filled_console.base}{rule['page']}") for name, rule in rules.items()}
     assert {name: answer and answer.status for name, answer in found.items()} == dict.fromkeys(rules, 200)
 
 
+@pytest.mark.extended("the tour of every page stays")
 def test_what_fires_is_told_on_the_first_page_and_everywhere_in_the_navigation(
     filled_console: ConsoleServer, reader: Page
 ):
@@ -254,6 +256,7 @@ def test_what_fires_is_told_on_the_first_page_and_everywhere_in_the_navigation(
     assert "bad" in (link.locator(".badge").get_attribute("class") or "")
 
 
+@pytest.mark.extended("the tour of every page stays")
 def test_the_keys_lead_everywhere(admin_page: CheckedPage):
     page = admin_page.go("")
     for key, heading in (("e", "Events"), ("d", "Dead letters"), ("s", "Sources"), ("u", "Audit")):

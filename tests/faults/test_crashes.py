@@ -140,7 +140,6 @@ def test_postgresql_is_killed_and_restarted(
     settle_and_judge(running, sender)
 
 
-@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_frozen_worker_commits_nothing_after_its_lease(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     url = running.database_url
@@ -174,7 +173,6 @@ def _leased(url: str, key: str) -> bool:
         return row == (1,)
 
 
-@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_a_rolling_stop_fails_no_request(boathook: Callable[..., BoathookProcess], settle_and_judge):
     running = boathook()
     with Sender(running.base) as sender:
@@ -206,6 +204,7 @@ def sound(shared_boathook: Callable[..., BoathookProcess]) -> tuple[str, set[str
 class TestTheJudgeCanFail:
     """Mutant: each kind of damage, done by hand to a copy of a sound store, is found."""
 
+    @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
     @pytest.mark.parametrize(
         ("damage", "words"),
         [

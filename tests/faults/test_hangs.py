@@ -29,7 +29,7 @@ from tests.faults.frozen_server import (
     wait_until_available,
 )
 from tests.faults.rig.postgres import OwnServer
-from tests.support import eventually
+from tests.support import eventually, sampled
 from tests.worker_harness import accept_events, attempts, running_worker, wait_for_states
 
 WITHIN_S = 0.5
@@ -50,7 +50,7 @@ async def wait_for_something_else(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("is_connected", [True, False], ids=["kept", "new"])
-@pytest.mark.parametrize("with_connection", [ask, ask_in_transaction, wait_for_something_else])
+@pytest.mark.parametrize("with_connection", sampled([ask, ask_in_transaction, wait_for_something_else], keep=1))
 async def test_a_use_with_a_limit_ends_when_it_is_over_though_the_server_hangs(
     server: OwnServer, with_connection, is_connected: bool
 ):

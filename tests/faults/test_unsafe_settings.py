@@ -109,7 +109,7 @@ async def test_a_level_that_ignores_the_standby_is_refused(level: str, shop: Dat
     assert len(await check_safety(shop, allow_unsafe=True)) == 1
 
 
-@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+@pytest.mark.parametrize("setting", sampled(["fsync", "full_page_writes"], keep=1))
 async def test_settings_are_read_again_with_each_sign_of_life(
     setting: str, shop: Database, own_server: OwnServer
 ) -> None:
@@ -216,6 +216,7 @@ def test_where_there_is_no_spool_they_are_refused(make, own_server: OwnServer) -
     until(lambda: post(running, "refused") == 200)
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_who_believes_every_server_would_accept_on_its_word(
     shop: Database, own_server: OwnServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from boathook.api import build_api, pages
 from boathook.config import load
 from boathook.db.secret_box import SecretBox
@@ -61,6 +63,7 @@ def test_every_list_and_every_answer_is_typed():
         assert set(schema["properties"]) == {"data", "iterator", "prevIterator", "done"}
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_a_page_that_writes_itself_would_be_untyped():
     """The mutant: one list that says of itself that it is any object."""
     spec = document()

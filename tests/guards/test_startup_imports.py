@@ -54,6 +54,7 @@ def test_mutant_an_import_in_vain_is_seen() -> None:
     assert HEAVY & loaded_by("import boathook, rich") > ROLES["boathook"]
 
 
+@pytest.mark.extended("starts processes of its own; signals and exit codes stay")
 def test_what_proofs_need_is_loaded_while_the_gates_are_compiled() -> None:
     code = (
         "from boathook import config; from boathook.ingest.sources import compile_sources;"

@@ -12,7 +12,7 @@ from boathook.db.audit import AuditFilter
 from boathook.db.database import Database
 from boathook.delivery.keeper import Keeper
 from boathook.domain.errors import DatabaseError
-from tests.support import eventually
+from tests.support import eventually, sampled
 
 
 async def note(db: Database, number: int, actor: str = "cli:anna", action: str = "dead.replay") -> None:
@@ -53,7 +53,7 @@ async def test_a_chain_of_many_pages_holds_and_a_change_on_any_of_them_shows(
     assert await broken(db) == []
 
 
-@pytest.mark.parametrize("page", [2, 3, 4, 500])
+@pytest.mark.parametrize("page", sampled([2, 3, 4, 500], keep=1))
 @pytest.mark.parametrize(
     "deed",
     [

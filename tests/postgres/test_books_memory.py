@@ -105,6 +105,7 @@ async def test_a_look_reads_only_the_pages_that_may_hold_its_keys(memory: Memory
     assert await memory.verify() == {}
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_the_index_it_would_read_all_of_them(memory: Memory):
     await memory.db.execute("drop index boathook.dedup_order")
     read, there = await memory.pages_of(20_000, 21_000)

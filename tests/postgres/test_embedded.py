@@ -238,6 +238,7 @@ async def test_as_root_binaries_below_a_closed_folder_are_copied_once(
         shutil.rmtree(shared)
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 async def test_a_killed_boathook_leaves_it_running_for_the_next(data_dir: Path) -> None:
     with holder(data_dir) as process:
         pid = int(line(process))

@@ -225,6 +225,7 @@ async def test_without_the_decision_about_roles_the_walk_finds_open_pages(consol
     assert len(await console_faults(console)) > 20
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_one_route_with_a_lesser_permission_is_found(console, monkeypatch):
     path = "/api/v1/app/{app_id}/endpoint/{endpoint_id}/headers"
     routes = [one for router in api_module.ROUTERS for one in router.routes if isinstance(one, calls.ApiRoute)]

@@ -523,7 +523,6 @@ async def test_slow_endpoints_cost_the_others_nothing(db: Database) -> None:
     assert beside < 3 * alone + 0.5, "the slow ones take longer than a second"
 
 
-@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_shares_they_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
     monkeypatch.setattr(
@@ -623,6 +622,7 @@ async def test_what_is_sent_again_in_bulk_gets_one_attempt_each(db: Database, ki
     assert told == ["message.attempt.exhausted"] * 5, "once each, by the schedule alone"
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("kind", ["recover", "bulk-replay"])
 async def test_with_a_new_schedule_the_failures_would_multiply(
     db: Database, kind: str, monkeypatch: pytest.MonkeyPatch

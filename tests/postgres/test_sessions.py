@@ -305,6 +305,7 @@ async def test_a_lost_lease_commits_nothing(shop: Database, kit: SessionKit) -> 
     assert await attempts(shop) == [(1, "lost", "LEASE_LOST")]
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 async def test_without_the_settle_a_lost_lease_would_commit(
     shop: Database, kit: SessionKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,7 @@ async def revived(factory: MessageFactory, endpoint_id: UUID) -> list[UUID]:
     return [row["event_id"] for row in rows if row["state"] == "pending"]
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 async def test_recover_brings_back_each_of_300_failed_messages_once(factory: MessageFactory, small_pages: None):
     endpoint_id = await factory.endpoint()
     failed = await three_hundred_failed(factory, endpoint_id)

@@ -238,7 +238,9 @@ async def walk(api: ApiClient, path: str, iterator: str = "", **query: Any) -> t
             return seen, iterator
 
 
-@pytest.mark.parametrize("path", ["/app/acme/msg", "/app/acme/attempt/endpoint/main", "/app/acme/endpoint/main/msg"])
+@pytest.mark.parametrize(
+    "path", sampled(["/app/acme/msg", "/app/acme/attempt/endpoint/main", "/app/acme/endpoint/main/msg"], keep=1)
+)
 @pytest.mark.parametrize("limit", sampled([7, 1, 250], keep=1))
 async def test_a_list_from_a_moment_on_is_walked_to_its_end(ground: Ground, path: str, limit: int):
     await ground.fill()

@@ -24,6 +24,7 @@ from boathook.domain.verification import Challenge, KeyRequired, Reason, Rejecte
 from boathook.providers import cloud, find_recipe
 from boathook.testing import Keys, make_keys, sign, signed_request
 from boathook.verification.verifier import Verifier
+from tests.support import sampled
 from tests.unit.verifier_factory import request, verifier
 
 NOW = float(int(time.time()))
@@ -222,7 +223,7 @@ def sign_by_hand(keys: Keys, message: dict[str, Any], version: str = "2", **chan
 
 @pytest.mark.judge("sns")
 @pytest.mark.parametrize("version", ["1", "2"])
-@pytest.mark.parametrize("subject", [{}, {"Subject": None}])
+@pytest.mark.parametrize("subject", sampled([{}, {"Subject": None}], keep=1))
 def test_what_is_signed_by_amazons_rules_is_accepted_by_its_package_and_by_us(judge, sns_keys, version, subject):
     message = {name: value for name, value in (NOTIFICATION | subject).items() if value is not None}
     body = sign_by_hand(sns_keys, message, version)

@@ -160,6 +160,7 @@ FLOODS = [
 ]
 
 
+@pytest.mark.extended("is judged by the clock")
 @every
 def test_a_hostile_header_costs_a_millisecond_or_so(provider_source: ProviderSource):
     _, verifier, genuine, _ = prepare(provider_source.label)

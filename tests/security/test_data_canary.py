@@ -370,6 +370,9 @@ def scenario(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             scenario.running.kill_all()
 
 
+@pytest.mark.extended(
+    "looks for planted secrets through the whole product; logs and the API are looked through in make test"
+)
 def test_no_secret_is_found_where_it_need_not_be(scenario: Scenario):
     places = scenario.places()
     assert b"the bank refuses 2 headers" in places["serve.log"] + b"".join(
@@ -393,6 +396,7 @@ WAYS: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("way", WAYS)
 def test_mutant_a_planted_secret_is_found_in_a_table_a_log_and_a_process(scenario: Scenario, way: str):
     planted = WAYS[way](scenario.canaries["query_token"])

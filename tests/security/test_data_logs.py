@@ -276,6 +276,7 @@ def test_every_kind_of_value_is_made_harmless(form: str):
     assert JUDGES[form](told(form), Counter(seen=len(CORPUS))) == []
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("mutant", ["raw", "whole"])
 @pytest.mark.parametrize("form", ["json", "text"])
 def test_mutant_without_escapes_or_caps_the_judge_sees_it(form: str, mutant: str):

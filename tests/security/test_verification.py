@@ -396,6 +396,7 @@ def floods() -> Iterator[tuple[str, bytes]]:
         yield label, fill(b"{", b'"a":"\\ud800",', b'"b":1}')
 
 
+@pytest.mark.extended("is judged by the clock")
 def test_no_forged_body_is_dearer_than_reading_it():
     dear = []
     for label, body in floods():

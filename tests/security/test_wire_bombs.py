@@ -132,6 +132,7 @@ def shared() -> Iterator[Gateway]:
         yield one
 
 
+@pytest.mark.extended("needs thousands of rows, objects or connections")
 def test_there_are_a_hundred_bombs_of_different_bytes():
     assert len(bombs()) >= 100
     assert len({(bomb.encoding, bomb.body) for bomb in bombs()}) == len(bombs())
@@ -148,6 +149,7 @@ def test_each_bomb_is_refused_and_costs_no_memory(shared: Gateway):
     assert shared.peak - before <= MOST_RSS
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_without_the_cap_a_bomb_fills_the_memory():
     with gateway(mutant="no cap on decoding") as one:
         before = one.peak

@@ -96,6 +96,7 @@ def burst(one: Gateway) -> list[int]:
     return [status for _ in range(60) for status in statuses(one.ask(forged))]
 
 
+@pytest.mark.extended("floods a gateway once more; one flood stays")
 def test_no_proof_is_computed_beyond_the_rate_of_a_client():
     with gateway(limits={"client_rate": 0.1, "client_burst": 20}) as one:
         with counted(one) as macs:
@@ -104,12 +105,14 @@ def test_no_proof_is_computed_beyond_the_rate_of_a_client():
         assert macs == [20]
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_without_the_rate_each_of_them_costs_a_proof():
     with gateway(limits={"client_rate": 0.1, "client_burst": 20}, mutant="no rate") as one, counted(one) as macs:
         assert burst(one) == [401] * 60
     assert macs == [60]
 
 
+@pytest.mark.extended("floods a gateway once more; one flood stays")
 def test_good_events_are_taken_beside_a_flood_though_no_rate_is_set():
     with gateway() as one, Flood(one) as flood:
         found, _ = good(one, 40, "open")
@@ -117,6 +120,7 @@ def test_good_events_are_taken_beside_a_flood_though_no_rate_is_set():
     assert flood.statuses.keys() <= {401}
 
 
+@pytest.mark.extended("floods a gateway once more; one flood stays")
 def test_all_refusals_of_a_proof_look_alike():
     body = b'{"id":"evt_1"}'
     stamp = int(time.time())

@@ -17,6 +17,7 @@ from boathook.domain.model import Route
 from boathook.providers.extractor import FieldExtractor
 from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - one is a fixture
 from tests.security.json_texts import EITHER, NOT_READ, READ, TEXTS, within
+from tests.support import sampled
 
 SECRET = "a-secret-of-this-corpus"
 PLAIN = f'provider = "hmac"\nsecrets = ["{SECRET}"]\nheader = "X-Signature"\nmax_body = 4_194_304\n'
@@ -138,7 +139,7 @@ def test_mutant_written_anew_most_bodies_would_come_back_otherwise():
     assert len(changed(READ, anew)) > len(READ) / 3
 
 
-@pytest.mark.parametrize("source", ["looked", "shaped"])
+@pytest.mark.parametrize("source", sampled(["looked", "shaped"], keep=1))
 def test_no_look_into_a_body_is_a_fault_of_ours(gateway: BoathookProcess, source: str):
     answers = list(sent(gateway, source, BODIES))
     assert {body[:60]: status for body, status, _ in answers if status not in {200, 400}} == {}

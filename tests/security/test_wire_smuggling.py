@@ -86,6 +86,7 @@ def test_a_request_behind_one_without_doubt_is_stored():
         assert marks(one) == ["smuggled-000"]
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize(("name", "least"), [("no judge of heads", 5), ("lenient parser", 20)])
 def test_mutant_without_the_safeguard_marks_are_smuggled(name: str, least: int):
     with gateway(mutant=name) as one:

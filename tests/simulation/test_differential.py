@@ -115,7 +115,7 @@ async def test_the_fake_journal_does_what_postgresql_does(db: Database, seed: in
     assert difference is None, difference
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", sampled(range(4), keep=1))
 async def test_the_fake_journal_sends_as_postgresql_does(db: Database, seed: int) -> None:
     difference = await compare(db, seed, SENDING)
     assert difference is None, difference

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import sampled
+
 ROLES = ("gateway", "worker", "suspects", "sender", "keeper")
 PLAY = """
 import asyncio, gc, json, socket, sys
@@ -64,11 +66,12 @@ def played(role: str, folder: Path, mutant: str = "") -> list[bool]:
     return state
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", sampled(ROLES, keep=1))
 def test_the_collector_works_where_the_work_begins(role: str, tmp_path: Path):
     assert played(role, tmp_path) == [True, True]
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 @pytest.mark.parametrize("role", ["gateway", "worker"])
 def test_mutant_a_collector_that_stays_off_is_seen(role: str, tmp_path: Path):
     assert played(role, tmp_path, "off") == [False, False]
@@ -90,6 +93,7 @@ def started(role: str) -> str:
     return done.stdout
 
 
+@pytest.mark.extended("starts processes of its own; signals and exit codes stay")
 def test_a_command_runs_with_the_collector_on():
     code = "import gc, boathook.cli as cli; gc.disable(); cli._run(['completion', 'bash']); print(gc.isenabled())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)

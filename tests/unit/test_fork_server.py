@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PLAY = """
 import asyncio, errno, os, signal, sys
 
@@ -74,6 +76,7 @@ process.send_signal(signal.SIGTERM)"""
     ) == ["-15"]
 
 
+@pytest.mark.extended("starts processes of its own; signals and exit codes stay")
 def test_a_fork_that_fails_is_an_error_and_the_next_one_may_succeed() -> None:
     assert play(
         """first, told, heard = await spawn()
@@ -86,6 +89,7 @@ print(first.pid != third.pid)"""
     ) == [f"[Errno {11}] {os.strerror(11)}", "True"]
 
 
+@pytest.mark.extended("starts processes of its own; signals and exit codes stay")
 def test_without_it_nothing_starts_and_children_are_orphans() -> None:
     assert play(
         """process, told, heard = await spawn()

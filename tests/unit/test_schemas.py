@@ -120,6 +120,7 @@ def test_no_schema_makes_a_payload_dear(name):
     assert judge(payload, schema) is not None
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_without_the_budget_the_work_doubles_and_doubles(monkeypatch):
     """The mutant: steps that cost nothing let a schema of a few lines run for ever."""
     spent: list[int] = []

@@ -182,6 +182,7 @@ print(copy_messages(svix, application, since, iterator or None, lambda message: 
 """
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_the_copy_of_the_page_on_the_api_misses_nothing(server):
     (block,) = (block for block in blocks(PAGES / "reference/api.md") if block.language == "python")
     app, iterator = server.application(), ""
