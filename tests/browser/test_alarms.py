@@ -84,7 +84,7 @@ def test_a_silence_is_made_with_a_note_and_ended(console: ConsoleServer, admin_p
     assert "console:anna" in row.inner_text()
     row.get_by_role("button", name="End", exact=True).click()
     assert "ended" in page.locator("section[aria-labelledby=silences] tbody tr").first.inner_text()
-    assert console.ask("select count(*) from boathook.audit where action in ('alarm.silence', 'alarm.unsilence')") == [
+    assert console.ask("select count(*) from boathook.audit where action in ('alert.silence', 'alert.unsilence')") == [
         (2,)
     ]
 

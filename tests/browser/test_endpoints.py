@@ -116,7 +116,7 @@ def test_an_endpoint_is_disabled_and_enabled_and_deleted_with_its_name_written_o
     page.get_by_role("button", name="Enable").click()
     expect(page.get_by_text("Healthy.")).to_be_visible()
     page.get_by_text("Delete this endpoint").click()
-    label = page.get_by_label(re.compile(r"^Write ep_"))
+    label = page.get_by_label(re.compile(r"^Type ep_"))
     label.fill("ep_other")
     page.get_by_role("button", name="Delete").click()
     expect(page.get_by_text("Nothing was deleted")).to_be_visible()

@@ -86,7 +86,7 @@ def test_a_customer_comes_by_a_link_that_an_operator_made_and_manages_its_endpoi
     expect(page.get_by_role("heading", name="Event types")).to_be_visible()
     take_screenshots(page, "portal-types")
 
-    page.get_by_role("button", name="Leave").click()
+    page.get_by_role("button", name="Sign out").click()
     page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
     expect(page.get_by_text("This link is no longer valid")).to_be_visible()
     page.goto("about:blank")

@@ -1,6 +1,8 @@
 """Reads settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
 
+import copy
 import difflib
+import functools
 import json
 import os
 import re
@@ -36,6 +38,11 @@ SECTIONS: tuple[str, ...] = (
 
 def defaults() -> dict[str, dict[str, Any]]:
     """Return the content of `defaults.toml`, the only place where defaults are written."""
+    return copy.deepcopy(_read_defaults())
+
+
+@functools.cache
+def _read_defaults() -> dict[str, dict[str, Any]]:
     return tomllib.loads(resources.files("boathook").joinpath("defaults.toml").read_text(encoding="utf-8"))
 
 

@@ -1,5 +1,7 @@
 """The settings of notifications: whom to tell, of what, and how often."""
 
+import copy
+import functools
 import re
 import tomllib
 from datetime import time
@@ -220,5 +222,10 @@ class NotificationSettings(Table):
 
 def default_rules() -> dict[str, dict[str, Any]]:
     """Return the rules that boathook comes with, as `alarm_rules.toml` has them."""
+    return copy.deepcopy(_read_default_rules())
+
+
+@functools.cache
+def _read_default_rules() -> dict[str, dict[str, Any]]:
     text = resources.files("boathook.config").joinpath("alarm_rules.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
