@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import msgspec
 
 from boathook.alerts import render
+from boathook.alerts.mail import SmtpServer, send_mail
 from boathook.config.notifications import Channel, EmailChannel, SlackChannel, TelegramChannel, WebhookChannel
 from boathook.config.tables import Settings
 from boathook.domain.alert_message import AlertMessage
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.signing import sign_standard
-from boathook.http_client.mail import SmtpServer, send_mail
 from boathook.http_client.response import HttpResponse
 from boathook.observability.log import get_logger
 
