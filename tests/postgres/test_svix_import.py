@@ -15,7 +15,6 @@ from boathook.db import endpoints as stored_endpoints
 from boathook.db.applications import PageRequest
 from boathook.db.database import Database
 from boathook.domain.errors import ConfigError, DatabaseError, FetchFailed, InvalidValue
-from boathook.http_client.stream import unguarded_settings
 from boathook.service import applications, endpoint_secrets, endpoints, event_types
 from boathook.service.svix_import.endpoints import Options
 from boathook.service.svix_import.importer import SvixImporter
@@ -42,7 +41,7 @@ class Side:
         async def wait(seconds: float) -> None:
             self.waited.append(seconds)
 
-        reader = SvixClient(unguarded_settings(self.context.settings), self.svix.url, token, sleep=wait)
+        reader = SvixClient(self.context.settings, self.svix.url, token, sleep=wait)
         try:
             return await SvixImporter(self.context, reader, replace(Options(actor="test"), **options)).run()
         finally:

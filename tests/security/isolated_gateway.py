@@ -13,9 +13,9 @@ import psycopg
 
 from boathook.db import migrations
 from boathook.db.embedded import EmbeddedServer
-from boathook.http_client.loopback import LoopbackClient, LoopbackResponse
 from tests.acceptance.conftest import BoathookProcess, boathook_processes, payload, signed
 from tests.conftest import open_folder
+from tests.security.keep_alive_client import KeepAliveClient, TimedResponse
 from tests.support import until
 
 IN: Final = "/in/stripe"
@@ -90,15 +90,15 @@ def memory_bytes(running: BoathookProcess) -> int:
     return int(psutil.Process(child.pid).memory_info().rss)
 
 
-def post_all(running: BoathookProcess, requests: Sequence[Sent], *, connections: int = 24) -> list[LoopbackResponse]:
+def post_all(running: BoathookProcess, requests: Sequence[Sent], *, connections: int = 24) -> list[TimedResponse]:
     """Send all requests over a few keep-alive connections, and return the responses in order."""
 
-    async def run() -> list[LoopbackResponse]:
+    async def run() -> list[TimedResponse]:
         waiting = iter(enumerate(requests))
-        answers: dict[int, LoopbackResponse] = {}
+        answers: dict[int, TimedResponse] = {}
 
         async def send_next() -> None:
-            client = LoopbackClient(running.port)
+            client = KeepAliveClient(running.port)
             for number, (body, headers) in waiting:
                 answers[number] = await _sent(client, headers, body)
             client.close()
@@ -109,7 +109,7 @@ def post_all(running: BoathookProcess, requests: Sequence[Sent], *, connections:
     return asyncio.run(run())
 
 
-async def _sent(client: LoopbackClient, headers: dict[str, str], body: bytes) -> LoopbackResponse:
+async def _sent(client: KeepAliveClient, headers: dict[str, str], body: bytes) -> TimedResponse:
     try:
         return await client.request("POST", IN, headers, body)
     except ConnectionError:  # a connection that the gateway closed meanwhile

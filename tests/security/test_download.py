@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from boathook.domain.errors import FetchFailed
-from boathook.http_client import partial_download
+from boathook.http_client import download
 from boathook.http_client.client import Client
 from tests.unit.receivers import outbound
 
@@ -83,7 +83,7 @@ async def test_a_length_beyond_all_numbers_is_not_taken_for_none(client, tmp_pat
 )
 async def test_a_poisoned_note_is_begun_anew(client, tmp_path, wrong):
     async with Server(LENGTH, 'ETag: "a"') as url:
-        note = asdict(partial_download.make_metadata(url, validator='"a"', total=None, content_type=""))
+        note = asdict(download.make_metadata(url, validator='"a"', total=None, content_type=""))
         (tmp_path / "f.part").write_bytes(b"evil")
         (tmp_path / "f.part.json").write_text(json.dumps({**note, **wrong}))
         assert await fetch(client, url, tmp_path / "f") == b"hello"

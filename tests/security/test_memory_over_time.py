@@ -19,8 +19,8 @@ import psutil
 import psycopg
 import pytest
 
-from boathook.http_client.loopback import LoopbackClient
 from tests.acceptance.conftest import BoathookProcess, payload, shared_boathook, signed  # noqa: F401 - a fixture
+from tests.security.keep_alive_client import KeepAliveClient
 from tests.support import until
 
 PASSWORD: Final = "correct horse battery staple"
@@ -140,49 +140,49 @@ class Traffic:
         self.number += 1
         return f"w{self.number}x{random.randrange(10**9)}"
 
-    async def event(self, client: LoopbackClient) -> int:
+    async def event(self, client: KeepAliveClient) -> int:
         body, headers = signed(payload(self.word(), "payment.paid"))
         return (await client.request("POST", "/in/stripe", headers, body)).status
 
-    async def forged(self, client: LoopbackClient) -> int:
+    async def forged(self, client: KeepAliveClient) -> int:
         body, headers = signed(payload(self.word()), secret=self.word())
         return (await client.request("POST", "/in/stripe", {**headers, f"x-{self.word()}": "1"}, body)).status
 
-    async def nowhere(self, client: LoopbackClient) -> int:
+    async def nowhere(self, client: KeepAliveClient) -> int:
         return (await client.request("GET", f"/{self.word()}/{self.word()}", {})).status
 
-    async def page(self, client: LoopbackClient) -> int:
+    async def page(self, client: KeepAliveClient) -> int:
         path = random.choice(("events?q", "events?type", "audit?actor", "rejections?source", "dead?q", "conflicts?q"))
         return (await client.request("GET", f"/console/{path}={self.word()}", self.cookie)).status
 
-    async def guess(self, client: LoopbackClient) -> int:
+    async def guess(self, client: KeepAliveClient) -> int:
         body = urlencode({"name": self.word(), "password": self.word()}).encode()
         return (await client.request("POST", "/console/sign-in", self.form, body)).status
 
-    async def portal(self, client: LoopbackClient) -> int:
+    async def portal(self, client: KeepAliveClient) -> int:
         headers = {"cookie": f"boathook-portal={self.word()}"}
         return (await client.request("GET", "/portal/endpoints", headers)).status
 
-    async def application(self, client: LoopbackClient) -> int:
+    async def application(self, client: KeepAliveClient) -> int:
         headers = {**self.api, "idempotency-key": self.word()}
         body = json.dumps({"name": self.word(), "uid": self.word()}).encode()
         return (await client.request("POST", "/api/v1/app", headers, body)).status
 
-    async def message(self, client: LoopbackClient) -> int:
+    async def message(self, client: KeepAliveClient) -> int:
         body = json.dumps({"eventType": "a.thing", "payload": {"word": self.word()}}).encode()
         return (await client.request("POST", "/api/v1/app/acme/msg", self.api, body)).status
 
-    async def unknown(self, client: LoopbackClient) -> int:
+    async def unknown(self, client: KeepAliveClient) -> int:
         return (await client.request("GET", f"/api/v1/app/{self.word()}/msg/{self.word()}", self.api)).status
 
-    async def figures(self, client: LoopbackClient) -> int:
+    async def figures(self, client: KeepAliveClient) -> int:
         path = random.choice(("/metrics", "/metrics.json", "/metrics/history", "/readyz"))
         return (await client.request("GET", path, {})).status
 
-    async def watch(self, client: LoopbackClient) -> int:
+    async def watch(self, client: KeepAliveClient) -> int:
         return await self._look_in("/console/now/live", self.cookie)
 
-    async def listen(self, client: LoopbackClient) -> int:
+    async def listen(self, client: KeepAliveClient) -> int:
         return await self._look_in(f"/api/v1/listen?type={self.word()}", self.api)
 
     async def _look_in(self, path: str, headers: dict[str, str]) -> int:
@@ -196,14 +196,14 @@ class Traffic:
 
 
 async def drive(
-    running: BoathookProcess, doing: Callable[[LoopbackClient], Awaitable[int]], number: int
+    running: BoathookProcess, doing: Callable[[KeepAliveClient], Awaitable[int]], number: int
 ) -> Counter[int]:
     """Let so many come, eight at a time; return what they were answered."""
     seen: Counter[int] = Counter()
     left = iter(range(number))
 
     async def lane() -> None:
-        client = LoopbackClient(running.port)
+        client = KeepAliveClient(running.port)
         for _ in left:
             seen[await doing(client)] += 1
         client.close()

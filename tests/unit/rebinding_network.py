@@ -1,4 +1,4 @@
-"""Network namespace with a DNS server for rebinding attacks; prints the courier's results as JSON.
+"""Network namespace with a DNS server for rebinding attacks; prints the sender's results as JSON.
 
 Run as root by ``unshare --mount --net``, with one word: guarded, gate (only the judgement at dialling is left) or
 unguarded.
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from boathook.http_client import connect_guard, resolver
+from boathook.http_client import guard, resolver
 from tests.support import eventually
-from tests.unit.receivers import Receiver, open_courier
+from tests.unit.receivers import Receiver, open_sender
 
 GOOD, BAD = "127.0.0.2", "127.0.0.9"
 CLOSE = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -116,7 +116,7 @@ async def run(mode):
         if mode != "guarded":
             patch.setattr(resolver, "find_denial_on_host", lambda *_: None)
         if mode == "unguarded":
-            patch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
+            patch.setattr(guard, "find_denial_on_host", lambda *_: None)
         return await attempt_all()
 
 
@@ -124,7 +124,7 @@ async def attempt_all():
     syns: Counter[str] = Counter()
     seen = {}
     set_up_network(syns)
-    async with Receiver((CLOSE, "close"), host=GOOD) as receiver, open_courier(allow=[f"{GOOD}/32"]) as post:
+    async with Receiver((CLOSE, "close"), host=GOOD) as receiver, open_sender(allow=[f"{GOOD}/32"]) as post:
         for name in ZONE:
             # Three attempts, each with a look-up of its own.
             answers = [await post(f"http://{name}:{receiver.port}/") for _ in range(3)]

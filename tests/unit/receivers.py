@@ -1,4 +1,4 @@
-"""Scripted HTTP receivers, a certificate authority, and a courier whose answers can be awaited."""
+"""Scripted HTTP receivers, a certificate authority, and a sender whose answers can be awaited."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,13 @@ def outbound(**changes):
     return OutboundSettings(**(defaults()["outbound"] | {"allow": ["127.0.0.1/32"]} | changes))
 
 
-class CourierHarness:
-    """Wraps a courier so that its answers can be awaited."""
+class SenderHarness:
+    """Wraps a sender so that its answers can be awaited."""
 
     def __init__(self, settings):
         self.batches = []
         self._waiting = {}
-        self.courier = HttpSender(settings, done=self._done)
+        self.sender = HttpSender(settings, done=self._done)
 
     async def __call__(self, url, **fields):
         return (await self.many([url], **fields))[0]
@@ -39,7 +39,7 @@ class CourierHarness:
         loop = asyncio.get_running_loop()
         fields = {"headers": (("content-type", "application/json"),), "body": b"{}", "timeout_s": 10.0} | fields
         waiting = [loop.create_future() for _ in urls]
-        self.courier.send(
+        self.sender.send(
             [OutgoingRequest(url=url, token=token, **fields) for url, token in zip(urls, waiting, strict=True)]
         )
         return await asyncio.gather(*waiting)
@@ -52,13 +52,13 @@ class CourierHarness:
 
 
 @contextlib.asynccontextmanager
-async def open_courier(**changes):
-    """Yield a courier with these settings."""
-    post = CourierHarness(outbound(**changes))
+async def open_sender(**changes):
+    """Yield a sender with these settings."""
+    post = SenderHarness(outbound(**changes))
     try:
         yield post
     finally:
-        post.courier.close()
+        post.sender.close()
 
 
 @dataclass

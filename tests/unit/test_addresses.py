@@ -1,10 +1,53 @@
-"""Addresses as texts: what may be sent to, and what Python and libcurl might read differently."""
+"""Addresses: which texts are ones, what Python and libcurl might read differently, and which may be dialled."""
+
+import socket
+from ipaddress import ip_address, ip_network
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.http_client.addresses import read_address
+from boathook.http_client import addresses
+from boathook.http_client.addresses import find_denial, find_denial_on_host, read_address
+
+DENIED = [
+    *("0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200", "100.127.255.255"),
+    *("127.0.0.1", "127.255.255.254", "168.63.129.16", "169.254.169.254", "169.254.170.2", "169.254.0.1"),
+    *("172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.0.192", "192.0.2.1", "192.31.196.1", "192.52.193.1"),
+    *("192.88.99.1", "192.168.0.1", "192.168.255.255", "192.175.48.1", "198.18.0.1", "198.19.255.255"),
+    *("198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"),
+    *("::", "::1", "::2", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:7f00:1", "::ffff:8.8.8.8", "::ffff:0:127.0.0.1"),
+    *("0:0:0:0:0:ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::8.8.8.8", "64:ff9b:1::1", "64:ff9b:1:abcd::a9fe:a9fe"),
+    *(
+        "100::1",
+        "2001::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2001:1::1",
+        "2001:2::1",
+        "2001:10::1",
+        "2001:20::1",
+    ),
+    *("2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2620:4f:8000::1", "3fff::1", "3fff:fff::1", "5f00::1"),
+    *("fc00::1", "fd00:ec2::254", "fdff::1", "fe80::1", "fe80::1%lo", "fe80::1%1", "febf::1", "fec0::1", "ff02::1"),
+    *("4000::1", "8000::1", "e000::1", "1::1", "::ffff:0:0"),
+]
+PUBLIC = [
+    *("1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.1", "100.63.255.255", "100.128.0.1", "126.255.255.255"),
+    *("128.0.0.1", "168.63.129.15", "168.63.129.17", "169.253.255.255", "169.255.0.1", "172.15.255.255", "172.32.0.1"),
+    *("192.0.1.1", "192.0.3.1", "192.167.255.255", "192.169.0.1", "198.17.255.255", "198.20.0.1", "223.255.255.255"),
+    *("2606:4700::1111", "2a00:1450:4001::1", "2001:4860:4860::8888", "2003::1", "2001:200::1", "3ffe::1"),
+]
+# All of these are loopback or the clouds' metadata to the resolver, and none of them parses as an address.
+SPELLINGS = [
+    *("0177.0.0.1", "0x7f.0.0.1", "0x7f000001", "0X7F000001", "2130706433", "127.1", "127.0.1", "017700000001"),
+    *("0177.1", "0x7f.1", "127.0x1", "00000177.0.0.1", "0x0000007f.0.0.1", "0", "0x0", "00", "0.0"),
+    *("2852039166", "0xA9FEA9FE", "0251.0376.0251.0376", "0xa9.0xfe.0xa9.0xfe", "169.16689662", "169.254.43518"),
+    *("１２７.0.0.1", "①②⑦.⓪.⓪.①", "127。0。0。1", "127．0．0．1"),  # noqa: RUF001 - such characters are the test
+    *("10.1", "012.1", "0xa.1", "192.168.257", "0300.0250.0.1", "3232235777", "0xc0a80101"),
+]
+
+
+# As texts.
 
 
 @pytest.mark.parametrize(
@@ -78,3 +121,77 @@ def test_nothing_else_is_raised_and_what_is_read_reads_the_same_again(text):
         return
     again = read_address(address.url)
     assert (again.url, again.host, again.port, again.user) == (address.url, address.host, address.port, None)
+
+
+# As numbers.
+
+
+@pytest.mark.parametrize("address", DENIED)
+def test_what_is_not_public_may_not_be_dialled(address):
+    assert find_denial(address)
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_what_is_public_may_be_dialled(address):
+    assert find_denial(address) is None
+    assert find_denial_on_host(address) is None
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_every_spelling_comes_to_a_number_that_is_judged(name):
+    with pytest.raises(ValueError, match="address"):
+        ip_address(name)
+    assert find_denial(name) == "it is no address"
+    try:
+        found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
+    except OSError:
+        return
+    assert all(find_denial(str(address[0])) for *_, address in found)
+
+
+@pytest.mark.parametrize("name", ["localhost", "ip6-localhost", "localhost.", "LOCALHOST", "sub.localhost"])
+def test_names_of_this_machine_come_to_addresses_that_are_refused(name):
+    try:
+        found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
+    except OSError:
+        pytest.skip("this resolver does not know the name")
+    assert all(find_denial(str(address[0])) for *_, address in found)
+
+
+@pytest.mark.parametrize("text", ["", " ", "127.0.0.1 ", "[::1]", "127.0.0.1:80", "1.1.1.1/32", "a", "1.1.1", "::1::"])
+def test_what_is_no_address_may_not_be_dialled(text):
+    assert find_denial(text)
+
+
+def test_the_owners_networks_win():
+    allow = (ip_network("127.0.0.0/8"), ip_network("fd00::/8"))
+    assert find_denial("127.0.0.1", allow) is None
+    assert find_denial_on_host("127.0.0.1", allow) is None
+    assert find_denial("fd00::1", allow) is None
+    for address in ("10.0.0.1", "::1", "::ffff:127.0.0.1", "fc00::1", "64:ff9b::7f00:1", "2002:7f00:1::"):
+        assert find_denial(address, allow)
+
+
+def test_this_machines_own_public_address_is_refused(monkeypatch):
+    monkeypatch.setattr(addresses, "_DENIED_4", ())
+    assert find_denial("127.0.0.1") is None
+    assert find_denial_on_host("127.0.0.1") == "this machine's own"
+    assert find_denial_on_host("127.0.0.1", [ip_network("127.0.0.0/8")]) is None
+
+
+def test_mutant_without_the_table_everything_in_it_would_be_dialled(monkeypatch):
+    monkeypatch.setattr(addresses, "_DENIED_4", ())
+    monkeypatch.setattr(addresses, "_DENIED_6", ())
+    assert find_denial("169.254.169.254") is None
+    assert find_denial("2002:7f00:1::") is None
+
+
+@given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
+def test_what_pythons_own_table_calls_private_is_refused_too(address):
+    if not address.is_global or address.is_multicast or address.is_reserved:
+        assert find_denial(str(address))
+
+
+@given(st.text(max_size=60))
+def test_no_text_makes_the_judgement_raise(text):
+    assert find_denial(text) is None or isinstance(find_denial(text), str)

@@ -13,12 +13,15 @@ import pytest
 
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.http_client import client as module
-from boathook.http_client import connect_guard, curl_easy
+from boathook.http_client import guard, resolver, response, transfer
 from boathook.http_client.client import Client
 from boathook.http_client.resolver import Resolution
 from tests.support import eventually
 from tests.unit.file_server import FileServer
 from tests.unit.receivers import OK, Authority, Receiver, outbound
+
+MAX_PIECE = 16_384
+"""The most bytes that libcurl hands over at once."""
 
 
 @pytest.fixture
@@ -85,13 +88,14 @@ async def test_a_file_that_cannot_be_read_or_becomes_shorter_is_no_request(clien
         assert str(tmp_path) not in str(error)
         assert receiver.accepted == 0
         path.write_bytes(b"x" * 1_000)
-        plain = curl_easy.CurlEasyClient._particulars
+        plain = transfer.SinkTransfer._file_options
 
         def shorten(*args):
+            options = plain(*args)
             path.write_bytes(b"x" * 10)
-            return plain(*args)
+            return options
 
-        monkeypatch.setattr(curl_easy.CurlEasyClient, "_particulars", shorten)
+        monkeypatch.setattr(transfer.SinkTransfer, "_file_options", shorten)
         await refused(client, "has become shorter", "PUT", receiver.url, body=path, timeout_s=10.0)
         await eventually(lambda: receiver.accepted == 1)
         assert receiver.requests == []
@@ -210,7 +214,7 @@ async def test_blocked_addresses_get_no_connection():
 
 
 async def test_mutant_without_the_guard_the_canary_is_reached(monkeypatch):
-    monkeypatch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
+    monkeypatch.setattr(guard, "find_denial_on_host", lambda *_: None)
     async with Receiver() as canary:
         await Client(outbound(allow=[])).request("GET", canary.url)
     assert canary.accepted == 1
@@ -229,7 +233,7 @@ async def test_a_name_with_one_bad_address_is_not_dialled(monkeypatch):
 
 async def test_what_is_dialled_is_what_was_judged(monkeypatch):
     """A name that stands for another address a moment later is still dialled at the one that was judged."""
-    monkeypatch.setattr(curl_easy, "look_up_within", lambda *_: Resolution(("127.0.0.1",)))
+    monkeypatch.setattr(resolver, "_look_up", lambda *_: Resolution(("127.0.0.1",)))
     async with Receiver() as receiver:
         assert (await Client(outbound()).request("GET", f"http://nowhere.invalid:{receiver.port}/")).is_ok
 
@@ -320,7 +324,7 @@ async def test_many_requests_at_once_are_all_answered(client):
     assert sorted(int(sent.body) for sent in receiver.requests) == list(range(300))
 
 
-async def test_no_more_run_at_once_than_there_are_threads(client):
+async def test_no_more_run_at_once_than_there_are_turns(client):
     async with Receiver((0.3, OK)) as receiver:
         tasks = [
             asyncio.create_task(client.request("GET", receiver.url)) for _ in range(2 * module.MAX_CONCURRENT_REQUESTS)
@@ -411,7 +415,83 @@ async def test_what_a_storage_signs_arrives_as_it_was_signed(client, tmp_path):
     assert sent.headers["authorization"].endswith(hmac.new(b"key", again.encode(), "sha256").hexdigest())
 
 
-def test_a_handle_is_never_used_twice():
+async def test_a_connection_is_never_used_twice(client):
     """A request sent again because an old connection broke would be two."""
-    assert (pycurl.FRESH_CONNECT, 1) in curl_easy._options(outbound())
-    assert (pycurl.FORBID_REUSE, 1) in curl_easy._options(outbound())
+    assert {(pycurl.FRESH_CONNECT, 1), (pycurl.FORBID_REUSE, 1)} <= set(transfer.SinkTransfer._own_options)
+    async with Receiver() as receiver:
+        for _ in range(3):
+            await client.request("GET", receiver.url)
+        assert receiver.accepted == 3
+
+
+# Streams.
+
+
+async def test_a_stream_is_read_as_it_comes(client):
+    async with Receiver((b"HTTP/1.1 404 X\r\nx-a: b\r\n\r\none", 0.2, b"two", "close")) as receiver:
+        async with client.stream("GET", receiver.url, headers={"X-C": "d"}, timeout_s=10.0) as response:
+            assert (response.status, response.headers["x-a"]) == (404, "b")
+            assert [piece async for piece in response] == [b"one", b"two"]
+            assert await asyncio.wrap_future(response.read()) == b""
+        assert receiver.requests[0].headers["x-c"] == "d"
+
+
+async def test_a_slow_reader_holds_the_server_up(client, monkeypatch):
+    monkeypatch.setattr(response, "MAX_BUFFERED", 100_000)
+    async with FileServer(is_endless=True) as server:
+        async with client.stream("GET", server.url, timeout_s=30.0) as stream:
+            await eventually(lambda: stream._is_paused)
+            held, sent = stream._size, server.sent[0]
+            assert held < 100_000 + MAX_PIECE
+            await asyncio.sleep(0.3)
+            assert stream._size == held
+            assert server.sent[0] - sent < 10_000_000  # what the system's buffers hold
+            read = 0
+            async for piece in stream:
+                read += len(piece)
+                if read > 2 * sent + 10_000_000:
+                    break
+        await eventually(lambda: client._under_way == 0)
+
+
+async def test_a_stream_that_breaks_off_gives_what_came_and_then_fails(client):
+    script = (b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf", "close")
+    async with Receiver(script) as receiver, client.stream("GET", receiver.url, timeout_s=10.0) as response:
+        assert await asyncio.wrap_future(response.read()) == b"half"
+        with pytest.raises(FetchFailed, match=r"^http://127\.0\.0\.1: "):
+            await asyncio.wrap_future(response.read())
+
+
+@pytest.mark.parametrize("script", [(30.0,), (b"HTTP/1.1 200 OK\r\n\r\nx", 30.0)])
+async def test_a_stream_that_nobody_reads_any_more_is_ended(client, script):
+    async with Receiver(script) as receiver:
+
+        async def read():
+            async with client.stream("GET", receiver.url, timeout_s=30.0) as response:
+                async for _ in response:
+                    pass
+
+        task = asyncio.create_task(read())
+        await eventually(lambda: receiver.requests)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await eventually(lambda: client._under_way == 0)
+
+
+async def test_a_closed_client_ends_its_streams(client):
+    script = (b"HTTP/1.1 200 OK\r\n\r\nx", 30.0)
+    async with Receiver(script) as receiver, client.stream("GET", receiver.url, timeout_s=30.0) as response:
+        assert await asyncio.wrap_future(response.read()) == b"x"
+        client.close()
+        with pytest.raises(FetchFailed, match="shutting down"):
+            await asyncio.wrap_future(response.read())
+
+
+async def test_a_stream_may_not_go_where_a_request_may_not():
+    blocked = Client(outbound(allow=[]))
+    async with Receiver() as canary:
+        with pytest.raises(FetchFailed, match="this machine"):
+            async with blocked.stream("GET", canary.url, timeout_s=5.0):
+                pass
+    assert canary.accepted == 0

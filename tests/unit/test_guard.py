@@ -1,118 +1,349 @@
-"""Which addresses may be dialled: every refused network, every spelling of an address, and what the owner allows."""
+"""The guard over real sockets: whose certificates are believed, and what goes through a proxy, which is told what."""
 
+import asyncio
+import base64
+import contextlib
+import os
+import shutil
+import signal
 import socket
-from ipaddress import ip_address, ip_network
+import ssl
+import subprocess
+import sys
+from pathlib import Path
 
+import pycurl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from boathook.http_client import address_rules
-from boathook.http_client.address_rules import find_denial, find_denial_on_host
+from boathook.domain.errors import ConfigError
+from boathook.http_client import curl_multi, guard
+from boathook.http_client import resolver as names
+from boathook.http_client.sender import HttpSender, TransportFailure
+from tests.unit.receivers import Authority, Receiver, open_sender, outbound, stop_serving
 
-DENIED = [
-    *("0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200", "100.127.255.255"),
-    *("127.0.0.1", "127.255.255.254", "168.63.129.16", "169.254.169.254", "169.254.170.2", "169.254.0.1"),
-    *("172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.0.192", "192.0.2.1", "192.31.196.1", "192.52.193.1"),
-    *("192.88.99.1", "192.168.0.1", "192.168.255.255", "192.175.48.1", "198.18.0.1", "198.19.255.255"),
-    *("198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"),
-    *("::", "::1", "::2", "::127.0.0.1", "::ffff:127.0.0.1", "::ffff:7f00:1", "::ffff:8.8.8.8", "::ffff:0:127.0.0.1"),
-    *("0:0:0:0:0:ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::8.8.8.8", "64:ff9b:1::1", "64:ff9b:1:abcd::a9fe:a9fe"),
-    *(
-        "100::1",
-        "2001::1",
-        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
-        "2001:1::1",
-        "2001:2::1",
-        "2001:10::1",
-        "2001:20::1",
-    ),
-    *("2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2620:4f:8000::1", "3fff::1", "3fff:fff::1", "5f00::1"),
-    *("fc00::1", "fd00:ec2::254", "fdff::1", "fe80::1", "fe80::1%lo", "fe80::1%1", "febf::1", "fec0::1", "ff02::1"),
-    *("4000::1", "8000::1", "e000::1", "1::1", "::ffff:0:0"),
-]
-PUBLIC = [
-    *("1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.1", "100.63.255.255", "100.128.0.1", "126.255.255.255"),
-    *("128.0.0.1", "168.63.129.15", "168.63.129.17", "169.253.255.255", "169.255.0.1", "172.15.255.255", "172.32.0.1"),
-    *("192.0.1.1", "192.0.3.1", "192.167.255.255", "192.169.0.1", "198.17.255.255", "198.20.0.1", "223.255.255.255"),
-    *("2606:4700::1111", "2a00:1450:4001::1", "2001:4860:4860::8888", "2003::1", "2001:200::1", "3ffe::1"),
-]
-# All of these are loopback or the clouds' metadata to the resolver, and none of them parses as an address.
-SPELLINGS = [
-    *("0177.0.0.1", "0x7f.0.0.1", "0x7f000001", "0X7F000001", "2130706433", "127.1", "127.0.1", "017700000001"),
-    *("0177.1", "0x7f.1", "127.0x1", "00000177.0.0.1", "0x0000007f.0.0.1", "0", "0x0", "00", "0.0"),
-    *("2852039166", "0xA9FEA9FE", "0251.0376.0251.0376", "0xa9.0xfe.0xa9.0xfe", "169.16689662", "169.254.43518"),
-    *("１２７.0.0.1", "①②⑦.⓪.⓪.①", "127。0。0。1", "127．0．0．1"),  # noqa: RUF001 - such characters are the test
-    *("10.1", "012.1", "0xa.1", "192.168.257", "0300.0250.0.1", "3232235777", "0xc0a80101"),
-]
+# TLS, and the certificates that are shown.
 
 
-@pytest.mark.parametrize("address", DENIED)
-def test_what_is_not_public_may_not_be_dialled(address):
-    assert find_denial(address)
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
 
 
-@pytest.mark.parametrize("address", PUBLIC)
-def test_what_is_public_may_be_dialled(address):
-    assert find_denial(address) is None
-    assert find_denial_on_host(address) is None
+async def test_a_receiver_that_the_authority_vouches_for_is_sent_to(authority):
+    async with Receiver(context=authority.context()) as receiver, open_sender(ca_file=authority.file) as post:
+        for _ in range(5):
+            answer = await post(receiver.url, body=b"abc")
+            assert (answer.status, answer.failure) == (200, None)
+        assert (receiver.accepted, receiver.requests[0].body) == (1, b"abc")
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_every_spelling_comes_to_a_number_that_is_judged(name):
-    with pytest.raises(ValueError, match="address"):
-        ip_address(name)
-    assert find_denial(name) == "it is no address"
-    try:
-        found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
-    except OSError:
-        return
-    assert all(find_denial(str(address[0])) for *_, address in found)
+async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
+    async with Receiver(context=authority.context()) as receiver, open_sender() as post:
+        answer = await post(receiver.url)
+        assert (answer.status, answer.failure) == (0, TransportFailure.TLS)
+        assert "certificate" in answer.error
+        assert receiver.requests == []
 
 
-@pytest.mark.parametrize("name", ["localhost", "ip6-localhost", "localhost.", "LOCALHOST", "sub.localhost"])
-def test_names_of_this_machine_come_to_addresses_that_are_refused(name):
-    try:
-        found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
-    except OSError:
-        pytest.skip("this resolver does not know the name")
-    assert all(find_denial(str(address[0])) for *_, address in found)
+@pytest.mark.parametrize("wrong", [{"names": ("other.test",)}, {"names": ("127.0.0.1",), "days": (-9, -5)}])
+async def test_a_certificate_for_another_name_or_time_is_not_believed(authority, wrong):
+    context = authority.context(*wrong.pop("names"), **wrong)
+    async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
+        assert (await post(receiver.url)).failure is TransportFailure.TLS
+        assert receiver.requests == []
 
 
-@pytest.mark.parametrize("text", ["", " ", "127.0.0.1 ", "[::1]", "127.0.0.1:80", "1.1.1.1/32", "a", "1.1.1", "::1::"])
-def test_what_is_no_address_may_not_be_dialled(text):
-    assert find_denial(text)
+async def test_mutant_without_the_check_any_server_could_answer(authority, monkeypatch):
+    plain = guard.handle_options
+    off = [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
+    monkeypatch.setattr(curl_multi, "handle_options", lambda settings: [*plain(settings), *off])
+    async with Receiver(context=authority.context("other.test")) as receiver, open_sender() as post:
+        assert (await post(receiver.url)).status == 200
 
 
-def test_the_owners_networks_win():
-    allow = (ip_network("127.0.0.0/8"), ip_network("fd00::/8"))
-    assert find_denial("127.0.0.1", allow) is None
-    assert find_denial_on_host("127.0.0.1", allow) is None
-    assert find_denial("fd00::1", allow) is None
-    for address in ("10.0.0.1", "::1", "::ffff:127.0.0.1", "fc00::1", "64:ff9b::7f00:1", "2002:7f00:1::"):
-        assert find_denial(address, allow)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+async def test_older_versions_of_tls_are_not_spoken(authority):
+    context = authority.context()
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
+        assert (await post(receiver.url)).failure is TransportFailure.TLS
+        assert receiver.requests == []
 
 
-def test_this_machines_own_public_address_is_refused(monkeypatch):
-    monkeypatch.setattr(address_rules, "_DENIED_4", ())
-    assert find_denial("127.0.0.1") is None
-    assert find_denial_on_host("127.0.0.1") == "this machine's own"
-    assert find_denial_on_host("127.0.0.1", [ip_network("127.0.0.0/8")]) is None
+async def test_a_plain_receiver_is_no_https(authority):
+    async with Receiver() as receiver, open_sender(ca_file=authority.file) as post:
+        answer = await post(receiver.url.replace("http:", "https:"), timeout_s=0.5)
+        assert answer.failure in {TransportFailure.TLS, TransportFailure.TIMEOUT}
+        assert receiver.requests == []
 
 
-def test_mutant_without_the_table_everything_in_it_would_be_dialled(monkeypatch):
-    monkeypatch.setattr(address_rules, "_DENIED_4", ())
-    monkeypatch.setattr(address_rules, "_DENIED_6", ())
-    assert find_denial("169.254.169.254") is None
-    assert find_denial("2002:7f00:1::") is None
+async def test_a_receiver_that_wants_a_client_certificate_gets_the_right_one(authority):
+    context = authority.context(asks_client=True)
+    ann, bob = authority.issue("ann"), authority.issue("bob")
+    async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
+        for who in (ann, bob, ann, bob, bob):
+            assert (await post(receiver.url, client_certificate=who)).status == 200
+        assert [request.peer for request in receiver.requests] == ["ann", "bob", "ann", "bob", "bob"]
+        assert receiver.accepted == 2
+        answer = await post(receiver.url)
+        assert (
+            answer.status,
+            answer.failure in {TransportFailure.TLS, TransportFailure.READ, TransportFailure.SEND},
+        ) == (0, True)
+        assert len(receiver.requests) == 5
 
 
-@given(st.ip_addresses(v=4) | st.ip_addresses(v=6))
-def test_what_pythons_own_table_calls_private_is_refused_too(address):
-    if not address.is_global or address.is_multicast or address.is_reserved:
-        assert find_denial(str(address))
+@pytest.mark.parametrize("broken", ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+async def test_a_broken_client_certificate_is_a_trouble_of_tls(authority, broken):
+    context = authority.context(asks_client=True)
+    _, key = authority.issue("ann")
+    async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
+        answer = await post(receiver.url, client_certificate=(broken, key))
+        assert (answer.status, answer.failure) == (0, TransportFailure.TLS)
+        assert "PRIVATE" not in answer.error
 
 
-@given(st.text(max_size=60))
-def test_nothing_raises(text):
-    assert find_denial(text) is None or isinstance(find_denial(text), str)
+async def test_another_ones_key_is_a_trouble_of_tls(authority):
+    context = authority.context(asks_client=True)
+    ann, bob = authority.issue("ann"), authority.issue("bob")
+    async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
+        assert (await post(receiver.url, client_certificate=(ann[0], bob[1]))).failure is TransportFailure.TLS
+        assert receiver.requests == []
+
+
+NODE = shutil.which("node", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+HTTP2_SERVER = """
+const http2 = require('http2'), pem = require('fs').readFileSync(process.argv[1]);
+let sessions = 0;
+const server = http2.createSecureServer({cert: pem, key: pem});
+server.on('session', () => sessions++);
+server.on('stream', (stream, headers) => {
+  let size = 0;
+  stream.on('data', data => size += data.length);
+  stream.on('end', () => {
+    const status = Number(headers[':path'].slice(1));
+    stream.respond({':status': status, 'x-sessions': sessions, 'x-size': size, 'x-id': headers['webhook-id']});
+    stream.end('done');
+  });
+});
+server.listen(0, '127.0.0.1', () => console.log(server.address().port));
+"""
+
+
+@pytest.fixture
+def http2_port(authority, tmp_path):
+    if NODE is None:
+        pytest.skip("the HTTP/2 server is one of Node.js")
+    authority.context()
+    command = [NODE, "-e", HTTP2_SERVER, str(tmp_path / "server.pem")]
+    # In a session of its own: what is called node may be a wrapper, and the server its child.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as server:
+        try:
+            yield int(server.stdout.readline())
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+async def test_http_2_is_spoken_where_the_receiver_offers_it(authority, http2_port):
+    async with open_sender(ca_file=authority.file) as post:
+        for status in (200, 503, 410):
+            url = f"https://127.0.0.1:{http2_port}/{status}"
+            answer = await post(url, body=b"x" * 100_000, headers=(("Webhook-Id", "msg_1"),))
+            assert (answer.status, answer.failure, answer.headers["x-sessions"]) == (status, None, "1")
+            assert (answer.headers["x-size"], answer.headers["x-id"]) == ("100000", "msg_1")
+
+
+# Proxies: CONNECT and SOCKS5.
+
+
+class Proxy:
+    """A proxy on loopback that notes whom it was asked for."""
+
+    def __init__(self, *, refuses=False, context=None):
+        self.asked = []
+        self.heads = []
+        self._refuses = refuses
+        self._context = context
+        self._tasks = set()
+
+    async def __aenter__(self):
+        # Not the receivers' address, so that a sender that judged the proxy would refuse it.
+        self._server = await asyncio.start_server(self._serve, "127.0.0.3", 0, ssl=self._context)
+        self.place = f"127.0.0.3:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        await stop_serving(self._server, self._tasks)
+
+    async def _serve(self, reader, writer):
+        self._tasks.add(asyncio.current_task())
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            first = await reader.readexactly(1)
+            host, port = await (
+                self._greet(reader, writer) if first == b"\x05" else self._connect(first, reader, writer)
+            )
+            self.asked.append(f"{host}:{port}")
+            far_reader, far_writer = await asyncio.open_connection(host, port)
+            pumps = self._pump(reader, far_writer), self._pump(far_reader, writer)
+            await asyncio.gather(*pumps, return_exceptions=True)
+        writer.close()
+
+    async def _connect(self, first, reader, writer):
+        head = (first + await reader.readuntil(b"\r\n\r\n")).decode()
+        self.heads.append(head)
+        method, place, _ = head.split(" ", 2)
+        if self._refuses or method != "CONNECT":
+            writer.write(b"HTTP/1.1 403 No\r\nx-secret: of the proxy\r\ncontent-length: 3\r\n\r\nno!")
+            raise asyncio.IncompleteReadError(b"", 1)
+        writer.write(b"HTTP/1.1 200 Connected\r\nx-secret: of the proxy\r\n\r\n")
+        host, _, port = place.rpartition(":")
+        return host.strip("[]"), int(port)
+
+    async def _greet(self, reader, writer):
+        await reader.readexactly((await reader.readexactly(1))[0])
+        writer.write(b"\x05\x00")
+        _, command, _, kind = await reader.readexactly(4)
+        assert command == 1
+        match kind:
+            case 1:
+                host = socket.inet_ntop(socket.AF_INET, await reader.readexactly(4))
+            case 4:
+                host = socket.inet_ntop(socket.AF_INET6, await reader.readexactly(16))
+            case _:
+                host = (await reader.readexactly((await reader.readexactly(1))[0])).decode()
+        port = int.from_bytes(await reader.readexactly(2), "big")
+        writer.write(b"\x05\x02\x00\x01" + bytes(6) if self._refuses else b"\x05\x00\x00\x01" + bytes(6))
+        if self._refuses:
+            raise asyncio.IncompleteReadError(b"", 1)
+        return host, port
+
+    async def _pump(self, reader, writer):
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+def resolver(monkeypatch):
+    """Names of receivers that stand for chosen addresses."""
+    known = {"receiver.test": ["127.0.0.1"]}
+    plain = socket.getaddrinfo
+
+    def look_up(name, *args, **kwargs):
+        if name not in known:
+            return plain(name, *args, **kwargs)
+        return [(10 if ":" in a else 2, 1, 6, "", (a, 0)) for a in known[name]]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    return known
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5", "socks5h"])
+async def test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_name(resolver, scheme):
+    async with Receiver() as receiver, Proxy() as proxy, open_sender(proxy=f"{scheme}://{proxy.place}") as post:
+        for path in "ab":
+            answer = await post(f"http://receiver.test:{receiver.port}/{path}", body=b"x" * 100_000)
+            assert (answer.status, answer.failure, "x-secret" in answer.headers) == (200, None, False)
+        assert proxy.asked == [f"127.0.0.1:{receiver.port}"]
+        assert receiver.requests[0].headers["host"] == f"receiver.test:{receiver.port}"
+        assert len(receiver.requests[1].body) == 100_000
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+async def test_tls_goes_through_the_tunnel_and_is_verified_against_the_name(resolver, tmp_path, scheme):
+    authority = Authority(tmp_path)
+    resolver["other.test"] = ["127.0.0.1"]
+    async with Receiver(context=authority.context("receiver.test")) as receiver, Proxy() as proxy:
+        async with open_sender(proxy=f"{scheme}://{proxy.place}", ca_file=authority.file) as post:
+            assert (await post(f"https://receiver.test:{receiver.port}/")).status == 200
+            assert (await post(f"https://other.test:{receiver.port}/")).failure is TransportFailure.TLS
+        assert set(proxy.asked) == {f"127.0.0.1:{receiver.port}"}
+        assert len(receiver.requests) == 1
+
+
+async def test_a_proxy_may_be_reached_by_tls(resolver, tmp_path):
+    authority = Authority(tmp_path)
+    async with Receiver() as receiver, Proxy(context=authority.context("127.0.0.3")) as proxy:
+        async with open_sender(proxy=f"https://{proxy.place}", ca_file=authority.file) as post:
+            assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
+        async with open_sender(proxy=f"https://{proxy.place}") as post:
+            assert (await post(f"http://receiver.test:{receiver.port}/")).status == 0
+        assert len(receiver.requests) == 1
+
+
+async def test_the_proxys_password_goes_to_the_proxy_alone(resolver):
+    async with Receiver() as receiver, Proxy() as proxy, open_sender(proxy=f"http://me:p%40ss@{proxy.place}") as post:
+        await post(f"http://receiver.test:{receiver.port}/")
+        assert base64.b64encode(b"me:p@ss").decode() in proxy.heads[0]
+        assert "proxy-authorization" not in receiver.requests[0].headers
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+@pytest.mark.parametrize("addresses", [["10.0.0.1"], ["127.0.0.1", "169.254.169.254"], ["::1"], ["64:ff9b::a00:1"]])
+async def test_a_private_address_is_not_asked_of_the_proxy(resolver, scheme, addresses):
+    resolver["evil.test"] = addresses
+    async with Proxy() as proxy, open_sender(proxy=f"{scheme}://{proxy.place}") as post:
+        hosts = ["evil.test", *(f"[{a}]" if ":" in a else a for a in addresses if a != "127.0.0.1")]
+        for answer in await post.many([f"http://{host}:8080/" for host in hosts]):
+            assert (answer.status, answer.failure) == (0, TransportFailure.BLOCKED)
+        assert (proxy.asked, proxy.heads) == ([], [])
+
+
+async def test_mutant_without_the_guard_the_proxy_would_be_asked(resolver, monkeypatch):
+    monkeypatch.setattr(names, "find_denial_on_host", lambda *_: None)
+    async with Receiver() as receiver, Proxy() as proxy, open_sender(proxy=f"http://{proxy.place}", allow=[]) as post:
+        assert (await post(f"http://receiver.test:{receiver.port}/")).status == 200
+        assert proxy.asked == [f"127.0.0.1:{receiver.port}"]
+
+
+@pytest.mark.parametrize(
+    ("bypass", "host", "is_bypassed"),
+    [
+        ("receiver.test", "receiver.test", True),
+        ("Receiver.TEST", "receiver.test", True),
+        ("receiver.test", "a.receiver.test", False),
+        (".receiver.test", "receiver.test", True),
+        (".receiver.test", "a.receiver.test", True),
+        (".receiver.test", "areceiver.test", False),
+        ("other.test", "receiver.test", False),
+        ("127.0.0.0/8", "127.0.0.1", True),
+        ("127.0.0.0/8", "receiver.test", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("10.0.0.0/8", "127.0.0.1", False),
+    ],
+)
+async def test_the_bypass_list(resolver, monkeypatch, bypass, host, is_bypassed):
+    monkeypatch.setenv("no_proxy", "*")
+    resolver[host] = ["127.0.0.1"]
+    async with Receiver() as receiver, Proxy() as proxy:
+        async with open_sender(proxy=f"http://{proxy.place}", proxy_bypass=[bypass]) as post:
+            for _ in range(2):
+                assert (await post(f"http://{host}:{receiver.port}/")).status == 200
+        assert (proxy.asked == []) == is_bypassed
+
+
+@pytest.mark.parametrize("scheme", ["http", "socks5"])
+async def test_a_proxy_that_refuses_is_a_trouble_of_the_proxy(resolver, scheme):
+    async with Proxy(refuses=True) as proxy, open_sender(proxy=f"{scheme}://{proxy.place}") as post:
+        answer = await post("https://receiver.test/")
+        assert (answer.status, answer.failure, answer.body, dict(answer.headers)) == (
+            0,
+            TransportFailure.PROXY,
+            b"",
+            {},
+        )
+
+
+async def test_a_proxy_that_is_away_is_a_trouble_of_the_proxy(resolver):
+    async with Proxy() as proxy:
+        place = proxy.place
+    async with open_sender(proxy=f"http://{place}") as post:
+        assert (await post("https://receiver.test/")).failure is TransportFailure.PROXY
+
+
+async def test_a_reference_to_a_proxy_is_not_taken_for_one():
+    with pytest.raises(ConfigError, match=r"outbound\.proxy"):
+        HttpSender(outbound(proxy="env:PROXY"), done=lambda _: None)

@@ -15,7 +15,7 @@ from boathook.config import Settings
 from boathook.domain.errors import FetchFailed
 from boathook.domain.roles import Role
 from boathook.http_client.client import Client
-from boathook.http_client.response import HttpResponse
+from boathook.http_client.messages import HttpResponse
 from boathook.service.oidc import AuthorizationRequest, OidcIdentity, OidcProvider, OidcRejected
 
 ISSUER, CLIENT = "https://login.example.com", "boathook"

@@ -14,7 +14,7 @@ from boathook.config.tables import Settings
 from boathook.domain.alert_message import AlertMessage
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.signing import sign_standard
-from boathook.http_client.response import HttpResponse
+from boathook.http_client.messages import HttpResponse
 from boathook.observability.log import get_logger
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ class Forwarder:
     """Sends events to one address, one after another.
 
     Args:
-        client: makes the requests; closed with it.
+        client: makes the requests.
         signing: None sends the headers as they were kept.
         retries: how often it is tried again where there is no answer.
         say: told when the server is away.
@@ -126,10 +126,6 @@ class Forwarder:
             timeout_s=_TIMEOUT_S,
             max_bytes=_MAX_RESPONSE_BYTES,
         )
-
-    def close(self) -> None:
-        """Give up what is under way."""
-        self._client.close()
 
 
 def request_for(heard: FeedEvent, url: str, signing: SigningOptions | None) -> Request:

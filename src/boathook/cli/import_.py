@@ -95,11 +95,10 @@ def import_svix(
 
 
 async def _import(settings: "Settings", url: str, token: str, options: "Options") -> "Report":
-    from boathook.service.remote import unguarded_settings
     from boathook.service.svix_import.importer import SvixImporter
     from boathook.service.svix_import.reader import SvixClient
 
-    reader = SvixClient(unguarded_settings(settings), url, token, say=_say)
+    reader = SvixClient(settings, url, token, say=_say)
     try:
         async with open_app_context(settings) as lent:
             with Progress("applications") as progress:

@@ -102,8 +102,6 @@ def listen(
     except KeyboardInterrupt:
         pass
     finally:
-        if forwarder is not None:
-            forwarder.close()
         err.print(_summary(tally), style="dim")
 
 

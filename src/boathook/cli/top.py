@@ -81,11 +81,7 @@ def _address(url: str) -> str:
 
 @asynccontextmanager
 async def _remote_source(settings: Settings, url: str, key: str | None) -> AsyncIterator[StatsSource]:
-    client = RemoteClient(settings)
-    try:
-        yield RemoteStatsReader(client, url, key)
-    finally:
-        client.close()
+    yield RemoteStatsReader(RemoteClient(settings), url, key)
 
 
 @asynccontextmanager

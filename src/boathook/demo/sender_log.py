@@ -1,15 +1,43 @@
 """The sender's own record: what was sent, what was answered, and what should not have been."""
 
 import hashlib
+import json
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from boathook.demo.sample_events import SampleEvent
-from boathook.http_client.loopback import LoopbackResponse
+from boathook.service.remote import HttpResponse
 
 _MAX_LATENCIES = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimedResponse:
+    """A response, and how long it took."""
+
+    response: HttpResponse
+    seconds: float
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.response.status
+
+    @property
+    def body(self) -> bytes:
+        """The bytes of the response."""
+        return self.response.body
+
+    @property
+    def json(self) -> Any:
+        """The body's JSON; an empty object where it is none."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return {}
 
 
 class SendResult(StrEnum):
@@ -26,7 +54,7 @@ class SendResult(StrEnum):
     UNEXPECTED = "odd"
 
 
-def classify_response(sample: SampleEvent, answer: LoopbackResponse | None) -> SendResult:
+def classify_response(sample: SampleEvent, answer: TimedResponse | None) -> SendResult:
     """Return what *answer* says."""
     if answer is None or answer.status >= 500 or answer.status == 429:
         return SendResult.UNANSWERED
@@ -97,7 +125,7 @@ class SenderLog:
         self.sent.setdefault((sample.source, sample.key), SentEvent(sample, sha256))
 
     def record_response(
-        self, sample: SampleEvent, answer: LoopbackResponse | None, *, is_forged: bool = False
+        self, sample: SampleEvent, answer: TimedResponse | None, *, is_forged: bool = False
     ) -> SendResult:
         """Remember what came back, and return what it says."""
         reply = classify_response(sample, answer)
@@ -112,11 +140,11 @@ class SenderLog:
             self._record_unexpected(sample, reply, answer)
         return reply
 
-    def _expect_rejection(self, sample: SampleEvent, reply: SendResult, answer: LoopbackResponse | None) -> None:
+    def _expect_rejection(self, sample: SampleEvent, reply: SendResult, answer: TimedResponse | None) -> None:
         if reply not in {SendResult.REJECTED, SendResult.UNANSWERED}:
             self._record_unexpected(sample, reply, answer, "a forgery")
 
-    def _record_result(self, sent: SentEvent, reply: SendResult, answer: LoopbackResponse | None) -> None:
+    def _record_result(self, sent: SentEvent, reply: SendResult, answer: TimedResponse | None) -> None:
         match reply:
             case SendResult.ACCEPTED | SendResult.DUPLICATE | SendResult.CONFLICT:
                 assert answer is not None
@@ -129,7 +157,7 @@ class SenderLog:
                 self._record_unexpected(sent.sample, reply, answer)
 
     def _record_unexpected(
-        self, sample: SampleEvent, reply: SendResult, answer: LoopbackResponse | None, what: str = "a genuine request"
+        self, sample: SampleEvent, reply: SendResult, answer: TimedResponse | None, what: str = "a genuine request"
     ) -> None:
         status = "nothing" if answer is None else f"{answer.status} {answer.body[:80]!r}"
         self.unexpected.append(f"{what} for {sample.source} {sample.key} was answered {status} ({reply})")

@@ -10,12 +10,14 @@ from collections.abc import AsyncIterator
 
 from boathook.demo.folder import Folder
 from boathook.demo.handlers import MAILBOX
-from boathook.domain.errors import BoathookError
-from boathook.http_client.loopback import LoopbackClient
+from boathook.domain.errors import BoathookError, FetchFailed
+from boathook.service.remote import RemoteClient
 
 _READY_S = 90.0
 _STOP_S = 40.0
 _POLL_S = 0.05
+_ANSWER_S = 15.0
+_MAX_PAGE_BYTES = 1_048_576
 _SETTING_PREFIXES = ("BOATHOOK_", "WEBHOOK_", "TELEGRAM_")
 """How names begin in the environment that boathook, or one of the demo's apps, takes for its settings."""
 
@@ -27,6 +29,7 @@ class ServerProcess:
         self._process = process
         self._folder = folder
         self._port = port
+        self._client = RemoteClient()
 
     async def wait_until_ready(self) -> None:
         """Wait until it takes requests.
@@ -34,23 +37,25 @@ class ServerProcess:
         Raises:
             BoathookError: it ended, or took too long; the message carries the end of its log.
         """
-        client = LoopbackClient(self._port)
         try:
             async with asyncio.timeout(_READY_S):
-                while not await self._is_ready(client):
+                while not await self._is_ready():
                     if self._process.returncode is not None:
                         raise BoathookError(f"boathook serve ended by itself:\n{self.log_tail()}")
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise BoathookError(f"boathook serve is not ready after {_READY_S:.0f} s:\n{self.log_tail()}") from None
-        finally:
-            client.close()
 
-    async def _is_ready(self, client: LoopbackClient) -> bool:
-        with contextlib.suppress(ConnectionError):
+    async def _is_ready(self) -> bool:
+        with contextlib.suppress(FetchFailed):
             # The console comes up after the gateway; traffic meanwhile would share one processor with its imports.
-            pages = ("/readyz", "/console/sign-in")
-            return all([(await client.request("GET", page, {})).status == 200 for page in pages])
+            for page in ("/readyz", "/console/sign-in"):
+                answer = await self._client.request(
+                    "GET", f"http://127.0.0.1:{self._port}{page}", timeout_s=_ANSWER_S, max_bytes=_MAX_PAGE_BYTES
+                )
+                if answer.status != 200:
+                    return False
+            return True
         return False
 
     async def wait(self) -> int:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from boathook.demo.sample_events import EventFactory, SampleEvent
-from boathook.demo.sender_log import SenderLog, SendResult
+from boathook.demo.sender_log import SenderLog, SendResult, TimedResponse
+from boathook.domain.errors import FetchFailed
 from boathook.domain.signing import make_standard_secret
-from boathook.http_client.loopback import LoopbackClient, LoopbackResponse
+from boathook.service.remote import RemoteClient
 from boathook.testing import sign
 
 PROVIDERS: Final[Mapping[str, str]] = {
@@ -25,7 +26,9 @@ PROVIDERS: Final[Mapping[str, str]] = {
 
 ScenarioRunner = Callable[[], Coroutine[None, None, None]]
 
-_CONNECTIONS = 8
+_MAX_CONCURRENT = 8
+_TIMEOUT_S = 15.0
+_MAX_RESPONSE_BYTES = 1_048_576
 _SCENARIOS_PER_S = 28.0
 _MAX_TRIES = 4
 _RETRY_DELAY_S = 0.5
@@ -57,9 +60,9 @@ class Traffic:
         self._rng = rng
         self._factory = EventFactory(rng)
         self._stopping = asyncio.Event()
-        self._clients: asyncio.LifoQueue[LoopbackClient] = asyncio.LifoQueue()
-        for _ in range(_CONNECTIONS):
-            self._clients.put_nowait(LoopbackClient(port))
+        self._gateway = f"http://127.0.0.1:{port}"
+        self._client = RemoteClient()
+        self._turn = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def stop(self) -> None:
         """Begin no further scene; those under way are played to their end without pauses."""
@@ -77,8 +80,6 @@ class Traffic:
                 play = opening.pop() if opening else self._rng.choices(scenes, weights)[0].play
                 group.create_task(play())
                 await self._pause(self._rng.expovariate(_SCENARIOS_PER_S))
-        while not self._clients.empty():
-            self._clients.get_nowait().close()
 
     def _scenes(self) -> list[Scenario]:
         factory = self._factory
@@ -175,14 +176,21 @@ class Traffic:
         signed = sign(PROVIDERS[sample.source], secret, sample.body, timestamp=time.time(), id=sample.key or None)
         return {**signed, **sample.headers}
 
-    async def _post(self, sample: SampleEvent, headers: Mapping[str, str]) -> LoopbackResponse | None:
-        client = await self._clients.get()
-        try:
-            return await client.request("POST", f"/in/{sample.source}", headers, sample.body)
-        except ConnectionError:
-            return None
-        finally:
-            self._clients.put_nowait(client)
+    async def _post(self, sample: SampleEvent, headers: Mapping[str, str]) -> TimedResponse | None:
+        async with self._turn:
+            began = time.perf_counter()
+            try:
+                response = await self._client.request(
+                    "POST",
+                    f"{self._gateway}/in/{sample.source}",
+                    headers=headers,
+                    body=sample.body,
+                    timeout_s=_TIMEOUT_S,
+                    max_bytes=_MAX_RESPONSE_BYTES,
+                )
+            except FetchFailed:
+                return None
+            return TimedResponse(response, time.perf_counter() - began)
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from boathook.handlers.transaction import Transaction
-from boathook.http_client.response import DownloadResult as DownloadResult  # noqa: PLC0414 - a part of `Http`, to be had with it
-from boathook.http_client.response import HttpResponse as HttpResponse  # noqa: PLC0414 - the same
+from boathook.http_client.messages import DownloadResult as DownloadResult  # noqa: PLC0414 - a part of `Http`, to be had with it
+from boathook.http_client.messages import HttpResponse as HttpResponse  # noqa: PLC0414 - the same
 
 
 class Http(Protocol):

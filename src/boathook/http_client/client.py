@@ -1,45 +1,90 @@
-"""The HTTP client that apps are given: requests and downloads, in threads of its own, through the guard."""
+"""The HTTP client: requests, streams and downloads, each through the guard, in one thread around libcurl."""
 
 import asyncio
+import contextlib
+import functools
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
+from boathook.config import Settings
 from boathook.config.tables import OutboundSettings
 from boathook.domain.errors import FetchFailed
-from boathook.http_client.curl_easy import CurlEasyClient, Stopped
+from boathook.http_client.addresses import ANY_NETWORK, read_address
 from boathook.http_client.download import DownloadSpec, download
-from boathook.http_client.request import HttpRequest
-from boathook.http_client.response import DownloadResult, HttpResponse
+from boathook.http_client.guard import ProxyPolicy
+from boathook.http_client.messages import (
+    DownloadResult,
+    HttpResponse,
+    OutgoingRequest,
+    RequestResult,
+    Sink,
+    TransportFailure,
+)
+from boathook.http_client.response import ResponseFuture, ResponseStream
+from boathook.http_client.sender import CurlThread
 
 MAX_CONCURRENT_REQUESTS: Final = 16
 """Requests at once; others wait for their turn, and their time begins with it."""
 MAX_CONCURRENT_DOWNLOADS: Final = 4
-"""Downloads at once, in threads apart, so that big files keep no short request waiting."""
+"""Downloads at once; they and streams take no turn of requests, so that big files keep no short request waiting."""
 MAX_PENDING: Final = 10_000
-"""Requests and downloads under way and waiting; whoever comes then is refused."""
+"""Requests, streams and downloads under way and waiting; further ones are refused."""
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"})
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_OURS: Final = frozenset({
+    "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection", "te",
+    "trailer", "transfer-encoding", "upgrade",
+})  # fmt: skip
+"""Headers that say where a request begins, ends and goes."""
 
-T = TypeVar("T")
+
+def unguarded_settings(settings: Settings) -> OutboundSettings:
+    """Return the settings for requests to addresses that the operator wrote, which may lie in any network.
+
+    The guard is for addresses that others choose; where the operator's own machine, collector or gateway is, only the
+    operator knows.
+
+    Raises:
+        ConfigError: the proxy cannot be read.
+    """
+    proxy = settings.resolve(settings.outbound.proxy, "outbound.proxy")
+    return settings.outbound.model_copy(
+        update={"allow": ANY_NETWORK, "ports": (), "require_https": False, "proxy": proxy}
+    )
 
 
 class Client:
-    """Makes the requests of apps; one for a process, for any thread and event loop.
+    """Makes requests; one for a process, for any thread and event loop.
+
+    Each request has a connection of its own, so none is sent twice because an old connection broke. The messages of
+    FetchFailed name scheme and host and nothing else of the address, as paths and queries hold tokens.
 
     Args:
         settings: limits, proxies and what may be dialled; `proxy` is the address itself, not where it stands.
+        max_concurrent: the most requests at once.
 
     Raises:
         ConfigError: the proxy is written as a reference.
     """
 
-    def __init__(self, settings: OutboundSettings) -> None:
-        self._curl = CurlEasyClient(settings)
-        self._requests = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="boathook-request")
-        self._downloads = ThreadPoolExecutor(MAX_CONCURRENT_DOWNLOADS, thread_name_prefix="boathook-download")
+    def __init__(self, settings: OutboundSettings, *, max_concurrent: int = MAX_CONCURRENT_REQUESTS) -> None:
+        ProxyPolicy(settings)
+        self._settings = settings
+        self._read = functools.partial(
+            read_address, ports=frozenset(settings.ports), require_https=settings.require_https
+        )
+        self._max_concurrent = max_concurrent
+        self._download_threads = ThreadPoolExecutor(MAX_CONCURRENT_DOWNLOADS, thread_name_prefix="boathook-download")
         self._lock = threading.Lock()
-        self._under_way = 0
+        self._thread: CurlThread | None = None
+        self._waiting: deque[OutgoingRequest] = deque()
+        self._under_way = self._running = 0
         self._is_closed = False
 
     async def request(
@@ -57,8 +102,43 @@ class Client:
         Raises:
             FetchFailed: it may not or could not be sent, or the answer is larger than *max_bytes*.
         """
-        call = HttpRequest(method=method, url=url, headers=dict(headers or {}), body=body, timeout_s=timeout_s)
-        return await self._run(self._requests, lambda is_stopped: self._ask(call, max_bytes, is_stopped))
+        answer = self.submit(method, url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
+        return await asyncio.wrap_future(answer)
+
+    def submit(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Path = b"",
+        timeout_s: float,
+        max_bytes: int,
+    ) -> Future[HttpResponse]:
+        """Begin what `request` does, for callers without an event loop; cancelling the future ends the request."""
+        answer = ResponseFuture(self._read_origin(url), max_bytes)
+        request = self._prepare(method, url, headers or {}, body, timeout_s, answer)
+        with self._lock:
+            self._count_in()
+            self._waiting.append(request)
+            self._send_waiting()
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float
+    ) -> AsyncIterator[ResponseStream]:
+        """Send one request and lend its response, whose body is read as it comes, within *timeout_s* in all.
+
+        Raises:
+            FetchFailed: it may not or could not be sent.
+        """
+        response = self._open(method, url, headers or {}, timeout_s)
+        try:
+            await asyncio.wrap_future(response.started)
+            yield response
+        finally:
+            response.close()
 
     async def download(
         self,
@@ -79,69 +159,137 @@ class Client:
                 same place is under way; what came so far is kept unless it is too large.
         """
         spec = DownloadSpec(url=url, to=to, headers=dict(headers or {}), max_bytes=max_bytes, timeout_s=timeout_s)
-        return await self._run(self._downloads, lambda is_stopped: download(self._curl, spec, is_stopped))
-
-    def close(self) -> None:
-        """Give up what is under way; it fails within a second."""
-        self._is_closed = True
-        for threads in (self._requests, self._downloads):
-            threads.shutdown(wait=False)
-
-    def _ask(self, call: HttpRequest, max_bytes: int, is_stopped: Stopped) -> HttpResponse:
-        answer = _Collected(max_bytes)
-        self._curl.send(call, answer, is_stopped)
-        return HttpResponse(answer.status, answer.headers, b"".join(answer.pieces))
-
-    async def _run(self, threads: ThreadPoolExecutor, work: Callable[[Stopped], T]) -> T:
-        """Do *work* in one of these threads; it is stopped once nobody waits for it."""
         is_cancelled = threading.Event()
 
         def is_stopped() -> bool:
             return self._is_closed or is_cancelled.is_set()
 
-        def begin() -> T:
-            if is_stopped():
-                raise FetchFailed("shutting down")
-            return work(is_stopped)
+        def open_response(more: Mapping[str, str], left_s: float, stall_s: int) -> ResponseStream:
+            return self._open("GET", url, {**spec.headers, **more}, left_s, stall_s=stall_s, is_stopped=is_stopped)
 
-        doing = self._submit(threads, begin)
+        with self._lock:
+            self._count_in()
+            # In threads of their own, as they write to disks, wait for locks and read what came before.
+            downloading = self._download_threads.submit(download, spec, open_response, is_stopped)
+        # Outside of the lock: one that has ended already calls back at once, in this thread.
+        downloading.add_done_callback(lambda _: self._count_out(1))
         try:
-            return await asyncio.wrap_future(doing)
+            return await asyncio.wrap_future(downloading)
         finally:
             is_cancelled.set()
 
-    def _submit(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> Future[T]:
+    def close(self) -> None:
+        """Give up what is under way."""
         with self._lock:
-            if self._is_closed:
-                raise FetchFailed("shutting down")
-            if self._under_way >= MAX_PENDING:
-                raise FetchFailed(f"{self._under_way:,} other requests are under way or wait for their turn")
-            self._under_way += 1
-            doing = threads.submit(work)
-        # Outside of the lock: one that has ended already calls back at once, in this thread.
-        doing.add_done_callback(self._count_out)
-        return doing
+            self._is_closed = True
+            waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            assert request.sink is not None
+            request.sink.end(
+                RequestResult(request, 0, {}, b"", 0.0, TransportFailure.CLOSED, "boathook is shutting down")
+            )
+        if self._thread is not None:
+            self._thread.close()
+        self._download_threads.shutdown(wait=False)
 
-    def _count_out(self, _: Future[Any]) -> None:
+    def _open(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        *,
+        stall_s: int = 0,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> ResponseStream:
+        response = ResponseStream(self._read_origin(url), is_stopped)
+        request = self._prepare(method, url, headers, b"", timeout_s, response, stall_s)
         with self._lock:
-            self._under_way -= 1
+            self._count_in()
+            thread = self._get_thread()
+            response.resume = functools.partial(thread.resume, request)
+            thread.send([request])
+        return response
 
+    def _read_origin(self, url: str) -> str:
+        """Return scheme and host of an address that may be dialled, as far as its text tells. Raises FetchFailed."""
+        try:
+            address = self._read(url)
+        except ValueError as error:
+            raise FetchFailed(str(error), is_final=True) from None
+        return f"{address.scheme}://" + (f"[{address.host}]" if ":" in address.host else address.host)
 
-class _Collected:
-    """An answer that is kept in memory."""
+    def _prepare(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | Path,
+        timeout_s: float,
+        sink: Sink,
+        stall_s: int = 0,
+    ) -> OutgoingRequest:
+        """Refuse what cannot be sent, or would be read as more than one request. Raises FetchFailed."""
+        if method not in METHODS:
+            raise FetchFailed(f"the method {method[:20]!r} is none of {', '.join(sorted(METHODS))}")
+        if body and method == "HEAD":
+            raise FetchFailed("a HEAD request carries no body")
+        if not timeout_s > 0:
+            raise FetchFailed("timeout_s must be more than 0")
+        for name, value in headers.items():
+            if not _NAME.fullmatch(name):
+                raise FetchFailed("a header's name holds characters that no name holds")
+            if name.lower() in _OURS:
+                raise FetchFailed(f"the header {name} is boathook's own to write; leave it out")
+            if _CONTROL.search(value):
+                raise FetchFailed(f"the header {name} holds a line break or another control character")
+        given = {name.lower() for name in headers}
+        usual = {"Accept-Encoding": "identity", "User-Agent": self._settings.user_agent or "boathook"}
+        return OutgoingRequest(
+            method=method,
+            url=url,
+            headers=(*headers.items(), *[pair for pair in usual.items() if pair[0].lower() not in given]),
+            body=body,
+            timeout_s=timeout_s,
+            sink=sink,
+            stall_s=stall_s,
+        )
 
-    def __init__(self, max_bytes: int) -> None:
-        self.status = 0
-        self.headers: Mapping[str, str] = {}
-        self.pieces: list[bytes] = []
-        self._left = max_bytes
-        self._max_bytes = max_bytes
+    # What is under way, counted under the lock.
 
-    def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        self.status, self.headers = status, headers
+    def _count_in(self) -> None:
+        if self._is_closed:
+            raise FetchFailed("shutting down")
+        if self._under_way >= MAX_PENDING:
+            raise FetchFailed(f"{self._under_way:,} other requests are under way or wait for their turn")
+        self._under_way += 1
 
-    def take(self, piece: bytes) -> None:
-        self._left -= len(piece)
-        if self._left < 0:
-            raise FetchFailed(f"the answer is larger than {self._max_bytes:,} bytes", status=self.status)
-        self.pieces.append(piece)
+    def _get_thread(self) -> CurlThread:
+        if self._thread is None:
+            self._thread = CurlThread(self._settings, done=self._end)
+        return self._thread
+
+    def _send_waiting(self) -> None:
+        batch: list[OutgoingRequest] = []
+        while self._waiting and self._running < self._max_concurrent:
+            request = self._waiting.popleft()
+            if request.sink is not None and request.sink.is_cancelled():
+                self._under_way -= 1
+            else:
+                self._running += 1
+                batch.append(request)
+        if batch:
+            self._get_thread().send(batch)
+
+    def _end(self, results: list[RequestResult]) -> None:
+        """Tell the sinks of the ends of their responses, in the thread that read them."""
+        for result in results:
+            assert result.request.sink is not None
+            result.request.sink.end(result)
+        self._count_out(len(results), sum(isinstance(one.request.sink, ResponseFuture) for one in results))
+
+    def _count_out(self, number: int, turns: int = 0) -> None:
+        with self._lock:
+            self._under_way -= number
+            self._running -= turns
+            self._send_waiting()

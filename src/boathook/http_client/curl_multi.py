@@ -1,11 +1,13 @@
-"""Many requests at once over libcurl's multi interface, driven by events; belongs to one thread, but for its bell.
+"""Makes many requests at once over libcurl's multi interface, driven by events; belongs to one thread.
 
 A request goes: address read -> name looked up and judged -> handed to libcurl, pinned to what was judged -> its answer.
 """
 
 import functools
+import os
 import select
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -13,13 +15,11 @@ from typing import Final
 import pycurl
 
 from boathook.config.tables import OutboundSettings
-from boathook.http_client.addresses import Address, read_address
-from boathook.http_client.connect_guard import Options, common_options
-from boathook.http_client.curl_request import CurlTransfer
+from boathook.http_client.addresses import ANY_NETWORK, Address, read_address
+from boathook.http_client.guard import Options, ProxyPolicy, handle_options, resolve_options, tunnel_options
 from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
-from boathook.http_client.proxy import ANY_NETWORK, ProxyPolicy, pin
 from boathook.http_client.resolver import Resolution, Resolver
-from boathook.http_client.waker import Waker
+from boathook.http_client.transfer import CurlTransfer, SinkTransfer
 from boathook.observability.log import get_logger
 
 BODY_S: Final = 3.0
@@ -34,9 +34,36 @@ _MASKS: Final = {
     pycurl.POLL_OUT: select.EPOLLOUT,
     pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
 }
+_CANCELLED: Final = "the body took too long, or is no longer wanted"
 _LOG: Final = get_logger("http_client")
 
 Event = tuple[int, int]
+
+
+class Waker:
+    """Ends a thread's wait for sockets, from any thread, by an eventfd(2)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """What to wait for; readable once woken."""
+        self._is_closed = False
+
+    def wake(self) -> None:
+        """End the wait, or the next one."""
+        with self._lock:
+            if not self._is_closed:
+                os.eventfd_write(self.descriptor, 1)
+
+    def clear(self) -> None:
+        """Take note of the wake-up."""
+        os.eventfd_read(self.descriptor)
+
+    def close(self) -> None:
+        """Give the descriptor back, whose number may soon be another file's."""
+        with self._lock:
+            self._is_closed = True
+            os.close(self.descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +99,8 @@ class CurlMultiClient:
         self._idle: dict[bool, list[CurlTransfer]] = {False: [], True: []}
         self._opened: list[socket.socket] = []
         self._answers: list[RequestResult] = []
-        self._options = {False: _options(settings), True: [*_options(settings), *self._proxy.options()]}
+        direct = handle_options(settings)
+        self._options = {False: direct, True: [*direct, *self._proxy.options()]}
         self._open()
 
     def _open(self) -> None:
@@ -110,13 +138,21 @@ class CurlMultiClient:
         else:
             self._start(request, address, found, 0.0)
 
+    def resume(self, request: OutgoingRequest) -> None:
+        """Go on with a response that its sink has paused, or end it where it is no longer wanted."""
+        for exchange in [one for one in self._running.values() if one.request is request]:
+            if exchange.is_over(0.0):
+                self._end(exchange.handle, pycurl.E_ABORTED_BY_CALLBACK, _CANCELLED)
+            else:
+                exchange.resume()
+
     def wait(self) -> list[Event]:
         """Return the next events of sockets; none where it is time for something else."""
         events = self._poll.poll(self._pause_s(), _MOST_EVENTS)
-        # Hushed later, it might take with it a ring for what was put in after everybody looked.
-        rung = (self.waker.descriptor, select.EPOLLIN)
-        if rung in events:
-            events.remove(rung)
+        # Cleared later, it might take with it a wake-up for what was put in after the inbox was read.
+        woken = (self.waker.descriptor, select.EPOLLIN)
+        if woken in events:
+            events.remove(woken)
             self.waker.clear()
         return events
 
@@ -175,7 +211,7 @@ class CurlMultiClient:
         self._answers.append(RequestResult(request, 0, {}, b"", duration_s, failure, error))
 
     def _fail(self, request: OutgoingRequest, error: Exception) -> None:
-        _LOG.error("courier_fault", exc_info=error)
+        _LOG.error("http_client_fault", exc_info=error)
         self._refuse(request, TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
 
     # Names.
@@ -220,33 +256,38 @@ class CurlMultiClient:
         if found is None:
             return [], False
         if self._proxy.applies_to(address) and not self._proxy.is_bypassed(found.addresses):
-            return [(pycurl.CONNECT_TO, pin(address, found.addresses[0]))], True
+            return tunnel_options(address, found.addresses[0]), True
         key = address.host, address.port
         if self._pinned.get(key) is found:
             return [], False
         if len(self._pinned) >= _MOST_PINNED:
             self._pinned.clear()
         self._pinned[key] = found
-        numbers = ",".join(f"[{number}]" if ":" in number else number for number in found.addresses)
-        return [(pycurl.RESOLVE, [f"+{address.host.rstrip('.')}:{address.port}:{numbers}"])], False
+        return resolve_options(address, found.addresses), False
 
     def _pick(self, request: OutgoingRequest, is_proxied: bool) -> CurlTransfer:
+        if request.sink is not None:
+            return self._make(SinkTransfer, is_proxied)
         if request.client_certificate is not None:
-            certificate, key = request.client_certificate
-            return self._make(
-                is_proxied, [(pycurl.SSLCERT_BLOB, certificate.encode()), (pycurl.SSLKEY_BLOB, key.encode())]
-            )
+            certificate, key = (text.encode() for text in request.client_certificate)
+            # It serves this request alone.
+            return self._make(CurlTransfer, is_proxied, [(pycurl.SSLCERT_BLOB, certificate), (pycurl.SSLKEY_BLOB, key)])
         idle = self._idle[is_proxied]
-        return idle.pop() if idle else self._make(is_proxied, [])
+        return idle.pop() if idle else self._make(CurlTransfer, is_proxied, home=idle)
 
-    def _make(self, is_proxied: bool, more: Options) -> CurlTransfer:
-        return CurlTransfer(
-            [*self._options[is_proxied], *more],
+    def _make(
+        self,
+        kind: type[CurlTransfer],
+        is_proxied: bool,
+        more: Options | None = None,
+        home: list[CurlTransfer] | None = None,
+    ) -> CurlTransfer:
+        return kind(
+            [*self._options[is_proxied], *(more or [])],
             allow=ANY_NETWORK if is_proxied else self._settings.allow,
             opened=self._opened,
             keep=self._settings.max_response,
-            # One with a client certificate serves that alone.
-            home=None if more else self._idle[is_proxied],
+            home=home,
             is_proxied=is_proxied,
         )
 
@@ -274,13 +315,13 @@ class CurlMultiClient:
         self._put_back(exchange)
 
     def _cut_late(self) -> None:
-        """End the requests whose bodies do not end, and those whose names are not found in time."""
+        """End the requests whose bodies do not end or are not wanted, and those whose names are not found in time."""
         now = time.monotonic()
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_S
-        for exchange in [one for one in self._running.values() if one.is_late(now - BODY_S)]:
-            self._end(exchange.handle, pycurl.E_OPERATION_TIMEDOUT, "the body took too long")
+        for exchange in [one for one in self._running.values() if one.is_over(now - BODY_S)]:
+            self._end(exchange.handle, pycurl.E_OPERATION_TIMEDOUT, _CANCELLED)
         for name, parked in list(self._parked.items()):
             for one in parked:
                 if one.ends_at <= now:
@@ -326,13 +367,3 @@ def _conditions(bits: int) -> int:
     if bits & (select.EPOLLOUT | select.EPOLLERR):
         wanted |= pycurl.CSELECT_OUT
     return wanted
-
-
-def _options(settings: OutboundSettings) -> Options:
-    return [
-        *common_options(settings.ca_file or None, protocols=pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
-        (pycurl.POST, 1),
-        (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
-        (pycurl.PATH_AS_IS, 1),
-        (pycurl.USERAGENT, ""),
-    ]

@@ -1,25 +1,43 @@
-"""Fetches a file, and goes on where an earlier try broke off, if the server still has the same file (RFC 9110, 14)."""
+"""Fetches a file, and goes on where an earlier try broke off, if the server still has the same file (RFC 9110, 14).
 
+A file that is not whole yet is `NAME.part` beside where it will stand, with a note of what it is a part of. Only one
+process and thread at a time works on it, by flock(2). What a killed process had written is still there, as the kernel
+holds it; what a machine that lost power had written may be holes, so a note of an earlier boot is not believed.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import cache
+from io import FileIO
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
+
+import msgspec
 
 from boathook.domain.errors import FetchFailed
-from boathook.http_client.curl_easy import CurlEasyClient, Stopped
-from boathook.http_client.partial_download import PartialDownload, make_metadata
-from boathook.http_client.request import HttpRequest
-from boathook.http_client.response import DownloadResult
+from boathook.http_client.messages import DownloadResult
+from boathook.http_client.response import ResponseStream
 
 STALL_S: Final = 30
 """Seconds below a kibibyte a second after which a download is given up."""
 _OURS: Final = frozenset({"range", "if-range", "accept-encoding"})
 _LONGEST: Final = 30
 """Digits of a length that are read."""
+OpenResponse = Callable[[Mapping[str, str], float, int], ResponseStream]
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
+LOCK_S: Final = 5.0
+"""How long another download of the same file is waited for, which may just be giving up."""
+_LOOK_S: Final = 0.02
+_PIECE: Final = 1_048_576
+_MOST_NOTE: Final = 262_144
+_PRINTED: Final = re.compile(r"[ -~]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +65,28 @@ class _TooLarge(Exception):
     """The file is larger than it may be."""
 
 
-def download(line: CurlEasyClient, spec: DownloadSpec, is_stopped: Stopped) -> DownloadResult:
+def download(spec: DownloadSpec, open_response: OpenResponse, is_stopped: Callable[[], bool]) -> DownloadResult:
     """Fetch a file, blocking the calling thread.
+
+    Args:
+        open_response: makes a GET request with these headers besides the spec's, within these seconds, and with the
+            seconds after which it may stall no longer.
+        is_stopped: whether nobody waits any more.
 
     Raises:
         FetchFailed: it may not or could not be fetched, or is too large; what came is kept unless it is too large.
     """
+    if is_stopped():
+        raise FetchFailed("shutting down")
     spec.check()
     ends_at = time.monotonic() + spec.timeout_s
     with PartialDownload(spec.to, spec.url, is_stopped) as part:
         try:
             try:
-                total = _exchange(line, spec, part, ends_at, is_stopped)
+                total = _fetch(spec, part, open_response, ends_at)
             except _Changed:
                 part.clear()
-                total = _exchange(line, spec, part, ends_at, is_stopped)
+                total = _fetch(spec, part, open_response, ends_at)
         except _TooLarge:
             part.discard()
             raise FetchFailed(f"the file is larger than {spec.max_bytes:,} bytes", is_final=True) from None
@@ -71,81 +96,73 @@ def download(line: CurlEasyClient, spec: DownloadSpec, is_stopped: Stopped) -> D
         return DownloadResult(part.size, content_type, part.finish())
 
 
-def _exchange(
-    line: CurlEasyClient, spec: DownloadSpec, part: PartialDownload, ends_at: float, is_stopped: Stopped
-) -> int | None:
-    """Take in what the server sends; return how large it says that the whole file is."""
-    headers = dict(spec.headers)
+def _fetch(spec: DownloadSpec, part: "PartialDownload", open_response: OpenResponse, ends_at: float) -> int | None:
+    """Write what the server sends; return how large it says that the whole file is."""
+    ranges: dict[str, str] = {}
     if part.size and part.note is not None:
-        headers |= {"Range": f"bytes={part.size}-", "If-Range": part.note.validator}
-    left_s = ends_at - time.monotonic()
-    call = HttpRequest(method="GET", url=spec.url, headers=headers, timeout_s=max(0.001, left_s), stall_s=STALL_S)
-    arriving = _Arriving(part, spec)
-    line.send(call, arriving, is_stopped)
-    return arriving.total
+        ranges = {"Range": f"bytes={part.size}-", "If-Range": part.note.validator}
+    left_s = max(0.001, ends_at - time.monotonic())
+    with _opened(open_response(ranges, left_s, STALL_S)) as response:
+        total = _begin(response, spec, part)
+        _check_size(total or 0, spec)
+        while piece := response.read().result():
+            _check_size(part.size + len(piece), spec)
+            part.add(piece)
+        return total
 
 
-class _Arriving:
-    """What comes of the file, written as it comes."""
+@contextlib.contextmanager
+def _opened(response: ResponseStream) -> Iterator[ResponseStream]:
+    """Wait for the head of a response, and at the end for its connection to be closed."""
+    try:
+        response.started.result()
+        yield response
+    finally:
+        response.close()
+        response.ended.result()
 
-    def __init__(self, part: PartialDownload, spec: DownloadSpec) -> None:
-        self._part = part
-        self._url = spec.url
-        self._max_bytes = spec.max_bytes
-        self.total: int | None = None
 
-    def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        packed = headers.get("content-encoding", "identity")
-        match status:
-            case 200 if packed.lower() == "identity":
-                self._begin_anew(headers)
-            case 206 if self._part.size:
-                self._go_on(headers)
-            case 416 if self._part.size:
-                raise _Changed
-            case 200:
-                raise FetchFailed(
-                    f"the file came packed ({packed[:20]!r}), though it was asked for as it is", status=status
-                )
-            case 301 | 302 | 303 | 307 | 308:
-                raise FetchFailed(
-                    f"the server answered with status {status}; redirects are not followed", status=status
-                )
-            case _:
-                raise FetchFailed(f"the server answered with status {status}", status=status)
-
-    def take(self, piece: bytes) -> None:
-        self._check_size(self._part.size + len(piece))
-        self._part.add(piece)
-
-    def _begin_anew(self, headers: Mapping[str, str]) -> None:
-        self.total = None if "transfer-encoding" in headers else _read_length(headers)
-        self._check_size(self.total or 0)
-        note = make_metadata(
-            self._url,
-            validator=_validator(headers),
-            total=self.total,
-            content_type=headers.get("content-type", ""),
-        )
-        self._part.begin(note)
-
-    def _go_on(self, headers: Mapping[str, str]) -> None:
-        """Check that the part that comes is the one that is missing, of the file that the rest is of."""
-        note, span = self._part.note, _RANGE.fullmatch(headers.get("content-range", "").strip())
-        if note is None or span is None or int(span[1]) != self._part.size:
+def _begin(response: ResponseStream, spec: DownloadSpec, part: "PartialDownload") -> int | None:
+    """Read the head of the response, and begin the part anew where it brings the whole file; return its size."""
+    status, headers = response.status, response.headers
+    packed = headers.get("content-encoding", "identity")
+    match status:
+        case 200 if packed.lower() == "identity":
+            total = None if "transfer-encoding" in headers else _read_length(headers)
+            content_type = headers.get("content-type", "")
+            part.begin(make_metadata(spec.url, validator=_validator(headers), total=total, content_type=content_type))
+            return total
+        case 206 if part.size:
+            return _go_on(headers, part)
+        case 416 if part.size:
             raise _Changed
-        self.total = note.total if span[3] == "*" else int(span[3])
-        # Some servers honour Range and ignore If-Range. A part must carry the file's ETag (RFC 9110, section 15.3.7),
-        # and need not carry its Last-Modified.
-        is_etag = note.validator.startswith('"')
-        named = headers.get("etag", "") if is_etag else headers.get("last-modified", note.validator)
-        if named != note.validator or note.total not in {None, self.total}:
-            raise _Changed
-        self._check_size(self.total or 0)
+        case 200:
+            why = f"the file came packed ({packed[:20]!r}), though it was asked for as it is"
+        case 301 | 302 | 303 | 307 | 308:
+            why = f"the server answered with status {status}; redirects are not followed"
+        case _:
+            why = f"the server answered with status {status}"
+    raise FetchFailed(f"{response.origin}: {why}", status=status)
 
-    def _check_size(self, size: int) -> None:
-        if size > self._max_bytes:
-            raise _TooLarge
+
+def _go_on(headers: Mapping[str, str], part: "PartialDownload") -> int | None:
+    """Check that the part that comes is the one that is missing, of the file that the rest is of; return its size."""
+    note, span = part.note, _RANGE.fullmatch(headers.get("content-range", "").strip())
+    if note is None or span is None or int(span[1]) != part.size:
+        raise _Changed
+    total = note.total if span[3] == "*" else int(span[3])
+    # Some servers honour Range and ignore If-Range. A part must carry the file's ETag (RFC 9110, section 15.3.7), and
+    # need not carry its Last-Modified.
+    is_etag = note.validator.startswith('"')
+    named = headers.get("etag", "") if is_etag else headers.get("last-modified", note.validator)
+    if named != note.validator or note.total not in {None, total}:
+        raise _Changed
+    return total
+
+
+def _check_size(size: int, spec: DownloadSpec) -> None:
+    if size > spec.max_bytes:
+        raise _TooLarge
 
 
 def _read_length(headers: Mapping[str, str]) -> int | None:
@@ -166,3 +183,182 @@ def _validator(headers: Mapping[str, str]) -> str:
         return modified if age.total_seconds() >= 1 else ""
     except (LookupError, ValueError, TypeError, ArithmeticError):
         return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialMetadata:
+    """What the bytes of a part belong to."""
+
+    url: str
+    """SHA-256 of the address, which may hold credentials."""
+    validator: str
+    """What If-Range says: a strong ETag, or else a Last-Modified; empty where it cannot be gone on with."""
+    total: int | None
+    """Bytes of the whole file."""
+    content_type: str
+    boot: str
+    """The boot of the machine in which it was written."""
+
+
+def make_metadata(url: str, *, validator: str, total: int | None, content_type: str) -> PartialMetadata:
+    """Return the note of a file that begins to come from *url*."""
+    digest = hashlib.sha256(url.encode()).hexdigest()
+    return PartialMetadata(url=digest, validator=validator, total=total, content_type=content_type, boot=_boot())
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class PartialDownload:
+    """The part of one file, open and locked.
+
+    Args:
+        target: where the whole file will stand.
+        url: where it comes from; what came from elsewhere is thrown away.
+        is_stopped: whether nobody waits for the lock any more.
+
+    Raises:
+        FetchFailed: another download of the same file is under way, or a file cannot be written.
+    """
+
+    def __init__(self, target: Path, url: str, is_stopped: Callable[[], bool]) -> None:
+        self._target = target
+        self._path = target.with_name(f"{target.name}.part")
+        self._note_path = target.with_name(f"{target.name}.part.json")
+        self._is_ours = True
+        """Whether the name of the part still stands for what is locked, and not for another download's."""
+        with _writing(self._target.name):
+            self._file = self._open(is_stopped)
+            try:
+                self._begin(url)
+            except BaseException:
+                self._file.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self.size == 0:
+                self.discard()
+        finally:
+            self._file.close()
+
+    def _open(self, is_stopped: Callable[[], bool]) -> FileIO:
+        ends_at = time.monotonic() + LOCK_S
+        while True:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            opened = FileIO(descriptor, "r+b")
+            if self._lock(opened):
+                return opened
+            opened.close()
+            if is_stopped() or time.monotonic() > ends_at:
+                raise FetchFailed(f"another download to {self._target.name} is under way")
+            time.sleep(_LOOK_S)
+
+    def _lock(self, opened: FileIO) -> bool:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it may have renamed the file meanwhile: the lock would be on what is whole.
+            return os.path.samestat(os.fstat(opened.fileno()), self._path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            return False
+
+    def _begin(self, url: str) -> None:
+        """Take stock of what an earlier download left."""
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self.note = self._read_note()
+        wanted = make_metadata(url, validator="", total=None, content_type="")
+        is_same = self.note is not None and (self.note.url, self.note.boot) == (wanted.url, wanted.boot)
+        if self.note is None or not is_same or not self.note.validator:
+            self.clear()
+            return
+        if self.note.total is not None and os.fstat(self._file.fileno()).st_size >= self.note.total:
+            # The last byte is asked for again, so that the server says whether it still has this file.
+            self._file.truncate(max(0, self.note.total - 1))
+        while piece := self._file.read(_PIECE):
+            self._hash.update(piece)
+            self.size += len(piece)
+
+    def _read_note(self) -> PartialMetadata | None:
+        """Return what the note says; nothing where it is none of ours, whoever has put it there."""
+        try:
+            # A pipe would keep whoever opens it waiting for ever, and a link lead elsewhere.
+            descriptor = os.open(self._note_path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with FileIO(descriptor) as opened:
+                note = msgspec.json.decode(opened.read(_MOST_NOTE) or b"", type=PartialMetadata)
+        except (OSError, ValueError, RecursionError):
+            return None
+        return note if _PRINTED.fullmatch(note.validator) else None
+
+    def clear(self) -> None:
+        """Throw away what came."""
+        with _writing(self._target.name):
+            self._file.seek(0)
+            self._file.truncate()
+        self._hash = hashlib.sha256()
+        self.size, self.note = 0, None
+
+    def begin(self, note: PartialMetadata) -> None:
+        """Begin anew, and remember what the bytes to come belong to."""
+        self.clear()
+        self.note = note
+        with _writing(self._target.name):
+            self._note_path.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with FileIO(os.open(self._note_path, flags, 0o644), "w") as opened:
+                opened.write(msgspec.json.encode(note))
+
+    def add(self, piece: bytes) -> None:
+        """Write what came next."""
+        with _writing(self._target.name):
+            left = memoryview(piece)
+            while left:
+                left = left[self._file.write(left) :]
+        self._hash.update(piece)
+        self.size += len(piece)
+
+    def finish(self) -> str:
+        """Make it the whole file; return its SHA-256 in hexadecimal digits."""
+        with _writing(self._target.name):
+            os.fsync(self._file.fileno())
+            self._note_path.unlink(missing_ok=True)
+            self._path.replace(self._target)
+            self._is_ours = False
+            _sync_folder(self._target.parent)
+        return self._hash.hexdigest()
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        if not self._is_ours:
+            return
+        with _writing(self._target.name):
+            self._note_path.unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
+        self._is_ours = False
+
+
+@contextlib.contextmanager
+def _writing(name: str) -> Iterator[None]:
+    """Make clear failures of what fails on the disk inside of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise FetchFailed(f"{name} cannot be written: {error.strerror or error}") from error
+    except ValueError as error:  # a name that no file can have
+        raise FetchFailed(f"{name!r} cannot be written: {error}", is_final=True) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

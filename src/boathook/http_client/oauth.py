@@ -1,11 +1,10 @@
 """Access tokens for endpoints that want one, by OAuth 2.0's client credentials grant (RFC 6749, section 4.4).
 
-Token addresses are entered by strangers as endpoints' addresses are, so they are asked through a courier too.
+The addresses of token servers are entered by customers as endpoints' addresses are, so they pass the same guard.
 """
 
 import asyncio
 import base64
-import contextlib
 import hashlib
 import json
 import math
@@ -18,10 +17,13 @@ from urllib.parse import quote_plus, urlencode
 
 from boathook.config.tables import OutboundSettings
 from boathook.domain.errors import FetchFailed
-from boathook.http_client.sender import HttpSender, OutgoingRequest, RequestResult
+from boathook.http_client.client import Client
+from boathook.http_client.messages import HttpResponse
 
 FAILED_S: Final = 10.0
 """How long a refusal is remembered, so that a broken token server is not asked for every message."""
+_MAX_CONCURRENT: Final = 1_000
+"""Token servers that are asked at once; silent ones must not keep the others waiting."""
 _MOST_BODY: Final = 65_536
 _MOST_TOKEN: Final = 16_384
 _MOST_KEPT: Final = 10_000
@@ -54,7 +56,7 @@ class TokenCache:
     def __init__(self, settings: OutboundSettings, *, user_agent: str = "boathook") -> None:
         self._timeout_s = settings.timeout_s
         self._user_agent = user_agent
-        self._http_sender = HttpSender(settings.model_copy(update={"max_response": _MOST_BODY}), done=_tell)
+        self._client = Client(settings, max_concurrent=_MAX_CONCURRENT)
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         self._asking: dict[_Key, asyncio.Task[str]] = {}
 
@@ -85,7 +87,7 @@ class TokenCache:
 
     def close(self) -> None:
         """Give up what is being asked."""
-        self._http_sender.close()
+        self._client.close()
 
     def _forget(self, key: _Key, task: "asyncio.Task[str]") -> None:
         del self._asking[key]
@@ -94,30 +96,28 @@ class TokenCache:
 
     async def _ask(self, key: _Key, client_secret: str) -> str:
         token_url, client_id, _, scope = key
-        answered: asyncio.Future[RequestResult] = asyncio.get_running_loop().create_future()
         form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
-        request = OutgoingRequest(
-            url=token_url,
-            headers=(
-                ("user-agent", self._user_agent),
-                ("content-type", "application/x-www-form-urlencoded"),
-                ("authorization", f"Basic {_basic(client_id, client_secret)}"),
-            ),
-            body=urlencode(form).encode(),
-            timeout_s=self._timeout_s,
-            token=answered,
-        )
         try:
-            self._http_sender.send([request])
-        except RuntimeError:
-            raise FetchFailed("shutting down") from None
-        try:
-            token, lives_s = _read_answer(await answered)
+            token, lives_s = _read_answer(await self._request(token_url, _basic(client_id, client_secret), form))
         except FetchFailed as error:
             self._keep(key, _Kept("", str(error), time.monotonic() + FAILED_S))
             raise
         self._keep(key, _Kept(token, "", time.monotonic() + lives_s - min(_EARLY_S, lives_s / 2)))
         return token
+
+    async def _request(self, token_url: str, basic: str, form: Mapping[str, str]) -> HttpResponse:
+        headers = {
+            "user-agent": self._user_agent,
+            "content-type": "application/x-www-form-urlencoded",
+            "authorization": f"Basic {basic}",
+        }
+        body = urlencode(form).encode()
+        try:
+            return await self._client.request(
+                "POST", token_url, headers=headers, body=body, timeout_s=self._timeout_s, max_bytes=_MOST_BODY
+            )
+        except FetchFailed as error:
+            raise FetchFailed(f"the token server could not be asked: {error}") from None
 
     def _keep(self, key: _Key, kept: _Kept) -> None:
         self._kept.pop(key, None)
@@ -131,22 +131,10 @@ def _basic(client_id: str, client_secret: str) -> str:
     return base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()).decode()
 
 
-def _tell(answers: list[RequestResult]) -> None:
-    for answer in answers:
-        waiting = answer.request.token
-        assert isinstance(waiting, asyncio.Future)
-        with contextlib.suppress(asyncio.InvalidStateError):
-            waiting.set_result(answer)
-
-
-def _read_answer(answer: RequestResult) -> tuple[str, float]:
+def _read_answer(answer: HttpResponse) -> tuple[str, float]:
     """Return the token and the seconds it lives. Raises FetchFailed, which never repeats what the server wrote."""
-    if answer.failure is not None:
-        raise FetchFailed(f"the token server could not be asked: {answer.error}")
     if answer.status != 200:
         raise FetchFailed(f"the token server answered with status {answer.status}")
-    if answer.is_cut:
-        raise FetchFailed(f"the token server's answer broke off, or is larger than {_MOST_BODY} bytes")
     fields = _read_object(answer.body)
     token, kind = fields.get("access_token"), fields.get("token_type", "Bearer")
     if (

@@ -1,4 +1,4 @@
-"""Looks names up, each once at a time, and judges every address they stand for before any of them is dialled.
+"""Resolves names, each once at a time, and judges every address they stand for before any of them is dialled.
 
 In threads of its own rather than libcurl's: there, a few requests to one name whose servers are silent would keep
 everybody else's names waiting.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from boathook.http_client.address_rules import Network, find_denial_on_host
+from boathook.http_client.addresses import Network, find_denial_on_host
 from boathook.http_client.messages import TransportFailure
 from boathook.observability.log import get_logger
 
@@ -38,7 +38,7 @@ class Resolver:
 
     Args:
         allow: networks that may be dialled although they are not public.
-        ring: called from any thread when a look-up has ended.
+        wake: called from any thread when a look-up has ended.
     """
 
     def __init__(self, allow: Sequence[Network], wake: Callable[[], None]) -> None:
@@ -87,30 +87,16 @@ class Resolver:
 
     def _run(self) -> None:
         while (name := self._questions.get()) is not None:
-            self._ended.append((name, _look_up_safely(name, self._allow)))
+            try:
+                found = _look_up(name, self._allow)
+            except Exception as error:  # noqa: BLE001 - a fault of ours fails requests, never the thread
+                _LOG.error("resolver_fault", exc_info=error)
+                found = Resolution((), TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
+            self._ended.append((name, found))
             self._wake()
 
 
-def _look_up_safely(name: str, allow: Sequence[Network]) -> Resolution:
-    """Return as `look_up` does; a fault of ours fails requests, never the thread."""
-    try:
-        return look_up(name, allow)
-    except Exception as error:  # noqa: BLE001 - as said
-        _LOG.error("names_fault", exc_info=error)
-        return Resolution((), TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
-
-
-def look_up_within(name: str, allow: Sequence[Network], timeout_s: float) -> Resolution:
-    """Return as `look_up` does, and wait no longer than this; the resolver itself cannot be told to."""
-    found: queue.SimpleQueue[Resolution] = queue.SimpleQueue()
-    threading.Thread(target=lambda: found.put(_look_up_safely(name, allow)), name="boathook-name", daemon=True).start()
-    try:
-        return found.get(timeout=timeout_s)
-    except queue.Empty:
-        return Resolution((), TransportFailure.TIMEOUT, f"the name {name} was not found in time")
-
-
-def look_up(name: str, allow: Sequence[Network]) -> Resolution:
+def _look_up(name: str, allow: Sequence[Network]) -> Resolution:
     """Return what *name* stands for, by the system's resolver; one bad address among good ones spoils it."""
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)

@@ -1,6 +1,6 @@
-"""Makes many POSTs at once, in a thread of its own around libcurl's multi interface.
+"""Makes many requests at once, in a thread of its own around libcurl's multi interface.
 
-What makes it safe to send to addresses that strangers choose: every address is judged at the moment of dialling,
+What makes it safe to send to addresses that are not the operator's: every address is judged at the moment of dialling,
 redirects are not followed, nothing is taken from the environment, and time, headers and body are capped.
 """
 
@@ -16,18 +16,18 @@ from boathook.http_client.curl_multi import CurlMultiClient
 from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from boathook.observability.log import get_logger
 
-__all__ = ["HttpSender", "OutgoingRequest", "RequestResult", "TransportFailure"]
+__all__ = ["CurlThread", "HttpSender", "OutgoingRequest", "RequestResult", "TransportFailure"]
 
 _LOG: Final = get_logger("http_client")
 _CLOSE_S: Final = 5.0
 
 
-class HttpSender:
-    """Makes many POSTs at once; one for a process.
+class CurlThread:
+    """Makes requests in a thread.
 
     Args:
         settings: limits, proxies and what may be dialled; `proxy` is the address itself, not where it stands.
-        done: told the answers, many at a time, in the asyncio loop that made the courier.
+        done: told the results, many at a time, in the thread.
 
     Raises:
         ConfigError: the proxy is written as a reference.
@@ -35,30 +35,34 @@ class HttpSender:
 
     def __init__(self, settings: OutboundSettings, *, done: Callable[[list[RequestResult]], None]) -> None:
         self._done = done
-        self._loop = asyncio.get_running_loop()
         self._curl = CurlMultiClient(settings)
         self._inbox: deque[Sequence[OutgoingRequest]] = deque()
-        self._answers: deque[list[RequestResult]] = deque()
-        self._is_woken = self._is_told = self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="boathook-courier", daemon=True)
+        self._resumed: deque[OutgoingRequest] = deque()
+        self._is_woken = self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="boathook-http", daemon=True)
         self._thread.start()
 
     def send(self, batch: Sequence[OutgoingRequest]) -> None:
-        """Begin these requests; each is answered once. Raises RuntimeError once closed."""
+        """Begin these requests; each has one result. Raises RuntimeError once closed."""
         if self._is_closed:
             raise RuntimeError("the sender is closed")
         self._inbox.append(batch)
         self._wake_thread()
 
+    def resume(self, request: OutgoingRequest) -> None:
+        """Go on with a response that its sink has paused, or end it where it is no longer wanted."""
+        self._resumed.append(request)
+        self._wake_thread()
+
     def close(self) -> None:
-        """End the thread; what is under way is answered as CLOSED, and may have arrived all the same."""
+        """End the thread; what is under way fails as CLOSED, and may have arrived all the same."""
         if self._is_closed:
             return
         self._is_closed = True
         self._curl.waker.wake()
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
-            _LOG.error("courier_stuck")
+            _LOG.error("http_client_stuck")
 
     def _wake_thread(self) -> None:
         # The thread drains the inbox after lowering the flag, so what was put there before is seen.
@@ -71,7 +75,7 @@ class HttpSender:
             try:
                 self._hand_over(self._turn())
             except Exception as error:  # noqa: BLE001 - a fault fails requests, never the thread
-                _LOG.error("courier_fault", exc_info=error)
+                _LOG.error("http_client_fault", exc_info=error)
                 self._hand_over(self._curl.give_up(TransportFailure.FAULT, f"boathook failed: {type(error).__name__}"))
         while self._inbox:
             self._begin(self._inbox.popleft())
@@ -83,16 +87,47 @@ class HttpSender:
         self._is_woken = False
         while self._inbox:
             self._begin(self._inbox.popleft())
+        while self._resumed:
+            self._curl.resume(self._resumed.popleft())
         return self._curl.turn(events)
 
     def _begin(self, batch: Sequence[OutgoingRequest]) -> None:
         for request in batch:
             self._curl.begin(request)
 
-    def _hand_over(self, answers: list[RequestResult]) -> None:
-        if not answers:
-            return
-        self._answers.append(answers)
+    def _hand_over(self, results: list[RequestResult]) -> None:
+        if results:
+            self._done(results)
+
+
+class HttpSender:
+    """Makes many POSTs at once for an event loop; one for a process.
+
+    Args:
+        settings: as for `CurlThread`.
+        done: told the results, many at a time, in the asyncio loop that made the sender.
+
+    Raises:
+        ConfigError: the proxy is written as a reference.
+    """
+
+    def __init__(self, settings: OutboundSettings, *, done: Callable[[list[RequestResult]], None]) -> None:
+        self._done = done
+        self._loop = asyncio.get_running_loop()
+        self._results: deque[list[RequestResult]] = deque()
+        self._is_told = False
+        self._thread = CurlThread(settings, done=self._hand_over)
+
+    def send(self, batch: Sequence[OutgoingRequest]) -> None:
+        """Begin these requests; each has one result. Raises RuntimeError once closed."""
+        self._thread.send(batch)
+
+    def close(self) -> None:
+        """End the thread; what is under way fails as CLOSED, and may have arrived all the same."""
+        self._thread.close()
+
+    def _hand_over(self, results: list[RequestResult]) -> None:
+        self._results.append(results)
         if not self._is_told:
             self._is_told = True
             # A loop that is closed has nobody left to tell.
@@ -101,8 +136,8 @@ class HttpSender:
 
     def _tell(self) -> None:
         self._is_told = False
-        answers: list[RequestResult] = []
-        while self._answers:
-            answers.extend(self._answers.popleft())
-        if answers:
-            self._done(answers)
+        results: list[RequestResult] = []
+        while self._results:
+            results.extend(self._results.popleft())
+        if results:
+            self._done(results)

@@ -10,6 +10,7 @@ from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.observability import tracing
 
 _PATH: Final = "/v1/traces"
+_MAX_ANSWER: Final = 1_048_576
 _NEEDED: Final = "opentelemetry.exporter.otlp.proto.common"
 
 
@@ -59,34 +60,19 @@ class _Poster:
     """Posts batches of spans, through the operator's proxy, to wherever the operator's collector is."""
 
     def __init__(self, settings: Settings) -> None:
-        from boathook.http_client.curl_easy import CurlEasyClient
-        from boathook.http_client.stream import unguarded_settings
+        from boathook.http_client.client import Client, unguarded_settings
 
-        self._line = CurlEasyClient(unguarded_settings(settings))
+        self._client = Client(unguarded_settings(settings))
         self._url = settings.tracing.endpoint.rstrip("/") + _PATH
         self._headers = {**_headers(settings), "content-type": "application/x-protobuf"}
 
     def __call__(self, body: bytes, within_s: float) -> None:
         """Post one batch. Raises FetchFailed."""
-        from boathook.http_client.request import HttpRequest
-
-        answer = _Status()
-        call = HttpRequest(method="POST", url=self._url, headers=self._headers, body=body, timeout_s=within_s)
-        self._line.send(call, answer, lambda: False)
-        if not 200 <= answer.status < 300:
+        answer = self._client.submit(
+            "POST", self._url, headers=self._headers, body=body, timeout_s=within_s, max_bytes=_MAX_ANSWER
+        ).result()
+        if not answer.is_ok:
             raise FetchFailed(f"the collector answered with status {answer.status}", status=answer.status)
-
-
-class _Status:
-    """An answer of which only the status counts."""
-
-    status = 0
-
-    def begin(self, status: int, _headers: object) -> None:
-        self.status = status
-
-    def take(self, piece: bytes) -> None:
-        """Let it pass."""
 
 
 def _headers(settings: Settings) -> dict[str, str]:

@@ -17,8 +17,7 @@ from boathook.domain.endpoints import OPERATIONAL_TYPES, RETRY_PRESETS, check_ch
 from boathook.domain.errors import InvalidValue
 from boathook.domain.filters import WHOLE, compile_filter
 from boathook.domain.json_document import split_path
-from boathook.http_client.address_rules import find_denial
-from boathook.http_client.addresses import read_address
+from boathook.http_client.addresses import find_denial, read_address
 from boathook.service.unit_of_work import UnitOfWork
 
 _MAX_TYPES: Final = 500

@@ -20,7 +20,7 @@ from boathook.config import Settings
 from boathook.domain.errors import FetchFailed, InvalidState
 from boathook.domain.roles import Role
 from boathook.http_client.client import Client
-from boathook.http_client.response import HttpResponse
+from boathook.http_client.messages import HttpResponse
 
 _ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _KEPT_S: Final = 3_600.0

@@ -1,51 +1,177 @@
-"""Makes HTTP requests to addresses that an operator wrote, such as a gateway's or a local server's."""
+"""Makes HTTP requests to the operator's own servers: gateways, and the server that `boathook listen` forwards to.
 
+They may lie in any network, so the guard of `http_client` has nothing to judge here; its settings for proxy and
+certificates hold all the same.
+"""
+
+import asyncio
+import json
+import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
-from boathook.http_client.client import Client
-from boathook.http_client.response import HttpResponse as HttpResponse  # noqa: PLC0414 - what these functions return
-from boathook.http_client.stream import stream_response
-from boathook.http_client.stream import unguarded_settings as unguarded_settings  # noqa: PLC0414 - for clients of their own
+from boathook.domain.errors import FetchFailed
+from boathook.http_client.addresses import Address, read_address
+from boathook.http_client.messages import HttpResponse as HttpResponse  # noqa: PLC0414 - what these functions return
+
+if TYPE_CHECKING:
+    import httpx
+
+_CONNECT_S: Final = 10.0
+_MAX_ERROR_BYTES: Final = 4_096
 
 
 class RemoteClient:
-    """Makes requests and reads streams of server-sent events, in any network.
+    """Makes requests and reads streams, each over a connection of its own.
 
     Args:
-        settings: limits and the proxy.
+        settings: proxy and certificates; None: neither, as for a gateway on this machine.
 
     Raises:
         ConfigError: the proxy cannot be read.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = unguarded_settings(settings)
-        self._client = Client(self._settings)
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._outbound, self._user_agent = None, "boathook"
+        if settings is not None:
+            proxy = settings.resolve(settings.outbound.proxy, "outbound.proxy")
+            self._outbound = settings.outbound.model_copy(update={"proxy": proxy})
+            self._user_agent = self._outbound.user_agent or self._user_agent
 
     async def request(
         self,
         method: str,
         url: str,
         *,
-        headers: Mapping[str, str],
+        headers: Mapping[str, str] | None = None,
         body: bytes = b"",
         timeout_s: float,
         max_bytes: int,
     ) -> HttpResponse:
-        """Send one request and return its response, whatever its status.
+        """Send one request and return its response, whatever its status; redirects are not followed.
 
         Raises:
             FetchFailed: it could not be sent, or the response is larger than *max_bytes*.
         """
-        return await self._client.request(
-            method, url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes
-        )
+        try:
+            async with asyncio.timeout(timeout_s), self._open(method, url, headers or {}, body, timeout_s) as response:
+                pieces: list[bytes] = []
+                size = 0
+                async for piece in response.aiter_raw():
+                    size += len(piece)
+                    if size > max_bytes:
+                        raise FetchFailed(f"the answer is larger than {max_bytes:,} bytes", status=response.status_code)
+                    pieces.append(piece)
+                return HttpResponse(response.status_code, dict(response.headers), b"".join(pieces))
+        except TimeoutError:
+            raise FetchFailed(f"no answer came within {timeout_s:g} s") from None
 
-    def stream(self, url: str, headers: Mapping[str, str], *, quiet_s: float) -> AsyncIterator[bytes]:
-        """Yield the pieces of a response as they come; FetchFailed if none comes for *quiet_s* seconds."""
-        return stream_response(self._settings, url, headers, quiet_s=quiet_s)
+    async def stream(self, url: str, headers: Mapping[str, str], *, quiet_s: float) -> AsyncIterator[bytes]:
+        """Yield the pieces of a response as they come.
 
-    def close(self) -> None:
-        """Cancel the requests that are under way."""
-        self._client.close()
+        Raises:
+            FetchFailed: it could not be had, has another status than 200, or nothing came for *quiet_s* seconds. What a
+                gateway says of another status is in the message.
+        """
+        async with self._open("GET", url, headers, b"", quiet_s) as response:
+            if response.status_code != 200:
+                raise FetchFailed(await _reason(response), status=response.status_code)
+            async for piece in response.aiter_raw():
+                yield piece
+
+    @asynccontextmanager
+    async def _open(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, quiet_s: float
+    ) -> "AsyncIterator[httpx.Response]":
+        # Imported only here: most processes that could make such a request make none.
+        import httpx
+
+        try:
+            address = read_address(url)
+        except ValueError as error:
+            raise FetchFailed(str(error), is_final=True) from None
+        given = {name.lower() for name in headers}
+        try:
+            async with (
+                httpx.AsyncClient(
+                    headers={"accept-encoding": "identity", "user-agent": self._user_agent},
+                    auth=None if "authorization" in given else address.user,
+                    verify=self._ssl,
+                    proxy=await self._proxy_for(address),
+                    trust_env=False,
+                    timeout=httpx.Timeout(quiet_s, connect=min(quiet_s, _CONNECT_S)),
+                ) as client,
+                client.stream(
+                    method,
+                    address.url,
+                    headers=[(_encode(name), _encode(value)) for name, value in headers.items()],
+                    content=body or None,
+                    # As it was written, which a signature may cover.
+                    extensions={"target": _target(address).encode()},
+                ) as response,
+            ):
+                yield response
+        except httpx.ReadTimeout:
+            raise FetchFailed(f"{_origin(address)}: nothing came for {quiet_s:g} s") from None
+        except (httpx.HTTPError, OSError) as error:
+            raise FetchFailed(f"{_origin(address)}: {str(error) or type(error).__name__}") from None
+
+    @cached_property
+    def _ssl(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=(self._outbound and self._outbound.ca_file) or None)
+
+    async def _proxy_for(self, address: Address) -> "httpx.Proxy | None":
+        if self._outbound is None or not self._outbound.proxy:
+            return None
+        import httpx
+
+        from boathook.http_client.guard import ProxyPolicy
+
+        policy = ProxyPolicy(self._outbound)
+        if not policy.applies_to(address):
+            return None
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(address.host, None, type=socket.SOCK_STREAM)
+        except OSError:  # perhaps the proxy knows the name
+            found = []
+        if policy.is_bypassed([str(one[0]) for *_, one in found]):
+            return None
+        proxy = self._outbound.proxy
+        return httpx.Proxy(proxy, ssl_context=self._ssl if proxy.startswith("https:") else None)
+
+
+def _origin(address: Address) -> str:
+    return f"{address.scheme}://" + (f"[{address.host}]" if ":" in address.host else address.host)
+
+
+def _target(address: Address) -> str:
+    """Return path and query."""
+    return "/" + address.url.split("/", 3)[3]
+
+
+def _encode(text: str) -> bytes:
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+async def _reason(response: "httpx.Response") -> str:
+    """Return what the response says of its status."""
+    told = b""
+    async for piece in response.aiter_raw():
+        told += piece
+        if len(told) > _MAX_ERROR_BYTES:
+            break
+    try:
+        document: Any = json.loads(told[:_MAX_ERROR_BYTES])
+        detail = document.get("detail") if isinstance(document, dict) else None
+        if isinstance(detail, list):  # one problem or more, each with its place
+            detail = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in detail)
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        detail = None
+    return f"it answered with status {response.status_code}" + (f": {detail}" if isinstance(detail, str) else "")

@@ -1,5 +1,6 @@
 """Tries a source of a running boathook: sends it a request such as its sender makes, and one that was tampered with."""
 
+import json
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -7,17 +8,19 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from boathook.config import Settings
-from boathook.domain.errors import ConfigError
-from boathook.http_client.loopback import LoopbackClient, LoopbackResponse
+from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import source_spec
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import Addresses, Asymmetric, Jwt
+from boathook.service.remote import HttpResponse, RemoteClient
 from boathook.verification.provider_signer import Signed, signed_request
 from boathook.verification.source import ResolvedSource, resolve_source
 
 TEST_USER_AGENT: Final = "boathook-test"
 """The user-agent of a trial's requests; it is kept with the event."""
+_TIMEOUT_S: Final = 15.0
+_MAX_BYTES: Final = 1_048_576
 _SAMPLE_ID: Final = "boathook-sample"
 
 
@@ -56,21 +59,15 @@ async def run_source_test(
     settled = resolve_source(source_spec(settings, name, added))
     settled = settled._replace(spec=replace(settled.spec, secrets=settled.spec.secrets[:1]))
     host, port = at or (settings.server.host, settings.server.port)
-    client = LoopbackClient(port, _reachable(host))
-    try:
-        if _only_sender_can_sign(settled):
-            yield await _send_unsigned(client, settled, name)
-            return
-        genuine = _genuine_request(settled, name)
-        yield await _send_genuine(client, genuine, has_schema=settled.spec.schema is not None)
-        if not settled.spec.unsigned:
-            yield await _send_forged(client, _forged_request(settled, name))
-    finally:
-        client.close()
-
-
-def _reachable(host: str) -> str:
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - it is where we call, not where we listen
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - where we call, not where we listen
+    gateway = f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    if _only_sender_can_sign(settled):
+        yield await _send_unsigned(gateway, settled, name)
+        return
+    genuine = _genuine_request(settled, name)
+    yield await _send_genuine(gateway, genuine, has_schema=settled.spec.schema is not None)
+    if not settled.spec.unsigned:
+        yield await _send_forged(gateway, _forged_request(settled, name))
 
 
 def _only_sender_can_sign(settled: ResolvedSource) -> bool:
@@ -116,33 +113,39 @@ def _another(secret: str) -> str:
     return secret[:middle] + ("A" if secret[middle] != "A" else "B") + secret[middle + 1 :]
 
 
-async def _send(client: LoopbackClient, signed: Signed) -> LoopbackResponse:
+async def _send(gateway: str, signed: Signed) -> HttpResponse:
     parts = urlsplit(signed.url)
-    path = parts.path + (f"?{parts.query}" if parts.query else "")
-    return await client.request(signed.method, path, signed.headers, signed.body)
+    url = gateway + parts.path + (f"?{parts.query}" if parts.query else "")
+    try:
+        return await RemoteClient().request(
+            signed.method, url, headers=signed.headers, body=signed.body, timeout_s=_TIMEOUT_S, max_bytes=_MAX_BYTES
+        )
+    except FetchFailed as error:
+        raise ConnectionError(str(error)) from error
 
 
-async def _send_genuine(client: LoopbackClient, signed: Signed, *, has_schema: bool) -> SourceTestStep:
-    answer = await _send(client, signed)
-    if has_schema and answer.status == 400 and isinstance(answer.json, dict) and "detail" in answer.json:
+async def _send_genuine(gateway: str, signed: Signed, *, has_schema: bool) -> SourceTestStep:
+    answer = await _send(gateway, signed)
+    said = _read_json(answer)
+    if has_schema and answer.status == 400 and "detail" in said:
         # Only a proven sender is told what is wrong with its body.
         what = "a genuine sample is proven, though its body does not fit the source's schema"
-        return SourceTestStep(what=what, ok=True, found=f"{answer.status}, {answer.json['detail']}", sent=_line(signed))
+        return SourceTestStep(what=what, ok=True, found=f"{answer.status}, {said['detail']}", sent=_line(signed))
     ok = 200 <= answer.status < 300
-    event_id = answer.json.get("event_id") if isinstance(answer.json, dict) else None
+    event_id = said.get("event_id")
     found = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
     return SourceTestStep(
         what="a genuine sample is accepted", ok=ok, found=found, sent=_line(signed), event_id=event_id
     )
 
 
-async def _send_forged(client: LoopbackClient, signed: Signed) -> SourceTestStep:
-    answer = await _send(client, signed)
+async def _send_forged(gateway: str, signed: Signed) -> SourceTestStep:
+    answer = await _send(gateway, signed)
     found = f"{answer.status} {_shown(answer)}"
     return SourceTestStep(what="a forged sample is refused", ok=answer.status == 401, found=found, sent=_line(signed))
 
 
-async def _send_unsigned(client: LoopbackClient, settled: ResolvedSource, name: str) -> SourceTestStep:
+async def _send_unsigned(gateway: str, settled: ResolvedSource, name: str) -> SourceTestStep:
     recipe: Recipe = settled.recipe
     request = Signed(
         recipe.sample.method,
@@ -150,7 +153,7 @@ async def _send_unsigned(client: LoopbackClient, settled: ResolvedSource, name: 
         {"content-type": recipe.sample.content_type, **recipe.sample.headers, "user-agent": TEST_USER_AGENT},
         recipe.sample.body,
     )
-    answer = await _send(client, request)
+    answer = await _send(gateway, request)
     what = f"a sample without proof is refused (only {recipe.title} itself can make a genuine one)"
     return SourceTestStep(
         what=what, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}", sent=_line(request)
@@ -162,5 +165,13 @@ def _line(signed: Signed) -> str:
     return f"{signed.method} {urlsplit(signed.url).path}, {len(signed.body):,} bytes"
 
 
-def _shown(answer: LoopbackResponse) -> str:
+def _read_json(answer: HttpResponse) -> dict[str, Any]:
+    try:
+        said = json.loads(answer.body)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _shown(answer: HttpResponse) -> str:
     return ascii(answer.body[:120].decode("utf-8", "replace"))

@@ -209,12 +209,12 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     # Client
     "client: blocked addresses": (
-        "tests/unit/test_guard.py::test_what_is_not_public_may_not_be_dialled",
-        "tests/unit/test_courier.py::test_an_address_that_is_not_allowed_is_never_dialled",
+        "tests/unit/test_addresses.py::test_what_is_not_public_may_not_be_dialled",
+        "tests/unit/test_sender.py::test_an_address_that_is_not_allowed_is_never_dialled",
     ),
     "client: delivery through SOCKS5 and HTTP proxy, with bypass lists": (
-        "tests/unit/test_courier_proxy.py::test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_name",
-        "tests/unit/test_courier_proxy.py::test_the_bypass_list",
+        "tests/unit/test_guard.py::test_the_proxy_is_told_the_judged_address_and_the_receiver_sees_the_name",
+        "tests/unit/test_guard.py::test_the_bypass_list",
     ),
     # Store
     "store: prune deletes old and keeps new": (
@@ -241,8 +241,8 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "beyond: concurrency limits": ("tests/postgres/test_sender.py::test_concurrency_holds_over_two_senders",),
     "beyond: body size and time limits of receivers": (
-        "tests/unit/test_courier.py::test_a_huge_body_is_cut_off_and_the_status_counts",
-        "tests/unit/test_courier.py::test_a_slow_body_is_cut_off_and_the_status_counts",
+        "tests/unit/test_sender.py::test_a_huge_body_is_cut_off_and_the_status_counts",
+        "tests/unit/test_sender.py::test_a_slow_body_is_cut_off_and_the_status_counts",
     ),
     "beyond: official clients of both generations": (
         PYTHON,

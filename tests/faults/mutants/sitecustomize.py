@@ -372,7 +372,7 @@ PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "commits_effects_first": ("boathook.handlers.sessions", commits_effects_first),
     "counts_collisions": ("boathook.handlers.runner", counts_collisions),
     "elects_everybody": ("boathook.delivery.keeper", elects_everybody),
-    "keeps_every_answer": ("boathook.http_client.curl_request", keeps_every_answer),
+    "keeps_every_answer": ("boathook.http_client.transfer", keeps_every_answer),
     "looks_at_all_that_was": ("boathook.delivery.handler_queues", looks_at_all_that_was),
     "commits_in_memory": ("boathook.db.database", commits_in_memory),
     "forgets_keys": ("boathook.ingest.event_builder", forgets_keys),

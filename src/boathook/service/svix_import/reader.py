@@ -10,10 +10,10 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from boathook.config.tables import OutboundSettings
+from boathook.config import Settings
 from boathook.domain.errors import ConfigError, FetchFailed
-from boathook.http_client.client import Client
-from boathook.http_client.response import HttpResponse
+from boathook.http_client.client import Client, unguarded_settings
+from boathook.http_client.messages import HttpResponse
 
 JsonObject = Mapping[str, Any]
 """One object as the API shows it."""
@@ -73,7 +73,7 @@ class SvixClient:
     """Reads one environment.
 
     Args:
-        settings: how requests go out; they must allow the server's network.
+        settings: the proxy and certificates; the server may lie in any network.
         url: the server's address, with or without ``/api/v1``.
         token: an API token of the environment.
         say: told of a request that is repeated, and when.
@@ -85,14 +85,14 @@ class SvixClient:
 
     def __init__(
         self,
-        settings: OutboundSettings,
+        settings: Settings,
         url: str,
         token: str,
         *,
         say: Callable[[str], None] = lambda _: None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._client = Client(settings)
+        self._client = Client(unguarded_settings(settings))
         self._root = url.rstrip("/").removesuffix("/api/v1")
         self._headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
         self._say = say

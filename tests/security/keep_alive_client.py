@@ -1,7 +1,4 @@
-"""One kept-alive HTTP/1.1 connection to a gateway of one's own, for whoever plays a sender.
-
-boathook's HTTP client is for strangers' servers and guards where it goes; this one only ever speaks to our own.
-"""
+"""One kept-alive HTTP/1.1 connection to a gateway, for many small requests at little cost."""
 
 import asyncio
 import json
@@ -14,7 +11,7 @@ _TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class LoopbackResponse:
+class TimedResponse:
     """What a request was answered."""
 
     status: int
@@ -31,7 +28,7 @@ class LoopbackResponse:
             return {}
 
 
-class LoopbackClient:
+class KeepAliveClient:
     """A connection with at most one request under way; opened when needed, and again after it broke."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
@@ -39,7 +36,7 @@ class LoopbackClient:
         self._host = host
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> LoopbackResponse:
+    async def request(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> TimedResponse:
         """Send one request and return the answer.
 
         Raises:
@@ -59,7 +56,7 @@ class LoopbackClient:
             self.close()
             raise
 
-    async def _exchange(self, request: bytes) -> LoopbackResponse:
+    async def _exchange(self, request: bytes) -> TimedResponse:
         if self._streams is None or self._streams[0].at_eof():
             self.close()
             self._streams = await asyncio.open_connection(self._host, self._port)
@@ -71,7 +68,7 @@ class LoopbackClient:
         body = await reader.readexactly(int(length or b"0"))
         if b"connection: close" in head:
             self.close()
-        return LoopbackResponse(int(head[9:12]), body, time.perf_counter() - began)
+        return TimedResponse(int(head[9:12]), body, time.perf_counter() - began)
 
     def close(self) -> None:
         """Drop the connection, if any."""

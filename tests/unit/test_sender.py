@@ -1,4 +1,4 @@
-"""The courier over real sockets on loopback: what it sends, what it makes of any answer, and that nothing leaks."""
+"""The sender over real sockets on loopback: what it sends, what it makes of any answer, and that nothing leaks."""
 
 import asyncio
 import base64
@@ -11,10 +11,10 @@ from pathlib import Path
 import pycurl
 import pytest
 
-from boathook.http_client import connect_guard, curl_multi, curl_request
+from boathook.http_client import curl_multi, guard, transfer
 from boathook.http_client.sender import HttpSender, OutgoingRequest, TransportFailure
 from tests.support import eventually
-from tests.unit.receivers import OK, CourierHarness, Receiver, open_courier, outbound
+from tests.unit.receivers import OK, Receiver, SenderHarness, open_sender, outbound
 
 NO_BODY = b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n"
 
@@ -25,7 +25,7 @@ NO_BODY = b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n"
 async def test_the_body_arrives_byte_for_byte_and_the_headers_in_order_as_spelled():
     body = bytes(range(256)) * 5_000
     headers = (("Webhook-Id", "msg_1"), ("x-ODD", "a: b; c"), ("Content-Type", "text/x"), ("x-ä", "é"), ("x-none", ""))
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         answer = await post(receiver.url + "?a=%20b&c", headers=headers, body=body)
         assert (answer.status, answer.body, answer.failure, answer.error) == (200, b"ok", None, "")
         assert answer.headers == {"content-length": "2"}
@@ -46,7 +46,7 @@ async def test_the_body_arrives_byte_for_byte_and_the_headers_in_order_as_spelle
 
 
 async def test_nothing_of_one_request_shows_in_the_next_over_the_same_handle():
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         await post(receiver.url, headers=(("a", "1"), ("content-type", "x/y")), body=b"long body", basic=("u", "p"))
         await post(receiver.url, headers=(), body=b"")
         first, second = receiver.requests
@@ -57,14 +57,14 @@ async def test_nothing_of_one_request_shows_in_the_next_over_the_same_handle():
 
 
 async def test_connections_are_used_again():
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         for _ in range(50):
             assert (await post(receiver.url)).status == 200
         assert receiver.accepted == 1
 
 
 async def test_a_connection_the_receiver_closed_meanwhile_is_replaced():
-    async with Receiver((OK, "close")) as receiver, open_courier() as post:
+    async with Receiver((OK, "close")) as receiver, open_sender() as post:
         for _ in range(5):
             assert (await post(receiver.url)).status == 200
         assert receiver.accepted == 5
@@ -80,7 +80,7 @@ async def test_a_connection_the_receiver_closed_meanwhile_is_replaced():
     ],
 )
 async def test_user_information_becomes_basic_authentication(info, fields, expected):
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         await post(receiver.url.replace("//", f"//{info}"), **fields)
         [request] = receiver.requests
     assert base64.b64decode(request.headers["authorization"].removeprefix("Basic ")).decode() == expected
@@ -88,14 +88,14 @@ async def test_user_information_becomes_basic_authentication(info, fields, expec
 
 
 async def test_a_header_of_authorization_wins():
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         await post(receiver.url, basic=("a", "b"), headers=(("Authorization", "Bearer x"),))
         assert [line for line in receiver.requests[0].lines if "uthoriz" in line] == ["Authorization: Bearer x"]
 
 
 @pytest.mark.parametrize("value", ["a\r\nx: y", "a\nb", "a\x00b", "\x7f"])
 async def test_a_header_that_would_break_out_is_not_sent(value):
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         answer = await post(receiver.url, headers=(("x-note", value),))
         assert (answer.status, answer.failure) == (0, TransportFailure.FAULT)
         assert "x-note" in answer.error
@@ -107,7 +107,7 @@ async def test_the_environment_says_nothing_about_proxies_and_credentials(monkey
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login a password b\n")
     monkeypatch.setenv("HOME", str(tmp_path))
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         assert (await post(receiver.url)).status == 200
         assert "authorization" not in receiver.requests[0].headers
 
@@ -117,14 +117,14 @@ async def test_the_environment_says_nothing_about_proxies_and_credentials(monkey
 
 @pytest.mark.parametrize("status", [200, 201, 204, 299, 304, 400, 401, 404, 407, 410, 417, 429, 500, 503, 599])
 async def test_any_status_is_an_answer(status):
-    async with Receiver((NO_BODY % status,)) as receiver, open_courier() as post:
+    async with Receiver((NO_BODY % status,)) as receiver, open_sender() as post:
         answer = await post(receiver.url)
         assert (answer.status, answer.failure, len(receiver.requests)) == (status, None, 1)
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 305, 307, 308])
 async def test_redirects_are_not_followed(status):
-    async with Receiver() as other, open_courier() as post:
+    async with Receiver() as other, open_sender() as post:
         moved = (
             f"HTTP/1.1 {status} X\r\nlocation: {other.url}\r\nrefresh: 0; url={other.url}\r\ncontent-length: 0\r\n\r\n"
         )
@@ -135,10 +135,10 @@ async def test_redirects_are_not_followed(status):
 
 
 async def test_mutant_a_client_that_follows_redirects_would_go_there(monkeypatch):
-    plain, both = curl_multi._options, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
+    plain, both = guard.handle_options, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
     follow = [(pycurl.FOLLOWLOCATION, 1), (pycurl.REDIR_PROTOCOLS, both)]
-    monkeypatch.setattr(curl_multi, "_options", lambda settings: [*plain(settings), *follow])
-    async with Receiver() as other, open_courier() as post:
+    monkeypatch.setattr(curl_multi, "handle_options", lambda settings: [*plain(settings), *follow])
+    async with Receiver() as other, open_sender() as post:
         moved = f"HTTP/1.1 307 X\r\nlocation: {other.url}\r\ncontent-length: 0\r\n\r\n"
         async with Receiver((moved.encode(),)) as receiver:
             await post(receiver.url)
@@ -147,7 +147,7 @@ async def test_mutant_a_client_that_follows_redirects_would_go_there(monkeypatch
 
 async def test_no_more_of_a_body_is_kept_than_is_wanted():
     script = (b"HTTP/1.1 500 X\r\ncontent-length: 5000\r\n\r\n" + b"x" * 5_000,)
-    async with Receiver(script) as receiver, open_courier(max_response=100) as post:
+    async with Receiver(script) as receiver, open_sender(max_response=100) as post:
         answer = await post(receiver.url)
         assert (answer.status, answer.body, answer.is_cut) == (500, b"x" * 100, True)
         assert (await post(receiver.url)).status == 500
@@ -156,7 +156,7 @@ async def test_no_more_of_a_body_is_kept_than_is_wanted():
 
 async def test_a_huge_body_is_cut_off_and_the_status_counts():
     endless = (b"HTTP/1.1 200 OK\r\n\r\n", *[b"x" * 65_536] * 1_000)
-    async with Receiver(endless) as receiver, open_courier() as post:
+    async with Receiver(endless) as receiver, open_sender() as post:
         answer = await post(receiver.url)
         assert (answer.status, answer.body, answer.is_cut) == (200, b"x" * 4_096, True)
         assert receiver.finished == 0
@@ -165,7 +165,7 @@ async def test_a_huge_body_is_cut_off_and_the_status_counts():
 async def test_a_slow_body_is_cut_off_and_the_status_counts(monkeypatch):
     monkeypatch.setattr(curl_multi, "BODY_S", 0.1)
     drip = (b"HTTP/1.1 202 OK\r\ncontent-length: 900\r\n\r\n", *[b"x", 0.1] * 900)
-    async with Receiver(drip) as receiver, open_courier() as post:
+    async with Receiver(drip) as receiver, open_sender() as post:
         answer = await post(receiver.url, timeout_s=60.0)
         assert (answer.status, answer.failure, answer.is_cut) == (202, None, True)
         assert receiver.finished == 0
@@ -174,7 +174,7 @@ async def test_a_slow_body_is_cut_off_and_the_status_counts(monkeypatch):
 async def test_mutant_without_the_limit_a_slow_body_would_be_waited_for(monkeypatch):
     monkeypatch.setattr(curl_multi, "BODY_S", 1_000.0)
     drip = (b"HTTP/1.1 202 OK\r\ncontent-length: 10\r\n\r\n", *[b"x", 0.1] * 10)
-    async with Receiver(drip) as receiver, open_courier() as post:
+    async with Receiver(drip) as receiver, open_sender() as post:
         assert not (await post(receiver.url)).is_cut
         await eventually(lambda: receiver.finished == 1)
 
@@ -189,7 +189,7 @@ async def test_mutant_without_the_limit_a_slow_body_would_be_waited_for(monkeypa
     ],
 )
 async def test_a_body_that_breaks_off_changes_nothing(script):
-    async with Receiver(script) as receiver, open_courier() as post:
+    async with Receiver(script) as receiver, open_sender() as post:
         answer = await post(receiver.url, timeout_s=0.5)
         assert (answer.status, answer.failure, answer.body, answer.is_cut) == (200, None, b"half", True)
 
@@ -198,7 +198,7 @@ async def test_a_compressed_body_is_not_unpacked():
     packed = b"\x1f\x8b\x08\x00\xff"
     async with (
         Receiver((b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 5\r\n\r\n" + packed,)) as receiver,
-        open_courier() as post,
+        open_sender() as post,
     ):
         assert (await post(receiver.url)).body == packed
 
@@ -206,7 +206,7 @@ async def test_a_compressed_body_is_not_unpacked():
 async def test_some_interim_answers_are_passed_over():
     async with (
         Receiver((b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 X\r\nlink: a\r\n\r\n" + OK,)) as receiver,
-        open_courier() as post,
+        open_sender() as post,
     ):
         answer = await post(receiver.url)
         assert (answer.status, answer.headers) == (200, {"content-length": "2"})
@@ -214,7 +214,7 @@ async def test_some_interim_answers_are_passed_over():
 
 async def test_trailers_are_no_headers():
     body = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: t\r\n\r\n2\r\nok\r\n0\r\nt: 1\r\n\r\n"
-    async with Receiver((body,)) as receiver, open_courier() as post:
+    async with Receiver((body,)) as receiver, open_sender() as post:
         answer = await post(receiver.url)
         assert (answer.status, answer.body, "t" in answer.headers) == (200, b"ok", False)
 
@@ -223,7 +223,7 @@ async def test_only_so_many_headers_are_kept():
     many = b"".join(b"x-%d: y\r\n" % n for n in range(1_000))
     async with (
         Receiver((b"HTTP/1.1 200 OK\r\n" + many + b"content-length: 0\r\n\r\n",)) as receiver,
-        open_courier() as post,
+        open_sender() as post,
     ):
         assert len((await post(receiver.url)).headers) == 64
 
@@ -249,7 +249,7 @@ async def test_only_so_many_headers_are_kept():
     ],
 )
 async def test_what_is_no_answer_is_a_trouble_of_reading(script, words):
-    async with Receiver(script) as receiver, open_courier() as post:
+    async with Receiver(script) as receiver, open_sender() as post:
         answer = await post(receiver.url)
         assert (answer.status, answer.failure, answer.body) == (0, TransportFailure.READ, b"")
         assert "\n" not in answer.error
@@ -257,21 +257,21 @@ async def test_what_is_no_answer_is_a_trouble_of_reading(script, words):
 
 
 async def test_mutant_without_the_limits_a_flood_of_interim_answers_would_be_read_on(monkeypatch):
-    monkeypatch.setattr(curl_request, "_MOST_INTERIM", 10**9)
-    async with Receiver((*[b"HTTP/1.1 102 X\r\n\r\n"] * 1_000, OK)) as receiver, open_courier() as post:
+    monkeypatch.setattr(transfer, "_MOST_INTERIM", 10**9)
+    async with Receiver((*[b"HTTP/1.1 102 X\r\n\r\n"] * 1_000, OK)) as receiver, open_sender() as post:
         assert (await post(receiver.url)).status == 200
 
 
 @pytest.mark.parametrize("script", [(30.0,), (b"HTTP/1.1 200 OK\r\n", *[b"x: y\r\n", 0.1] * 300)])
 async def test_a_slow_answer_is_given_up(script):
-    async with Receiver(script) as receiver, open_courier() as post:
+    async with Receiver(script) as receiver, open_sender() as post:
         answer = await post(receiver.url, timeout_s=0.4)
         assert (answer.status, answer.failure) == (0, TransportFailure.TIMEOUT)
         assert answer.duration_s >= 0.4
 
 
 async def test_a_receiver_that_accepts_nothing_is_given_up():
-    async with open_courier() as post:
+    async with open_sender() as post:
         with socket_that_never_accepts() as port:
             answer = await post(f"https://127.0.0.1:{port}/", timeout_s=0.4)
             assert (answer.status, answer.failure) == (0, TransportFailure.TIMEOUT)
@@ -286,7 +286,7 @@ def socket_that_never_accepts():
 
 
 async def test_a_closed_port_and_an_unknown_name_are_told_apart():
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         receiver._server.close()
         assert (await post(receiver.url)).failure is TransportFailure.CONNECT
         answer = await post("http://" + "a" * 64 + ".test/")
@@ -297,7 +297,7 @@ async def test_a_closed_port_and_an_unknown_name_are_told_apart():
 
 
 async def test_an_address_that_is_not_allowed_is_never_dialled():
-    async with Receiver() as receiver, open_courier(allow=[]) as post:
+    async with Receiver() as receiver, open_sender(allow=[]) as post:
         for host in ("127.0.0.1", "localhost", "0x7f.1", "0"):
             answer = await post(f"http://{host}:{receiver.port}/")
             assert (answer.status, answer.failure) == (0, TransportFailure.BLOCKED)
@@ -306,8 +306,8 @@ async def test_an_address_that_is_not_allowed_is_never_dialled():
 
 
 async def test_mutant_without_the_guard_it_would_be_dialled(monkeypatch):
-    monkeypatch.setattr(connect_guard, "find_denial_on_host", lambda *_: None)
-    async with Receiver() as receiver, open_courier(allow=[]) as post:
+    monkeypatch.setattr(guard, "find_denial_on_host", lambda *_: None)
+    async with Receiver() as receiver, open_sender(allow=[]) as post:
         assert (await post(receiver.url)).status == 200
 
 
@@ -319,7 +319,7 @@ async def test_a_name_that_stands_for_an_allowed_address_is_looked_up_once_for_m
         return [(2, 1, 6, "", ("127.0.0.1", 0))]
 
     monkeypatch.setattr("socket.getaddrinfo", answer)
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         answers = await post.many([f"http://Receiver.test:{receiver.port}/{n}" for n in range(100)])
         assert {one.status for one in answers} == {200}
         assert receiver.requests[0].headers["host"] == f"Receiver.test:{receiver.port}"
@@ -328,7 +328,7 @@ async def test_a_name_that_stands_for_an_allowed_address_is_looked_up_once_for_m
 
 async def test_one_bad_address_among_good_ones_spoils_a_name(monkeypatch):
     both = [(2, 1, 6, "", ("127.0.0.1", 0)), (2, 1, 6, "", ("127.0.0.2", 0))]
-    async with Receiver() as receiver, Receiver(host="127.0.0.2") as canary, open_courier() as post:
+    async with Receiver() as receiver, Receiver(host="127.0.0.2") as canary, open_sender() as post:
         for answers in (both, both[::-1]):
             monkeypatch.setattr("socket.getaddrinfo", lambda *_, a=answers, **__: a)
             answer = await post(f"http://mixed.test:{receiver.port}/")
@@ -345,7 +345,7 @@ async def test_one_bad_address_among_good_ones_spoils_a_name(monkeypatch):
     ],
 )
 async def test_an_address_that_may_not_be_is_answered_at_once(changes, url, words):
-    async with open_courier(**changes) as post:
+    async with open_sender(**changes) as post:
         answer = await post(url)
         assert (answer.status, answer.failure) == (0, TransportFailure.URL)
         assert re.search(words, answer.error)
@@ -355,7 +355,7 @@ async def test_an_address_that_may_not_be_is_answered_at_once(changes, url, word
 
 
 async def test_hundreds_at_once_are_each_answered_once_in_batches():
-    async with Receiver((0.2, OK)) as receiver, open_courier() as post:
+    async with Receiver((0.2, OK)) as receiver, open_sender() as post:
         answers = await post.many([f"{receiver.url}/{n}" for n in range(300)])
         assert [one.status for one in answers] == [200] * 300
         assert sum(map(len, post.batches)) == 300
@@ -363,36 +363,36 @@ async def test_hundreds_at_once_are_each_answered_once_in_batches():
         assert sorted(int(r.lines[0].split("/")[2].split()[0]) for r in receiver.requests) == list(range(300))
 
 
-async def test_answers_come_in_the_loop_that_made_the_courier():
+async def test_answers_come_in_the_loop_that_made_the_sender():
     seen = asyncio.get_running_loop().create_future()
     async with Receiver() as receiver:
-        courier = HttpSender(outbound(), done=lambda _: seen.set_result(threading.current_thread()))
-        courier.send([OutgoingRequest(url=receiver.url, headers=(), body=b"", timeout_s=5.0)])
+        sender = HttpSender(outbound(), done=lambda _: seen.set_result(threading.current_thread()))
+        sender.send([OutgoingRequest(url=receiver.url, headers=(), body=b"", timeout_s=5.0)])
         assert await asyncio.wait_for(seen, 300) is threading.current_thread()
-        courier.close()
+        sender.close()
 
 
-async def test_what_is_handed_over_while_the_courier_takes_the_last_of_it_is_begun_too(monkeypatch):
+async def test_what_is_handed_over_while_the_sender_takes_the_last_of_it_is_begun_too(monkeypatch):
     answered: asyncio.Queue[str] = asyncio.Queue()
 
     def note(answers):
         for one in answers:
             answered.put_nowait(one.request.url)
 
-    courier = HttpSender(outbound(), done=note)
+    sender = HttpSender(outbound(), done=note)
     more = [OutgoingRequest(url="nowhere:2", headers=(), body=b"", timeout_s=5.0)]
     turn = curl_multi.CurlMultiClient.turn
 
     def hand_over_and_turn(self, events):
         if more:
-            courier.send([more.pop()])
+            sender.send([more.pop()])
         return turn(self, events)
 
     monkeypatch.setattr(curl_multi.CurlMultiClient, "turn", hand_over_and_turn)
-    # Neither is ever under way, so nothing else ends the courier's wait.
-    courier.send([OutgoingRequest(url="nowhere:1", headers=(), body=b"", timeout_s=5.0)])
+    # Neither is ever under way, so nothing else ends the sender's wait.
+    sender.send([OutgoingRequest(url="nowhere:1", headers=(), body=b"", timeout_s=5.0)])
     assert {await asyncio.wait_for(answered.get(), 300) for _ in range(2)} == {"nowhere:1", "nowhere:2"}
-    courier.close()
+    sender.close()
 
 
 async def test_nothing_leaks(monkeypatch):
@@ -407,7 +407,7 @@ async def test_nothing_leaks(monkeypatch):
 
     before, threads = descriptors(), names()
     for _ in range(3):
-        async with open_courier() as post:
+        async with open_sender() as post:
             for script in scripts:
                 async with Receiver(script) as receiver:
                     await post.many([receiver.url] * 20, timeout_s=0.3)
@@ -418,31 +418,31 @@ async def test_nothing_leaks(monkeypatch):
 
 async def test_closing_answers_what_is_under_way():
     async with Receiver((30.0,)) as receiver:
-        post = CourierHarness(outbound())
+        post = SenderHarness(outbound())
         waiting = asyncio.create_task(post.many([receiver.url] * 10))
         await eventually(lambda: len(receiver.requests) == 10)
-        post.courier.close()
+        post.sender.close()
         assert {one.failure for one in await waiting} == {TransportFailure.CLOSED}
-        post.courier.close()
+        post.sender.close()
         with pytest.raises(RuntimeError, match="closed"):
             await post(receiver.url)
 
 
 async def test_a_fault_in_a_callback_fails_that_request_only(monkeypatch):
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
-            patch.setattr(connect_guard, "find_denial_on_host", lambda *_: 1 / 0)
+            patch.setattr(guard, "find_denial_on_host", lambda *_: 1 / 0)
             answer = await post(receiver.url)
             assert (answer.failure, "ZeroDivisionError" in answer.error) == (TransportFailure.FAULT, True)
         with monkeypatch.context() as patch:
-            patch.setattr(curl_request.CurlTransfer, "_end_head", lambda _: 1 / 0)
+            patch.setattr(transfer.CurlTransfer, "_end_head", lambda _: 1 / 0)
             # A handle has bound its callbacks, but looks the method up at each call.
             assert (await post(receiver.url)).failure is TransportFailure.FAULT
         assert (await post(receiver.url)).status == 200
 
 
 async def test_a_fault_in_the_thread_fails_what_is_under_way_and_the_thread_goes_on(monkeypatch):
-    async with Receiver((0.3, OK)) as receiver, open_courier() as post:
+    async with Receiver((0.3, OK)) as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
             patch.setattr(curl_multi.CurlMultiClient, "_collect", lambda _: 1 / 0)
             assert {one.failure for one in await post.many([receiver.url] * 5)} == {TransportFailure.FAULT}
@@ -450,9 +450,9 @@ async def test_a_fault_in_the_thread_fails_what_is_under_way_and_the_thread_goes
 
 
 async def test_a_fault_while_beginning_fails_that_request_only(monkeypatch):
-    async with Receiver() as receiver, open_courier() as post:
+    async with Receiver() as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
-            patch.setattr(curl_request, "_header_lines", lambda *_: 1 / 0)
+            patch.setattr(transfer, "_header_lines", lambda *_: 1 / 0)
             for url in (receiver.url, f"http://localhost:{receiver.port}/"):
                 assert (await post(url)).failure is TransportFailure.FAULT
         assert (await post(receiver.url)).status == 200

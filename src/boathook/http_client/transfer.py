@@ -1,18 +1,20 @@
-"""One request and its answer over a handle of libcurl's that is used again and again."""
+"""One request and its response over a handle of libcurl's; the only place where handles are set up."""
 
 import base64
+import contextlib
+import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
 import pycurl
 
-from boathook.http_client.address_rules import Network
-from boathook.http_client.addresses import Address
-from boathook.http_client.connect_guard import ConnectGuard, Options
-from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
+from boathook.http_client.addresses import Address, Network
+from boathook.http_client.guard import ConnectGuard, Options
+from boathook.http_client.messages import OutgoingRequest, RequestResult, Sink, TransportFailure
 from boathook.observability.log import get_logger
 
 MAX_BODY_READ: Final = 65_536
@@ -25,11 +27,26 @@ _MOST_KEPT: Final = 64
 """Headers of a response that are kept."""
 _LONG_BODY: Final = 65_536
 """A request's body that is not kept in memory by an idle handle."""
+_MIN_RATE: Final = 1_024
+"""Bytes a second below which a transfer that may stall counts as stalled."""
+_POOLED: Final[Options] = [(pycurl.POST, 1), (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS)]
+_ONE_OFF: Final[Options] = [
+    (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
+    # A connection of its own: no request is sent twice because an old connection broke.
+    (pycurl.FRESH_CONNECT, 1),
+    (pycurl.FORBID_REUSE, 1),
+]
 _LOG: Final = get_logger("http_client")
 
-_TROUBLES: Final[Mapping[int, TransportFailure]] = {
+_TLS_ERRORS: Final = (
+    *(pycurl.E_SSL_CONNECT_ERROR, pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_ENGINE_NOTFOUND),
+    *(pycurl.E_SSL_ENGINE_SETFAILED, pycurl.E_SSL_CERTPROBLEM, pycurl.E_SSL_CIPHER, pycurl.E_SSL_CACERT),
+    *(pycurl.E_SSL_CACERT_BADFILE, pycurl.E_SSL_SHUTDOWN_FAILED, pycurl.E_SSL_CRL_BADFILE),
+    *(pycurl.E_SSL_ISSUER_ERROR, pycurl.E_SSL_PINNEDPUBKEYNOTMATCH, 98),
+    pycurl.E_BAD_FUNCTION_ARGUMENT,  # a client certificate with another one's key
+)
+_FAILURES: Final[Mapping[int, TransportFailure]] = dict.fromkeys(_TLS_ERRORS, TransportFailure.TLS) | {
     pycurl.E_URL_MALFORMAT: TransportFailure.URL,
-    pycurl.E_UNSUPPORTED_PROTOCOL: TransportFailure.READ,
     pycurl.E_COULDNT_RESOLVE_PROXY: TransportFailure.PROXY,
     97: TransportFailure.PROXY,
     pycurl.E_COULDNT_RESOLVE_HOST: TransportFailure.DNS,
@@ -37,56 +54,23 @@ _TROUBLES: Final[Mapping[int, TransportFailure]] = {
     pycurl.E_INTERFACE_FAILED: TransportFailure.CONNECT,
     pycurl.E_OPERATION_TIMEDOUT: TransportFailure.TIMEOUT,
     pycurl.E_SEND_ERROR: TransportFailure.SEND,
-    pycurl.E_SSL_CONNECT_ERROR: TransportFailure.TLS,
-    pycurl.E_PEER_FAILED_VERIFICATION: TransportFailure.TLS,
-    pycurl.E_SSL_ENGINE_NOTFOUND: TransportFailure.TLS,
-    pycurl.E_SSL_ENGINE_SETFAILED: TransportFailure.TLS,
-    pycurl.E_SSL_CERTPROBLEM: TransportFailure.TLS,
-    pycurl.E_SSL_CIPHER: TransportFailure.TLS,
-    pycurl.E_SSL_CACERT: TransportFailure.TLS,
-    pycurl.E_SSL_CACERT_BADFILE: TransportFailure.TLS,
-    pycurl.E_SSL_SHUTDOWN_FAILED: TransportFailure.TLS,
-    pycurl.E_SSL_CRL_BADFILE: TransportFailure.TLS,
-    pycurl.E_SSL_ISSUER_ERROR: TransportFailure.TLS,
-    pycurl.E_SSL_PINNEDPUBKEYNOTMATCH: TransportFailure.TLS,
-    98: TransportFailure.TLS,
-    pycurl.E_BAD_FUNCTION_ARGUMENT: TransportFailure.TLS,  # a client certificate with another one's key
 }
-"""What libcurl's errors come to; all others are troubles of reading."""
+"""What libcurl's errors come to; all others are failures of reading."""
 
 
 class CurlTransfer:
-    """One handle, with the request it is making and what has come of it so far.
+    """One handle, with the POST it is making and what has come of it so far; it is used again and again.
 
     Args:
-        options: what all requests over the handle have in common.
+        options: what all handles have in common.
         allow: networks that may be dialled although they are not public.
         opened: as for `ConnectGuard`.
         keep: bytes of a response's body that are kept.
         home: where it waits for its next request; None for one that serves only once.
-        is_detour: whether the requests go through a proxy, which is then all that is dialled.
+        is_proxied: whether the requests go through a proxy, which is then all that is dialled.
     """
 
-    __slots__ = (
-        "_answered_at",
-        "_began_at",
-        "_body",
-        "_body_size",
-        "_fault",
-        "_guard",
-        "_head_size",
-        "_interim",
-        "_is_proxied",
-        "_keep",
-        "_limits",
-        "_lines",
-        "_refusal",
-        "_status",
-        "_url",
-        "handle",
-        "home",
-        "request",
-    )
+    _own_options: Options = _POOLED
 
     def __init__(
         self,
@@ -110,15 +94,18 @@ class CurlTransfer:
         self._lines: list[bytes] = []
         self._body: list[bytes] = []
         self.handle = pycurl.Curl()
-        for option, value in (*options, *self._callbacks()):
-            self.handle.setopt(option, value)
+        self._set([*options, *self._own_options, *self._callbacks()])
 
-    def _callbacks(self) -> tuple[tuple[int, Callable[..., Any]], ...]:
-        return (
+    def _callbacks(self) -> Options:
+        return [
             (pycurl.OPENSOCKETFUNCTION, self._open_socket),
             (pycurl.WRITEFUNCTION, self._take),
             (pycurl.HEADERFUNCTION, self._take_header),
-        )
+        ]
+
+    def _set(self, options: Options) -> None:
+        for option, value in options:
+            self.handle.setopt(option, value)
 
     def prepare(
         self, request: OutgoingRequest, address: Address, pinned: Options, connect_s: float, spent_s: float = 0.0
@@ -126,18 +113,18 @@ class CurlTransfer:
         """Set what differs between requests.
 
         Args:
-            outgoing: the request.
+            request: what is to be sent.
             address: its address, read.
             pinned: options that say what the address's name stands for.
             connect_s: seconds for finding the name, connecting and agreeing on TLS.
             spent_s: seconds that went by already.
 
         Raises:
-            ValueError: a header cannot be written.
+            ValueError: a header cannot be written, or the body cannot be read.
         """
         handle = self.handle
+        self._set_body(request)
         handle.setopt(pycurl.HTTPHEADER, _header_lines(request, address))
-        handle.setopt(pycurl.POSTFIELDS, request.body)
         for option, value in pinned:
             handle.setopt(option, value)
         if address.url != self._url:
@@ -151,6 +138,9 @@ class CurlTransfer:
         self._status = self._head_size = self._body_size = self._interim = 0
         self._began_at = time.monotonic() - spent_s
 
+    def _set_body(self, request: OutgoingRequest) -> None:
+        self.handle.setopt(pycurl.POSTFIELDS, request.body)
+
     def _limit(self, timeout_s: float, connect_s: float) -> None:
         if (timeout_s, connect_s) == self._limits:
             return
@@ -158,9 +148,15 @@ class CurlTransfer:
         self.handle.setopt(pycurl.TIMEOUT_MS, max(1, int(timeout_s * 1_000)))
         self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(min(timeout_s, connect_s) * 1_000)))
 
-    def is_late(self, answered_before: float) -> bool:
-        """Return whether its headers came before this moment of the monotonic clock."""
+    def is_over(self, answered_before: float) -> bool:
+        """Return whether it is to be ended: its headers came before this moment of the monotonic clock."""
         return self._answered_at is not None and self._answered_at < answered_before
+
+    def resume(self) -> None:
+        """Go on with a response that its sink has paused."""
+        # What it cannot go on with is told as the end of the transfer.
+        with contextlib.suppress(pycurl.error):
+            self.handle.pause(pycurl.PAUSE_CONT)
 
     def finish(self, error: int, message: str) -> RequestResult:
         """Return the answer, and be ready for the next request.
@@ -188,7 +184,7 @@ class CurlTransfer:
             answer = RequestResult(request, 0, {}, b"", time.monotonic() - self._began_at, failure, why)
         self._lines.clear()
         self._body.clear()
-        if len(request.body) > _LONG_BODY:
+        if isinstance(request.body, bytes) and len(request.body) > _LONG_BODY:
             self.handle.setopt(pycurl.POSTFIELDS, b"")
         del self.request
         return answer
@@ -204,7 +200,7 @@ class CurlTransfer:
             return TransportFailure.BLOCKED, self._guard.refusal
         if self._refusal is not None:
             return TransportFailure.READ, self._refusal
-        failure = _TROUBLES.get(error, TransportFailure.READ)
+        failure = _FAILURES.get(error, TransportFailure.READ)
         if self._is_proxied and failure is TransportFailure.CONNECT:
             failure = TransportFailure.PROXY
         return failure, " ".join(message.split()) or "no answer came"
@@ -213,7 +209,7 @@ class CurlTransfer:
         try:
             return self._guard.open_socket(purpose, address)
         except OSError as error:
-            _LOG.error("courier_no_socket", error=str(error))
+            _LOG.error("http_client_no_socket", error=str(error))
             self._fault = f"boathook could not open a socket: {error.strerror}"
             return int(pycurl.SOCKET_BAD)
         except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
@@ -258,8 +254,83 @@ class CurlTransfer:
         return -1 if self._body_size > MAX_BODY_READ else None
 
     def _note(self, error: Exception) -> None:
-        _LOG.error("courier_fault", exc_info=error)
+        _LOG.error("http_client_fault", exc_info=error)
         self._fault = f"boathook failed: {type(error).__name__}"
+
+
+class SinkTransfer(CurlTransfer):
+    """One handle for one request of any method, whose response goes to a sink as it comes."""
+
+    _own_options = _ONE_OFF
+
+    def _set_body(self, request: OutgoingRequest) -> None:
+        assert request.sink is not None
+        self._sink: Sink = request.sink
+        self._file: BinaryIO | None = None
+        options: Options = [(pycurl.LOW_SPEED_TIME, request.stall_s), (pycurl.LOW_SPEED_LIMIT, _MIN_RATE)]
+        if isinstance(request.body, Path):
+            options += self._file_options(request.body)
+        elif request.method == "HEAD":
+            options.append((pycurl.NOBODY, 1))
+        elif request.body or request.method in {"POST", "PUT", "PATCH"}:
+            options.append((pycurl.POSTFIELDS, request.body))
+        self._set([*options, (pycurl.CUSTOMREQUEST, request.method)])
+
+    def _file_options(self, path: Path) -> Options:
+        try:
+            self._file = path.open("rb")
+            self._left = os.fstat(self._file.fileno()).st_size
+        except OSError as error:
+            raise ValueError(f"{path.name} cannot be read: {error.strerror}") from None
+        return [
+            (pycurl.UPLOAD, 1),
+            (pycurl.INFILESIZE_LARGE, self._left),
+            (pycurl.READFUNCTION, self._read_file),
+        ]
+
+    def _read_file(self, size: int) -> bytes | int:
+        """Return the file's next bytes; it is sent as long as it was at first."""
+        assert self._file is not None
+        try:
+            piece = self._file.read(min(size, self._left))
+        except OSError:
+            piece = b""
+        if not piece and self._left:
+            self._refusal = "the file that is sent cannot be read on, or has become shorter"
+            return int(pycurl.READFUNC_ABORT)
+        self._left -= len(piece)
+        return piece
+
+    def is_over(self, answered_before: float) -> bool:  # noqa: ARG002 - its body may take as long as the request
+        """Return whether it is to be ended: nobody waits for it any more."""
+        return self._sink.is_cancelled()
+
+    def finish(self, error: int, message: str) -> RequestResult:
+        """Return what came of it besides what the sink has taken; what broke off is a failure."""
+        failure, why = None, ""
+        if error != 0 or self._answered_at is None:
+            failure, why = self._classify_failure(error, message)
+        duration_s = (self._answered_at or time.monotonic()) - self._began_at
+        return RequestResult(self.request, self._status, {}, b"", duration_s, failure, why)
+
+    def close(self) -> None:
+        """Free the handle, and close the file."""
+        super().close()
+        if self._file is not None:
+            self._file.close()
+
+    def _end_head(self) -> int | None:
+        refusal = super()._end_head()
+        if self._answered_at is not None:
+            self._sink.begin(self._status, _join_headers(self._lines))
+        return refusal
+
+    def _take(self, piece: bytes) -> int | None:
+        try:
+            return self._sink.take(piece)
+        except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
+            self._note(error)
+            return -1
 
 
 def _header_lines(request: OutgoingRequest, address: Address) -> list[str] | list[bytes]:
@@ -294,10 +365,20 @@ def _encode(line: str) -> bytes:
 
 
 def _read_headers(lines: Sequence[bytes]) -> dict[str, str]:
-    """Return the headers by name; of those that come twice the last."""
+    """Return the first headers by name; of those that come twice the last."""
+    return dict(_headers(lines[1 : _MOST_KEPT + 1]))
+
+
+def _join_headers(lines: Sequence[bytes]) -> dict[str, str]:
+    """Return all headers by name; those that come twice are joined by a comma and a space."""
     found: dict[str, str] = {}
-    for line in lines[1 : _MOST_KEPT + 1]:
+    for name, value in _headers(lines[1:]):
+        found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def _headers(lines: Sequence[bytes]) -> Iterator[tuple[str, str]]:
+    for line in lines:
         name, colon, value = line.partition(b":")
         if colon:
-            found[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
-    return found
+            yield name.decode("latin-1").strip().lower(), value.strip().decode("latin-1")

@@ -1,0 +1,144 @@
+"""Decides how every request connects: over sockets whose address is judged, verified TLS, and the operator's proxy.
+
+libcurl takes nothing from the environment and follows no redirect. A proxy hides which server is called, so it is told
+an address that has been judged, never a name, and through a tunnel, in which TLS is verified against the name.
+"""
+
+import socket
+import ssl
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+from typing import Any, Final
+
+import pycurl
+
+from boathook.config.tables import OutboundSettings
+from boathook.domain.errors import ConfigError
+from boathook.http_client.addresses import Address, Network, find_denial_on_host
+
+Options = list[tuple[int, Any]]
+
+_SUPPRESS_CONNECT_HEADERS: Final = 265
+"""Of curl.h; pycurl has no name for it."""
+_PROXY_CA: Final = {pycurl.CAINFO: pycurl.PROXY_CAINFO, pycurl.CAPATH: pycurl.PROXY_CAPATH}
+
+
+def handle_options(settings: OutboundSettings) -> Options:
+    """Return the options of every handle: TLS verified, no redirects, and nothing taken from the environment."""
+    return [
+        (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+        (pycurl.REDIR_PROTOCOLS, pycurl.PROTO_HTTPS),
+        (pycurl.FOLLOWLOCATION, 0),
+        (pycurl.PROXY, ""),
+        (pycurl.NOPROXY, "*"),
+        (pycurl.NETRC, pycurl.NETRC_IGNORED),
+        (pycurl.SSL_VERIFYPEER, 1),
+        (pycurl.SSL_VERIFYHOST, 2),
+        (pycurl.SSLVERSION, pycurl.SSLVERSION_TLSv1_2),
+        *_ca_options(settings),
+        (pycurl.HTTP09_ALLOWED, 0),
+        (pycurl.PATH_AS_IS, 1),
+        (pycurl.USERAGENT, ""),
+        (_SUPPRESS_CONNECT_HEADERS, 1),
+        (pycurl.NOSIGNAL, 1),
+    ]
+
+
+def _ca_options(settings: OutboundSettings) -> Options:
+    """Return the options that say whose certificates are believed: those of `outbound.ca_file`, or the system's."""
+    paths = ssl.get_default_verify_paths()
+    if file := settings.ca_file or paths.cafile:
+        return [(pycurl.CAINFO, file)]
+    return [(pycurl.CAPATH, paths.capath)] if paths.capath else []
+
+
+class ConnectGuard:
+    """Opens libcurl's sockets, each after judging the very address that is about to be dialled.
+
+    Args:
+        allow: networks that may be dialled although they are not public.
+        opened: where the opened sockets are kept; its owner closes them once libcurl has made its duplicates.
+    """
+
+    __slots__ = ("_allow", "_opened", "refusal")
+
+    def __init__(self, allow: Sequence[Network], opened: list[socket.socket]) -> None:
+        self._allow = tuple(allow)
+        self._opened = opened
+        self.refusal: str | None = None
+        """Why an address was refused."""
+
+    def open_socket(self, _purpose: int, address: Any) -> socket.socket | int:
+        """Return a socket, or SOCKET_BAD; libcurl's callback."""
+        # Of a name with good and bad addresses none is dialled after the first bad one: such names are made to deceive.
+        if self.refusal is None:
+            self.refusal = self._check_address(address)
+        if self.refusal is not None:
+            return int(pycurl.SOCKET_BAD)
+        opened = socket.socket(address.family, address.socktype, address.protocol)
+        self._opened.append(opened)
+        return opened
+
+    def _check_address(self, address: Any) -> str | None:
+        if address.family not in {socket.AF_INET, socket.AF_INET6}:
+            return "the name resolves to no internet address"
+        why = find_denial_on_host(address.addr[0], self._allow)
+        return None if why is None else f"the name resolves to a blocked address: {why}"
+
+
+class ProxyPolicy:
+    """Says which requests go through the proxy of the settings, if there is one.
+
+    Raises:
+        ConfigError: the proxy is written as a reference.
+    """
+
+    def __init__(self, settings: OutboundSettings) -> None:
+        if settings.proxy.startswith(("env:", "file:")):
+            raise ConfigError(f"outbound.proxy: {settings.proxy} was not read; resolve the settings' secrets first")
+        self._settings = settings
+        self._names: list[str] = []
+        self._networks: list[Network] = []
+        for text in settings.proxy_bypass:
+            try:
+                self._networks.append(ip_network(text, strict=False))
+            except ValueError:
+                self._names.append(text.lower().rstrip("."))
+
+    def applies_to(self, address: Address) -> bool:
+        """Return whether a request to *address* may go through the proxy, by the address's text."""
+        if not self._settings.proxy:
+            return False
+        host = address.host.rstrip(".")
+        return not any(host == name.lstrip(".") or (name[:1] == "." and host.endswith(name)) for name in self._names)
+
+    def is_bypassed(self, addresses: Sequence[str]) -> bool:
+        """Return whether all these addresses of a host lie in networks that are reached without the proxy."""
+        numbers = [ip_address(address.partition("%")[0]) for address in addresses]
+        return bool(numbers) and all(any(number in network for network in self._networks) for number in numbers)
+
+    def options(self) -> Options:
+        """Return the options of handles that go through the proxy."""
+        return [
+            (pycurl.PROXY, self._settings.proxy),
+            # Not left out: libcurl would then read it from the environment.
+            (pycurl.NOPROXY, ""),
+            (pycurl.HTTPPROXYTUNNEL, 1),
+            (pycurl.PROXYAUTH, pycurl.HTTPAUTH_BASIC),
+            (pycurl.PROXY_SSL_VERIFYPEER, 1),
+            (pycurl.PROXY_SSL_VERIFYHOST, 2),
+            (pycurl.PROXY_SSLVERSION, pycurl.SSLVERSION_TLSv1_2),
+            *[(_PROXY_CA[option], value) for option, value in _ca_options(self._settings)],
+        ]
+
+
+def tunnel_options(address: Address, number: str) -> Options:
+    """Return the options that make libcurl ask the proxy for *number* where the address has a name."""
+    host, dialled = (f"[{text}]" if ":" in text else text for text in (address.host, number))
+    return [(pycurl.CONNECT_TO, [f"{host}:{address.port}:{dialled}:{address.port}"])]
+
+
+def resolve_options(address: Address, numbers: Sequence[str]) -> Options:
+    """Return the options that make libcurl dial *numbers*, which have been judged, where the address has a name."""
+    listed = ",".join(f"[{number}]" if ":" in number else number for number in numbers)
+    return [(pycurl.RESOLVE, [f"+{address.host.rstrip('.')}:{address.port}:{listed}"])]
