@@ -9,18 +9,9 @@ import asyncio
 from typing import Final
 
 import asyncpg
-import msgspec
 
 from boathook.db.statements import load
-from boathook.observability.exporters import Buckets
-from boathook.observability.metric_snapshot import (
-    ENDPOINTS,
-    BacklogCounts,
-    MetricSnapshot,
-    RecipientCounts,
-    SourceCounts,
-    without_names,
-)
+from boathook.observability.metric_snapshot import Buckets, MetricSnapshot, encode
 from boathook.observability.metrics import METRICS
 
 SQL = load(__file__)
@@ -63,29 +54,39 @@ async def _fill_extras(url: str) -> None:
     connection = await asyncpg.connect(url, server_settings={"timezone": "UTC"})
     try:
         await connection.execute(_script("make_types"))
-        texts = {name: msgspec.json.encode(one).decode() for name, one in _sample_snapshots().items()}
-        await connection.execute(_script("make_samples", **texts))
+        one = _sample_snapshot()
+        await connection.execute(_script("make_samples", series=encode(one), totals=encode(one.totals())))
         await connection.execute(SQL["vacuum_samples"])
     finally:
         await connection.close()
 
 
-def _sample_snapshots() -> dict[str, MetricSnapshot]:
-    return {"tally": _sample_snapshot(), "summary": without_names(_sample_snapshot())}
-
-
 def _sample_snapshot() -> MetricSnapshot:
     """Return what a busy host counts in a step: twenty sources, and forty recipients."""
+    sources, handlers = [f"source-{n}" for n in range(20)], [f"handler:{n}" for n in range(40)]
+    outcomes = {"succeeded": 300, "ignored": 5, "retry": 4, "dead": 1}
     return MetricSnapshot(
-        span_s=15,
-        sources={f"source-{n}": SourceCounts(900, 890, 9, 0, 1, 1) for n in range(20)},
-        recipients={ENDPOINTS: RecipientCounts(400, 0, 9, 1)}
-        | {f"handler:{n}": RecipientCounts(300, 5, 4, 1) for n in range(40)},
-        owed={f"handler:{n}": BacklogCounts(due=3, later=9, dead=2, under_10s=3) for n in range(40)},
-        ack=_sample_buckets("boathook_ack_seconds"),
-        start=_sample_buckets("boathook_accept_to_start_seconds"),
-        handling=_sample_buckets("boathook_handler_seconds"),
-        sending=_sample_buckets("boathook_send_seconds"),
+        span_s=10,
+        counters={
+            "boathook_requests_total": {(name, status): 450 for name in sources for status in ("200", "401")},
+            "boathook_events_accepted_total": {(name,): 890 for name in sources},
+            "boathook_duplicates_total": {(name,): 9 for name in sources},
+            "boathook_rejections_total": {(name, "signature_mismatch"): 1 for name in sources},
+            "boathook_deliveries_total": {(name, key): n for name in handlers for key, n in outcomes.items()},
+            "boathook_sends_total": {("succeeded",): 400, ("retry",): 9, ("dead",): 1},
+        },
+        gauges={
+            "boathook_backlog": {
+                (name, state): n for name in handlers for state, n in (("due", 3), ("later", 9), ("dead", 2))
+            },
+            "boathook_backlog_age": {(name, "10s"): 3 for name in handlers},
+        },
+        histograms={
+            "boathook_ack_seconds": {(): _sample_buckets("boathook_ack_seconds")},
+            "boathook_accept_to_start_seconds": {(): _sample_buckets("boathook_accept_to_start_seconds")},
+            "boathook_handler_seconds": {(name,): _sample_buckets("boathook_handler_seconds") for name in handlers},
+            "boathook_send_seconds": {(): _sample_buckets("boathook_send_seconds")},
+        },
     )
 
 

@@ -136,9 +136,9 @@ drop table piece, owed;
 
 -- name: make_samples
 -- Tell what ten hosts have counted for as long as it is kept, in each of the steps there are.
-insert into boathook.sample (step_s, at, host, tally, summary, is_rolled_up)
-select step_s, to_timestamp(floor(extract(epoch from now()) / step_s) * step_s - n * step_s), 'host-' || host, %(tally)s::json, %(summary)s::json, true
-from (values (15, 10800), (120, 172800), (900, 1296000)) as kept (step_s, kept_s)
+insert into boathook.metric_sample (step_s, at, host, series, totals, is_rolled_up)
+select step_s, to_timestamp(floor(extract(epoch from now()) / step_s) * step_s - n * step_s), 'host-' || host, %(series)s::json, %(totals)s::json, true
+from (values (10, 10800), (120, 172800), (900, 1296000)) as kept (step_s, kept_s)
 cross join lateral generate_series(1, kept_s / step_s) as n
 cross join generate_series(1, 10) as host;
 
@@ -154,4 +154,4 @@ vacuum (analyze) boathook.event, boathook.attempt, boathook.outcome, boathook.de
 
 -- name: vacuum_samples
 -- The same of what hosts have counted.
-vacuum (analyze) boathook.sample
+vacuum (analyze) boathook.metric_sample

@@ -5,7 +5,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,10 @@ from boathook.alerts.evaluator import AlertEvaluator
 from boathook.alerts.notifier import Notifier
 from boathook.alerts.rules import compile_rules
 from boathook.db import alerts as kept
+from boathook.db import metric_samples
+from boathook.db.database import Database
+from boathook.db.metric_samples import HostSample
+from boathook.observability.metric_snapshot import MetricSnapshot
 from tests.support import until
 
 SECRET = "whsec_" + "c2VjcmV0LW9mLWFsYXJtcy1vZi10ZXN0cw=="
@@ -53,6 +57,11 @@ def webhook(url: str, **more: Any) -> dict[str, Any]:
     return {"kind": "webhook", "url": url, "secret": SECRET, **more}
 
 
+async def insert_sample(db: Database, host: str, gauges: Any) -> None:
+    """Store what a host has measured."""
+    await metric_samples.insert(db, [HostSample(host, datetime.now(UTC), MetricSnapshot(span_s=10, gauges=gauges))])
+
+
 class AlarmHarness:
     """Runs the keeper's rule evaluation and notification step by step."""
 
@@ -65,7 +74,7 @@ class AlarmHarness:
 
     async def record_sample(self, metric: str, value: float, *labels: str, host: str = "a") -> None:
         """Store one metric sample of a host."""
-        await kept.insert_sample(self.db, host, {metric: [[list(labels), value]]})
+        await insert_sample(self.db, host, {metric: {labels: value}})
 
     async def evaluate(self, times: int = 1) -> None:
         for _ in range(times):

@@ -26,7 +26,7 @@ from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.sources import compile_sources
 from boathook.observability import log
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 
 
 class MemoryIntake:
@@ -74,7 +74,7 @@ async def main() -> None:
         MemoryIntake(options.get("commit_s", 0)),
         EventBuilder(router, read_router),
         quarantine=None,
-        others=HealthEndpoints(MetricHistory(None, ""), is_draining=lambda: connections_registry.is_draining),
+        others=HealthEndpoints(LiveMetrics(None, ""), is_draining=lambda: connections_registry.is_draining),
         client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate else None,
         trusted_proxies=settings.server.trusted_proxies,
     )

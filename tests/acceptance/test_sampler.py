@@ -16,10 +16,14 @@ def post(running: BoathookProcess, *keys: str) -> None:
         assert httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=300).status_code == 200
 
 
-def kept(running: BoathookProcess, what: str = "accepted") -> int:
+def kept(running: BoathookProcess, what: str = "boathook_events_accepted_total") -> int:
     with psycopg.connect(running.database_url) as connection:
         row = connection.execute(
-            "select coalesce(sum((tally #>> array['sources', 'stripe', %s])::int), 0) from boathook.sample where step_s = 15",
+            """
+            select coalesce(sum((counted ->> 1)::int), 0)
+            from boathook.metric_sample, json_array_elements(series #> array['counters', %s]) as counted
+            where step_s = 10 and counted #>> '{0,0}' = 'stripe'
+            """,
             [what],
         ).fetchone()
     assert row is not None
@@ -35,7 +39,7 @@ def test_a_host_that_stops_tells_what_it_has_counted_last(boathook: Callable[...
     running.start()
     post(running, "d", "a")
     assert running.stop() == 0
-    assert (kept(running), kept(running, "duplicates")) == (4, 1)
+    assert (kept(running), kept(running, "boathook_duplicates_total")) == (4, 1)
 
 
 @pytest.mark.extended("starts several servers of its own")
@@ -46,7 +50,7 @@ def test_two_hosts_on_one_database_are_both_heard(boathook: Callable[..., Boatho
 
     def hosts() -> bool:
         with psycopg.connect(first.database_url) as connection:
-            found = connection.execute("select count(distinct host) from boathook.sample").fetchone()
+            found = connection.execute("select count(distinct host) from boathook.metric_sample").fetchone()
         return found == (2,)
 
     until(hosts, every=0.5)

@@ -64,9 +64,11 @@ def test_a_dead_letter_appears_while_the_page_is_open(console: ConsoleServer, ad
 
 def test_charts_are_drawn_of_tables_that_hold_the_same_numbers(console: ConsoleServer, admin_page: CheckedPage) -> None:
     console.ask("""
-        insert into boathook.sample (step_s, at, host, tally, summary, is_rolled_up)
-        select 15, now() - interval '10 min', 'elsewhere', told, told, false
-        from (select '{"span_s": 15, "sources": {"shop": {"accepted": 1875}}}'::json as told) as host
+        insert into boathook.metric_sample (step_s, at, host, series, totals, is_rolled_up)
+        select 10, now() - interval '10 min', 'elsewhere', told, told, false
+        from (
+            select '{"span_s": 10, "counters": {"boathook_events_accepted_total": [[["shop"], 1250]]}}'::json as told
+        ) as host
         returning 1
     """)
     page = admin_page.go("?span=hour")

@@ -54,7 +54,7 @@ def test_the_spool_in_use_is_told_while_postgresql_is_away_and_once(
 ) -> None:
     running = make(extra=SETTINGS.format(url=alert_receiver.url, secret=SECRET))
     post(running, "before")
-    until(lambda: rows(own_server, "select from boathook.alarm_sample"))
+    until(lambda: rows(own_server, "select from boathook.metric_sample"))
     own_server.stop()
     post(running, "meanwhile")
     told = alert_receiver.await_kind("spool_in_use", "fires")  # PostgreSQL is still away

@@ -133,7 +133,6 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "db/route_registry.py": {"json": (OURS,)},
     "db/resends.py": {"json": (OURS,)},
     "db/rerouting.py": {"json": (OURS,)},
-    "db/metric_samples.py": {"json": (OURS,)},
     "db/endpoint_deliveries.py": {"json": (OURS,)},
     "db/tasks.py": {"json": (OURS,)},
     "db/queries/event_history.py": {"json": (OURS,)},
@@ -147,7 +146,8 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "server/fork_server.py": {"json": (OURS,)},
     "server/sampler.py": {"json": (OURS,)},
     "spool/segment_store.py": {"oldest": (OURS,)},
-    "observability/exporters.py": {"json": (OURS,)},
+    "observability/live_metrics.py": {"json": (OURS,)},
+    "observability/metric_snapshot.py": {"json": (OURS,)},
     "observability/log.py": {"_redact_value": ("boathook.observability.log:_MAX_ELEMENTS",)},
     "verification/library.py": {"json": (OWNER,)},
 }  # fmt: skip

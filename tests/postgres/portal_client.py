@@ -17,7 +17,7 @@ from boathook.db.endpoints import Endpoint
 from boathook.db.operators import ClientInfo
 from boathook.domain.roles import Role
 from boathook.observability import log
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.service import applications, endpoints, keys, messages, operators
 from boathook.service.applications import NewApplication
 from boathook.service.endpoints import NewEndpoint
@@ -72,7 +72,7 @@ class ConsoleApp:
 
     def __init__(self, context: AppContext) -> None:
         self.context = context
-        self.app = build_console(context, MetricHistory(None))
+        self.app = build_console(context, LiveMetrics(None))
 
     async def tenant(self, name: str, organization: str = "default") -> Tenant:
         async with self.context.work(organization, "test") as work:

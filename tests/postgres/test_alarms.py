@@ -13,20 +13,23 @@ from boathook.alerts.evaluator import after_quiet
 from boathook.alerts.local import LocalEvaluator
 from boathook.alerts.notifier import Notifier
 from boathook.alerts.rules import compile_rules
-from boathook.alerts.service import AlertService, MetricPublisher
+from boathook.alerts.service import AlertService
 from boathook.db import alerts as kept
 from boathook.db.delivery_commands import AuditContext
 from boathook.db.events import EventStore
 from boathook.db.route_registry import register
 from boathook.domain.model import Route
+from boathook.observability.metric_snapshot import MetricSnapshot
+from boathook.server.sampler import Sampler
 from boathook.service import operations
-from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
+from tests.alert_harness import insert_sample, open_harness, sent_alerts, settings_of, webhook
 from tests.postgres.test_dead_groups import DeadLetterStore
 from tests.postgres.test_events import event
 from tests.support import eventually
 from tests.unit.receivers import OK, Receiver
 
 LEVEL = "boathook_connections"
+SPOOLED = MetricSnapshot(gauges={"boathook_spool_records": {(): 7}})
 HIGH = {"high": {"metric": LEVEL, "above": 10, "clear_s": 0, "summary": "it is high"}}
 BACKLOG = {"waits": {"metric": "boathook_backlog", "by": ["recipient"], "above": 10, "clear_s": 0}}
 
@@ -196,8 +199,8 @@ async def test_a_message_that_a_dying_keeper_had_begun_is_sent_by_the_next_under
 
 async def test_many_subjects_are_one_message(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
-        rows = [[[f"handler:{n}", "due"], 100 + n] for n in range(30)]
-        await kept.insert_sample(db, "a", {"boathook_backlog": rows})
+        rows = {(f"handler:{n}", "due"): 100.0 + n for n in range(30)}
+        await insert_sample(db, "a", {"boathook_backlog": rows})
         await harness.evaluate()
         await harness.deliver()
         assert (len(receiver.requests), len(sent_alerts(receiver))) == (1, 30)
@@ -232,8 +235,8 @@ async def test_one_that_came_and_went_while_the_message_waited_is_told_as_recove
 
 async def test_a_rule_has_no_more_than_a_hundred_alarms_at_once(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
-        rows = [[[f"handler:{n}", "due"], 100 + n] for n in range(250)]
-        await kept.insert_sample(db, "a", {"boathook_backlog": rows})
+        rows = {(f"handler:{n}", "due"): 100.0 + n for n in range(250)}
+        await insert_sample(db, "a", {"boathook_backlog": rows})
         await harness.evaluate(2)
         found = {one.subject for one in await harness.open_alarms()}
         assert found == {f"handler:{n}" for n in range(150, 250)}  # those that are worst off
@@ -314,8 +317,8 @@ class TestSilence:
     async def test_others_are_told_as_ever(self, db, receiver):
         async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
             await self.silence(db, subject="handler:a")
-            rows = [[[name, "due"], 11] for name in ("handler:a", "handler:ab")]
-            await kept.insert_sample(db, "a", {"boathook_backlog": rows})
+            rows = {(name, "due"): 11.0 for name in ("handler:a", "handler:ab")}
+            await insert_sample(db, "a", {"boathook_backlog": rows})
             await harness.evaluate()
             await harness.deliver()
             assert sent_alerts(receiver) == [("fires", "waits", "handler:ab")]
@@ -407,7 +410,7 @@ async def test_figures_that_stop_coming_neither_fire_nor_recover_anything(db, re
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
-        await db.execute("update boathook.alarm_sample set at = at - interval '10 minutes'")
+        await db.execute("update boathook.metric_sample set at = at - interval '10 minutes'")
         async with open_harness(db, harness.settings) as later:
             await later.evaluate(2)
             assert [one.state for one in await later.open_alarms()] == ["firing"]
@@ -420,7 +423,7 @@ async def test_a_figure_that_pauses_while_keepers_change_ends_nothing_and_one_th
         await harness.record_sample("boathook_sending", 0)
         await harness.evaluate()
         assert [one.state for one in await harness.open_alarms()] == ["firing"]
-        await db.execute("update boathook.alarm_sample set at = at - interval '61 seconds'")
+        await db.execute("update boathook.metric_sample set at = at - interval '61 seconds'")
         await harness.record_sample("boathook_sending", 0)
     async with open_harness(db, harness.settings) as later:
         await later.evaluate()
@@ -492,7 +495,7 @@ class TestAlone:
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         alone = self.alone(settings)
         for _ in range(3):
-            await alone.run_once({"boathook_spool_records": [[[], 7]]})
+            await alone.run_once(SPOOLED)
         assert sent_alerts(receiver) == [("fires", "spooled", "me")]
         async with open_harness(db, settings) as harness:
             await alone.sync_to_database(db)
@@ -514,23 +517,25 @@ class TestAlone:
             await harness.deliver()
             alone = self.alone(settings)
             await alone.sync_to_database(db)
-            await alone.run_once({"boathook_spool_records": [[[], 7]]})
+            await alone.run_once(SPOOLED)
             assert sent_alerts(receiver) == [("fires", "spooled", "me")]
 
     async def test_a_day_without_postgresql_is_not_kept_whole(self, monkeypatch):
         alone = self.alone(settings_of(rules=self.RULES))
-        series = {"boathook_spool_records": [[[], 7]], "boathook_requests_total": [[["s", "200"], 1]]}
+        counted = MetricSnapshot(gauges=SPOOLED.gauges, counters={"boathook_requests_total": {("s", "200"): 1}})
         began = datetime.now(UTC)
         for moment in (began + timedelta(seconds=10 * n) for n in range(8_640)):
             monkeypatch.setattr("boathook.alerts.local.datetime", StillClock(moment))
-            await alone.run_once(series)
+            await alone.run_once(counted)
         kept = alone._window._hosts["me"]
         assert len(kept) < 400
-        assert set(kept[-1].series) == {"boathook_spool_records"}, "what no rule of a host looks at is not kept"
+        assert (set(kept[-1].snapshot.gauges), kept[-1].snapshot.counters) == ({"boathook_spool_records"}, {}), (
+            "what no rule of a host looks at is not kept"
+        )
 
     async def test_without_the_handing_over_it_would_be_told_twice(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
-        await self.alone(settings).run_once({"boathook_spool_records": [[[], 7]]})
+        await self.alone(settings).run_once(SPOOLED)
         async with open_harness(db, settings) as harness:
             await harness.record_sample("boathook_spool_records", 5, host="me")
             await harness.evaluate()
@@ -541,16 +546,16 @@ class TestAlone:
         channels = {"ops": webhook(receiver.url), "dead": webhook(refused)}
         settings = settings_of(channels=channels, rules=self.RULES)
         alone = self.alone(settings)
-        await alone.run_once({"boathook_spool_records": [[[], 7]]})
+        await alone.run_once(SPOOLED)
         await alone.sync_to_database(db)
         assert [row["channel"] for row in await db.fetch("select channel from boathook.alarm_notice")] == ["dead"]
 
     async def test_rules_that_are_not_about_hosts_are_none_of_its_business(self, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
-        await self.alone(settings).run_once({LEVEL: [[[], 70]]})
+        await self.alone(settings).run_once(MetricSnapshot(gauges={LEVEL: {(): 70}}))
         assert receiver.requests == []
 
-    async def test_a_reporter_that_cannot_reach_postgresql_tells_it(self, tmp_path, receiver):
+    async def test_a_sampler_that_cannot_reach_postgresql_tells_it(self, tmp_path, receiver):
         from boathook.observability import meters
 
         url = "postgresql://127.0.0.1:1/none"
@@ -558,7 +563,8 @@ class TestAlone:
         server = settings.server.model_copy(update={"data_dir": tmp_path})
         meters.gauge("boathook_spool_records", 3)
         try:
-            await MetricPublisher(settings.model_copy(update={"server": server}), "keeper-0").report()
+            sampler = Sampler(settings.model_copy(update={"server": server}), "supervisor-0")
+            await sampler.stop()  # which samples once more
         finally:
             meters.drop_series("boathook_spool_records")
         assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("fires", "spooled")]
@@ -568,7 +574,7 @@ async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
     async with Receiver(script=(60,)) as silent:
         settings = settings_of(url=pg_url, channels={"ops": webhook(silent.url)}, rules=HIGH, every_s=1)
         async with AlertService(settings, pg_url).run_in_background():
-            await kept.insert_sample(db, "a", {LEVEL: [[[], 11]]})
+            await insert_sample(db, "a", {LEVEL: {(): 11}})
             await eventually(lambda: silent.requests)
             before = await db.fetchval("select at from boathook.alarm_round")
 
@@ -584,7 +590,7 @@ async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
     settings = settings_of(url=pg_url, channels={"ops": webhook(receiver.url)}, rules=HIGH, every_s=1)
     await db.execute("alter table boathook.alarm_round rename to hidden")
     async with AlertService(settings, pg_url).run_in_background():
-        await kept.insert_sample(db, "a", {LEVEL: [[[], 11]]})
+        await insert_sample(db, "a", {LEVEL: {(): 11}})
         await asyncio.sleep(0)
         await db.execute("alter table boathook.hidden rename to alarm_round")
         await eventually(lambda: sent_alerts(receiver) == [("fires", "high", "")])
@@ -593,7 +599,7 @@ async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
 async def test_figures_of_a_clock_that_was_ahead_hide_no_present_ones(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
         await harness.record_sample(LEVEL, 5)
-        await db.execute("update boathook.alarm_sample set at = at + interval '1 hour'")
+        await db.execute("update boathook.metric_sample set at = at + interval '1 hour'")
         await harness.evaluate()
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()

@@ -9,7 +9,7 @@ import pytest
 from boathook import config
 from boathook.db.database import DUE_CHANNEL
 from boathook.http.connection import WebSocketRefusal
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.console import Console
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
@@ -22,7 +22,7 @@ async def opened(tmp_path):
 
     def start(url: str, **more: object) -> tuple[Console, httpx.AsyncClient]:
         settings = config.load(None, {"database.url": url, "server.data_dir": str(tmp_path), **more})
-        console = Console(settings, MetricHistory(None))
+        console = Console(settings, LiveMetrics(None))
         consoles.append(console)
         return console, httpx.AsyncClient(transport=httpx.ASGITransport(console), base_url="http://api.test")
 

@@ -15,7 +15,7 @@ from boathook.db.migrations import migrate
 from boathook.db.queries.latest import read_latest_dead_letters
 from boathook.db.secret_box import open_secret_box
 from boathook.handlers.outbox import Outbox
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.service.unit_of_work import AppContext
 from tests.conftest import FreshServer
 from tests.support import eventually
@@ -57,7 +57,7 @@ async def test_while_postgresql_is_away_the_page_says_so_and_keeps_what_it_knew(
     database = await Database.open(server.url, purpose="test", size=2)
     settings = config.load(None, {"database.url": server.url, "server.data_dir": str(tmp_path)})
     context = AppContext(settings, database, open_secret_box(settings), Outbox(memory_days=1))
-    board = DashboardState(PageRenderer(ConsoleState(context, MetricHistory(tmp_path, "gateway-0"))))
+    board = DashboardState(PageRenderer(ConsoleState(context, LiveMetrics(tmp_path, "gateway-0"))))
     await add_deliveries(database, "1h", 1, "dead")
     before = await board._render()
     assert "PostgreSQL is unavailable" not in before

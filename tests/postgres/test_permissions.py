@@ -14,7 +14,7 @@ from boathook.api import route as calls
 from boathook.console import build_console, dashboard
 from boathook.console import routes as pages
 from boathook.domain.roles import Role
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.service.authorization import (
     ACCESS_RULES,
     Capability,
@@ -178,7 +178,7 @@ def test_the_console_does_not_start_with_a_route_that_asks_for_nothing(db, monke
         dashboard.routes, "entries", [*dashboard.routes.entries, pages.RouteSpec("GET", "/x", None, forgotten)]
     )
     with pytest.raises(TypeError, match="names no permission"):
-        build_console(make_context(db), MetricHistory(None))
+        build_console(make_context(db), LiveMetrics(None))
 
 
 # Without the decision

@@ -26,7 +26,7 @@ from boathook.domain.errors import (
 )
 from boathook.domain.model import Accepted
 from boathook.observability import meters
-from boathook.observability.exporters import MetricHistory, SnapshotFile
+from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
 from boathook.service.app_platform import AppPlatform, open_platform
 from tests.postgres.message_factory import MessageFactory, ago
 from tests.postgres.test_books import Store
@@ -272,11 +272,11 @@ class TestVitals:
         await platform.close()
 
     async def test_have_the_rates_of_a_process_that_samples(self, pg_url: str, tmp_path: Path):
-        history = MetricHistory(tmp_path, "gateway-0")
-        sampling = asyncio.create_task(history.run())
+        live_metrics = LiveMetrics(tmp_path, "gateway-0")
+        sampling = asyncio.create_task(live_metrics.run())
         await asyncio.sleep(0)
         meters.count("boathook_requests_total", 3, source="sampled", status="200")
-        platform = open_platform(settings_for(pg_url, tmp_path), history=history)
+        platform = open_platform(settings_for(pg_url, tmp_path), live_metrics=live_metrics)
         (series,) = (await platform.vitals())["metrics"]["boathook_requests_total"]["series"]
         assert series["per_second"] > 0
         sampling.cancel()

@@ -17,16 +17,17 @@ from boathook.db.metric_samples import RETENTION_S, HostSample, read_since, roll
 from boathook.db.migrations import migrate
 from boathook.domain.verification import Reason
 from boathook.observability import meters
-from boathook.observability.exporters import Buckets, MergedMetrics
 from boathook.observability.metric_snapshot import (
     ENDPOINTS,
-    MAX_NAMES,
+    MAX_SERIES,
     OTHERS,
     BacklogCounts,
+    Buckets,
     MetricSnapshot,
     RecipientCounts,
     SourceCounts,
-    snapshot_between,
+    decode,
+    encode,
 )
 from boathook.observability.metrics import METRICS
 from boathook.server.sampler import Sampler
@@ -37,8 +38,19 @@ NOON = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(
 """A full hour so lately that nothing of it is dropped."""
 
 
-def host_sample(host: str, at: datetime, accepted: int = 1, **more: object) -> HostSample:
-    return HostSample(host, at, MetricSnapshot(span_s=15, sources={"shop": SourceCounts(accepted=accepted)}, **more))
+ACCEPTED = "boathook_events_accepted_total"
+
+
+def host_sample(
+    host: str, at: datetime, accepted: int = 1, ack: Buckets | None = None, due: int | None = None, **gauges: float
+) -> HostSample:
+    snapshot = MetricSnapshot(span_s=10, counters={ACCEPTED: {("shop",): accepted}})
+    snapshot.gauges = {f"boathook_{name}": {(): value} for name, value in gauges.items()}
+    if ack is not None:
+        snapshot.histograms = {"boathook_ack_seconds": {(): ack}}
+    if due is not None:
+        snapshot.gauges["boathook_backlog"] = {("h", "due"): due}
+    return HostSample(host, at, snapshot)
 
 
 def quarter(fast: int, slow: int) -> Buckets:
@@ -55,75 +67,77 @@ async def keep(db: Database, *rows: HostSample) -> None:
 
 
 async def test_hosts_are_added_up_and_quantiles_are_of_all_of_them(db: Database) -> None:
-    here = host_sample("a", NOON, 90, ack=quarter(90, 0), spool_records=2, xmin_age_s=5, connections=3)
-    there = host_sample("b", NOON + timedelta(seconds=7), 10, ack=quarter(0, 10), spool_records=1, xmin_age_s=9)
+    xmin = "boathook_oldest_xmin_age_seconds"
+    here = host_sample("a", NOON, 90, quarter(90, 0), spool_records=2, oldest_xmin_age_seconds=5, connections=3)
+    there = host_sample(
+        "b", NOON + timedelta(seconds=7), 10, quarter(0, 10), spool_records=1, oldest_xmin_age_seconds=9
+    )
     await keep(db, here, there)
 
     (one,) = await read_since(db, NOON)
 
-    assert (one.at, one.hosts, one.tally.span_s) == (NOON, 2, 15)
-    assert one.tally.arrived.accepted == 100
-    assert (one.tally.spool_records, one.tally.connections, one.tally.xmin_age_s) == (3, 3, 9)
-    assert (one.tally.quantile("ack", 0.5) or 9) <= 0.001
-    assert (one.tally.quantile("ack", 0.95) or 0) > 0.5
+    assert (one.at, one.hosts, one.snapshot.span_s) == (NOON, 2, 10)
+    assert one.snapshot.arrived.accepted == 100
+    gauges = [one.snapshot.gauge(name) for name in ("boathook_spool_records", "boathook_connections", xmin)]
+    assert gauges == [3, 3, 9]
+    assert (one.snapshot.quantile("boathook_ack_seconds", 0.5) or 9) <= 0.001
+    assert (one.snapshot.quantile("boathook_ack_seconds", 0.95) or 0) > 0.5
 
 
 async def test_levels_of_one_host_are_its_highest_of_the_time(db: Database) -> None:
-    rows = [
-        host_sample("a", NOON + timedelta(seconds=15 * n), spool_records=n % 3, owed={"h": BacklogCounts(due=n)})
-        for n in range(8)
-    ]
+    rows = [host_sample("a", NOON + timedelta(seconds=10 * n), due=n, spool_records=n % 3) for n in range(12)]
     await keep(db, *rows)
 
     (one,) = await read_since(db, NOON, 120)
 
-    assert (one.tally.arrived.accepted, one.tally.span_s) == (8, 120)
-    assert (one.tally.spool_records, one.tally.backlog.due) == (2, 7)
+    assert (one.snapshot.arrived.accepted, one.snapshot.span_s) == (12, 120)
+    assert (one.snapshot.gauge("boathook_spool_records"), one.snapshot.backlog.due) == (2, 11)
 
 
-@pytest.mark.parametrize("step_s", [15, 60, 120, 900, 3600])
+@pytest.mark.parametrize("step_s", [10, 60, 120, 900, 3600])
 async def test_rolling_up_neither_loses_nor_doubles_anything(db: Database, step_s: int) -> None:
-    rows = [host_sample(host, NOON + timedelta(seconds=15 * n), n) for n in range(100) for host in "ab"]
+    rows = [host_sample(host, NOON + timedelta(seconds=10 * n), n) for n in range(100) for host in "ab"]
     for number, row in enumerate(rows):
         await keep(db, row)
         if number % 37 == 0:
             await roll_up(db)
     found = await read_since(db, NOON, step_s)
 
-    assert sum(one.tally.arrived.accepted for one in found) == 2 * sum(range(100))
+    assert sum(one.snapshot.arrived.accepted for one in found) == 2 * sum(range(100))
     assert {one.at.timestamp() % step_s for one in found} == {0}
     assert all(one.hosts == 2 for one in found)
     await roll_up(db)
-    assert [one.tally for one in await read_since(db, NOON, step_s)] == [one.tally for one in found]
+    assert [one.snapshot for one in await read_since(db, NOON, step_s)] == [one.snapshot for one in found]
 
 
 async def test_what_is_read_for_charts_says_the_same_without_names(db: Database) -> None:
     samples_now = MetricSnapshot(
-        span_s=15,
-        sources={"shop": SourceCounts(accepted=3, faults=1), "bank": SourceCounts(accepted=4, rejected=2)},
-        recipients={
-            "handler:a": RecipientCounts(succeeded=5),
-            "handler:b": RecipientCounts(dead=1),
-            ENDPOINTS: RecipientCounts(retried=7),
+        span_s=10,
+        counters={
+            ACCEPTED: {("shop",): 3, ("bank",): 4},
+            "boathook_requests_total": {("shop", "503"): 1, ("shop", "200"): 3},
+            "boathook_rejections_total": {("bank", "signature_mismatch"): 2},
+            "boathook_deliveries_total": {("handler:a", "succeeded"): 5, ("handler:b", "dead"): 1},
+            "boathook_sends_total": {("retry",): 7},
         },
-        owed={"handler:a": BacklogCounts(due=2), ENDPOINTS: BacklogCounts(later=9)},
+        gauges={"boathook_backlog": {("handler:a", "due"): 2, (ENDPOINTS, "later"): 9}},
     )
     await keep(db, HostSample("a", NOON, samples_now))
     await roll_up(db)
-    for step_s in (15, 120, 900):
+    for step_s in (10, 120, 900):
         (one,) = await read_since(db, NOON, step_s)
-        assert {*one.tally.sources, *one.tally.recipients, *one.tally.owed} == {OTHERS, ENDPOINTS}
+        assert {*one.snapshot.sources, *one.snapshot.recipients, *one.snapshot.owed} == {OTHERS, ENDPOINTS}
         for side in ("arrived", "worked", "sends", "backlog"):
-            assert getattr(one.tally, side) == getattr(samples_now, side)
+            assert getattr(one.snapshot, side) == getattr(samples_now, side)
 
 
 async def test_what_comes_late_is_rolled_up_into_steps_that_are_over(db: Database) -> None:
     await keep(db, host_sample("a", NOON, 1))
     await roll_up(db)
-    await keep(db, host_sample("a", NOON + timedelta(seconds=15), 2), host_sample("b", NOON, 4))
-    assert [one.tally.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
+    await keep(db, host_sample("a", NOON + timedelta(seconds=10), 2), host_sample("b", NOON, 4))
+    assert [one.snapshot.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
     assert await roll_up(db) == 2
-    assert [one.tally.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
+    assert [one.snapshot.arrived.accepted for one in await read_since(db, NOON, 900)] == [7]
 
 
 async def test_a_sample_told_twice_is_kept_once(db: Database) -> None:
@@ -132,7 +146,7 @@ async def test_a_sample_told_twice_is_kept_once(db: Database) -> None:
     await roll_up(db)
     await keep(db, row)
     await roll_up(db)
-    assert [one.tally.arrived.accepted for one in await read_since(db, NOON, 120)] == [1]
+    assert [one.snapshot.arrived.accepted for one in await read_since(db, NOON, 120)] == [1]
 
 
 async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
@@ -141,89 +155,102 @@ async def test_each_step_is_dropped_at_its_age(db: Database) -> None:
     await keep(db, *(host_sample("a", now - timedelta(seconds=age)) for age in ages))
     await roll_up(db)
 
-    rows = await db.fetch("select step_s, count(*) as rows from boathook.sample group by step_s")
+    rows = await db.fetch("select step_s, count(*) as rows from boathook.metric_sample group by step_s")
 
-    assert {row["step_s"]: row["rows"] for row in rows} == {15: 1, 120: 3, 900: 5}
+    assert {row["step_s"]: row["rows"] for row in rows} == {10: 1, 120: 3, 900: 5}
 
 
 async def test_what_is_not_rolled_up_is_not_dropped(db: Database) -> None:
     """The mutant of the test above: a keeper that was away for long finds everything."""
     await keep(db, host_sample("a", datetime.now(UTC) - timedelta(days=1)))
-    await db.execute(metric_samples.SQL["drop_old"], 15, 0.0)
-    assert await db.fetchval("select count(*) from boathook.sample") == 1
+    await db.execute(metric_samples.SQL["drop_old"], 10, 0.0)
+    assert await db.fetchval("select count(*) from boathook.metric_sample") == 1
 
 
 async def test_rows_of_a_newer_boathook_are_read_as_far_as_they_are_known(db: Database) -> None:
     await keep(db, host_sample("a", NOON, 3))
-    await db.execute("""update boathook.sample set tally = (tally::jsonb || '{"unheard_of": 1}')::json""")
-    assert [one.tally.arrived.accepted for one in await read_since(db, NOON)] == [3]
+    await db.execute("""update boathook.metric_sample set totals = (totals::jsonb || '{"unheard_of": 1}')::json""")
+    assert [one.snapshot.arrived.accepted for one in await read_since(db, NOON)] == [3]
 
 
-def merged(at: float, accepted: int, rejections: dict[str, int]) -> MergedMetrics:
-    made = MergedMetrics(at)
-    made.numbers["boathook_events_accepted_total"] = {("shop",): accepted}
-    made.numbers["boathook_rejections_total"] = {("shop", reason): n for reason, n in rejections.items()}
-    made.numbers["boathook_requests_total"] = {("shop", "200"): accepted, ("shop", "503"): 2 * at}
-    made.numbers["boathook_deliveries_total"] = {("h", "succeeded"): 5 * at, ("h", "retry"): at, ("h", "dead"): at}
-    made.numbers["boathook_sends_total"] = {("succeeded",): 3 * at}
-    made.numbers["boathook_backlog"] = {("h", "due"): 7, ("h", "dead"): 1}
-    made.numbers["boathook_backlog_age"] = {("h", "10s"): 4, ("h", "older"): 3}
-    return made
+def gathered(at: float, accepted: int, rejections: dict[str, int]) -> MetricSnapshot:
+    return MetricSnapshot(
+        at=at,
+        counters={
+            ACCEPTED: {("shop",): accepted},
+            "boathook_rejections_total": {("shop", reason): n for reason, n in rejections.items()},
+            "boathook_requests_total": {("shop", "200"): accepted, ("shop", "503"): 2 * at},
+            "boathook_deliveries_total": {("h", "succeeded"): 5 * at, ("h", "retry"): at, ("h", "dead"): at},
+            "boathook_sends_total": {("succeeded",): 3 * at},
+        },
+        gauges={
+            "boathook_backlog": {("h", "due"): 7, ("h", "dead"): 1},
+            "boathook_backlog_age": {("h", "10s"): 4, ("h", "older"): 3},
+        },
+    )
 
 
 def test_counts_are_what_rose_between_two_moments() -> None:
-    tally = snapshot_between(merged(10, 100, {}), merged(25, 130, {"signature_mismatch": 2, "body_malformed": 1}))
+    counted = gathered(25, 130, {"signature_mismatch": 2, "body_malformed": 1}).since(gathered(10, 100, {}))
 
-    assert tally.span_s == 15
-    assert tally.sources == {
+    assert counted.span_s == 15
+    assert counted.sources == {
         "shop": SourceCounts(requests=60, accepted=30, rejected=3, bad_signatures=2, faults=30),
     }
-    assert tally.recipients == {
+    assert counted.recipients == {
         "h": RecipientCounts(succeeded=75, retried=15, dead=15),
         "endpoint": RecipientCounts(succeeded=45),
     }
-    assert tally.sends.succeeded == 45
-    assert tally.worked.failed == 30
-    assert tally.backlog == BacklogCounts(due=7, dead=1, under_10s=4, older=3)
+    assert counted.sends.succeeded == 45
+    assert counted.worked.failed == 30
+    assert counted.backlog == BacklogCounts(due=7, dead=1, under_10s=4, older=3)
 
 
 def test_a_count_that_began_anew_tells_nothing_rather_than_nonsense() -> None:
-    assert snapshot_between(merged(10, 100, {}), merged(25, 3, {})).arrived.accepted == 0
+    assert gathered(25, 3, {}).since(gathered(10, 100, {})).arrived.accepted == 0
 
 
 def test_every_reason_about_the_proof_counts_as_a_bad_signature() -> None:
-    after = merged(25, 0, dict.fromkeys(Reason, 1))
+    after = gathered(25, 0, dict.fromkeys(Reason, 1))
     proofs = {reason for reason in Reason if reason.startswith(("signature", "token")) or reason == "unknown_scheme"}
-    assert snapshot_between(merged(10, 0, {}), after).arrived.bad_signatures == len(proofs) == 6
+    assert after.since(gathered(10, 0, {})).arrived.bad_signatures == len(proofs) == 6
 
 
-def test_names_are_bounded_and_the_rest_is_added_up() -> None:
-    after = MergedMetrics(15)
-    after.numbers["boathook_events_accepted_total"] = {(f"s{n}",): n for n in range(1, 301)}
-    tally = snapshot_between(MergedMetrics(0), after)
-    assert len(tally.sources) == MAX_NAMES + 1
-    assert tally.arrived.accepted == sum(range(1, 301))
-    assert tally.sources[OTHERS].accepted == sum(range(1, 201))
+def test_series_are_bounded_and_the_rest_is_added_up() -> None:
+    many = MetricSnapshot(counters={ACCEPTED: {(f"s{n}",): n for n in range(1, MAX_SERIES + 201)}})
+    limited = many.limited()
+    assert len(limited.sources) == MAX_SERIES + 1
+    assert limited.arrived.accepted == sum(range(1, MAX_SERIES + 201))
+    assert limited.sources[OTHERS].accepted == sum(range(1, 201))
+
+
+def test_a_stored_snapshot_is_read_back_as_it_was_and_without_what_is_no_number() -> None:
+    made = gathered(25, 130, {"signature_mismatch": 2})
+    made.histograms = {"boathook_ack_seconds": {(): quarter(3, 1)}}
+    made.roles = {"gateway": 2}
+    assert decode(encode(made), at=25) == made
+    made.gauges["boathook_connections"] = {(): float("nan")}
+    assert decode(encode(made)).gauges["boathook_connections"] == {}
 
 
 def settings(url: str, folder: Path) -> Settings:
     return config.load(None, {"database.url": url, "server.data_dir": str(folder)})
 
 
-async def count_of(database: Database) -> int:
+async def count_of(database: Database) -> float:
     rows = await read_since(database, datetime.now(UTC) - timedelta(hours=1))
-    return sum(one.tally.arrived.accepted for one in rows)
+    return sum(one.snapshot.arrived.accepted for one in rows)
 
 
 async def test_a_sampler_tells_what_was_counted_and_on_its_end_the_rest(db: Database, tmp_path: Path) -> None:
     meters.reset()
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
-    sampler.open()
+    sampler.start()
     await eventually(lambda: sampler._before is not None)
     meters.count("boathook_events_accepted_total", 3, source="sampled")
     await eventually(functools.partial(is_kept, db, 3))
     meters.count("boathook_events_accepted_total", 2, source="sampled")
-    await sampler.close()
+    await sampler.stop()
     assert await count_of(db) == 5
 
 
@@ -235,32 +262,58 @@ async def test_what_postgresql_does_not_take_is_told_later_even_after_a_restart(
     meters.reset()
     nowhere = "postgresql://nobody@127.0.0.1:1/none"
     sampler = Sampler(settings(nowhere, tmp_path), "supervisor-0", step_s=0.2)
-    sampler.open()
+    sampler.start()
     await eventually(lambda: sampler._before is not None)
     meters.count("boathook_events_accepted_total", 4, source="sampled")
-    await eventually((tmp_path / "samples.json").exists)
-    await eventually(lambda: sum(one.tally.arrived.accepted for one in sampler._unsent) == 4)
-    await sampler.close()
+    await eventually(lambda: sum(one.snapshot.arrived.accepted for one in sampler._unsent) == 4)
+    await sampler.stop()
     assert await count_of(db) == 0
 
     again = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
-    again.open()
+    again.start()
     await eventually(functools.partial(is_kept, db, 4))
-    await again.close()
-    assert not (tmp_path / "samples.json").exists()
+    await again.stop()
+    assert not again._unsent
+
+
+async def test_a_killed_sampler_loses_and_doubles_nothing(db: Database, tmp_path: Path) -> None:
+    """The next one goes on from what its file says, and what was stored meanwhile is not stored again."""
+    meters.reset()
+    killed = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
+    assert killed._is_elected()
+    await killed._sample()
+    meters.count(ACCEPTED, 3, source="sampled")
+    await killed._sample()  # stored, and its file says that it is not
+    meters.count(ACCEPTED, 4, source="sampled")  # counted after the last sample
+    assert killed._lock is not None
+    killed._lock.close()
+
+    again = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
+    await again.stop()
+    assert await count_of(db) == 7
+    assert killed._database is not None
+    await killed._database.close()
+
+
+async def test_a_long_outage_is_kept_in_coarser_samples(tmp_path: Path) -> None:
+    sampler = Sampler(settings("postgresql://nobody@127.0.0.1:1/none", tmp_path), "supervisor-0", step_s=10)
+    for n in range(400):
+        sampler._add_unsent(MetricSnapshot(span_s=10, counters={ACCEPTED: {("shop",): 1}}), 10.0 * n)
+    assert len(sampler._unsent) <= 60
+    assert sum(one.snapshot.arrived.accepted for one in sampler._unsent) >= 360, "an hour of it is kept"
 
 
 async def test_of_two_on_one_data_directory_one_samples(db: Database, tmp_path: Path) -> None:
     meters.reset()
     both = [Sampler(settings(db.url, tmp_path), slot, step_s=0.2) for slot in ("supervisor-0", "2-supervisor-0")]
     for one in both:
-        one.open()
+        one.start()
     await eventually(lambda: any(one._before for one in both))
     meters.count("boathook_events_accepted_total", 7, source="sampled")
     await eventually(functools.partial(is_kept, db, 7))
     assert sum(one._before is not None for one in both) == 1
     for one in both:
-        await one.close()
+        await one.stop()
     assert await count_of(db) == 7
 
 
@@ -268,11 +321,11 @@ async def test_a_torn_file_of_an_earlier_sampler_harms_nothing(db: Database, tmp
     meters.reset()
     (tmp_path / "samples.json").write_text('[{"host":')
     sampler = Sampler(settings(db.url, tmp_path), "supervisor-0", step_s=0.2)
-    sampler.open()
+    sampler.start()
     await eventually(lambda: sampler._before is not None)
     meters.count("boathook_events_accepted_total", 1, source="sampled")
     await eventually(functools.partial(is_kept, db, 1))
-    await sampler.close()
+    await sampler.stop()
 
 
 async def test_samples_of_an_outage_are_told_once_it_is_over(fresh_server: FreshServer, tmp_path: Path) -> None:
@@ -280,7 +333,7 @@ async def test_samples_of_an_outage_are_told_once_it_is_over(fresh_server: Fresh
     server = await fresh_server()
     await migrate(server.url)
     sampler = Sampler(settings(server.url, tmp_path), "supervisor-0", step_s=0.2)
-    sampler.open()
+    sampler.start()
     await eventually(lambda: sampler._before is not None)
     meters.count("boathook_events_accepted_total", 1, source="sampled")
     await eventually(lambda: not sampler._unsent)
@@ -289,21 +342,21 @@ async def test_samples_of_an_outage_are_told_once_it_is_over(fresh_server: Fresh
     os.kill(pid, signal.SIGINT)
     await eventually(lambda: server.pid() is None)
     meters.count("boathook_events_accepted_total", 2, source="sampled")
-    await eventually((tmp_path / "samples.json").exists)
+    await eventually(lambda: bool(sampler._unsent))
     await server.ensure_running()
     meters.count("boathook_events_accepted_total", 4, source="sampled")
 
     database = await Database.open(server.url, purpose="test", size=1)
     await eventually(functools.partial(is_kept, database, 7))
     await database.close()
-    await sampler.close()
+    await sampler.stop()
 
 
 async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Database) -> None:
     """As two keepers do of whom one has lost its seat and does not know it yet."""
-    await keep(db, host_sample("a", NOON), host_sample("a", NOON + timedelta(seconds=15)))
+    await keep(db, host_sample("a", NOON), host_sample("a", NOON + timedelta(seconds=10)))
     async with db.transaction() as other:
-        await other.execute(metric_samples.SQL["take_turn"])
+        await other.execute(metric_samples.SQL["lock_roll_up"])
         taken = await other.fetch(metric_samples.SQL["take_rows"], 1)
         rolling = asyncio.create_task(roll_up(db))
         await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
@@ -314,7 +367,7 @@ async def test_two_who_roll_up_at_once_neither_lose_nor_double_anything(db: Data
     assert await rolling == 1
     for step_s in (120, 900):
         (one,) = await read_since(db, NOON, step_s)
-        assert (one.tally.arrived.accepted, one.tally.span_s) == (2, 30), step_s
+        assert (one.snapshot.arrived.accepted, one.snapshot.span_s) == (2, 20), step_s
 
 
 async def test_a_sampler_outlives_a_fault_in_one_turn(db: Database, tmp_path: Path, monkeypatch) -> None:
@@ -327,18 +380,18 @@ async def test_a_sampler_outlives_a_fault_in_one_turn(db: Database, tmp_path: Pa
         await turn()
 
     monkeypatch.setattr(sampler, "_turn", faulty)
-    sampler.open()
+    sampler.start()
     try:
-        await eventually(lambda: db.fetchval("select count(*) > 1 from boathook.sample"))
+        await eventually(lambda: db.fetchval("select count(*) > 1 from boathook.metric_sample"))
     finally:
-        await sampler.close()
+        await sampler.stop()
 
 
 async def test_a_row_that_nobody_can_read_stops_neither_the_keeper_nor_a_chart(db: Database) -> None:
     await keep(db, host_sample("a", NOON), host_sample("b", NOON))
-    await db.execute("""update boathook.sample set tally = '"x"', summary = '"x"' where host = 'a'""")
+    await db.execute("""update boathook.metric_sample set series = '"x"', totals = '"x"' where host = 'a'""")
     assert await roll_up(db) == 2
     assert await roll_up(db) == 0
-    for step_s in (15, 120):
+    for step_s in (10, 120):
         (one,) = await read_since(db, NOON, step_s)
-        assert (one.hosts, one.tally.arrived.accepted) == (1, 1)
+        assert (one.hosts, one.snapshot.arrived.accepted) == (1, 1)

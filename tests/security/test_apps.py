@@ -23,7 +23,8 @@ from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailab
 from boathook.handlers.manifest import Chore
 from boathook.http import websocket
 from boathook.observability import meters
-from boathook.observability.exporters import MetricHistory, merge, to_prometheus
+from boathook.observability.exposition import to_prometheus
+from boathook.observability.live_metrics import LiveMetrics, gather
 from boathook.server import console, mounts
 from boathook.server.asgi_guard import WebSocketGuard
 from boathook.server.lifespan import Lifespan
@@ -127,7 +128,7 @@ class TestMetrics:
         for title in ("\ud800", "x" * 1_000_000, 'a"b\nc\\'):
             books.add(title=title)
             books.add(title=title)
-        text = to_prometheus(merge(None, None, 0.0)).encode()
+        text = to_prometheus(gather(None, None, 0.0))
         lines = [line for line in text.splitlines() if b"shelf_books_total" in line]
         assert lines[0] == rb"# HELP shelf_books_total first\nsecond \\ third"
         assert [line[-2:] for line in lines[2:]] == [b" 2"] * 3
@@ -391,7 +392,7 @@ async def test_an_app_that_fails_in_an_unheard_of_way_is_told_of_and_the_api_sta
     monkeypatch.setattr(console, "_prepare_mounts", burn)
     monkeypatch.setattr(console._LOG, "error", lambda event, **_: told.append(event), raising=False)
     overrides = {"database.url": db.url, "server.data_dir": str(tmp_path), "server.app": "any:hook"}
-    opened = console.Console(load(None, overrides), MetricHistory(tmp_path))
+    opened = console.Console(load(None, overrides), LiveMetrics(tmp_path))
     opened.open()
     await eventually(lambda: bool(told))
     assert told == ["console_failed"]

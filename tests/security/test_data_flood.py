@@ -20,8 +20,8 @@ PER_ROW = 16_384
 NOISE = 1 << 20
 """Bytes of log that PostgreSQL writes without any request."""
 MEMORY = 32 << 20
-BY_ITSELF = {"sample", "alarm_sample"}
-"""The tables that the supervisor writes four times a minute: `boathook.server.sampler`."""
+BY_ITSELF = {"metric_sample"}
+"""The table that the supervisor writes six times a minute: `boathook.server.sampler`."""
 SAMPLES = 8
 """Per minute, at most: those, what was left over, and the last one at the end."""
 

@@ -28,7 +28,7 @@ from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_records import encode
 from boathook.observability import log
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.server import supervisor
 from boathook.spool import inspection
 from boathook.spool import spool as spool_module
@@ -470,7 +470,7 @@ class TestProbes:
         journal = Journal()
         full = SpoolLimits(segment_bytes=4096, max_bytes=4096, max_disk_used=1.0)
         intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, full)), within_s=0.2)
-        probes = HealthEndpoints(MetricHistory(None, ""), is_draining=lambda: False, intake=intake)
+        probes = HealthEndpoints(LiveMetrics(None, ""), is_draining=lambda: False, intake=intake)
         await intake.start()
         journal.is_away = True
         await intake.accept(event("a"))

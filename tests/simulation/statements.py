@@ -84,7 +84,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     rerouting: {"count_unhandled": ingest_statements.count_unhandled},
     tasks: {"take_task": lambda _t: []},
     audit: {"seal_rows": lambda _t, _most: single(sealed=0)},
-    metric_samples: {"take_turn": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},
+    metric_samples: {"lock_roll_up": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},
     integrity_runs: {"claim_run": lambda _t, *_: []},
     maintenance: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip

@@ -10,9 +10,10 @@ from boathook import Boathook, config
 from boathook.alerts.notifier import check_channels
 from boathook.alerts.rules import compile_rules, evaluate_rule
 from boathook.alerts.window import MetricWindow, SeriesSelector
-from boathook.db.alerts import HostSeries
+from boathook.db.metric_samples import HostSample
 from boathook.domain.errors import ConfigError
-from boathook.observability.metrics import METRICS
+from boathook.observability.metric_snapshot import Buckets, MetricSnapshot, decode
+from boathook.observability.metrics import METRICS, MetricKind
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 ACCEPTED, REJECTED = "boathook_events_accepted_total", "boathook_rejections_total"
@@ -22,18 +23,30 @@ def ago(seconds):
     return NOW - timedelta(seconds=seconds)
 
 
+def window(*, lookback_s=900.0):
+    return MetricWindow(METRICS, lookback_s)
+
+
+def snapshot(at, series):
+    """Return a snapshot of ``{metric: {labels: value}}``."""
+    made = MetricSnapshot(at=at)
+    for name, of in series.items():
+        kinds = {
+            MetricKind.COUNTER: made.counters,
+            MetricKind.GAUGE: made.gauges,
+            MetricKind.HISTOGRAM: made.histograms,
+        }
+        kinds[METRICS[name].kind][name] = of
+    return made
+
+
 def chart(*told):
-    """Return a chart of ``(host, seconds ago, {metric: {labels: value}})``."""
-    made = MetricWindow()
-    ordered = sorted(told, key=lambda one: -one[1])
-    made.add(
-        HostSeries(
-            host,
-            ago(seconds),
-            {name: [[list(labels), value] for labels, value in of.items()] for name, of in series.items()},
-        )
-        for host, seconds, series in ordered
-    )
+    """Return a window of ``(host, seconds ago, {metric: {labels: value}})``, counters as they stood then."""
+    made, before = window(), dict[str, MetricSnapshot]()
+    for host, seconds, series in sorted(told, key=lambda one: -one[1]):
+        now = snapshot(ago(seconds).timestamp(), series)
+        made.add([HostSample(host, ago(seconds), now.since(before.get(host, now)))])
+        before[host] = now
     return made
 
 
@@ -66,9 +79,9 @@ class TestChart:
             "stripe, b": 6,
         }
 
-    def test_a_counter_that_began_anew_counts_from_nothing(self):
+    def test_a_counter_that_began_anew_counts_from_there(self):
         made = chart(*(("a", s, {ACCEPTED: {("stripe",): value}}) for s, value in ((40, 90), (20, 5), (0, 7))))
-        assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 7}
+        assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 2}
 
     def test_a_series_that_appears_has_risen_by_all_of_it_and_one_that_was_there_first_by_nothing(self):
         made = chart(("a", 40, {ACCEPTED: {("old",): 9}}), ("a", 0, {ACCEPTED: {("old",): 9, ("new",): 3}}))
@@ -87,19 +100,29 @@ class TestChart:
 
     def test_the_same_sample_told_twice_counts_once(self):
         made = chart(("a", 40, {ACCEPTED: {("s",): 1}}), ("a", 0, {ACCEPTED: {("s",): 2}}))
-        made.add([HostSeries("a", ago(0), {ACCEPTED: [[["s"], 2]]})])
+        made.add([HostSample("a", ago(0), MetricSnapshot(counters={ACCEPTED: {("s",): 1}}))])
         assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 1}
 
     def test_what_another_version_counts_otherwise_is_left_out(self):
-        made = MetricWindow()
-        made.add([HostSeries("a", ago(0), {"unknown_total": [[[], 1]], "boathook_ack_seconds": [[[], [1, 2], 3.0]]})])
-        assert made.distributions(SeriesSelector("boathook_ack_seconds"), ago(60)) == {}
+        stored = """{"counters": {"unknown_total": [[[], 1]], "boathook_requests_total": [[["one label"], 1]]},
+            "histograms": {"boathook_ack_seconds": [[[], [1, 2], 3.0]]}}"""
+        made = window()
+        made.add([HostSample("a", ago(0), decode(stored))])
+        assert made.increases(SeriesSelector("boathook_requests_total"), ago(60)) == {}
+        one = rule(metric="boathook_ack_seconds", measure="p95", above=0)
+        assert readings(one, made) == []
+
+    def test_what_comes_late_counts_where_it_belongs(self):
+        made = chart(*(("a", s, {ACCEPTED: {("s",): 100 - s}}) for s in (60, 30, 0)))
+        made.add([HostSample("a", ago(45), MetricSnapshot(counters={ACCEPTED: {("s",): 7}}))])
+        assert made.increases(SeriesSelector(ACCEPTED), ago(60)) == {"": 67}
+        assert made.increases(SeriesSelector(ACCEPTED), ago(40)) == {"": 60}
 
     def test_what_is_old_is_forgotten(self):
         made = chart(("a", 100, {}), ("b", 10, {}))
-        made.forget(ago(50))
+        made.tidy(ago(100 - 86_400))
         assert made.latest == ago(10)
-        made.forget(ago(0))
+        made.tidy(ago(-86_400))
         assert made.latest is None
 
 
@@ -142,11 +165,9 @@ class TestThresholds:
         slow = list(counts)
         slow[bounds.index(1.0)] = 20
 
-        def told(seconds, counts, total):
-            return HostSeries("a", ago(seconds), {"boathook_ack_seconds": [[[], counts, total]]})
-
-        made = MetricWindow()
-        made.add([told(100, counts, 0.0), told(0, slow, 18.0)])
+        made = window()
+        for seconds, found in ((100, Buckets(tuple(counts), 0.0)), (0, Buckets(tuple(slow), 18.0))):
+            made.add([HostSample("a", ago(seconds), MetricSnapshot(histograms={"boathook_ack_seconds": {(): found}}))])
         ((_, value, is_raised, _),) = readings(one, made)
         assert 0.5 < value <= 1.0
         assert is_raised
@@ -177,10 +198,17 @@ class TestThresholds:
         ({"metric": ACCEPTED, "above": 1, "below": 1}, "rules.mine.above: set either above or below"),
         ({"metric": ACCEPTED, "measure": "p95", "above": 1}, "is a counter, which has no such figure"),
         ({"metric": "boathook_backlog", "measure": "increase", "above": 1}, "is a gauge"),
-        ({"metric": ACCEPTED, "by": ["shop"], "above": 1}, "has the labels source, host, not 'shop'"),
+        ({"metric": ACCEPTED, "above": 1}, "is a counter, which has no such figure"),
+        (
+            {"metric": ACCEPTED, "measure": "increase", "by": ["shop"], "above": 1},
+            "has the labels source, host, not 'shop'",
+        ),
         ({"metric": ACCEPTED, "above": 1, "clear": 2}, "rules.mine.clear: the alert would never hold"),
         ({"metric": ACCEPTED, "measure": "share", "above": 1}, "rules.mine.against: is missing"),
-        ({"metric": ACCEPTED, "above": 1, "unless": [{"metric": "boathook_backlog"}]}, "rules.mine.unless.measure"),
+        (
+            {"metric": ACCEPTED, "measure": "increase", "above": 1, "unless": [{"metric": "boathook_backlog"}]},
+            "rules.mine.unless.measure",
+        ),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused_by_its_key(keys, message):
@@ -272,16 +300,16 @@ class TestSettings:
 def test_old_samples_are_thinned_and_what_was_counted_stays():
     made = chart(*(("a", s, {ACCEPTED: {("stripe",): 1000 - s}}) for s in range(0, 1000, 10)))
     before = made.increases(SeriesSelector(ACCEPTED), ago(900))
-    made.downsample(ago(300), 60)
+    made._downsample(ago(300), 60)
     assert 40 <= len(made._hosts["a"]) <= 45
     assert made.increases(SeriesSelector(ACCEPTED), ago(300)) == {"": 300}
     assert abs(made.increases(SeriesSelector(ACCEPTED), ago(900))[""] - before[""]) <= 60
 
 
 def test_a_clock_that_was_wrong_for_a_while_hides_nothing_that_comes_after_it():
-    chart, now = MetricWindow(), datetime(2026, 1, 2, tzinfo=UTC)
-    chart.add([HostSeries("a", now + timedelta(hours=1), {"boathook_connections": [[[], 5]]})])
-    chart.drop_after(now)
+    chart, now = window(), datetime(2026, 1, 2, tzinfo=UTC)
+    chart.add([HostSample("a", now + timedelta(hours=1), MetricSnapshot(gauges={"boathook_connections": {(): 5}}))])
+    chart.tidy(now)
     assert chart.latest is None
-    chart.add([HostSeries("a", now, {"boathook_connections": [[[], 7]]})])
+    chart.add([HostSample("a", now, MetricSnapshot(gauges={"boathook_connections": {(): 7}}))])
     assert chart.values(SeriesSelector("boathook_connections"), now - timedelta(minutes=1)) == {"": 7}

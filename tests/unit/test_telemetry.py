@@ -18,7 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from boathook import Boathook
 from boathook.domain.errors import ConfigError
 from boathook.observability import meters
-from boathook.observability.exporters import Buckets, MergedMetrics, MetricHistory, SnapshotFile, merge, to_prometheus
+from boathook.observability.exposition import from_prometheus, to_json, to_prometheus
+from boathook.observability.live_metrics import LiveMetrics, SnapshotFile, gather
+from boathook.observability.metric_snapshot import Buckets, MetricSnapshot
 from boathook.observability.metrics import METRICS, MIRRORS, TABLE, MetricKind
 from tests.support import too_dear
 
@@ -98,10 +100,10 @@ def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: P
     SnapshotFile(tmp_path, "gateway-0").restore()
     meters.count("boathook_events_accepted_total", source="a")
     meters.observe("boathook_ack_seconds", 0.003)
-    merged = merge(tmp_path, "gateway-0", time.time())
-    assert merged.numbers["boathook_events_accepted_total"][("a",)] == 6
+    merged = gather(tmp_path, "gateway-0", time.time())
+    assert merged.counters["boathook_events_accepted_total"][("a",)] == 6
     assert sum(merged.histograms["boathook_ack_seconds"][()].counts) == 2
-    assert "boathook_intake_queue" not in merged.numbers
+    assert "boathook_intake_queue" not in merged.gauges
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_a_torn_file_counts_as_none(tmp_path: Path, content: bytes):
     (tmp_path / "metrics" / "worker-0.json").write_bytes(content)
     SnapshotFile(tmp_path, "worker-0").restore()
     meters.count("boathook_events_accepted_total", source="a")
-    assert merge(tmp_path, "gateway-0", time.time()).numbers["boathook_events_accepted_total"][("a",)] == 1
+    assert gather(tmp_path, "gateway-0", time.time()).counters["boathook_events_accepted_total"][("a",)] == 1
 
 
 def test_processes_are_added_up_and_gauges_only_of_the_living(tmp_path: Path):
@@ -125,10 +127,10 @@ def test_processes_are_added_up_and_gauges_only_of_the_living(tmp_path: Path):
     meters.reset()
     meters.gauge("boathook_running", 4, recipient="handler:x")
     meters.gauge("boathook_backlog", 12, recipient="handler:x", state="pending")
-    merged = merge(tmp_path, "gateway-0", time.time())
-    assert merged.numbers["boathook_deliveries_total"] == {("handler:x", "succeeded"): 4}
-    assert merged.numbers["boathook_running"] == {("handler:x",): 7}
-    assert merged.numbers["boathook_backlog"] == {("handler:x", "pending"): 12}
+    merged = gather(tmp_path, "gateway-0", time.time())
+    assert merged.counters["boathook_deliveries_total"] == {("handler:x", "succeeded"): 4}
+    assert merged.gauges["boathook_running"] == {("handler:x",): 7}
+    assert merged.gauges["boathook_backlog"] == {("handler:x", "pending"): 12}
 
 
 def test_prometheus_own_parser_reads_what_is_exported():
@@ -136,14 +138,16 @@ def test_prometheus_own_parser_reads_what_is_exported():
     meters.count("boathook_rejections_total", 2, source=nasty, reason="signature_mismatch")
     for value in (0.0004, 0.004, 99.0):
         meters.observe("boathook_ack_seconds", value)
-    families = {
-        family.name: family for family in text_string_to_metric_families(to_prometheus(MetricHistory(None, "x").now()))
-    }
+    now = LiveMetrics(None, "x").now()
+    text = to_prometheus(now).decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
     [sample] = families["boathook_rejections"].samples
     assert (sample.labels, sample.value) == ({"source": nasty, "reason": "signature_mismatch"}, 2)
     buckets = {s.labels["le"]: s.value for s in families["boathook_ack_seconds"].samples if s.name.endswith("_bucket")}
     assert (buckets["0.0005"], buckets["0.005"], buckets["60.0"], buckets["+Inf"]) == (1, 2, 2, 3)
     assert len(families) == len(TABLE)
+    read = from_prometheus(text, now.at)
+    assert (read.counters, read.gauges, read.histograms) == (now.counters, now.gauges, now.histograms)
 
 
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
@@ -160,10 +164,15 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], shar
     assert low <= found or found == pytest.approx(low)
 
 
+def shown_by(live_metrics: LiveMetrics) -> dict[str, Any]:
+    now = live_metrics.now()
+    return to_json(now, live_metrics.recent(now))
+
+
 def test_json_shows_rates_and_quantiles():
     meters.count("boathook_events_accepted_total", 60, source="a")
     meters.observe("boathook_ack_seconds", 0.004)
-    shown = json.loads(json.dumps(MetricHistory(None, "x").to_json()))["metrics"]
+    shown = json.loads(json.dumps(shown_by(LiveMetrics(None, "x"))))["metrics"]
     assert shown["boathook_events_accepted_total"]["series"] == [
         {"labels": {"source": "a"}, "value": 60, "per_second": 0.0}
     ]
@@ -247,9 +256,9 @@ def declared() -> Iterator[None]:
     MIRRORS[:] = shown
 
 
-def series(name: str, merged: MergedMetrics) -> list[str]:
+def series(name: str, snapshot: MetricSnapshot) -> list[str]:
     """Return the lines of the text format that tell a metric's values."""
-    return [line for line in to_prometheus(merged).splitlines() if line.startswith(name)]
+    return [line for line in to_prometheus(snapshot).decode().splitlines() if line.startswith(name)]
 
 
 @pytest.mark.usefixtures("declared")
@@ -266,17 +275,17 @@ class TestMetricsOfApps:
         meters.reset()
         orders.add(kind="paid")
         waits.observe(0.5)
-        history = MetricHistory(tmp_path, "gateway-0")
-        assert series("shop_", history.now()) == [
-            'shop_orders_total{kind="paid"} 3',
-            "shop_orders_open 3",
-            'shop_wait_seconds_bucket{le="1.0"} 1',
-            'shop_wait_seconds_bucket{le="5.0"} 2',
-            'shop_wait_seconds_bucket{le="+Inf"} 2',
+        live_metrics = LiveMetrics(tmp_path, "gateway-0")
+        assert series("shop_", live_metrics.now()) == [
+            'shop_orders_total{kind="paid"} 3.0',
+            "shop_orders_open 3.0",
+            'shop_wait_seconds_bucket{le="1.0"} 1.0',
+            'shop_wait_seconds_bucket{le="5.0"} 2.0',
+            'shop_wait_seconds_bucket{le="+Inf"} 2.0',
+            "shop_wait_seconds_count 2.0",
             "shop_wait_seconds_sum 4.5",
-            "shop_wait_seconds_count 2",
         ]
-        shown = history.to_json()["metrics"]
+        shown = shown_by(live_metrics)["metrics"]
         assert shown["shop_orders_total"]["series"][0]["value"] == 3
         assert shown["shop_wait_seconds"]["series"][0]["count"] == 2
 
@@ -287,7 +296,7 @@ class TestMetricsOfApps:
         file.restore()
         file.write()
         Boathook("shop").counter("shop_later_total", "Orders.").add()
-        assert series("shop_later_total", merge(None, "", time.time())) == ["shop_later_total 6"]
+        assert series("shop_later_total", gather(None, "", time.time())) == ["shop_later_total 6.0"]
         assert json.loads((tmp_path / "metrics/worker-0.json").read_bytes())["series"]["shop_gone_total"] == [[[], 7]]
 
     def test_one_name_cannot_mean_two_metrics(self):
@@ -312,9 +321,9 @@ class TestMirrors:
             constants={"provider": lambda: provider[0]},
         )
         provider[0] = "tilda"
-        assert series("webhook_requests_total", merge(None, "", time.time())) == [
-            'webhook_requests_total{provider="tilda",http_code="200"} 3',
-            'webhook_requests_total{provider="tilda",http_code="401"} 1',
+        assert series("webhook_requests_total", gather(None, "", time.time())) == [
+            'webhook_requests_total{http_code="200",provider="tilda"} 3.0',
+            'webhook_requests_total{http_code="401",provider="tilda"} 1.0',
         ]
 
     def test_add_up_what_differs_in_labels_that_are_not_shown(self):
@@ -323,7 +332,7 @@ class TestMirrors:
         meters.count("boathook_requests_total", 9, source="c", status="200")
         shop = Boathook("shop")
         shop.mirror("shop_in_total", "Requests.", of="boathook_requests_total", where={"source": ("a", "b")})
-        assert series("shop_in_total", merge(None, "", time.time())) == ["shop_in_total 7"]
+        assert series("shop_in_total", gather(None, "", time.time())) == ["shop_in_total 7.0"]
 
     def test_of_a_histogram_have_its_buckets_and_quantiles(self):
         for spent in (0.002, 0.02, 0.2):
@@ -332,9 +341,9 @@ class TestMirrors:
         Boathook("shop").mirror(
             "shop_apply_seconds", "Applying.", of="boathook_handler_seconds", where={"recipient": "handler:shop.apply"}
         )
-        history = MetricHistory(None, "")
-        assert "shop_apply_seconds_count 3" in series("shop_apply_seconds", history.now())
-        (shown,) = history.to_json()["metrics"]["shop_apply_seconds"]["series"]
+        live_metrics = LiveMetrics(None, "")
+        assert "shop_apply_seconds_count 3.0" in series("shop_apply_seconds", live_metrics.now())
+        (shown,) = shown_by(live_metrics)["metrics"]["shop_apply_seconds"]["series"]
         assert shown["count"] == 3
         assert 0.01 < shown["p50"] <= 0.025
 
@@ -346,7 +355,7 @@ class TestMirrors:
         shop = Boathook("shop")
         shop.mirror("shop_backlog", "Waiting.", of="boathook_backlog", labels={"status": "state"})
         shop.mirror("shop_running", "Running.", of="boathook_running")
-        assert series("shop_", merge(None, "", time.time())) == ['shop_backlog{status="due"} 10', "shop_running 3"]
+        assert series("shop_", gather(None, "", time.time())) == ['shop_backlog{status="due"} 10.0', "shop_running 3.0"]
 
     def test_several_make_up_one_metric_and_the_same_one_twice_is_one(self):
         meters.count("boathook_requests_total", 3, source="a", status="200")
@@ -361,16 +370,16 @@ class TestMirrors:
                     where={"source": source},
                     constants={"provider": provider},
                 )
-        assert series("shop_in_total", merge(None, "", time.time())) == [
-            'shop_in_total{provider="tilda"} 3',
-            'shop_in_total{provider="stripe"} 4',
+        assert series("shop_in_total", gather(None, "", time.time())) == [
+            'shop_in_total{provider="tilda"} 3.0',
+            'shop_in_total{provider="stripe"} 4.0',
         ]
 
     def test_of_an_apps_own_metric_work_alike(self):
         shop = Boathook("shop")
         shop.counter("shop_orders_total", "Orders.", "kind").add(2, kind="paid")
         shop.mirror("orders_paid", "Paid orders.", of="shop_orders_total", where={"kind": "paid"})
-        assert series("orders_paid", merge(None, "", time.time())) == ["orders_paid 2"]
+        assert series("orders_paid", gather(None, "", time.time())) == ["orders_paid 2.0"]
 
     def test_are_left_out_as_long_as_the_settings_are_unknown(self):
         shop = Boathook("shop")
@@ -378,7 +387,7 @@ class TestMirrors:
         shop.mirror(
             "shop_told", "Told.", of="boathook_published_total", constants={"provider": lambda: shop.settings.provider}
         )
-        assert series("shop_told", merge(None, "", time.time())) == []
+        assert series("shop_told", gather(None, "", time.time())) == []
 
     @pytest.mark.parametrize(
         ("arguments", "what"),

@@ -9,12 +9,12 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from boathook.alerts.dispatcher import new_id
-from boathook.alerts.rules import BASELINE_S, MAX_SUBJECTS, Rule, evaluate_rule, sort_readings
-from boathook.alerts.window import MetricWindow
+from boathook.alerts.rules import MAX_SUBJECTS, Rule, evaluate_rule, open_window, sort_readings
 from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.db import alerts as alert_store
-from boathook.db.alerts import Alert, EvaluationRun, HostSeries
+from boathook.db.alerts import Alert, EvaluationRun
 from boathook.db.database import Connection, Database
+from boathook.db.metric_samples import HostSample, read_stored_since, read_window
 from boathook.domain import ids
 from boathook.domain.alerts import AlertDelays, AlertState, AlertStatus, Reading, Silence, transition
 from boathook.observability import meters
@@ -45,7 +45,7 @@ class AlertEvaluator:
         self._settings = settings
         self._rules = rules
         self._host = host
-        self._window = MetricWindow()
+        self._window = open_window(rules)
         self._read_until: datetime | None = None
         self._fresh_s = max(60.0, 3 * settings.every_s)
         self._lookback_s = max((rule.lookback_s for rule in rules), default=0.0)
@@ -68,17 +68,16 @@ class AlertEvaluator:
             self._show(await alert_store.list_open(connection))
 
     async def _catch_up(self, connection: Connection, now: datetime) -> None:
-        since = (
-            now - timedelta(seconds=BASELINE_S) if self._read_until is None else min(now, self._read_until) - _OVERLAP
-        )
-        told = await alert_store.read_samples(connection, since)
-        await asyncio.to_thread(self._take_in, told, now)
-        self._read_until = self._window.latest or self._read_until
+        if self._read_until is None:
+            stored = await read_window(connection, now, self._lookback_s)
+        else:
+            stored = await read_stored_since(connection, min(now, self._read_until) - _OVERLAP)
+        await asyncio.to_thread(self._take_in, stored.samples, now)
+        self._read_until = stored.until or self._read_until
 
-    def _take_in(self, told: Sequence[HostSeries], now: datetime) -> None:
-        self._window.drop_after(now + _OVERLAP)
-        self._window.add(one for one in told if one.at <= now + _OVERLAP)
-        self._window.tidy(now, kept_s=BASELINE_S, lookback_s=self._lookback_s)
+    def _take_in(self, samples: Sequence[HostSample], now: datetime) -> None:
+        self._window.add(samples)
+        self._window.tidy(now)
 
     async def _read(
         self, connection: Connection, rule: Rule, opened: Collection[str], now: datetime

@@ -4,22 +4,23 @@ It judges the rules about hosts (``by = ["host"]``) by its own figures. What it 
 soon as that is back, before it tells it any figure, so that the keeper goes on from there and tells it no second time.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from boathook.alerts.dispatcher import build_entry, new_id, show_message_id
 from boathook.alerts.notifier import Notifier, SendFailed
-from boathook.alerts.rules import BASELINE_S, Rule, evaluate_rule
-from boathook.alerts.window import HOST, MetricWindow
+from boathook.alerts.rules import Rule, evaluate_rule, open_window
+from boathook.alerts.window import HOST
 from boathook.config.tables import Settings
 from boathook.db import alerts as alert_store
-from boathook.db.alerts import Alert, HostSeries
+from boathook.db.alerts import Alert
 from boathook.db.database import Connection, Database
+from boathook.db.metric_samples import WINDOW_S, HostSample
 from boathook.domain.alert_message import AlertMessage, AlertMessageKind
 from boathook.domain.alerts import AlertState, AlertStatus, transition
 from boathook.observability.log import get_logger
+from boathook.observability.metric_snapshot import MetricSnapshot
 
 _AGAIN_S: Final = 30.0
 """Seconds between two tries to reach a channel."""
@@ -37,9 +38,7 @@ class LocalEvaluator:
         self._rules = [rule for rule in rules if rule.selector is not None and HOST in rule.selector.by]
         self._host = host
         self._notifier = notifier
-        self._metrics = frozenset[str]().union(*(rule.metrics for rule in self._rules))
-        self._lookback_s = max((rule.lookback_s for rule in self._rules), default=0.0)
-        self._window = MetricWindow()
+        self._window = open_window(self._rules)
         self._statuses: dict[AlertKey, AlertStatus] = {}
         self._notified: dict[AlertKey, Alert] = {}
         """Those that people know of, or are being told of."""
@@ -48,15 +47,13 @@ class LocalEvaluator:
         self._pending_channels: dict[AlertKey, set[str]] = {}
         self._tried_at: dict[str, datetime] = {}
 
-    async def run_once(self, series: Mapping[str, list[list[Any]]]) -> None:
-        """Judge what this host has counted, and tell what is the matter."""
+    async def run_once(self, snapshot: MetricSnapshot) -> None:
+        """Judge what this host has counted since the last time, and tell what is the matter."""
         now = datetime.now(UTC)
-        self._window.drop_after(now)
-        mine = {name: rows for name, rows in series.items() if name in self._metrics}
-        self._window.add([HostSeries(self._host, now, mine)])
-        self._window.tidy(now, kept_s=BASELINE_S, lookback_s=self._lookback_s)
+        self._window.add([HostSample(self._host, now, snapshot)])
+        self._window.tidy(now)
         for rule in self._rules:
-            found = {one.subject: one for one in evaluate_rule(rule, self._window, now, BASELINE_S)}
+            found = {one.subject: one for one in evaluate_rule(rule, self._window, now, WINDOW_S)}
             known = {subject for name, subject in self._statuses if name == rule.name}
             for subject in known | {subject for subject, one in found.items() if one.is_raised}:
                 place = rule.name, subject

@@ -1,6 +1,6 @@
 """Rules: what a figure must be for an alarm to fire, checked against the metrics there are."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -8,6 +8,7 @@ from typing import Final
 from boathook.alerts.window import HOST, MetricWindow, SeriesSelector
 from boathook.config.notifications import RuleSettings, Selection
 from boathook.config.tables import Settings
+from boathook.db.metric_samples import WINDOW_S
 from boathook.domain.alerts import AlertDelays, Reading
 from boathook.domain.errors import ConfigError
 from boathook.observability.log import get_logger
@@ -15,8 +16,6 @@ from boathook.observability.metrics import METRICS, MetricKind
 
 MAX_SUBJECTS: Final = 100
 """Most subjects of one rule that have alarms at once; those that are worst off come first."""
-BASELINE_S: Final = 86_400.0
-"""The time that tells what is usual."""
 _LOG = get_logger("alarms")
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -62,6 +61,12 @@ class Rule:
         return Reading(subject, value, is_raised=is_met and can_raise, is_held=is_held)
 
 
+def open_window(rules: Collection[Rule]) -> MetricWindow:
+    """Return a window of what these rules look at."""
+    metrics = {name for rule in rules for name in rule.metrics}
+    return MetricWindow(metrics, max((rule.lookback_s for rule in rules), default=0.0))
+
+
 def compile_rules(settings: Settings) -> tuple[Rule, ...]:
     """Return the rules that are enabled.
 
@@ -97,7 +102,7 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
     if rule.rows:
         return Rule(name, rule, None)
     kinds = {
-        "value": (MetricKind.GAUGE, MetricKind.COUNTER),
+        "value": (MetricKind.GAUGE,),
         "increase": (MetricKind.COUNTER,),
         "share": (MetricKind.COUNTER,),
     }
@@ -178,8 +183,8 @@ def _increases(
 ) -> list[Reading]:
     usual: Mapping[str, float] = {}
     if rule.settings.times:
-        usual = window.increases(selector, now - timedelta(seconds=BASELINE_S), since)
-    part = rule.settings.times * rule.settings.over_s / max(1.0, BASELINE_S - rule.settings.over_s)
+        usual = window.increases(selector, now - timedelta(seconds=WINDOW_S), since)
+    part = rule.settings.times * rule.settings.over_s / max(1.0, WINDOW_S - rule.settings.over_s)
     return [
         rule.compare(subject, value, can_raise=value > part * usual.get(subject, 0.0))
         for subject, value in window.increases(selector, since).items()

@@ -1,4 +1,4 @@
-"""Starts what alarms need: a reporter on each host, and the watch and the telling beside the elected keeper.
+"""Evaluates alert rules and sends alerts beside the elected keeper.
 
 All of it has connections, tasks and deadlines of its own. It waits for nothing that the work waits for, and an error in
 it is logged and tried again: a Telegram that is dead, or a rule that fails, delays no chore.
@@ -13,25 +13,19 @@ from typing import Final
 
 from boathook.alerts.dispatcher import AlertDispatcher
 from boathook.alerts.evaluator import AlertEvaluator
-from boathook.alerts.local import LocalEvaluator
 from boathook.alerts.notifier import Notifier, check_channels
-from boathook.alerts.publisher import host_name, pick_series
-from boathook.alerts.rules import BASELINE_S, compile_rules, known_rules
+from boathook.alerts.rules import compile_rules, known_rules
 from boathook.config import Settings
 from boathook.db import alerts as alert_store
 from boathook.db.database import Database
 from boathook.domain.errors import DatabaseError
 from boathook.observability import meters
-from boathook.observability.exporters import merge
 from boathook.observability.log import get_logger
+from boathook.observability.metric_snapshot import host_name
 
 DISPATCH_INTERVAL_S: Final = 1.0
 """Seconds between two looks for something to be told."""
 CLEANUP_INTERVAL_S: Final = 300.0
-_FINE_S: Final = 7_200.0
-"""For how long every sample is kept, unless a rule looks further back."""
-_AWAY_S: Final = 5.0
-"""How long a host waits for PostgreSQL to take its figures before it counts as away."""
 _LOG = get_logger("alarms")
 
 
@@ -96,24 +90,19 @@ class AlertService:
         notifier = Notifier(settings)
         evaluator = AlertEvaluator(database, settings.notifications, rules, host_name(settings.server.data_dir))
         dispatcher = AlertDispatcher(database, settings, notifier)
-        fine_s = max([_FINE_S, *(2 * rule.lookback_s for rule in rules)])
         keep = timedelta(days=settings.notifications.keep_days)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(run_every("watch", settings.notifications.every_s, evaluator.run_once))
                 group.create_task(run_every("tell", DISPATCH_INTERVAL_S, dispatcher.run_once))
-                group.create_task(run_every("tidy", CLEANUP_INTERVAL_S, lambda: _tidy(database, fine_s, keep)))
+                group.create_task(run_every("tidy", CLEANUP_INTERVAL_S, lambda: _tidy(database, keep)))
         finally:
             await dispatcher.close()
             notifier.close()
 
 
-async def _tidy(database: Database, fine_s: float, keep: timedelta) -> None:
-    before = datetime.now(UTC) - keep
-    dropped = await alert_store.delete_expired(
-        database, fine_s=fine_s, kept_s=BASELINE_S + _FINE_S, alarms_before=before
-    )
-    if dropped:
+async def _tidy(database: Database, keep: timedelta) -> None:
+    if dropped := await alert_store.delete_recovered(database, datetime.now(UTC) - keep):
         meters.count("boathook_retention_dropped_total", dropped, kind="alarm")
 
 
@@ -130,55 +119,3 @@ async def run_every(what: str, every_s: float, do: Callable[[], Awaitable[object
         spent = time.monotonic() - began
         # What grows slow is done less often, so that PostgreSQL is not kept busy by looking alone.
         await asyncio.sleep(max(every_s - spent, 4 * spent, 0.05))
-
-
-class MetricPublisher:
-    """Tells the journal what this host counts, and while the journal is away, people.
-
-    Args:
-        settings: of the process.
-        slot: of the process, whose own counts are at hand.
-    """
-
-    def __init__(self, settings: Settings, slot: str) -> None:
-        self._settings = settings
-        self._slot = slot
-        self._host = host_name(settings.server.data_dir)
-        self._rules = known_rules(settings)
-        self._metrics = sorted({name for rule in self._rules for name in rule.metrics})
-        self._notifier = Notifier(settings)
-        self._local_evaluator = LocalEvaluator(settings, self._rules, self._host, self._notifier)
-        self._database: Database | None = None
-
-    async def run(self) -> None:
-        """Report until cancelled."""
-        try:
-            await run_every("report", self._settings.notifications.every_s, self.report)
-        finally:
-            self._notifier.close()
-            if self._database is not None:
-                await self._database.close()
-
-    async def report(self) -> None:
-        """Report once."""
-        # Reading the files of all processes may wait for a slow disk, which the event loop is not to do.
-        merged = await asyncio.to_thread(merge, self._settings.server.data_dir, self._slot, time.time())
-        series = pick_series(merged, self._metrics)
-        try:
-            async with asyncio.timeout(_AWAY_S):
-                database = await self._reach()
-                await self._local_evaluator.sync_to_database(database)
-                await alert_store.insert_sample(database, self._host, series)
-        except (DatabaseError, TimeoutError) as error:
-            _LOG.debug("report_put_off", error=str(error))
-            await self._local_evaluator.run_once(series)
-
-    async def _reach(self) -> Database:
-        if self._database is None:
-            self._database = await open_alert_database(self._settings, self._settings.database.url, "reporter")
-        return self._database
-
-
-async def run_metric_publisher(settings: Settings, slot: str) -> None:
-    """Report what this host counts until cancelled."""
-    await MetricPublisher(settings, slot).run()

@@ -22,7 +22,7 @@ from boathook.cli.dashboard import SortOrder, dashboard, line
 from boathook.cli.options import Json
 from boathook.config import Settings
 from boathook.domain.errors import DatabaseUnavailable, FetchFailed
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.service.live_stats import MIN_WINDOW_S, LiveStats, LiveStatsReader, RemoteStatsReader, summarize
 from boathook.service.remote import RemoteClient
 
@@ -88,8 +88,8 @@ async def _remote_source(settings: Settings, url: str, key: str | None) -> Async
 async def _local_source(settings: Settings) -> AsyncIterator[StatsSource]:
     """Look at the counts of the processes here, and at what other hosts have told the database where it is there."""
     data_dir = settings.server.data_dir
-    history = MetricHistory(data_dir)
-    sampling = asyncio.create_task(history.run())
+    live_metrics = LiveMetrics(data_dir)
+    sampling = asyncio.create_task(live_metrics.run())
     try:
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -97,7 +97,7 @@ async def _local_source(settings: Settings) -> AsyncIterator[StatsSource]:
             except DatabaseUnavailable as error:
                 err.print(show.text(f"showing only this host: {error}"), style="yellow", soft_wrap=True)
                 database = None
-            yield LiveStatsReader(history, data_dir, database)
+            yield LiveStatsReader(live_metrics, data_dir, database)
     finally:
         sampling.cancel()
 

@@ -37,7 +37,7 @@ from boathook.console.rendering import CSP_REPORT_PATH, STATIC, ConsoleState, Pa
 from boathook.console.routes import BASE, build_route
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.observability import meters
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Permission, check_routes, requires
 from boathook.service.unit_of_work import AppContext
@@ -71,9 +71,9 @@ _MAX_LOGGED_CHARS: Final = 300
 _LOG = get_logger("console")
 
 
-def build_console(app_context: AppContext, history: MetricHistory) -> "Console":
+def build_console(app_context: AppContext, live_metrics: LiveMetrics) -> "Console":
     """Return the console below /console, standing on *desk*."""
-    return Console(PageRenderer(ConsoleState(app_context, history)))
+    return Console(PageRenderer(ConsoleState(app_context, live_metrics)))
 
 
 class Console:

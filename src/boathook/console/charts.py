@@ -70,17 +70,17 @@ class Chart:
         return all(number is None for _, numbers in self.rows for number in numbers)
 
 
-def _each_second(count: Callable[[MetricSnapshot], int]) -> Callable[[MetricSnapshot], Number]:
-    return lambda tally: round(count(tally) / tally.span_s, 3) if tally.span_s else None
+def _each_second(count: Callable[[MetricSnapshot], float]) -> Callable[[MetricSnapshot], Number]:
+    return lambda snapshot: round(count(snapshot) / snapshot.span_s, 3) if snapshot.span_s else None
 
 
-def _each_minute(count: Callable[[MetricSnapshot], int]) -> Callable[[MetricSnapshot], Number]:
-    return lambda tally: round(60 * count(tally) / tally.span_s, 2) if tally.span_s else None
+def _each_minute(count: Callable[[MetricSnapshot], float]) -> Callable[[MetricSnapshot], Number]:
+    return lambda snapshot: round(60 * count(snapshot) / snapshot.span_s, 2) if snapshot.span_s else None
 
 
 def _ack_quantile_ms(share: float) -> Callable[[MetricSnapshot], Number]:
-    def value_of(tally: MetricSnapshot) -> Number:
-        seconds = tally.quantile("ack", share)
+    def value_of(snapshot: MetricSnapshot) -> Number:
+        seconds = snapshot.quantile("boathook_ack_seconds", share)
         return None if seconds is None else round(seconds * 1000, 2)
 
     return value_of
@@ -88,33 +88,33 @@ def _ack_quantile_ms(share: float) -> Callable[[MetricSnapshot], Number]:
 
 CHART_SPECS: Final = (
     ChartSpec("throughput", "Throughput", "per second", (
-        ChartSeries("accepted", _each_second(lambda tally: tally.arrived.accepted)),
-        ChartSeries("deliveries done", _each_second(lambda tally: tally.worked.succeeded + tally.worked.ignored)),
-        ChartSeries("requests to endpoints", _each_second(lambda tally: tally.sends.ended)),
+        ChartSeries("accepted", _each_second(lambda snapshot: snapshot.arrived.accepted)),
+        ChartSeries("deliveries done", _each_second(lambda one: one.worked.succeeded + one.worked.ignored)),
+        ChartSeries("requests to endpoints", _each_second(lambda snapshot: snapshot.sends.ended)),
     )),
     ChartSpec("ack", "Acknowledgement", "milliseconds", (
         ChartSeries("p50", _ack_quantile_ms(0.5)),
         ChartSeries("p99", _ack_quantile_ms(0.99)),
     )),
     ChartSpec("backlog", "Backlog", "deliveries, maximum per step", (
-        ChartSeries("due", lambda tally: tally.backlog.due),
-        ChartSeries("later", lambda tally: tally.backlog.later),
-        ChartSeries("dead", lambda tally: tally.backlog.dead),
-        ChartSeries("in the spool", lambda tally: tally.spool_records),
+        ChartSeries("due", lambda snapshot: snapshot.backlog.due),
+        ChartSeries("later", lambda snapshot: snapshot.backlog.later),
+        ChartSeries("dead", lambda snapshot: snapshot.backlog.dead),
+        ChartSeries("in the spool", lambda snapshot: snapshot.gauge("boathook_spool_records")),
     )),
     ChartSpec("trouble", "Trouble", "per minute", (
-        ChartSeries("attempts failed", _each_minute(lambda tally: tally.worked.failed)),
-        ChartSeries("requests rejected", _each_minute(lambda tally: tally.arrived.rejected)),
-        ChartSeries("answered 5xx", _each_minute(lambda tally: tally.arrived.faults)),
+        ChartSeries("attempts failed", _each_minute(lambda snapshot: snapshot.worked.failed)),
+        ChartSeries("requests rejected", _each_minute(lambda snapshot: snapshot.arrived.rejected)),
+        ChartSeries("answered 5xx", _each_minute(lambda snapshot: snapshot.arrived.faults)),
     )),
 )  # fmt: skip
 
 
 def build_charts(samples: Sequence[Sample], span: ChartRange, now: datetime) -> list[Chart]:
     """Return all charts of a span, with a row for each of its steps."""
-    tallies = {sample.at: sample.tally for sample in samples}
+    by_step = {sample.at: sample.snapshot for sample in samples}
     ats = list(_steps(span, now))
-    return [Chart(drawing, tuple((at, _numbers(drawing, tallies.get(at))) for at in ats)) for drawing in CHART_SPECS]
+    return [Chart(drawing, tuple((at, _numbers(drawing, by_step.get(at))) for at in ats)) for drawing in CHART_SPECS]
 
 
 def _steps(span: ChartRange, now: datetime) -> Iterable[datetime]:
@@ -124,5 +124,5 @@ def _steps(span: ChartRange, now: datetime) -> Iterable[datetime]:
         yield datetime.fromtimestamp(second, UTC)
 
 
-def _numbers(drawing: ChartSpec, tally: MetricSnapshot | None) -> tuple[Number, ...]:
-    return tuple(None if tally is None else line.value_of(tally) for line in drawing.lines)
+def _numbers(drawing: ChartSpec, snapshot: MetricSnapshot | None) -> tuple[Number, ...]:
+    return tuple(None if snapshot is None else line.value_of(snapshot) for line in drawing.lines)

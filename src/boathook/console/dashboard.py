@@ -43,7 +43,7 @@ class DashboardState:
         self._renderer = renderer
         self._app_context = state.app_context
         self._watch = LiveStatsReader(
-            state.history, self._app_context.settings.server.data_dir, self._app_context.database
+            state.live_metrics, self._app_context.settings.server.data_dir, self._app_context.database
         )
         self._latest = LatestActivity()
         self._drawn = {name: _CachedCharts() for name in ChartRangeName}

@@ -29,7 +29,7 @@ from boathook.domain.errors import (
     SendError,
 )
 from boathook.http.origins import is_own_origin
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Permission, requires
 from boathook.service.unit_of_work import AppContext
@@ -49,7 +49,7 @@ class ConsoleState:
     """The parts pages stand on; one for a process."""
 
     app_context: AppContext
-    history: MetricHistory
+    live_metrics: LiveMetrics
 
 
 class CsrfError(HTTPException):

@@ -35,7 +35,7 @@ async def list_sources(context: ConsoleContext) -> Response:
     return context.page(
         "sources/list.html",
         views=views,
-        traffic=read_traffic(context.state.history),
+        traffic=read_traffic(context.state.live_metrics),
         nothing=Traffic(),
         events=latest.events,
         refusals=latest.rejections,
@@ -91,7 +91,7 @@ async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue 
         is_told=view.captures_secret,
         takes_secrets=view.takes_secrets,
         is_key=view.has_public_keys,
-        traffic=read_traffic(context.state.history).get(name, Traffic()),
+        traffic=read_traffic(context.state.live_metrics).get(name, Traffic()),
         event=latest.events.get(name),
         refusals=latest.rejections[name],
         looked_at=sources.MAX_SCANNED,

@@ -5,7 +5,6 @@ So a keeper that takes over finds everything as it was: nothing is forgotten, an
 does not tell again. A keeper that dies while a message is on its way leaves it to the next, under the same id.
 """
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -77,15 +76,6 @@ class StoredSilence:
 
 
 @dataclass(frozen=True, slots=True)
-class HostSeries:
-    """What one host had counted at a moment: by metric, label values with their number or their buckets."""
-
-    host: str
-    at: datetime
-    series: Mapping[str, list[list[Any]]]
-
-
-@dataclass(frozen=True, slots=True)
 class EvaluationRun:
     """The latest look at the rules."""
 
@@ -121,26 +111,9 @@ class ClaimedMessage:
     """The kind of each, with the alarm."""
 
 
-async def insert_sample(database: Database, host: str, series: Mapping[str, Any]) -> None:
-    """Keep what a host has counted until now."""
-    await database.execute(SQL["put_sample"], host, msgspec.json.encode(series).decode())
-
-
-async def read_samples(connection: Connection, since: datetime) -> list[HostSeries]:
-    """Return what hosts have told after a moment, oldest first."""
-    rows = await connection.fetch(SQL["read_samples"], since)
-
-    def decode() -> list[HostSeries]:
-        return [HostSeries(row["host"], row["at"], msgspec.json.decode(row["series"])) for row in rows]
-
-    # A day of many hosts is much to read at once, and the event loop has other things to do.
-    return await asyncio.to_thread(decode)
-
-
-async def delete_expired(database: Database, *, fine_s: float, kept_s: float, alarms_before: datetime) -> int:
-    """Drop samples and alarms that are old; return how many alarms were."""
-    await database.execute(SQL["thin_samples"], fine_s, kept_s)
-    return int((await database.execute(SQL["drop_old"], alarms_before)).split()[-1])
+async def delete_recovered(database: Database, before: datetime) -> int:
+    """Delete alerts that recovered before a moment, some at a time; return how many."""
+    return int((await database.execute(SQL["drop_old"], before)).split()[-1])
 
 
 async def lock_evaluation(connection: Connection) -> datetime:

@@ -1,6 +1,6 @@
-"""What the hosts have counted, kept in PostgreSQL for charts and alarms: lately in fine steps, in coarser ones longer.
+"""Stores what hosts have counted in PostgreSQL, for charts and alert rules: in fine steps, later in coarser ones.
 
-Each host adds a row every 15 seconds. The keeper rolls them up into rows of two minutes and of a quarter of an hour,
+Each host adds a row every ten seconds. The keeper rolls them up into rows of two minutes and of a quarter of an hour,
 and drops what is older than `RETENTION_S`. A row that comes late, as PostgreSQL was away, is rolled up then. What
 is not in the coarser rows yet is read beside them, so that nothing is missed or counted twice.
 """
@@ -8,7 +8,7 @@ is not in the coarser rows yet is read beside them, so that nothing is missed or
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,14 +17,18 @@ import msgspec
 
 from boathook.db.database import Connection, Database
 from boathook.db.statements import load
-from boathook.observability.metric_snapshot import MetricSnapshot, combine_hosts, concatenate, without_names
+from boathook.observability.metric_snapshot import MetricSnapshot, combine_hosts, concatenate, decode, encode
 
 SQL = load(__file__)
 
-STEP_S: Final = 15
-"""Seconds between two rows of a host."""
+STEP_S: Final = 10
+"""Seconds between two rows of a host, at most."""
 RETENTION_S: Final = {STEP_S: 3 * 3600, 120: 2 * 86_400, 900: 15 * 86_400}
 """For how long rows are kept, by the seconds that each is about."""
+WINDOW_S: Final = 86_400.0
+"""How far back a window of `read_window` goes."""
+_FINE_S: Final = 900.0
+"""For how long a window has the finest rows."""
 _BATCH: Final = 2_000
 """Rows rolled up in one transaction."""
 
@@ -35,28 +39,26 @@ class Sample:
 
     at: datetime
     """When the step begins: a multiple of its length since 1970, UTC."""
-    tally: MetricSnapshot
+    snapshot: MetricSnapshot
     hosts: int
-    """How many hosts have told anything in that step."""
+    """How many hosts have stored anything in that step."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """What one host has counted up to a moment, by its own clock."""
+    """What one host has counted in the seconds about a moment, by the server's clock."""
 
     host: str
     """The machine's name, and the data directory there."""
     at: datetime
-    tally: MetricSnapshot
+    snapshot: MetricSnapshot
 
 
 async def read_since(database: Database, since: datetime, step_s: int = STEP_S) -> list[Sample]:
     """Return what all hosts have counted since the step that *since* lies in, oldest first.
 
-    Steps without rows are left out, and the last one is not over yet. What was counted is a `MetricSnapshot`
-    that names no sources and no handlers (see `without_names`):
-    counts as ``sample.tally.arrived.accepted``, levels as ``sample.tally.backlog.due``, quantiles as
-    ``sample.tally.quantile("ack", 0.95)``; for a rate, divide by ``sample.tally.span_s``.
+    Steps without rows are left out, and the last one is not over yet. The snapshots name no sources and no recipients
+    (see `MetricSnapshot.totals`); for a rate, divide a counter by ``sample.snapshot.span_s``.
 
     Args:
         database: where samples are kept.
@@ -67,7 +69,7 @@ async def read_since(database: Database, since: datetime, step_s: int = STEP_S) 
         DatabaseUnavailable: PostgreSQL is away.
     """
     kept = max(step for step in RETENTION_S if step <= max(step_s, STEP_S))
-    rows = await database.fetch(SQL["read_samples"], _begin(since, step_s), kept)
+    rows = await database.fetch(SQL["read_totals"], _begin(since, step_s), kept)
     # Weeks of many hosts take a while to add up, which whoever receives requests beside this is not to wait for.
     return await asyncio.to_thread(_combine_steps, rows, step_s)
 
@@ -76,24 +78,60 @@ def _combine_steps(rows: Iterable[Any], step_s: int) -> list[Sample]:
     steps: dict[datetime, list[HostSample]] = {}
     for one in _downsample(_decode_rows(rows), step_s):
         steps.setdefault(one.at, []).append(one)
-    return [Sample(at, combine_hosts(one.tally for one in of), len(of)) for at, of in sorted(steps.items())]
+    return [Sample(at, combine_hosts(one.snapshot for one in of), len(of)) for at, of in sorted(steps.items())]
 
 
 async def read_latest(database: Database, *, within_s: float) -> list[HostSample]:
-    """Return the latest row of each host that has told something within so many seconds."""
+    """Return the latest row of each host that has stored something within so many seconds."""
     rows = await database.fetch(SQL["read_latest"], datetime.now(UTC) - timedelta(seconds=within_s))
     return list(_decode_rows(rows))
 
 
-async def insert(database: Database, samples: Sequence[HostSample]) -> None:
+@dataclass(frozen=True, slots=True)
+class StoredSamples:
+    """Rows as they were stored, and until when that is known to be all."""
+
+    samples: list[HostSample]
+    until: datetime | None
+    """When the latest row was stored; None where there are no rows."""
+
+
+async def read_window(connection: Connection, now: datetime, lookback_s: float) -> StoredSamples:
+    """Return what hosts have counted within the last day, the last *lookback_s* seconds of it in detail."""
+    detailed_s = min(max(RETENTION_S[STEP_S], 2 * lookback_s), WINDOW_S)
+    bounds = (
+        _begin(now - timedelta(seconds=WINDOW_S), 900),
+        _begin(now - timedelta(seconds=detailed_s), 900),
+        _begin(now - timedelta(seconds=_FINE_S), 120),
+    )
+    return await _read_stored(await connection.fetch(SQL["read_window"], *bounds))
+
+
+async def read_stored_since(connection: Connection, since: datetime) -> StoredSamples:
+    """Return what hosts have stored after a moment, in the finest steps."""
+    return await _read_stored(await connection.fetch(SQL["read_stored_since"], since))
+
+
+async def _read_stored(rows: Sequence[Any]) -> StoredSamples:
+    # A day of many hosts is much to read at once, and the event loop has other things to do.
+    samples = await asyncio.to_thread(lambda: list(_decode_rows(rows)))
+    return StoredSamples(samples, max((row["stored_at"] for row in rows), default=None))
+
+
+async def insert(database: Database, samples: Sequence[HostSample]) -> datetime | None:
     """Store rows of one host, `STEP_S` each; those that are there already stay.
+
+    Returns:
+        The time by the server's clock; None where there was nothing to store.
 
     Raises:
         DatabaseUnavailable: PostgreSQL is away.
     """
-    if samples:
-        ats = [one.at for one in samples]
-        await database.execute(SQL["keep_samples"], samples[0].host, ats, *_to_columns(samples))
+    if not samples:
+        return None
+    ats = [one.at for one in samples]
+    now: datetime = await database.fetchval(SQL["insert_samples"], samples[0].host, ats, *_to_columns(samples))
+    return now
 
 
 async def roll_up(database: Database) -> int:
@@ -108,7 +146,7 @@ async def roll_up(database: Database) -> int:
 
 async def _roll_up(database: Database) -> int:
     async with database.transaction() as connection:
-        await connection.execute(SQL["take_turn"])
+        await connection.execute(SQL["lock_roll_up"])
         rows = await connection.fetch(SQL["take_rows"], _BATCH)
         if taken := list(_decode_rows(rows)):
             for step_s in RETENTION_S.keys() - {STEP_S}:
@@ -131,9 +169,9 @@ def _downsample(samples: Iterable[HostSample], step_s: int) -> Iterable[HostSamp
     """Yield one sample of each host for each step."""
     groups: dict[tuple[datetime, str], list[MetricSnapshot]] = {}
     for one in samples:
-        groups.setdefault((_begin(one.at, step_s), one.host), []).append(one.tally)
-    for (at, host), tallies in groups.items():
-        yield HostSample(host, at, concatenate(tallies))
+        groups.setdefault((_begin(one.at, step_s), one.host), []).append(one.snapshot)
+    for (at, host), snapshots in groups.items():
+        yield HostSample(host, at, concatenate(snapshots))
 
 
 def _begin(at: datetime, step_s: int) -> datetime:
@@ -145,20 +183,16 @@ def _places(samples: Sequence[HostSample]) -> tuple[list[datetime], list[str]]:
 
 
 def _to_columns(samples: Sequence[HostSample]) -> tuple[list[str], list[str]]:
-    """Return tallies and their summaries as they are stored."""
-    tallies = [one.tally for one in samples]
-    return _as_json(tallies), _as_json(map(without_names, tallies))
+    """Return snapshots and their totals as they are stored."""
 
+    def column(of: Callable[[MetricSnapshot], MetricSnapshot]) -> list[str]:
+        return [encode(of(one.snapshot)) for one in samples]
 
-def _as_json(tallies: Iterable[MetricSnapshot]) -> list[str]:
-    return [msgspec.json.encode(tally).decode() for tally in tallies]
+    return column(MetricSnapshot.limited), column(MetricSnapshot.totals)
 
 
 def _decode_rows(rows: Iterable[Any]) -> Iterable[HostSample]:
     """Yield the samples in rows; charts can do without one that another version has written otherwise."""
     for row in rows:
         with contextlib.suppress(msgspec.DecodeError):
-            yield HostSample(row["host"], row["at"], _DECODER.decode(row["tally"]))
-
-
-_DECODER: Final = msgspec.json.Decoder(MetricSnapshot)
+            yield HostSample(row["host"], row["at"], decode(row["snapshot"]))

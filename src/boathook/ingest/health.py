@@ -5,11 +5,13 @@ import json
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
 from boathook.db.database import Database
+from boathook.db.metric_samples import read_since
 from boathook.db.self_test import run_self_test
-from boathook.domain.errors import BoathookError
+from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.domain.model import ProofStrength
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.limits import ConnectionLimiter
@@ -17,7 +19,8 @@ from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.readiness import CHECK_TIMEOUT_S, database_problems
 from boathook.ingest.sources import CompiledSource
-from boathook.observability.exporters import MetricHistory, to_prometheus
+from boathook.observability.exposition import history_to_json, to_json, to_prometheus
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.verification.verifier import Rejected, Request, Verified
 
 _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
@@ -25,12 +28,16 @@ _JSON: Final = b"application/json"
 
 _METRICS_MAX_AGE_S: Final = 1.0
 """How old an answer that tells what was counted may be; files of other processes are as old."""
+_HISTORY_MAX_AGE_S: Final = 5.0
+"""How old an answer about the last hour may be: hosts add a sample every ten seconds."""
 _READINESS_MAX_AGE_S: Final = 0.25
 """How old a look at the journal may be; who asks meanwhile gets what the first one found."""
 
 Response = tuple[int, bytes, bytes]
 """Status, content type and body."""
 Result = TypeVar("Result")
+
+_NO_HISTORY: Final = 503, _JSON, b'{"ok":false,"error":"PostgreSQL does not answer"}\n'
 
 
 class _SharedResult(Generic[Result]):
@@ -66,7 +73,7 @@ class HealthEndpoints:
 
     def __init__(
         self,
-        history: MetricHistory,
+        live_metrics: LiveMetrics,
         *,
         is_draining: Callable[[], bool],
         database: Callable[[], Database | None] = lambda: None,
@@ -77,7 +84,7 @@ class HealthEndpoints:
         connections: ConnectionLimiter | None = None,
         console_problem: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._history = history
+        self._live_metrics = live_metrics
         self._is_draining = is_draining
         self._find_database = database
         self._intake = intake
@@ -92,7 +99,7 @@ class HealthEndpoints:
             "/selftest": _SharedResult(self._selftest, 0).get,
             "/metrics": _SharedResult(self._prometheus, _METRICS_MAX_AGE_S).get,
             "/metrics.json": _SharedResult(self._metrics, _METRICS_MAX_AGE_S).get,
-            "/metrics/history": _SharedResult(self._last_hour, _METRICS_MAX_AGE_S).get,
+            "/metrics/history": _SharedResult(self._last_hour, _HISTORY_MAX_AGE_S).get,
         }
         self._journal_problems = _SharedResult(self._look_at_journal, _READINESS_MAX_AGE_S)
 
@@ -185,13 +192,23 @@ class HealthEndpoints:
         return None
 
     async def _prometheus(self) -> Response:
-        return 200, _PROMETHEUS, to_prometheus(self._history.now()).encode()
+        # A thousand series take some milliseconds, which requests are not to wait for.
+        return 200, _PROMETHEUS, await asyncio.to_thread(lambda: to_prometheus(self._live_metrics.now()))
 
     async def _metrics(self) -> Response:
-        return 200, _JSON, _dump(self._history.to_json())
+        now = self._live_metrics.now()
+        return 200, _JSON, _dump(to_json(now, self._live_metrics.recent(now)))
 
     async def _last_hour(self) -> Response:
-        return 200, _JSON, _dump({"minutes": self._history.last_hour()})
+        database = self._database
+        if database is None:
+            return _NO_HISTORY
+        try:
+            samples = await read_since(database, datetime.now(UTC) - timedelta(hours=1), 60)
+        except DatabaseError:
+            return _NO_HISTORY
+        minutes = history_to_json((one.at.timestamp(), one.snapshot) for one in samples)
+        return 200, _JSON, _dump({"minutes": minutes})
 
 
 async def _timed(name: str, check: Awaitable[str | None]) -> dict[str, Any]:

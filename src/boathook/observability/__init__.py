@@ -1,4 +1,4 @@
-"""What boathook tells about itself: `emit` counts, `metrics` names, `exporters` shows, `log` writes lines."""
+"""What boathook tells about itself: `meters` counts, `metrics` names, `log` writes lines."""
 
 from pathlib import Path
 from typing import Final

@@ -1,10 +1,11 @@
-"""What all processes of a host have counted in some seconds, small enough to be kept for weeks and added up.
+"""Metric values of many processes as one value: added up over processes, over time and over hosts, and stored as JSON.
 
-A tally knows counts, which rise, levels, which stand somewhere, and spreads, which are histograms. Tallies that follow
-one another add their counts and spreads and keep the highest level; tallies of several hosts at one time add those
-levels, too, that each host has its own share of.
+A snapshot holds counters, gauges and histograms, each by label values. It is either what processes have counted since
+they began (`live_metrics.gather`) or what they counted in a span of time (`MetricSnapshot.since`). The latter are the
+samples that hosts store in PostgreSQL, and that charts and alert rules read.
 """
 
+import math
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,18 +13,22 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from boathook.observability.exporters import Buckets, MergedMetrics, MetricHistory
-from boathook.observability.meters import SeriesKey
-from boathook.observability.metrics import METRICS
+from boathook.observability.metrics import METRICS, Merge
 
-MAX_NAMES: Final = 100
-"""Most sources and most recipients that a tally tells apart; the quieter ones are one, named `OTHERS`."""
+SeriesKey = tuple[str, ...]
+"""The values of a series' labels, in the order of `Metric.labels`."""
+Series = Mapping[SeriesKey, float]
+
+MAX_SERIES: Final = 500
+"""Most series of one metric that a stored sample tells apart; the smallest others are added up under `OTHERS`."""
 OTHERS: Final = "other"
 ENDPOINTS: Final = "endpoint"
 """The recipient that all endpoints are together."""
 AGES: Final = ("10s", "1m", "10m", "1h", "older")
 """How long deliveries have been due: less than ten seconds, a minute, ten minutes, an hour, or longer."""
 
+_SUMMED_LABELS: Final = frozenset({"source", "recipient"})
+"""Labels that totals do not tell apart."""
 _PROOF_REASONS: Final = ("signature_", "token_", "unknown_scheme")
 """How reasons of rejections begin where the sender's proof failed."""
 
@@ -31,41 +36,72 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 Value = TypeVar("Value")
 
 
-class SourceCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+class Buckets(msgspec.Struct, frozen=True):
+    """A histogram's counts, one more than its bounds, and the sum of what was observed."""
+
+    counts: tuple[int, ...]
+    total: float
+
+    def __add__(self, other: "Buckets") -> "Buckets":
+        if len(self.counts) != len(other.counts):  # another version has counted them in other buckets
+            return other
+        return Buckets(tuple(map(sum, zip(self.counts, other.counts, strict=True))), self.total + other.total)
+
+    def since(self, earlier: "Buckets | None") -> "Buckets":
+        """Return what was observed after *earlier*; a counter that went backwards was started anew."""
+        if earlier is None or any(a < b for a, b in zip(self.counts, earlier.counts, strict=True)):
+            return self
+        differences = tuple(a - b for a, b in zip(self.counts, earlier.counts, strict=True))
+        return Buckets(differences, self.total - earlier.total)
+
+    def quantile(self, bounds: tuple[float, ...], share: float) -> float | None:
+        """Return the value below which *share* of the observations lie, interpolated within its bucket."""
+        wanted, seen = share * sum(self.counts), 0
+        if not any(self.counts) or len(self.counts) != len(bounds) + 1:
+            return None
+        for i, n in enumerate(self.counts[:-1]):
+            if n and seen + n >= wanted:
+                low = bounds[i - 1] if i else 0.0
+                return low + (bounds[i] - low) * (wanted - seen) / n
+            seen += n
+        return bounds[-1]
+
+
+class SourceCounts(msgspec.Struct, frozen=True):
     """Requests at one source."""
 
-    requests: int = 0
-    accepted: int = 0
-    duplicates: int = 0
-    conflicts: int = 0
-    rejected: int = 0
-    bad_signatures: int = 0
+    accepted: float = 0
+    duplicates: float = 0
+    conflicts: float = 0
+    rejected: float = 0
+    bad_signatures: float = 0
     """Of those rejected, the ones whose proof failed."""
-    faults: int = 0
+    requests: float = 0
+    faults: float = 0
     """Requests that were answered 5xx."""
 
 
-class RecipientCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecipientCounts(msgspec.Struct, frozen=True):
     """Attempts of one recipient that ended, by what became of the delivery."""
 
-    succeeded: int = 0
-    ignored: int = 0
-    retried: int = 0
+    succeeded: float = 0
+    ignored: float = 0
+    retried: float = 0
     """Attempts after which another one is owed."""
-    dead: int = 0
+    dead: float = 0
 
     @property
-    def failed(self) -> int:
+    def failed(self) -> float:
         """Attempts that did not end well."""
         return self.retried + self.dead
 
     @property
-    def ended(self) -> int:
+    def ended(self) -> float:
         """All attempts."""
         return self.succeeded + self.ignored + self.retried + self.dead
 
 
-class BacklogCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+class BacklogCounts(msgspec.Struct, frozen=True):
     """Deliveries of one recipient that have not ended well, as the keeper last counted them."""
 
     due: int = 0
@@ -93,65 +129,119 @@ class BacklogCounts(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.due + self.later + self.blocked + self.leased
 
 
-class MetricSnapshot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What was counted in so many seconds."""
+class MetricSnapshot(msgspec.Struct):
+    """Metric values at one moment, or counted in one span of time."""
 
+    at: float = 0.0
+    """When it was taken, in seconds since 1970."""
     span_s: float = 0.0
-    """Seconds that were counted; of several hosts, those of the one that counted longest."""
+    """Seconds that were counted, 0: since the processes began; of several hosts, those of the longest."""
+    roles: dict[str, int] = msgspec.field(default_factory=dict)
+    """Processes that are alive, by role."""
+    counters: dict[str, dict[SeriesKey, float]] = msgspec.field(default_factory=dict)
+    gauges: dict[str, dict[SeriesKey, float]] = msgspec.field(default_factory=dict)
+    histograms: dict[str, dict[SeriesKey, Buckets]] = msgspec.field(default_factory=dict)
 
-    sources: dict[str, SourceCounts] = {}
-    recipients: dict[str, RecipientCounts] = {}
-    owed: dict[str, BacklogCounts] = {}
-    """Levels, by recipient."""
-    roles: dict[str, int] = {}
-    """Processes alive, by role."""
+    def since(self, before: "MetricSnapshot") -> "MetricSnapshot":
+        """Return what was counted after *before*, with the present gauges.
 
-    published: int = 0
-    overloaded: int = 0
-    """Events refused because the queue of a gateway was full."""
-    spooled: int = 0
-    drained: int = 0
-    """Events brought from a spool to PostgreSQL."""
-    spool_refused: int = 0
-    leases_lost: int = 0
-    restarts: int = 0
-    endpoints_disabled: int = 0
-    """Endpoints that boathook disabled in that time."""
+        A counter that fell was started anew and tells nothing. One that did not rise is there with 0; a histogram
+        without observations is left out.
+        """
+        return MetricSnapshot(
+            at=self.at,
+            span_s=round(max(0.0, self.at - before.at), 3),
+            roles=dict(self.roles),
+            counters={
+                name: {
+                    labels: max(0.0, value - before.counters.get(name, {}).get(labels, 0))
+                    for labels, value in series.items()
+                }
+                for name, series in self.counters.items()
+            },
+            gauges={name: dict(series) for name, series in self.gauges.items()},
+            histograms={
+                name: risen
+                for name, series in self.histograms.items()
+                if (risen := _observed_since(series, before.histograms.get(name, {})))
+            },
+        )
 
-    ack: Buckets | None = None
-    """Seconds from a request's head to its reply, of accepted events."""
-    start: Buckets | None = None
-    """Seconds from accepting an event to its first attempt by a handler."""
-    handling: Buckets | None = None
-    """Seconds that attempts of handlers took."""
-    sending: Buckets | None = None
-    """Seconds that requests to endpoints took."""
+    def only(self, metrics: Iterable[str]) -> "MetricSnapshot":
+        """Return a snapshot of these metrics alone."""
+        wanted = frozenset(metrics)
+        return self._with(lambda series: {name: of for name, of in series.items() if name in wanted})
 
-    spool_records: float = 0
-    spool_bytes: float = 0
-    connections: float = 0
-    running: float = 0
-    """Handlers at work."""
-    under_way: float = 0
-    """Requests to endpoints under way."""
-    spool_filled: float = 0
-    """Share of `spool.max_bytes` in use, of the fullest gateway."""
-    spool_oldest_s: float = 0
-    spool_failing: float = 0
-    journal_away: float = 0
-    """1 where a gateway took events into its spool, as PostgreSQL did not."""
-    oldest_due_s: float = 0
-    xmin_age_s: float = 0
-    breakers_open: float = 0
-    """Endpoints that are given a pause."""
-    dependencies_open: float = 0
-    """1 where the circuit breaker of a handler's dependency is open."""
-    failing: float = 0
-    """Enabled endpoints whose latest requests failed."""
-    disabled: float = 0
-    """Endpoints that stand disabled."""
-    unhandled: float = 0
-    """Events of the last day that no handler matched."""
+    def totals(self) -> "MetricSnapshot":
+        """Return the same summed over sources and recipients, whose names are `OTHERS` then."""
+
+        def fold(series: Mapping[str, Mapping[SeriesKey, Any]]) -> dict[str, dict[SeriesKey, Any]]:
+            return {name: _fold(of, _without_names(name)) for name, of in series.items()}
+
+        return self._with(fold)
+
+    def limited(self) -> "MetricSnapshot":
+        """Return the same with at most `MAX_SERIES` series of each metric, and one of what the others add up to."""
+        return self._with(lambda series: {name: _limit_series(of) for name, of in series.items()})
+
+    def _with(self, change: Callable[[Any], Any]) -> "MetricSnapshot":
+        changed = {name: change(getattr(self, name)) for name in ("counters", "gauges", "histograms")}
+        return msgspec.structs.replace(self, **changed)
+
+    def counter(self, name: str) -> float:
+        """Return a counter over all its labels."""
+        return sum(self.counters.get(name, {}).values())
+
+    def gauge(self, name: str) -> float:
+        """Return a gauge over all its labels: their sum or the highest, by `Metric.merge`; 0 if it was not set."""
+        values = self.gauges.get(name, {}).values()
+        return max(values, default=0.0) if METRICS[name].merge is Merge.MAX else sum(values)
+
+    def histogram(self, name: str) -> Buckets | None:
+        """Return a histogram over all its labels."""
+        series = list(self.histograms.get(name, {}).values())
+        return sum(series[1:], series[0]) if series else None
+
+    def quantile(self, name: str, share: float) -> float | None:
+        """Return the value below which *share* of the observations of a histogram lie."""
+        found = self.histogram(name)
+        return None if found is None else found.quantile(METRICS[name].bounds, share)
+
+    @property
+    def sources(self) -> dict[str, SourceCounts]:
+        """Requests by source."""
+        table = _CountTable()
+        for field, metric in _SOURCE_COUNTERS.items():
+            for (source,), n in self.counters.get(metric, {}).items():
+                table.add(source, field, n)
+        for (source, status), n in self.counters.get("boathook_requests_total", {}).items():
+            table.add(source, "requests", n)
+            table.add(source, "faults", n if status.startswith("5") else 0)
+        for (source, reason), n in self.counters.get("boathook_rejections_total", {}).items():
+            table.add(source, "rejected", n)
+            table.add(source, "bad_signatures", n if reason.startswith(_PROOF_REASONS) else 0)
+        return {source: SourceCounts(**counts) for source, counts in table.items()}
+
+    @property
+    def recipients(self) -> dict[str, RecipientCounts]:
+        """Attempts by recipient; those of all endpoints together under `ENDPOINTS`."""
+        table = _CountTable()
+        for (recipient, outcome), n in self.counters.get("boathook_deliveries_total", {}).items():
+            table.add(recipient, _OUTCOME_FIELDS.get(outcome, "retried"), n)
+        for (outcome,), n in self.counters.get("boathook_sends_total", {}).items():
+            table.add(ENDPOINTS, _OUTCOME_FIELDS.get(outcome, "retried"), n)
+        return {recipient: RecipientCounts(**counts) for recipient, counts in table.items()}
+
+    @property
+    def owed(self) -> dict[str, BacklogCounts]:
+        """Deliveries that have not ended, by recipient."""
+        found: dict[str, dict[str, int]] = {}
+        for (recipient, state), value in self.gauges.get("boathook_backlog", {}).items():
+            found.setdefault(recipient, {})[state] = int(value)
+        for (recipient, age), value in self.gauges.get("boathook_backlog_age", {}).items():
+            if recipient in found and age in _AGE_FIELDS:
+                found[recipient][_AGE_FIELDS[age]] = int(value)
+        return {recipient: BacklogCounts(**one) for recipient, one in found.items()}
 
     @property
     def arrived(self) -> SourceCounts:
@@ -173,77 +263,23 @@ class MetricSnapshot(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
         """What all recipients are owed."""
         return _total(BacklogCounts, self.owed.values())
 
-    def quantile(self, spread: str, share: float) -> float | None:
-        """Return below how many seconds *share* of ``ack``, ``start``, ``handling`` or ``sending`` lie."""
-        found: Buckets | None = getattr(self, spread)
-        return None if found is None else found.quantile(METRICS[_HISTOGRAMS[spread]].bounds, share)
+
+class _CountTable(dict[str, dict[str, float]]):
+    """Counts by name and field."""
+
+    def add(self, name: str, field: str, n: float) -> None:
+        """Add to one field of a name."""
+        counts = self.setdefault(name, {})
+        counts[field] = counts.get(field, 0) + n
 
 
-_HISTOGRAMS: Final = {
-    "ack": "boathook_ack_seconds",
-    "start": "boathook_accept_to_start_seconds",
-    "handling": "boathook_handler_seconds",
-    "sending": "boathook_send_seconds",
-}
-_COUNTERS: Final = {
-    "published": "boathook_published_total",
-    "overloaded": "boathook_intake_overloaded_total",
-    "spooled": "boathook_spool_appended_total",
-    "drained": "boathook_spool_drained_total",
-    "spool_refused": "boathook_spool_refused_total",
-    "leases_lost": "boathook_leases_lost_total",
-    "restarts": "boathook_restarts_total",
-    "endpoints_disabled": "boathook_endpoints_disabled_total",
-}
-_SUM_GAUGES: Final = {
-    "spool_records": "boathook_spool_records",
-    "spool_bytes": "boathook_spool_bytes",
-    "connections": "boathook_connections",
-    "running": "boathook_running",
-    "under_way": "boathook_sending",
-}
-"""Levels of which each host has its own share."""
-_MAX_GAUGES: Final = {
-    "spool_filled": "boathook_spool_filled",
-    "spool_oldest_s": "boathook_spool_oldest_seconds",
-    "spool_failing": "boathook_spool_failing",
-    "journal_away": "boathook_journal_away",
-    "oldest_due_s": "boathook_oldest_due_seconds",
-    "xmin_age_s": "boathook_oldest_xmin_age_seconds",
-    "breakers_open": "boathook_endpoint_breakers_open",
-    "dependencies_open": "boathook_breaker_open",
-    "failing": "boathook_failing_endpoints",
-    "disabled": "boathook_disabled_endpoints",
-    "unhandled": "boathook_unhandled_events",
-}
-"""Levels of which the highest counts: every host would say the same, or only the worst matters."""
 _SOURCE_COUNTERS: Final = {
     "accepted": "boathook_events_accepted_total",
     "duplicates": "boathook_duplicates_total",
     "conflicts": "boathook_conflicts_total",
 }
 _OUTCOME_FIELDS: Final = {"succeeded": "succeeded", "ignored": "ignored", "retry": "retried", "dead": "dead"}
-
-
-def snapshot_between(before: MergedMetrics, after: MergedMetrics) -> MetricSnapshot:
-    """Return what was counted between two moments, with the levels of the later one."""
-    numbers: dict[str, Any] = {name: _total_increase(before, after, metric) for name, metric in _COUNTERS.items()}
-    numbers |= {name: _level(after, metric, sum) for name, metric in _SUM_GAUGES.items()}
-    numbers |= {name: _level(after, metric, max) for name, metric in _MAX_GAUGES.items()}
-    numbers |= {name: _histogram_increase(before, after, metric) for name, metric in _HISTOGRAMS.items()}
-    return MetricSnapshot(
-        span_s=round(max(0.0, after.at - before.at), 3),
-        sources=_limit_names(SourceCounts, _source_counts(before, after)),
-        recipients=_limit_names(RecipientCounts, _recipient_counts(before, after)),
-        owed=_limit_names(BacklogCounts, _backlog_counts(after)),
-        roles=dict(after.roles),
-        **numbers,
-    )
-
-
-def recent_snapshot(history: MetricHistory, span_s: float) -> MetricSnapshot:
-    """Return what the processes of this host have counted in about the last *span_s* seconds, of a minute at most."""
-    return snapshot_between(history.before(span_s), history.now())
+_AGE_FIELDS: Final = dict(zip(AGES, ("under_10s", "under_1m", "under_10m", "under_1h", "older"), strict=True))
 
 
 def host_name(data_dir: Path) -> str:
@@ -251,165 +287,151 @@ def host_name(data_dir: Path) -> str:
     return f"{platform.node()}:{data_dir.absolute()}"
 
 
-def concatenate(tallies: Iterable[MetricSnapshot]) -> MetricSnapshot:
-    """Return the tally of the whole time of one host's tallies: counts are added, levels are the highest."""
-    return _combine(list(tallies), span=sum, share=max)
+def concatenate(snapshots: Iterable[MetricSnapshot]) -> MetricSnapshot:
+    """Return one host's snapshots that follow one another as one: counts are added, gauges are the highest."""
+    return _combine(list(snapshots), span=sum, roles=max, gauge=lambda _name: max)
 
 
-def combine_hosts(tallies: Iterable[MetricSnapshot]) -> MetricSnapshot:
-    """Return the tally of several hosts over one time: counts, and the levels that hosts share, are added."""
-    return _combine(list(tallies), span=max, share=sum)
-
-
-def without_names(tally: MetricSnapshot) -> MetricSnapshot:
-    """Return a tally that says the same of all sources, all handlers and all endpoints together, and names none."""
-    handlers = [worked for recipient, worked in tally.recipients.items() if recipient != ENDPOINTS]
-    return msgspec.structs.replace(
-        tally,
-        sources=_without_zeros({OTHERS: tally.arrived}),
-        recipients=_without_zeros({ENDPOINTS: tally.sends, OTHERS: _total(RecipientCounts, handlers)}),
-        owed=_without_zeros({OTHERS: tally.backlog}),
-    )
-
-
-def _without_zeros(records: Mapping[str, Record]) -> dict[str, Record]:
-    """Leave out what is all zero."""
-    return {name: record for name, record in records.items() if record != type(record)()}
+def combine_hosts(snapshots: Iterable[MetricSnapshot]) -> MetricSnapshot:
+    """Return the snapshots of several hosts over one time as one; gauges are merged as `Metric.merge` says."""
+    return _combine(list(snapshots), span=max, roles=sum, gauge=_merge_rule)
 
 
 Reducer = Callable[[Sequence[Any]], Any]
 
 
-def _combine(tallies: Sequence[MetricSnapshot], *, span: Reducer, share: Reducer) -> MetricSnapshot:
-    if len(tallies) < 2:
-        return tallies[0] if tallies else MetricSnapshot()
+def _combine(
+    snapshots: Sequence[MetricSnapshot], *, span: Reducer, roles: Reducer, gauge: Callable[[str], Reducer]
+) -> MetricSnapshot:
+    if len(snapshots) < 2:
+        return snapshots[0] if snapshots else MetricSnapshot()
 
-    def of(name: str) -> list[Any]:
-        return [getattr(tally, name) for tally in tallies]
+    def merge(kind: str, rule: Callable[[str], Reducer]) -> dict[str, dict[SeriesKey, Any]]:
+        by_metric = _grouped(getattr(one, kind) for one in snapshots)
+        return {
+            name: {key: rule(name)(found) for key, found in _grouped(tables).items()}
+            for name, tables in by_metric.items()
+        }
 
-    numbers: dict[str, Any] = {name: sum(of(name)) for name in _COUNTERS}
-    numbers |= {name: share(of(name)) for name in _SUM_GAUGES}
-    numbers |= {name: max(of(name)) for name in _MAX_GAUGES}
-    numbers |= {name: _add_histograms(of(name)) for name in _HISTOGRAMS}
     return MetricSnapshot(
-        span_s=span(of("span_s")),
-        sources=_limit_names(SourceCounts, _by_name(SourceCounts, of("sources"), sum)),
-        recipients=_limit_names(RecipientCounts, _by_name(RecipientCounts, of("recipients"), sum)),
-        owed=_limit_names(BacklogCounts, _by_name(BacklogCounts, of("owed"), max)),
-        roles={name: share(found) for name, found in _grouped(of("roles")).items()},
-        **numbers,
+        at=max(one.at for one in snapshots),
+        span_s=span([one.span_s for one in snapshots]),
+        roles={role: roles(found) for role, found in _grouped(one.roles for one in snapshots).items()},
+        counters=merge("counters", lambda _name: sum),
+        gauges=merge("gauges", gauge),
+        histograms=merge("histograms", lambda _name: _add_buckets),
     )
 
 
-def _by_name(kind: type[Record], tables: Iterable[Mapping[str, Record]], rule: Reducer) -> dict[str, Record]:
-    return {name: _field_by_field(kind, records, rule) for name, records in _grouped(tables).items()}
+def _merge_rule(name: str) -> Reducer:
+    metric = METRICS.get(name)
+    return sum if metric is not None and metric.merge is Merge.SUM else max
 
 
-def _grouped(tables: Iterable[Mapping[str, Value]]) -> dict[str, list[Value]]:
-    groups: dict[str, list[Value]] = {}
+def _grouped(tables: Iterable[Mapping[Any, Value]]) -> dict[Any, list[Value]]:
+    groups: dict[Any, list[Value]] = {}
     for table in tables:
         for name, value in table.items():
             groups.setdefault(name, []).append(value)
     return groups
 
 
-def _add_histograms(spreads: Iterable[Buckets | None]) -> Buckets | None:
-    """Add spreads; those with other buckets than the last, as another version has counted them, are left out."""
-    known = [one for one in spreads if one is not None]
-    if not known:
-        return None
-    alike = [one for one in known if len(one.counts) == len(known[-1].counts)]
-    return Buckets(tuple(map(sum, zip(*(one.counts for one in alike), strict=True))), sum(one.total for one in alike))
+def _add_buckets(found: Sequence[Buckets]) -> Buckets:
+    return sum(found[1:], found[0])
 
 
-def _field_by_field(kind: type[Record], records: Sequence[Record], rule: Reducer) -> Record:
-    if len(records) == 1:
-        return records[0]
-    return kind(*map(rule, zip(*map(msgspec.structs.astuple, records), strict=True)))
+def _observed_since(
+    series: Mapping[SeriesKey, Buckets], before: Mapping[SeriesKey, Buckets]
+) -> dict[SeriesKey, Buckets]:
+    risen = {labels: found.since(before.get(labels)) for labels, found in series.items()}
+    return {labels: Buckets(one.counts, round(one.total, 6)) for labels, one in risen.items() if any(one.counts)}
+
+
+def _without_names(name: str) -> Callable[[SeriesKey], SeriesKey]:
+    labels = METRICS[name].labels if name in METRICS else ()
+    if _SUMMED_LABELS.isdisjoint(labels):
+        return lambda key: key
+    return lambda key: tuple(
+        OTHERS if label in _SUMMED_LABELS else value for label, value in zip(labels, key, strict=False)
+    )
+
+
+def _fold(series: Mapping[SeriesKey, Any], key_of: Callable[[SeriesKey], SeriesKey]) -> dict[SeriesKey, Any]:
+    folded: dict[SeriesKey, Any] = {}
+    for key, value in series.items():
+        place = key_of(key)
+        folded[place] = folded[place] + value if place in folded else value
+    return folded
+
+
+def _limit_series(series: Mapping[SeriesKey, Any]) -> Mapping[SeriesKey, Any]:
+    if len(series) <= MAX_SERIES:
+        return series
+    kept = frozenset(sorted(series, key=lambda key: -_weight(series[key]))[:MAX_SERIES])
+    return _fold(series, lambda key: key if key in kept else (OTHERS,) * len(key))
+
+
+def _weight(value: float | Buckets) -> float:
+    return sum(value.counts) if isinstance(value, Buckets) else abs(value)
 
 
 def _total(kind: type[Record], records: Iterable[Record]) -> Record:
-    found = list(records)
-    return _field_by_field(kind, found, sum) if found else kind()
+    columns = zip(*map(msgspec.structs.astuple, records), strict=True)
+    return kind(*map(sum, columns))
 
 
-def _limit_names(kind: type[Record], records: Mapping[str, Record]) -> dict[str, Record]:
-    """Keep the names with the largest numbers, and make one of the others; what is all zero is left out."""
-    busy = _without_zeros(records)
-    if len(busy) <= MAX_NAMES:
-        return busy
-    kept = sorted(busy, key=lambda name: (name != OTHERS, -_weight(busy[name])))[:MAX_NAMES]
-    rest = _total(kind, [record for name, record in busy.items() if name not in kept or name == OTHERS])
-    return {**{name: busy[name] for name in kept if name != OTHERS}, OTHERS: rest}
+class _Stored(msgspec.Struct, omit_defaults=True):
+    """A snapshot as JSON can carry it: a series is its label values with its value."""
+
+    span_s: float = 0.0
+    roles: dict[str, int] = {}
+    counters: dict[str, list[tuple[SeriesKey, float]]] = {}
+    gauges: dict[str, list[tuple[SeriesKey, float]]] = {}
+    histograms: dict[str, list[tuple[SeriesKey, tuple[int, ...], float]]] = {}
 
 
-def _weight(record: msgspec.Struct) -> int:
-    return sum(msgspec.structs.astuple(record))
+_DECODER: Final = msgspec.json.Decoder(_Stored)
 
 
-def _increases(before: MergedMetrics, after: MergedMetrics, metric: str) -> Iterable[tuple[SeriesKey, int]]:
-    """Yield each series of a counter with what it rose by; one that fell was started anew and tells nothing."""
-    earlier = before.numbers.get(metric, {})
-    for labels, value in after.numbers.get(metric, {}).items():
-        if (risen := round(value - earlier.get(labels, 0))) > 0:
-            yield labels, risen
+def encode(snapshot: MetricSnapshot) -> str:
+    """Write a snapshot as JSON; the moment at which it was taken is not part of it."""
+    stored = _Stored(
+        span_s=snapshot.span_s,
+        roles=snapshot.roles,
+        counters={name: _as_rows(of) for name, of in snapshot.counters.items() if of},
+        gauges={name: _as_rows(of) for name, of in snapshot.gauges.items() if of},
+        histograms={
+            name: [(key, found.counts, found.total) for key, found in of.items()]
+            for name, of in snapshot.histograms.items()
+            if of
+        },
+    )
+    return msgspec.json.encode(stored).decode()
 
 
-def _total_increase(before: MergedMetrics, after: MergedMetrics, metric: str) -> int:
-    return sum(n for _, n in _increases(before, after, metric))
-
-
-def _level(after: MergedMetrics, metric: str, rule: Callable[[Sequence[float]], float]) -> float:
-    return rule([*after.numbers.get(metric, {}).values(), 0.0])
-
-
-def _histogram_increase(before: MergedMetrics, after: MergedMetrics, metric: str) -> Buckets | None:
-    whole = after.summed(metric)
-    if whole is None:
-        return None
-    lately = whole.since(before.summed(metric))
-    return Buckets(lately.counts, round(lately.total, 6)) if any(lately.counts) else None
-
-
-def _source_counts(before: MergedMetrics, after: MergedMetrics) -> dict[str, SourceCounts]:
-    found: dict[str, dict[str, int]] = {}
-
-    def add(source: str, what: str, n: int) -> None:
-        one = found.setdefault(source, {})
-        one[what] = one.get(what, 0) + n
-
-    for what, metric in _SOURCE_COUNTERS.items():
-        for (source,), n in _increases(before, after, metric):
-            add(source, what, n)
-    for (source, status), n in _increases(before, after, "boathook_requests_total"):
-        add(source, "requests", n)
-        add(source, "faults", n if status.startswith("5") else 0)
-    for (source, reason), n in _increases(before, after, "boathook_rejections_total"):
-        add(source, "rejected", n)
-        add(source, "bad_signatures", n if reason.startswith(_PROOF_REASONS) else 0)
-    return {source: SourceCounts(**one) for source, one in found.items()}
-
-
-def _recipient_counts(before: MergedMetrics, after: MergedMetrics) -> dict[str, RecipientCounts]:
-    found: dict[str, dict[str, int]] = {}
-    ended = [
-        (recipient, outcome, n) for (recipient, outcome), n in _increases(before, after, "boathook_deliveries_total")
+def _as_rows(series: Series) -> list[tuple[SeriesKey, float]]:
+    """Return series as they are stored: whole numbers as integers, which are shorter, and none that is no number."""
+    return [
+        (key, int(value) if value == int(value) else value) for key, value in series.items() if math.isfinite(value)
     ]
-    ended += [(ENDPOINTS, outcome, n) for (outcome,), n in _increases(before, after, "boathook_sends_total")]
-    for recipient, outcome, n in ended:
-        one = found.setdefault(recipient, {})
-        what = _OUTCOME_FIELDS.get(outcome, "retried")
-        one[what] = one.get(what, 0) + n
-    return {recipient: RecipientCounts(**one) for recipient, one in found.items()}
 
 
-def _backlog_counts(after: MergedMetrics) -> dict[str, BacklogCounts]:
-    states: dict[str, dict[str, int]] = {}
-    for (recipient, state), value in after.numbers.get("boathook_backlog", {}).items():
-        states.setdefault(recipient, {})[state] = int(value)
-    ages = after.numbers.get("boathook_backlog_age", {})
-    fields = tuple(zip(("under_10s", "under_1m", "under_10m", "under_1h", "older"), AGES, strict=True))
+def decode(text: str | bytes, at: float = 0.0) -> MetricSnapshot:
+    """Read what `encode` has written. Raises msgspec.DecodeError where it is something else."""
+    stored = _DECODER.decode(text)
+    return MetricSnapshot(
+        at=at,
+        span_s=stored.span_s,
+        roles=stored.roles,
+        counters=_read(stored.counters, lambda row: row[1]),
+        gauges=_read(stored.gauges, lambda row: row[1]),
+        histograms=_read(stored.histograms, lambda row: Buckets(row[1], row[2])),
+    )
+
+
+def _read(stored: Mapping[str, list[Any]], value_of: Callable[[Any], Value]) -> dict[str, dict[SeriesKey, Value]]:
+    """Return stored series; those with other labels than this version gives their metric are left out."""
     return {
-        recipient: BacklogCounts(**numbers, **{field: int(ages.get((recipient, age), 0)) for field, age in fields})
-        for recipient, numbers in states.items()
+        name: {row[0]: value_of(row) for row in rows if name not in METRICS or len(row[0]) == len(METRICS[name].labels)}
+        for name, rows in stored.items()
     }

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -15,7 +15,7 @@ import uvloop
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError
 from boathook.observability import log
-from boathook.observability.exporters import MetricHistory, SnapshotFile
+from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
 from boathook.server.child_config import HEARTBEAT, PREPARED, READY, ChildConfig, ProcessContext
 from boathook.server.gc_tuning import finish_startup
 from boathook.server.traces import traced
@@ -75,10 +75,6 @@ async def _run(role: str, config: ChildConfig, settings: Settings, heard: bytes,
     snapshot = SnapshotFile(settings.server.data_dir, config.slot)
     snapshot.restore()
     chores = [asyncio.create_task(snapshot.run()), asyncio.create_task(_send_heartbeats(context.beat))]
-    if _is_reporter(role, config.slot, settings.server.roles):
-        from boathook.alerts.service import run_metric_publisher
-
-        chores.append(asyncio.create_task(run_metric_publisher(settings, config.slot)))
     try:
         with traced(settings, config.slot):
             await _run_role(role, context)
@@ -86,12 +82,6 @@ async def _run(role: str, config: ChildConfig, settings: Settings, heard: bytes,
         for chore in chores:
             chore.cancel()
         await asyncio.gather(*chores, return_exceptions=True)
-
-
-def _is_reporter(role: str, slot: str, roles: Sequence[str]) -> bool:
-    """Return whether this process tells the journal what all of its host have counted: one of them does."""
-    chosen = next((one for one in ("keeper", "worker", "gateway") if one in roles), "")
-    return role == chosen and slot.endswith(f"{chosen}-0")
 
 
 async def _run_role(role: str, context: ProcessContext) -> None:
@@ -118,7 +108,7 @@ async def _run_worker_role(context: ProcessContext, *, only_suspects: bool) -> N
     context.ready()
     hooks = load_hooks(context.settings)
     try:
-        async with bound(context.settings, hooks, MetricHistory(context.settings.server.data_dir, context.config.slot)):
+        async with bound(context.settings, hooks, LiveMetrics(context.settings.server.data_dir, context.config.slot)):
             finish_startup()
             await run_worker(
                 context.settings,
@@ -143,10 +133,10 @@ async def _run_keeper_role(context: ProcessContext) -> None:
 
     context.ready()
     hooks = load_hooks(context.settings)
-    history = MetricHistory(context.settings.server.data_dir, context.config.slot)
-    sampling = asyncio.create_task(history.run())  # apps' chores look at the last minute
+    live_metrics = LiveMetrics(context.settings.server.data_dir, context.config.slot)
+    sampling = asyncio.create_task(live_metrics.run())  # apps' chores look at the last minute
     try:
-        async with bound(context.settings, hooks, history):
+        async with bound(context.settings, hooks, live_metrics):
             finish_startup()
             await run_keeper(context.settings, hooks=hooks, stop=context.stop, beat=context.beat)
     finally:

@@ -18,7 +18,7 @@ from boathook.db.due_notifier import DueNotifier
 from boathook.domain.errors import BoathookError, DatabaseUnavailable
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import WebSocketRefusal
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.server.proxies import apply_forwarded_headers
 
@@ -49,9 +49,9 @@ _LOG = get_logger("server")
 class Console:
     """Answers every path that nobody else of a gateway does."""
 
-    def __init__(self, settings: Settings, history: MetricHistory) -> None:
+    def __init__(self, settings: Settings, live_metrics: LiveMetrics) -> None:
         self._settings = settings
-        self._history = history
+        self._live_metrics = live_metrics
         self._api: Asgi | None = None
         self._pages: Asgi | None = None
         self._mounts: Mounts | None = None
@@ -105,12 +105,12 @@ class Console:
         self.startup_done.set()
 
     async def _open_all(self) -> None:
-        build = await asyncio.to_thread(_prepare, self._settings, self._history, self._closing)
+        build = await asyncio.to_thread(_prepare, self._settings, self._live_metrics, self._closing)
         database = await self._connect()
         self._stack.push_async_callback(database.close)
         await self._open_api(build, database)
         if self._has_apps:
-            opened = await asyncio.to_thread(_prepare_mounts, self._settings, self._history)
+            opened = await asyncio.to_thread(_prepare_mounts, self._settings, self._live_metrics)
             self._mounts = await self._stack.enter_async_context(opened(database))
 
     async def _open_api(self, build: "AppBuilder", database: Database) -> None:
@@ -174,7 +174,7 @@ class Console:
 AppBuilder = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
 
 
-def _prepare(settings: Settings, history: MetricHistory, closing: asyncio.Event) -> AppBuilder:
+def _prepare(settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event) -> AppBuilder:
     """Return what builds the API and the operators' pages."""
     from boathook.api import build_api
     from boathook.console import build_console
@@ -186,7 +186,7 @@ def _prepare(settings: Settings, history: MetricHistory, closing: asyncio.Event)
 
     def build(database: Database, notify_due: Callable[[], None]) -> tuple[Asgi, Asgi]:
         app_context = AppContext(settings, database, secret_box, outbox, notify_due, closing)
-        api, console = build_api(app_context), build_console(app_context, history)
+        api, console = build_api(app_context), build_console(app_context, live_metrics)
         console.warm()
         return api, console
 
@@ -194,7 +194,7 @@ def _prepare(settings: Settings, history: MetricHistory, closing: asyncio.Event)
 
 
 def _prepare_mounts(
-    settings: Settings, history: MetricHistory
+    settings: Settings, live_metrics: LiveMetrics
 ) -> "Callable[[Database], AbstractAsyncContextManager[Mounts]]":
     """Import the apps and what serves them, and return what opens their mounts. Raises ConfigError."""
     from boathook.server.loading import bound, load_hooks
@@ -206,7 +206,7 @@ def _prepare_mounts(
     @asynccontextmanager
     async def opened(database: Database) -> "AsyncIterator[Mounts]":
         # Also apps without mounts are bound: names of their metrics may depend on their settings.
-        async with bound(settings, hooks, history), Mounts(mounts, settings, database).opened() as mounted:
+        async with bound(settings, hooks, live_metrics), Mounts(mounts, settings, database).opened() as mounted:
             yield mounted
 
     return opened

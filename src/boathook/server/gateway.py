@@ -39,7 +39,7 @@ from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.tracing import TracedApp, TracedIntake
 from boathook.ingest.verification_io import VerificationIO
 from boathook.observability import meters, tracing
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.server import gc_tuning
 from boathook.server.child_config import ProcessContext
@@ -64,13 +64,13 @@ async def run_gateway(context: ProcessContext) -> None:
     added = SecretsCache(settings)
     compiled_sources = compile_sources(settings, added)
     limits, server = settings.limits, settings.server
-    history = MetricHistory(server.data_dir, context.config.slot)
+    live_metrics = LiveMetrics(server.data_dir, context.config.slot)
     connections = ConnectionLimiter(limit_connections(limits.max_connections), limits.max_connections_per_client)
-    console = Console(settings, history) if "console" in server.roles else None
+    console = Console(settings, live_metrics) if "console" in server.roles else None
     registry = ConnectionRegistry(
         _answer_503, limits, connections, server.trusted_proxies, _sockets(compiled_sources, console)
     )
-    desk = _GatewayRuntime(settings, compiled_sources, added, registry, history, console, context.prepared)
+    desk = _GatewayRuntime(settings, compiled_sources, added, registry, live_metrics, console, context.prepared)
     listener = Listener(registry)
     async with desk:
         await listener.start(socket.socket(fileno=context.bound))
@@ -78,7 +78,7 @@ async def run_gateway(context: ProcessContext) -> None:
         if console is not None:
             console.open()
         telling = asyncio.create_task(_report_ready(context, console if desk.is_connected else None))
-        sampling = asyncio.create_task(history.run())
+        sampling = asyncio.create_task(live_metrics.run())
         gc_tuning.tune_for_latency()
         try:
             await context.stop.wait()
@@ -251,7 +251,7 @@ class _GatewayRuntime:
         compiled_sources: Mapping[str, CompiledSource],
         added: SecretsCache,
         registry: ConnectionRegistry,
-        history: MetricHistory,
+        live_metrics: LiveMetrics,
         console: Console | None,
         prepared: asyncio.Event,
     ) -> None:
@@ -283,7 +283,7 @@ class _GatewayRuntime:
             event_builder,
             quarantine=self._quarantine,
             others=HealthEndpoints(
-                history,
+                live_metrics,
                 is_draining=lambda: registry.is_draining,
                 database=lambda: self._journal.database,
                 intake=self._intake,

@@ -18,7 +18,7 @@ from boathook.domain.errors import BoathookError, ConfigError
 if TYPE_CHECKING:
     from boathook.handlers.api import Boathook as Boathook  # noqa: PLC0414 - what is loaded
     from boathook.handlers.hooks import Hooks
-    from boathook.observability.exporters import MetricHistory
+    from boathook.observability.live_metrics import LiveMetrics
     from boathook.service.app_platform import AppPlatform, ServerUrlFactory
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
@@ -141,18 +141,18 @@ def bind(
     hooks: "Iterable[Boathook]",
     *,
     server_url: "ServerUrlFactory | None" = None,
-    history: "MetricHistory | None" = None,
+    live_metrics: "LiveMetrics | None" = None,
 ) -> "AppPlatform":
     """Tell each app its settings and what boathook offers it in this process; who asked for it closes what is returned.
 
     Args:
         server_url: Lends the URL of PostgreSQL, where `database.url` does not tell it.
-        history: What this process has counted, under its slot's name.
+        live_metrics: What this process has counted, under its slot's name.
     """
     # Imported only here, as it costs more time than a whole listing.
     from boathook.service.app_platform import open_platform
 
-    platform = open_platform(settings, server_url=server_url, history=history)
+    platform = open_platform(settings, server_url=server_url, live_metrics=live_metrics)
     for hook in hooks:
         hook.bind(settings_of(hook, settings), platform.for_app(hook.name))
     return platform
@@ -160,13 +160,13 @@ def bind(
 
 @contextlib.asynccontextmanager
 async def bound(
-    settings: Settings, hooks: "Iterable[Boathook]", history: "MetricHistory | None" = None
+    settings: Settings, hooks: "Iterable[Boathook]", live_metrics: "LiveMetrics | None" = None
 ) -> AsyncIterator[None]:
     """Let the apps use what boathook offers them for as long as the block runs; see `bind`."""
     if not settings.apps.load and not settings.server.app:
         yield  # and nothing is imported that only apps need
         return
-    platform = bind(settings, hooks, history=history)
+    platform = bind(settings, hooks, live_metrics=live_metrics)
     try:
         yield
     finally:

@@ -1,7 +1,8 @@
-"""Tells PostgreSQL every 15 seconds what all processes of this host have counted, for charts and alarms.
+"""Stores every ten seconds what all processes of this host have counted in PostgreSQL, for charts and alert rules.
 
 It runs in the supervisor, which every host has and which lives as long as anything here does. What PostgreSQL does not
-take is kept for an hour, also on disk, and told later. Of the processes that share a data directory, one samples.
+take is kept for an hour, also on disk, and stored later; meanwhile this host evaluates its own alert rules. Of the
+processes that share a data directory, one samples.
 """
 
 import asyncio
@@ -14,18 +15,37 @@ from typing import IO, Final
 
 import msgspec
 
+from boathook.alerts.local import LocalEvaluator
+from boathook.alerts.notifier import Notifier
+from boathook.alerts.rules import known_rules
 from boathook.config import Settings
 from boathook.db import metric_samples
 from boathook.db.database import Database
 from boathook.db.metric_samples import STEP_S, HostSample
 from boathook.domain.errors import DatabaseError
-from boathook.observability.exporters import MergedMetrics, merge
+from boathook.observability.live_metrics import gather
 from boathook.observability.log import get_logger
-from boathook.observability.metric_snapshot import host_name, snapshot_between
+from boathook.observability.metric_snapshot import MetricSnapshot, concatenate, decode, encode, host_name
 
-_MAX_UNSENT: Final = 3600 // STEP_S
+_MAX_FINE_UNSENT: Final = 30
+"""Samples that wait as they are; later ones are added up to two minutes each."""
+_COARSE_S: Final = 120.0
+_MAX_UNSENT: Final = _MAX_FINE_UNSENT + int(3600 / _COARSE_S)
+_STORE_TIMEOUT_S: Final = 5.0
+"""How long PostgreSQL may take before it counts as away."""
 _FINAL_SAMPLE_TIMEOUT_S: Final = 2.0
 _LOG = get_logger("server")
+
+
+class _State(msgspec.Struct):
+    """What a sampler leaves to the next one, should it be killed."""
+
+    at: float
+    """When it sampled last."""
+    before: str
+    """What had been counted by then."""
+    unsent: list[tuple[float, str]]
+    """When each sample that PostgreSQL has not taken was made, and the sample."""
 
 
 class Sampler:
@@ -34,26 +54,30 @@ class Sampler:
     Args:
         settings: with the journal's URL.
         slot: of this process, whose own counts are read from memory.
-        step_s: seconds between two samples.
+        step_s: seconds between two samples; None: `STEP_S`, or as often as rules are evaluated where that is more.
     """
 
-    def __init__(self, settings: Settings, slot: str, *, step_s: float = STEP_S) -> None:
+    def __init__(self, settings: Settings, slot: str, *, step_s: float | None = None) -> None:
         self._settings = settings
         self._slot = slot
-        self._step_s = step_s
+        self._step_s = min(STEP_S, settings.notifications.every_s) if step_s is None else step_s
         self._host = host_name(settings.server.data_dir)
-        self._unsent_file = settings.server.data_dir / "samples.json"
+        self._notifier = Notifier(settings)
+        self._local_evaluator = LocalEvaluator(settings, known_rules(settings), self._host, self._notifier)
+        self._state_file = settings.server.data_dir / "samples.json"
         self._lock: IO[str] | None = None
-        self._before: MergedMetrics | None = None
+        self._before: MetricSnapshot | None = None
+        self._skew_s = 0.0
+        """The server's clock minus ours, when PostgreSQL last took something."""
         self._unsent: deque[HostSample] = deque(maxlen=_MAX_UNSENT)
         self._database: Database | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def open(self) -> None:
+    def start(self) -> None:
         """Begin to sample."""
         self._task = asyncio.create_task(self._run(), name="sampler")
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Sample once more, as far as PostgreSQL takes it at once, and end."""
         if self._task is not None:
             self._task.cancel()
@@ -61,6 +85,7 @@ class Sampler:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FINAL_SAMPLE_TIMEOUT_S):
                 await self._turn()
+        self._notifier.close()
         if self._database is not None:
             await self._database.close()
         if self._lock is not None:
@@ -75,12 +100,8 @@ class Sampler:
             await asyncio.sleep(self._step_s - time.time() % self._step_s)
 
     async def _turn(self) -> None:
-        try:
-            if self._is_elected():
-                await self._sample()
-                await self._publish()
-        except OSError as error:
-            _LOG.warning("samples_not_kept", error=str(error), folder=str(self._settings.server.data_dir))
+        if self._is_elected():
+            await self._sample()
 
     def _is_elected(self) -> bool:
         """Return whether it is us who sample this data directory; whoever is first does so to its end."""
@@ -92,40 +113,70 @@ class Sampler:
                 lock.close()
                 return False
             self._lock = lock
-            self._unsent.extend(self._load_unsent())
+            self._load_state()
         return True
 
     async def _sample(self) -> None:
         before = self._before
-        self._before = await asyncio.to_thread(merge, self._settings.server.data_dir, self._slot, time.time())
+        # Reading the files of all processes may wait for a slow disk, which the event loop is not to do.
+        now = self._before = await asyncio.to_thread(gather, self._settings.server.data_dir, self._slot, time.time())
+        counted = now.since(before or now)
         if before is not None:
-            middle = datetime.fromtimestamp((before.at + self._before.at) / 2, UTC)
-            self._unsent.append(HostSample(self._host, middle, snapshot_between(before, self._before)))
-
-    async def _publish(self) -> None:
-        telling = list(self._unsent)
-        if not telling:
-            return
+            self._add_unsent(counted, before.at)
         try:
-            await metric_samples.insert(await self._connected_database(), telling)
-        except DatabaseError as error:
-            self._unsent_file.write_bytes(msgspec.json.encode(telling))
-            _LOG.debug("samples_wait", samples=len(telling), error=str(error))
-        else:
+            await asyncio.to_thread(self._save_state, now)
+        except OSError as error:
+            _LOG.warning("samples_not_kept", error=str(error), file=str(self._state_file))
+        try:
+            async with asyncio.timeout(_STORE_TIMEOUT_S):
+                await self._store()
+        except (DatabaseError, TimeoutError) as error:
+            _LOG.debug("samples_wait", samples=len(self._unsent), error=str(error))
+            await self._local_evaluator.run_once(counted)
+
+    def _add_unsent(self, counted: MetricSnapshot, since: float) -> None:
+        if counted.span_s > _COARSE_S:  # nobody was here to count all that while
+            counted.span_s = self._step_s
+        at = datetime.fromtimestamp(since + counted.span_s / 2 + self._skew_s, UTC)
+        last = self._unsent[-1] if self._unsent else None
+        if last is not None and len(self._unsent) > _MAX_FINE_UNSENT and last.snapshot.span_s < _COARSE_S:
+            self._unsent.pop()
+            counted = concatenate([last.snapshot, counted])
+        self._unsent.append(HostSample(self._host, at, counted))
+
+    async def _store(self) -> None:
+        """Store what waits. Raises DatabaseError."""
+        database = await self._connected_database()
+        await self._local_evaluator.sync_to_database(database)
+        now = await metric_samples.insert(database, list(self._unsent))
+        if now is not None:
+            self._skew_s = now.timestamp() - time.time()
             self._unsent.clear()
-            self._unsent_file.unlink(missing_ok=True)
 
-    def _load_unsent(self) -> list[HostSample]:
-        """Return what an earlier process could not tell."""
-        try:
-            return msgspec.json.decode(self._unsent_file.read_bytes(), type=list[HostSample])
-        except (OSError, msgspec.DecodeError):
-            return []
+    def _save_state(self, now: MetricSnapshot) -> None:
+        unsent = [(one.at.timestamp(), encode(one.snapshot)) for one in self._unsent]
+        fresh = self._state_file.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(_State(now.at, encode(now), unsent)))
+        fresh.replace(self._state_file)
+
+    def _load_state(self) -> None:
+        """Go on where an earlier process has ended. What PostgreSQL took from it already, it does not take again."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            state = msgspec.json.decode(self._state_file.read_bytes(), type=_State)
+            self._before = decode(state.before, state.at)
+            self._unsent.extend(
+                HostSample(self._host, datetime.fromtimestamp(at, UTC), decode(text)) for at, text in state.unsent
+            )
 
     async def _connected_database(self) -> Database:
         if self._database is None:
             database = self._settings.database
             self._database = await Database.open(
-                database.url, purpose="sampler", size=1, connect_timeout_s=database.connect_timeout_s, is_reset=False
+                database.url,
+                purpose="sampler",
+                size=1,
+                connect_timeout_s=database.connect_timeout_s,
+                statement_timeout_s=database.statement_timeout_s,
+                is_reset=False,
             )
         return self._database

@@ -24,7 +24,7 @@ from boathook.handlers.hooks import Hooks
 from boathook.http.backlog import BACKLOG, refuse_new_handshakes
 from boathook.ingest.sources import compile_sources
 from boathook.observability import log
-from boathook.observability.exporters import SnapshotFile
+from boathook.observability.live_metrics import SnapshotFile
 from boathook.server import traces
 from boathook.server.child_process import ChildProcess
 from boathook.server.fork_server import ForkServer
@@ -288,7 +288,7 @@ class Supervisor:
         self._metrics.restore()
         chores = [asyncio.create_task(self._metrics.run()), asyncio.create_task(self._watch_embedded())]
         self._is_prepared = prepare is None
-        self._sampler.open()
+        self._sampler.start()
         try:
             if prepare is not None:
                 chores.append(asyncio.create_task(self._start_deferred(prepare, stop)))
@@ -304,7 +304,7 @@ class Supervisor:
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
-            await self._sampler.close()
+            await self._sampler.stop()
 
     async def _start(self, child: ChildProcess) -> None:
         await child.start(self._fork_server, self._settings, self._bound, is_prepared=self._is_prepared)

@@ -24,7 +24,8 @@ from boathook.handlers.sessions import call
 from boathook.handlers.transaction import Transaction
 from boathook.http_client.client import Client
 from boathook.ingest.readiness import database_problems
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.exposition import to_json
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.service.app_operations import AppOperations
 
 T = TypeVar("T")
@@ -65,9 +66,9 @@ class LazyResource(Generic[T]):
 class AppResources:
     """What all apps of one process share."""
 
-    def __init__(self, settings: Settings, server_url: ServerUrlFactory, history: MetricHistory) -> None:
+    def __init__(self, settings: Settings, server_url: ServerUrlFactory, live_metrics: LiveMetrics) -> None:
         self.settings = settings
-        self.history = history
+        self.live_metrics = live_metrics
         self.outbox = Outbox(memory_days=message_dedup_days(settings.retention))
         self._server_url = server_url
         self._stack = contextlib.AsyncExitStack()
@@ -196,7 +197,9 @@ class AppPlatform:
 
         Rates over the last minute are known to gateways and the keeper, which sample; elsewhere they are 0.
         """
-        return {**self._resources.history.to_json(), "problems": await self._problems()}
+        live = self._resources.live_metrics
+        now = live.now()
+        return {**to_json(now, live.recent(now)), "problems": await self._problems()}
 
     async def _problems(self) -> list[str]:
         try:
@@ -266,7 +269,7 @@ class _LiveSubscription:
 
 
 def open_platform(
-    settings: Settings, *, server_url: ServerUrlFactory | None = None, history: MetricHistory | None = None
+    settings: Settings, *, server_url: ServerUrlFactory | None = None, live_metrics: LiveMetrics | None = None
 ) -> AppPlatform:
     """Return what *settings* offer the apps of this process; nothing is connected yet.
 
@@ -274,7 +277,7 @@ def open_platform(
         settings: of the process.
         server_url: lends the URL of PostgreSQL where `database.url` alone does not tell it, as on the command line,
             which may have to start an embedded server.
-        history: what this process has counted and, where it samples, seen lately.
+        live_metrics: what this process has counted and, where it samples, seen lately.
     """
 
     @contextlib.asynccontextmanager
@@ -285,5 +288,5 @@ def open_platform(
         yield url
 
     return AppPlatform(
-        AppResources(settings, server_url or configured, history or MetricHistory(settings.server.data_dir))
+        AppResources(settings, server_url or configured, live_metrics or LiveMetrics(settings.server.data_dir))
     )

@@ -1,13 +1,13 @@
 """What goes on at this moment, over all hosts: for whoever watches, in the console or at a terminal.
 
 What happens on this host is read off its processes' own counts, no older than a second. What happens on the others is
-as they told it last, no older than a quarter of a minute.
+as they have stored it last in PostgreSQL, some seconds ago.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,30 +15,27 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from boathook.db.database import Database
-from boathook.db.metric_samples import STEP_S, HostSample, read_latest
+from boathook.db.metric_samples import HostSample, read_latest
 from boathook.domain.errors import DatabaseError, FetchFailed
-from boathook.observability.exporters import MergedMetrics, MetricHistory, from_prometheus
+from boathook.observability.exposition import from_prometheus
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.metric_snapshot import (
     ENDPOINTS,
     OTHERS,
     BacklogCounts,
     MetricSnapshot,
-    RecipientCounts,
-    SourceCounts,
     combine_hosts,
     host_name,
-    recent_snapshot,
-    snapshot_between,
 )
 
 if TYPE_CHECKING:
     from boathook.service.remote import RemoteClient
 
-WINDOW_S: Final = float(STEP_S)
+WINDOW_S: Final = 15.0
 """Seconds that rates and quantiles are about, as far as so much is remembered."""
 MIN_WINDOW_S: Final = 2.0
 """Over fewer seconds a rate says nothing."""
-_ALIVE_S: Final = 4.0 * STEP_S
+_ALIVE_S: Final = 60.0
 """A host that has told nothing for so long is gone."""
 _ASK_S: Final = 3.0
 _MAX_ROWS: Final = 20
@@ -124,13 +121,13 @@ class LiveStatsReader:
     """Looks again and again.
 
     Args:
-        history: what the processes here have counted.
+        live_metrics: what the processes here have counted.
         data_dir: where they share it.
         database: where other hosts tell what they have counted; None: only this one is looked at.
     """
 
-    def __init__(self, history: MetricHistory, data_dir: Path, database: Database | None) -> None:
-        self._history = history
+    def __init__(self, live_metrics: LiveMetrics, data_dir: Path, database: Database | None) -> None:
+        self._live_metrics = live_metrics
         self._host = host_name(data_dir)
         self._database = database
         self._told: list[HostSample] = []
@@ -138,11 +135,12 @@ class LiveStatsReader:
 
     async def read(self) -> LiveStats:
         """Return what goes on; while PostgreSQL is away, what is known without it."""
-        tally = await asyncio.to_thread(recent_snapshot, self._history, WINDOW_S)
-        knows_own = tally.span_s >= MIN_WINDOW_S and bool(tally.roles)
+        now = await asyncio.to_thread(self._live_metrics.now)
+        own = self._live_metrics.recent(now, WINDOW_S)
+        knows_own = own.span_s >= MIN_WINDOW_S and bool(own.roles)
         samples = [one for one in await self._others() if one.host != self._host or not knows_own]
         if knows_own:
-            samples.append(HostSample(self._host, datetime.now(UTC), tally))
+            samples.append(HostSample(self._host, datetime.now(UTC), own))
         return summarize(samples)
 
     async def _others(self) -> Sequence[HostSample]:
@@ -168,17 +166,17 @@ class RemoteStatsReader:
         self._client = client
         self._url = url
         self._headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self._heard: deque[MergedMetrics] = deque()
+        self._heard: deque[MetricSnapshot] = deque()
 
     async def read(self) -> LiveStats:
         """Return what went on since the first look, or in the last quarter of a minute. Raises FetchFailed."""
-        merged = await self._fetch()
-        self._heard.append(merged)
-        while merged.at - self._heard[0].at > WINDOW_S:
+        now = await self._fetch()
+        self._heard.append(now)
+        while now.at - self._heard[0].at > WINDOW_S:
             self._heard.popleft()
-        return summarize([HostSample(self._url, datetime.now(UTC), snapshot_between(self._heard[0], merged))])
+        return summarize([HostSample(self._url, datetime.now(UTC), now.since(self._heard[0]))])
 
-    async def _fetch(self) -> MergedMetrics:
+    async def _fetch(self) -> MetricSnapshot:
         answer = await self._client.request(
             "GET",
             f"{self._url}/metrics",
@@ -196,7 +194,7 @@ class RemoteStatsReader:
 
 def summarize(samples: Sequence[HostSample]) -> LiveStats:
     """Return what goes on by what each host has counted last."""
-    whole = combine_hosts(one.tally for one in samples)
+    whole = combine_hosts(one.snapshot for one in samples)
     inflows, outflows = _inflows(samples), _outflows(samples, whole.owed)
     return LiveStats(
         at=datetime.now(UTC),
@@ -207,74 +205,59 @@ def summarize(samples: Sequence[HostSample]) -> LiveStats:
         faults=sum(one.faults for one in inflows),
         succeeded=sum(one.succeeded for one in outflows),
         failed=sum(one.failed for one in outflows),
-        sent=_rate(samples, lambda tally: tally.sends.ended),
-        ack_p50=whole.quantile("ack", 0.5),
-        ack_p99=whole.quantile("ack", 0.99),
-        start_p50=whole.quantile("start", 0.5),
-        start_p99=whole.quantile("start", 0.99),
-        send_p50=whole.quantile("sending", 0.5),
-        send_p99=whole.quantile("sending", 0.99),
+        sent=_rates(samples, "recipients", ("ended",)).get(ENDPOINTS, [0.0])[0],
+        ack_p50=whole.quantile("boathook_ack_seconds", 0.5),
+        ack_p99=whole.quantile("boathook_ack_seconds", 0.99),
+        start_p50=whole.quantile("boathook_accept_to_start_seconds", 0.5),
+        start_p99=whole.quantile("boathook_accept_to_start_seconds", 0.99),
+        send_p50=whole.quantile("boathook_send_seconds", 0.5),
+        send_p99=whole.quantile("boathook_send_seconds", 0.99),
         backlog=whole.backlog,
-        oldest_due_s=whole.oldest_due_s,
-        spool_records=int(whole.spool_records),
-        spool_bytes=int(whole.spool_bytes),
-        spool_filled=whole.spool_filled,
-        is_spooling=whole.journal_away > 0,
-        breakers_open=int(whole.breakers_open),
-        failing_endpoints=int(whole.failing),
-        disabled_endpoints=int(whole.disabled),
-        unhandled=int(whole.unhandled),
-        xmin_age_s=whole.xmin_age_s,
-        connections=int(whole.connections),
+        oldest_due_s=whole.gauge("boathook_oldest_due_seconds"),
+        spool_records=int(whole.gauge("boathook_spool_records")),
+        spool_bytes=int(whole.gauge("boathook_spool_bytes")),
+        spool_filled=whole.gauge("boathook_spool_filled"),
+        is_spooling=whole.gauge("boathook_journal_away") > 0,
+        breakers_open=int(whole.gauge("boathook_endpoint_breakers_open")),
+        failing_endpoints=int(whole.gauge("boathook_failing_endpoints")),
+        disabled_endpoints=int(whole.gauge("boathook_disabled_endpoints")),
+        unhandled=int(whole.gauge("boathook_unhandled_events")),
+        xmin_age_s=whole.gauge("boathook_oldest_xmin_age_seconds"),
+        connections=int(whole.gauge("boathook_connections")),
         sources=inflows[:_MAX_ROWS],
         recipients=outflows[:_MAX_ROWS],
-        hosts=[Host(one.host, one.tally.roles, one.at) for one in sorted(samples, key=lambda one: one.host)],
+        hosts=[Host(one.host, one.snapshot.roles, one.at) for one in sorted(samples, key=lambda one: one.host)],
     )
 
 
 def _inflows(samples: Sequence[HostSample]) -> list[SourceActivity]:
     """Return each source's rates, the busiest first."""
     fields = ("accepted", "duplicates", "rejected", "bad_signatures", "faults")
-    found = [
-        SourceActivity(
-            source, *(_rate_of(samples, lambda t: t.sources, source, SourceCounts(), field) for field in fields)
-        )
-        for source in _names(one.tally.sources for one in samples)
-    ]
+    found = [SourceActivity(source, *rates) for source, rates in _rates(samples, "sources", fields).items()]
     return sorted(found, key=lambda one: (-one.accepted - one.duplicates - one.rejected - one.faults, one.source))
 
 
 def _outflows(samples: Sequence[HostSample], owed: Mapping[str, BacklogCounts]) -> list[RecipientActivity]:
     """Return each recipient's rates and what it is owed, those in trouble first."""
+    rates = _rates(samples, "recipients", ("succeeded", "ignored", "failed"))
     found = []
-    for recipient in _names([*(one.tally.recipients for one in samples), owed]):
-        rates = [
-            _rate_of(samples, lambda t: t.recipients, recipient, RecipientCounts(), field)
-            for field in ("succeeded", "ignored", "failed")
-        ]
-        found.append(RecipientActivity(recipient, rates[0] + rates[1], rates[2], owed.get(recipient, BacklogCounts())))
+    for recipient in {*rates, *owed}:
+        succeeded, ignored, failed = rates.get(recipient, (0.0, 0.0, 0.0))
+        found.append(RecipientActivity(recipient, succeeded + ignored, failed, owed.get(recipient, BacklogCounts())))
     return sorted(
         found, key=lambda one: (-one.owed.pending - one.owed.dead, -one.succeeded - one.failed, one.recipient)
     )
 
 
-def _names(tables: Iterable[Mapping[str, object]]) -> set[str]:
-    return {name for table in tables for name in table}
-
-
-def _rate_of(
-    samples: Sequence[HostSample],
-    table: Callable[[MetricSnapshot], Mapping[str, msgspec.Struct]],
-    name: str,
-    none: msgspec.Struct,
-    field: str,
-) -> float:
-    return _rate(samples, lambda tally: getattr(table(tally).get(name, none), field))
-
-
-def _rate(samples: Sequence[HostSample], count: Callable[[MetricSnapshot], int]) -> float:
-    """Return how often something happens each second on all hosts together."""
-    return round(sum(count(one.tally) / one.tally.span_s for one in samples if one.tally.span_s > 0), 3)
+def _rates(samples: Sequence[HostSample], table: str, fields: Sequence[str]) -> dict[str, list[float]]:
+    """Return how often each of some things happens in a second on all hosts together, by the names in a table."""
+    found: dict[str, list[float]] = {}
+    for one in samples:
+        for name, counts in getattr(one.snapshot, table).items() if one.snapshot.span_s > 0 else ():
+            sums = found.setdefault(name, [0.0] * len(fields))
+            for place, field in enumerate(fields):
+                sums[place] += getattr(counts, field) / one.snapshot.span_s
+    return {name: [round(rate, 3) for rate in sums] for name, sums in found.items()}
 
 
 def recipient_title(recipient: str) -> str:

@@ -1,8 +1,7 @@
 """What operators see of the sources of the settings: how each is set up, what comes in, and how to tell its sender."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from boathook.config import Settings, SourceSettings
 from boathook.db import source_secrets
@@ -13,7 +12,7 @@ from boathook.domain.errors import ConfigError, NotFound
 from boathook.domain.model import ProofStrength
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, compile_verifier
-from boathook.observability.exporters import MetricHistory
+from boathook.observability.live_metrics import LiveMetrics
 from boathook.providers import RECIPES, find_recipe
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import Asymmetric, NoProof
@@ -176,25 +175,21 @@ class Traffic:
     """The sender's clock minus ours, at the latest verified request."""
 
 
-def read_traffic(history: MetricHistory) -> Mapping[str, Traffic]:
+def read_traffic(live_metrics: LiveMetrics) -> Mapping[str, Traffic]:
     """Return what came in lately at each source, by its name."""
-    seen, found = history.to_json(), dict[str, Traffic]()
-    metrics, window_s = seen["metrics"], seen["window_s"]
-    for one, series in _series(metrics, "boathook_requests_total", found):
-        one.requests += series["value"]
-        one.requests_lately += series["per_second"] * window_s
-    for one, series in _series(metrics, "boathook_rejections_total", found):
-        one.refused += series["value"]
-        one.refused_lately += series["per_second"] * window_s
-    for one, series in _series(metrics, "boathook_events_accepted_total", found):
-        one.accepted += series["value"]
-    for one, series in _series(metrics, "boathook_duplicates_total", found):
-        one.duplicates += series["value"]
-    for one, series in _series(metrics, "boathook_signature_skew_seconds", found):
-        one.skew_s = series["value"]
-    return found
-
-
-def _series(metrics: Mapping[str, Any], name: str, found: dict[str, Traffic]) -> Iterator[tuple[Traffic, Any]]:
-    for series in metrics.get(name, {}).get("series", ()):
-        yield found.setdefault(series["labels"]["source"], Traffic()), series
+    now = live_metrics.now()
+    lately = live_metrics.recent(now).sources
+    traffic = {
+        name: Traffic(
+            requests=counts.requests,
+            accepted=counts.accepted,
+            duplicates=counts.duplicates,
+            refused=counts.rejected,
+            requests_lately=lately[name].requests,
+            refused_lately=lately[name].rejected,
+        )
+        for name, counts in now.sources.items()
+    }
+    for (name,), skew_s in now.gauges.get("boathook_signature_skew_seconds", {}).items():
+        traffic.setdefault(name, Traffic()).skew_s = skew_s
+    return traffic

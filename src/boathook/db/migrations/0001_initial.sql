@@ -20,8 +20,8 @@
 --   source_secret        secrets of sources that operators have added, sealed
 --   migration            which migrations were applied, boathook's own and those of apps
 --   alarm, alarm_notice, alarm_channel, alarm_silence   what fires, whom that was told, how to reach them, and what is not told
---   alarm_sample, alarm_round   what rules look at, and what they saw last
---   sample               what each host has counted, in finer steps lately and in coarser ones for longer
+--   alarm_round          what rules saw last
+--   metric_sample        what each host has counted, in finer steps lately and in coarser ones for longer
 --
 -- A delivery is named by its event and an ordinal: 0 to event.fanout - 1 for those owed when the event was
 -- accepted, higher ones for replays. A row of `delivery` that ends well leaves it and is written once to
@@ -476,15 +476,6 @@ create table boathook.migration (
     primary key (app, name)
 );
 
--- What rules look at: each host's counters and gauges, of those metrics that rules name. Finer rows are dropped soon.
-create table boathook.alarm_sample (
-    host text not null,
-    at timestamptz not null,
-    series json not null,
-    primary key (host, at)
-);
-create index alarm_sample_at on boathook.alarm_sample (at);
-
 -- One row while an alarm is open, and one for each that has recovered.
 create table boathook.alarm (
     id uuid primary key,
@@ -560,18 +551,21 @@ create table boathook.alarm_round (
     readings json not null
 );
 
--- The rows of the finest step are rolled up into those of the others.
-create table boathook.sample (
+-- What each host has counted, for charts and alert rules. Rows of the finest step are rolled up into those of the others.
+create table boathook.metric_sample (
     step_s integer not null check (step_s > 0),
     at timestamptz not null,
     host text not null check (host <> ''),
-    tally json not null,
-    -- The same without names of sources and recipients, as reading many rows for a chart is to be quick.
-    summary json not null,
+    series json not null,
+    -- The same summed over sources and recipients, as reading many rows for a chart is to be quick.
+    totals json not null,
     is_rolled_up boolean not null,
+    -- By this rules find what came late, as PostgreSQL was away.
+    stored_at timestamptz not null default clock_timestamp(),
     primary key (step_s, at, host)
 );
-create index sample_not_rolled_up on boathook.sample (at) where not is_rolled_up;
+create index metric_sample_not_rolled_up on boathook.metric_sample (at) where not is_rolled_up;
+create index metric_sample_stored on boathook.metric_sample (stored_at) where step_s = 10;
 
 -- Time to id: the smallest UUIDv7 of a moment.
 create function boathook.first_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$
