@@ -24,7 +24,7 @@ from boathook.config import load
 from boathook.db import route_registry
 from boathook.db.database import Database
 from boathook.db.events import EventStore
-from boathook.delivery.worker import run_worker
+from boathook.delivery.handler_executor import run_worker
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength

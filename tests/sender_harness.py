@@ -15,7 +15,9 @@ import msgspec
 from boathook.config import Settings, load
 from boathook.db.database import Database
 from boathook.db.secret_box import SecretBox
-from boathook.delivery.sender import Sender
+from boathook.delivery.dispatcher import Dispatcher, Executor
+from boathook.delivery.endpoint_queues import EndpointAttempt
+from boathook.delivery.http_executor import make_sender
 from boathook.delivery.signer import make_secret
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
@@ -219,13 +221,13 @@ def sender_settings(url: str, *, outbound: Mapping[str, Any] | None = None, **ta
 @contextlib.asynccontextmanager
 async def running_sender(
     db: Database, *, sender_id: str = "s1", keys: Sequence[str] = (KEY,), predecessors: Sequence[str] = (),
-    **settings: Any,
-) -> AsyncIterator[Sender]:  # fmt: skip
+    executor: Executor[EndpointAttempt] | None = None, **settings: Any,
+) -> AsyncIterator[Dispatcher[EndpointAttempt]]:  # fmt: skip
     """Run a sender until the block ends; an error in the sender fails the test."""
     chosen = sender_settings(db.url, **settings)
     own = await Database.open(db.url, purpose="sender", size=4, is_reset=False)
     stop = asyncio.Event()
-    sender = Sender(chosen, own=own, secret_box=SecretBox(list(keys)), sender_id=sender_id)
+    sender = make_sender(chosen, own=own, secret_box=SecretBox(list(keys)), sender_id=sender_id, executor=executor)
     task = asyncio.create_task(sender.run(stop, lambda: None, predecessors=predecessors))
     try:
         yield sender

@@ -16,7 +16,9 @@ from boathook.config import Settings, load
 from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_routes, register
-from boathook.delivery.worker import Worker
+from boathook.delivery.dispatcher import Dispatcher
+from boathook.delivery.handler_executor import make_worker
+from boathook.delivery.handler_queues import HandlerAttempt
 from boathook.domain import ids
 from boathook.domain.filters import Router
 from boathook.domain.model import NewEvent, Origin, ProofStrength
@@ -77,7 +79,7 @@ async def running_worker(
     inline: Sequence[str] = (),
     sources: Mapping[str, Any] | None = None,
     **worker: Any,
-) -> AsyncIterator[Worker]:
+) -> AsyncIterator[Dispatcher[HandlerAttempt]]:
     """Register the hook's routes and run a worker until the block ends; an error in the worker fails the test."""
     settings = settings_for(db.url, sources=sources, **worker)
     settings = settings.model_copy(update={"server": settings.server.model_copy(update={"drain_s": drain_s})})
@@ -85,7 +87,7 @@ async def running_worker(
     own = await Database.open(db.url, purpose="worker", size=2)
     handlers = await Database.open(db.url, purpose="handlers", size=settings.database.worker_connections)
     stop = asyncio.Event()
-    one = Worker(
+    one = make_worker(
         settings, hook, own=own, handlers=handlers, worker_id=worker_id, only_suspects=only_suspects,
         inline=dict.fromkeys(inline, STOP_STATUSES),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from boathook.delivery.sender import _OUTCOMES as SENDS
+from boathook.delivery.dispatcher import _OUTCOMES as SENDS
 from boathook.observability import ALERT_RULES, dashboards
 from boathook.observability.metrics import METRICS, MetricKind
 from scripts import write_dashboards

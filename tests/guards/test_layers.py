@@ -16,7 +16,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 
 VIOLATIONS = {
     "upward import": ("layers", "domain/model.py", "import boathook.db.database"),
-    "import between siblings": ("layers", "ingest/intake.py", "import boathook.delivery.worker"),
+    "import between siblings": ("layers", "ingest/intake.py", "import boathook.delivery.dispatcher"),
     "upward import inside a function": (
         "layers",
         "config/reading.py",
@@ -31,7 +31,7 @@ VIOLATIONS = {
     "a page reaching past the service layer": ("console-door", "console/events.py", "import boathook.db.events"),
     "a third party in the domain": ("plain-domain", "domain/ids.py", "import msgspec"),
     "a clock in the domain": ("plain-domain", "domain/policy.py", "import time"),
-    "an internal import through the root": ("no-root-imports", "delivery/worker.py", "from boathook import Ignore"),
+    "an internal import through the root": ("no-root-imports", "delivery/dispatcher.py", "from boathook import Ignore"),
     "WebSockets outside http": ("sockets", "server/console.py", "import websockets"),
     "an app reaching past the public root": ("apps-outside", "apps/odd.py", "import boathook.db.database"),
     "a command reaching past service": ("cli-door", "cli/odd.py", "def sneak():\n    import boathook.db.database"),

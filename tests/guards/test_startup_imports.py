@@ -20,11 +20,11 @@ USUAL = {"attr", "pydantic", "pygments", "rich", "structlog"}
 """The settings, and the log with what it brings along."""
 ROLES = {
     "boathook": set(),
-    "boathook.server.child, boathook.delivery.worker, boathook.server.loading": USUAL,
-    "boathook.server.child, boathook.delivery.worker, boathook.service.app_platform": USUAL
+    "boathook.server.child, boathook.delivery.handler_executor, boathook.server.loading": USUAL,
+    "boathook.server.child, boathook.delivery.handler_executor, boathook.service.app_platform": USUAL
     | {"cryptography", "pycurl"},
     "boathook.server.child, boathook.delivery.keeper, boathook.server.loading": USUAL | {"cryptography"},
-    "boathook.server.child, boathook.delivery.sender": USUAL | {"cryptography", "pycurl"},
+    "boathook.server.child, boathook.delivery.http_executor": USUAL | {"cryptography", "pycurl"},
     "boathook.server.child, boathook.server.gateway": USUAL | {"cryptography", "pycurl", "uvicorn", RECIPES},
     "boathook.cli": {"typer"},
     "boathook.cli, boathook.server.supervisor": USUAL | {"cryptography", "typer", RECIPES},

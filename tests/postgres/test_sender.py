@@ -529,7 +529,7 @@ async def test_without_shares_they_would(db: Database, monkeypatch: pytest.Monke
         endpoint_queues.EndpointQueues, "_may_start", lambda self, queue, now: self._places > self.running
     )
     monkeypatch.setattr(endpoint_queues.EndpointQueues, "_slots", lambda self, queue, ahead, now: 30)
-    monkeypatch.setattr(endpoint_queues.EndpointQueues, "paused", lambda self, now: [])
+    monkeypatch.setattr(endpoint_queues.EndpointQueues, "release", lambda self: [])
     assert await quick_took_s(db, 6) > 1.5
 
 

@@ -16,7 +16,9 @@ import pytest
 
 from boathook import config
 from boathook.db.database import Connection, Database
-from boathook.delivery import handler_queues, worker
+from boathook.delivery import dispatcher, handler_executor, handler_queues
+from boathook.delivery.dispatcher import AttemptStuck
+from boathook.delivery.handler_executor import run_worker
 from boathook.delivery.keeper import Keeper
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.policy import Breaker, RetryPolicy
@@ -239,7 +241,6 @@ async def test_stopping_finishes_what_runs_and_gives_back_the_rest(shop: Databas
         queue.record(0.0001)  # as if it were quick, so that the second one is claimed ahead
         queue._mean_s = 0.0001
         one._hint.set()
-        one._room.set()
 
         async def are_leased() -> bool:
             return (await delivery_states(shop)).get("leased") == 2
@@ -272,7 +273,8 @@ async def test_what_takes_too_long_to_stop_is_broken_off_and_not_counted(shop: D
 async def test_a_handler_that_cannot_be_stopped_ends_the_worker(
     shop: Database, monkeypatch: pytest.MonkeyPatch, is_sync: bool
 ) -> None:
-    monkeypatch.setattr(worker, "GRACE_S", 0.2)
+    monkeypatch.setattr(dispatcher, "GRACE_S", 0.2)
+    monkeypatch.setattr(handler_executor, "GRACE_S", 0.2)
     hook = Boathook()
     if is_sync:
 
@@ -291,7 +293,7 @@ async def test_a_handler_that_cannot_be_stopped_ends_the_worker(
                 except asyncio.CancelledError:
                     continue
 
-    with pytest.raises(worker.HandlerStuck):  # noqa: PT012 it is the end of the block that raises
+    with pytest.raises(AttemptStuck):  # noqa: PT012 it is the end of the block that raises
         async with running_worker(shop, hook, lease_s=0.3) as one:
             await accept_events(shop, {})
             await asyncio.wait_for(one._quit.wait(), 300)
@@ -366,7 +368,7 @@ async def test_slow_clocks_of_this_host_do_not_bend_the_policy(shop: Database, m
         def now(cls, tz: tzinfo | None = None) -> Self:
             return super().now(tz) + timedelta(hours=1)
 
-    monkeypatch.setattr(worker, "datetime", Ahead)
+    monkeypatch.setattr(dispatcher, "datetime", Ahead)
     hook = Boathook()
 
     @hook.on("shop", retry=RetryPolicy(first_s=0.01))
@@ -381,7 +383,7 @@ async def test_slow_clocks_of_this_host_do_not_bend_the_policy(shop: Database, m
 
 PROGRAM = textwrap.dedent("""
     import asyncio, os, sys, uuid
-    from boathook.delivery.worker import run_worker
+    from boathook.delivery.handler_executor import run_worker
     from boathook.domain.policy import RetryPolicy
     from boathook.handlers.api import Boathook
     from tests.worker_harness import settings_for
@@ -484,7 +486,7 @@ async def test_a_whole_worker_process_opens_works_and_ends(shop: Database) -> No
         pass
     await accept_events(shop, {"n": 1})
     task = asyncio.create_task(
-        worker.run_worker(
+        run_worker(
             settings_for(shop.url), hook, worker_id="whole", stop=stop, beat=lambda: beats.append(1), predecessors=["x"]
         )
     )

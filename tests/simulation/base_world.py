@@ -8,7 +8,7 @@ from typing import Any
 
 from boathook.config import Settings
 from boathook.delivery import keeper as keepers
-from boathook.delivery.worker import HandlerStuck
+from boathook.delivery.dispatcher import AttemptStuck
 from boathook.domain.errors import BoathookError
 from boathook.handlers.api import Boathook
 from tests.simulation import patching
@@ -138,7 +138,7 @@ class BaseWorld:
         if process.is_dead or not task.done():
             return None
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, BoathookError | OSError | HandlerStuck | Killed):
+        if error is not None and not isinstance(error, BoathookError | OSError | AttemptStuck | Killed):
             self.violations.append(f"{process.name} failed: {error!r}")
         process.is_dead = True
         self.server.client_died(process, 0.01)

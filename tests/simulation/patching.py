@@ -16,7 +16,7 @@ from datetime import UTC, timedelta
 from types import ModuleType
 from typing import Any
 
-from boathook.delivery import endpoint_queues, http_executor, keeper
+from boathook.delivery import dispatcher, http_executor, keeper
 from boathook.spool import segment_store
 from tests.simulation.loop import PROCESS, VirtualLoop
 from tests.simulation.sending.receivers import Courier
@@ -36,10 +36,10 @@ ROOMS = (
 )
 _ENTROPY = ("boathook.spool.segment", "boathook.ingest.event_builder")
 _CODE = (
-    "boathook.delivery.worker",
+    "boathook.delivery.handler_executor",
     "boathook.delivery.keeper",
     "boathook.delivery.chores",
-    "boathook.delivery.sender",
+    "boathook.delivery.http_executor",
     "boathook.handlers.runner",
     "boathook.ingest.event_builder",
     "boathook.ingest.event_writer",
@@ -173,8 +173,8 @@ def _exchanged(value: object) -> object | None:
     return None
 
 
-def _place_of(attempt: endpoint_queues.Attempt) -> int:
-    return hash((attempt.send.event_id, attempt.send.ordinal, attempt.send.fence))
+def _place_of(attempt: dispatcher.Attempt) -> int:
+    return hash((attempt.lease.event_id, attempt.lease.ordinal, attempt.lease.fence))
 
 
 @contextlib.contextmanager
@@ -203,12 +203,12 @@ def patched() -> Iterator[None]:
     # Nothing of the wire is left, and claims have the same places in sets in every process.
     undo += [
         (http_executor, "HttpSender", vars(http_executor)["HttpSender"]),
-        (endpoint_queues.Attempt, "__hash__", endpoint_queues.Attempt.__hash__),
+        (dispatcher.Attempt, "__hash__", dispatcher.Attempt.__hash__),
     ]
     undo.append((keeper, "AlertService", vars(keeper)["AlertService"]))
     vars(http_executor)["HttpSender"] = Courier
     vars(keeper)["AlertService"] = _NoAlarms
-    endpoint_queues.Attempt.__hash__ = _place_of  # type: ignore[method-assign, assignment]
+    dispatcher.Attempt.__hash__ = _place_of  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from boathook.config import Settings, load
-from boathook.delivery import worker as workers
+from boathook.delivery import handler_executor as workers
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, SpoolUnavailable
 from boathook.domain.filters import Router

@@ -5,8 +5,10 @@ stopped at any time, and what runs is what its progress says.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 from boathook.db import dead_letter_groups, delivery_commands, rerouting
@@ -15,7 +17,6 @@ from boathook.db.delivery_commands import AuditContext, Key, ReplaySchedule
 from boathook.db.queries.listings import ListFilter
 from boathook.db.route_registry import is_registered
 from boathook.db.tasks import BulkOperation, Task, TaskOperation
-from boathook.delivery.step_result import StepResult
 
 STEP: Final = 500
 MAX_PER_STEP: Final = 2_000
@@ -24,6 +25,15 @@ _AHEAD: Final = timedelta(minutes=10)
 _PAUSE: Final = timedelta(seconds=30)
 _PATIENCE: Final = timedelta(days=1)
 """For a handler that is not registered any more, once it was and asked for the past."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step came to."""
+
+    data: Mapping[str, Any]
+    place: Mapping[str, Any] | None
+    """Where the next step goes on, and no sooner than its ``not_before``; None at the end."""
 
 
 async def run_bulk_step(connection: Connection, task: Task, kind: BulkOperation) -> StepResult:

@@ -1,25 +1,43 @@
 """Which endpoint is sent to next in one sender, and how much of each endpoint's due work it claims.
 
-Each endpoint has a lane. A lane may have a quarter of the places that others leave it, so however many endpoints hang,
-there is always one more place; and those known to be slow leave a quarter of all places to the quick. Claims run ahead
-of the free places by what an endpoint takes in a few hundredths of a second, unless something bounds what it may have
-under lease.
+An endpoint may have a quarter of the places that others leave it, so however many endpoints hang, there is always one
+more place; and those known to be slow leave a quarter of all places to the quick. Claims run ahead of the free places
+by what an endpoint takes in a few hundredths of a second, unless something bounds what it may have under lease.
 """
 
+import asyncio
+import math
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from logging import DEBUG
+from typing import Any, Final
 from uuid import UUID
 
+from boathook.config import Settings
 from boathook.db.deliveries import EPOCH
-from boathook.db.endpoint_deliveries import ClaimedSend, DueEndpoint, EndpointClaimLimit
-from boathook.delivery.prepared_endpoint import PreparedEndpoint
+from boathook.db.endpoint_deliveries import (
+    ClaimedSend,
+    DueEndpoint,
+    EndpointClaimLimit,
+    EndpointDeliveryStore,
+    FinishedSend,
+)
+from boathook.db.secret_box import SecretBox
+from boathook.delivery.dispatcher import PACE_S, Attempt, DatabaseClock
+from boathook.delivery.http_attempt import PreparedEndpoint, prepare_endpoint
+from boathook.domain import ids
+from boathook.domain.endpoints import read_retry
+from boathook.domain.errors import DatabaseError
+from boathook.domain.policy import AttemptState, Result, RetryPolicy, Superseded
+from boathook.http_client.messages import RequestResult
+from boathook.observability import meters
+from boathook.observability.failpoints import failpoint
 
 CONCURRENCY_SHARE: Final = 4
-"""A lane has at most one of so many of the places that are left to it."""
+"""An endpoint has at most one of so many of the places that are left to it."""
 MAX_CLAIMED: Final = 400
 PREFETCH_S: Final = 0.03
 MAX_PREFETCH: Final = 250
@@ -28,30 +46,78 @@ FULL_SCAN_INTERVAL_S: Final = 1.0
 SLOW_S: Final = 1.0
 """An endpoint that takes longer is slow."""
 IDLE_S: Final = 60.0
-"""Seconds after which a lane without work is forgotten."""
+"""Seconds after which an endpoint without work is forgotten."""
 _MAX_FIRST_CLAIM: Final = 8
 """Most claims for an endpoint whose pace is not known."""
 _OVERLAP: Final = timedelta(seconds=0.25)
 """How far behind the latest claim the watermark stays: transactions commit in another order than they begin."""
 _EWMA_WEIGHT: Final = 0.2
+_PAGE: Final = 500
+"""Endpoints that one statement looks at."""
+_DISCOVER_SHARE: Final = 0.1
+"""Discovering takes no more than this share of the time."""
+_DISCOVER_IDLE_S: Final = 0.02
+"""Shortest time between two looks, where the first found nothing."""
+_PROBE_HOLD_S: Final = 10.0
+"""How long a probe belongs to its sender past the endpoint's timeout."""
+_PROBE_AGAIN_S: Final = 1.0
 
 
-class Attempt:
-    """One claimed delivery on its way to its endpoint."""
+class EndpointAttempt(Attempt):
+    """One message on its way to its endpoint."""
 
-    __slots__ = ("attempt_id", "endpoint", "is_sent", "lease_until", "overdue_at", "queue", "send", "started_at")
+    __slots__ = (
+        "answer", "ended_ns", "endpoint", "finished", "is_blocking", "is_single", "overdue_at", "queue",
+        "request_headers", "response", "send", "status",
+    )  # fmt: skip
+
+    SUCCEEDED_EVENT = "sent"
+    SUCCEEDED_LEVEL = DEBUG
+    FAILED_EVENT = "send_failed"
+    label = "endpoint"
 
     def __init__(self, send: ClaimedSend, queue: "EndpointQueue", lease_until: float) -> None:
+        super().__init__(send, lease_until)
         self.send = send
         self.queue = queue
-        self.lease_until = lease_until
-        """By this process's clock."""
         self.endpoint: PreparedEndpoint | None = None
-        self.attempt_id: UUID | None = None
-        self.started_at: datetime | None = None
-        self.is_sent = False
-        """Whether it has one of the places."""
-        self.overdue_at = 0.0
+        """As it is when the attempt starts."""
+        self.is_single = send.is_manual
+        self.is_blocking = send.is_ordered or queue.concurrency is not None
+        self.status = 0
+        """This and the next two are recorded with the attempt; an executor sets what it has."""
+        self.request_headers: str | None = None
+        """A JSON array of [name, value]."""
+        self.response: bytes | None = None
+        self.ended_ns: int | None = None
+        """When the response was there, by this host's clock."""
+        self.answer: asyncio.Future[RequestResult] | None = None
+        """What the HTTP executor waits for, and until when."""
+        self.overdue_at = math.inf
+        self.finished: FinishedSend | None = None
+
+    @property
+    def state(self) -> AttemptState:
+        """See `Attempt.state`."""
+        return AttemptState(attempt=self.send.attempt, owed_since=self.send.owed_since)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The policy of the endpoint."""
+        assert self.endpoint is not None
+        return self.endpoint.policy
+
+    def fields(self) -> dict[str, Any]:
+        """See `Attempt.fields`; an endpoint's address may hold a secret, so it is left out."""
+        return {
+            "delivery": ids.show_delivery(self.send.event_id, self.send.ordinal),
+            "endpoint": ids.show(ids.ENDPOINT, self.send.endpoint_id),
+            "attempt": self.send.attempt,
+        }
+
+    def count(self, outcome: str) -> None:
+        """See `Attempt.count`."""
+        meters.count("boathook_sends_total", outcome=outcome)
 
 
 class EndpointQueue:
@@ -60,7 +126,7 @@ class EndpointQueue:
     def __init__(self, due: DueEndpoint) -> None:
         self.recipient = due.recipient
         self.endpoint_id = due.id
-        self.waiting: deque[Attempt] = deque()
+        self.waiting: deque[EndpointAttempt] = deque()
         self.running = 0
         self.endpoint: PreparedEndpoint | None = None
         self.rate: int | None = None
@@ -77,6 +143,11 @@ class EndpointQueue:
         self._last_finished_at = 0.0
         self._since: datetime = EPOCH
         self._full_look_at = 0.0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its pace is not known yet."""
+        return self._mean_s is None
 
     def update(self, due: DueEndpoint) -> None:
         """Take in what the journal says about the endpoint."""
@@ -97,10 +168,6 @@ class EndpointQueue:
             return 0
         return min(most, int(limit * PREFETCH_S / max(self._mean_s, 0.0001)))
 
-    def is_new(self) -> bool:
-        """Return whether its pace is not known yet."""
-        return self._mean_s is None
-
     def want(self, slots: int, now: float, *, is_probe: bool) -> EndpointClaimLimit:
         """Return the claim for so many slots, from the watermark on or, once a second, from the beginning."""
         since = self._since
@@ -111,17 +178,26 @@ class EndpointQueue:
             self.recipient, slots, since, self.concurrency, endpoint_id=self.endpoint_id, is_probe=is_probe
         )
 
-    def reset_watermark(self) -> None:
-        """Make the next claim look at everything, because something was put back."""
+    def empty(self) -> list[EndpointAttempt]:
+        """Take out what waits; the next claim looks at everything, because something was put back."""
+        attempts = list(self.waiting)
+        self.waiting.clear()
         self._since = EPOCH
+        self.end_probe(attempts)
+        return attempts
 
-    def start(self, now: float) -> Attempt:
+    def end_probe(self, attempts: Iterable[EndpointAttempt]) -> None:
+        """Know that these attempts will not be made."""
+        if any(attempt.send.is_probe for attempt in attempts):
+            self.is_probing = False
+
+    def start(self, now: float) -> EndpointAttempt:
         """Give the next claim a place."""
         if not self.running:
             self._last_finished_at = now
         self.running += 1
         attempt = self.waiting.popleft()
-        attempt.is_sent = True
+        attempt.endpoint = self.endpoint
         return attempt
 
     def finish(self, took_s: float | None, now: float) -> None:
@@ -133,16 +209,15 @@ class EndpointQueue:
         mean = self._mean_s
         self._mean_s = took_s if mean is None else mean + _EWMA_WEIGHT * (took_s - mean)
 
-    def accept(self, attempts: Iterable[Attempt]) -> None:
+    def accept(self, attempt: EndpointAttempt) -> None:
         """Take in what was claimed."""
-        self.waiting.extend(attempts)
-        if self.waiting:
-            self._since = max(self._since, self.waiting[-1].send.due_at - _OVERLAP)
+        self.waiting.append(attempt)
+        self._since = max(self._since, attempt.send.due_at - _OVERLAP)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a sender would claim for one lane."""
+    """What a sender would claim for one endpoint."""
 
     queue: EndpointQueue
     slots: int
@@ -150,51 +225,123 @@ class ClaimRequest:
 
 
 class EndpointQueues:
-    """The lanes of all endpoints one sender knows.
+    """The queues of all endpoints that one sender knows."""
 
-    Args:
-        places: requests under way at once.
-        limit: of these to one endpoint, unless it says otherwise.
-    """
-
-    def __init__(self, places: int, limit: int) -> None:
-        self._places = places
-        self._limit = limit
+    def __init__(
+        self, settings: Settings, *, store: EndpointDeliveryStore, secret_box: SecretBox, clock: DatabaseClock
+    ) -> None:
+        outbound = settings.outbound
+        self._places = outbound.concurrency
+        """Requests under way at once."""
+        self._limit = outbound.endpoint_concurrency
+        """Of these to one endpoint, unless it says otherwise."""
+        self._timeout_s = outbound.timeout_s
+        self._retry_policy = read_retry(outbound.retry)
+        self._lease_s = settings.worker.lease_s
+        self._poll_s = settings.worker.poll_s
+        self._store = store
+        self._secret_box = secret_box
+        self._clock = clock
         self._queues: dict[UUID, EndpointQueue] = {}
         self._claimable: dict[UUID, EndpointQueue] = {}
         self._ready: dict[UUID, EndpointQueue] = {}
+        self._unprepared: dict[UUID, EndpointQueue] = {}
+        """Those with claims that are newer than what is known of their endpoint."""
+        self._unused: list[tuple[ClaimRequest, int]] = []
+        """Claims that took fewer deliveries than they had tokens or probes for, with how many they took."""
+        self._removed: list[EndpointAttempt] = []
+        """Claims for endpoints that get nothing more."""
         self.running = 0
         self.waiting = 0
 
     def __iter__(self) -> Iterator[EndpointQueue]:
-        """Iterate over all lanes."""
+        """Iterate over all queues."""
         return iter(self._queues.values())
 
-    def upsert(self, due: DueEndpoint) -> list[Attempt]:
-        """Learn that an endpoint is owed something now; returns what may not be sent to it any more."""
+    # Discovering
+
+    async def discover(self, wake: Callable[[], None]) -> float:
+        """Look at all endpoints with pending work once; returns the seconds until the next one falls due."""
+        after, next_at, is_found = "", None, False
+        while True:
+            began = time.monotonic()
+            page = await self._store.find_due(after, _PAGE)
+            for due in page.due:
+                self.upsert(due)
+            if page.due:
+                is_found = True
+                wake()
+            next_at = min((at for at in (next_at, page.next_due_at) if at is not None), default=None)
+            after = page.after
+            await asyncio.sleep((time.monotonic() - began) / _DISCOVER_SHARE)
+            if not after:
+                break
+        self._remove_idle(time.monotonic())
+        # Most notifications are meant for handlers, so a look that found nothing is not repeated at once.
+        await asyncio.sleep(PACE_S if is_found else _DISCOVER_IDLE_S)
+        return self._poll_s if next_at is None else (next_at - self._clock.now()).total_seconds()
+
+    def upsert(self, due: DueEndpoint) -> None:
+        """Learn that an endpoint has something due."""
         queue = self._queues.get(due.id)
         if due.is_disabled_or_deleted:
-            return [] if queue is None else self.remove(queue)
+            if queue is not None:
+                self._remove(queue)
+            return
         if queue is None:
             queue = self._queues[due.id] = EndpointQueue(due)
         else:
             queue.update(due)
-        self.resume(queue)
-        return []
+        self._resume(queue)
 
-    def remove(self, queue: EndpointQueue) -> list[Attempt]:
-        """Take out what waits for an endpoint that gets nothing more."""
+    def _remove(self, queue: EndpointQueue) -> None:
         self._claimable.pop(queue.endpoint_id, None)
-        return self._empty(queue)
+        self._removed += self._empty(queue)
 
-    def resume(self, queue: EndpointQueue) -> None:
-        """Look for work of this lane at the next claim."""
+    def resume(self, attempt: EndpointAttempt) -> None:
+        """Look for work of the same endpoint at the next claim."""
+        self._resume(attempt.queue)
+
+    def _resume(self, queue: EndpointQueue) -> None:
         queue.used_at = time.monotonic()
         self._claimable[queue.endpoint_id] = queue
 
+    def _remove_idle(self, now: float) -> None:
+        """Forget the endpoints that have had no work for a while."""
+        for key, queue in list(self._queues.items()):
+            if not queue.running and not queue.waiting and now - queue.used_at > IDLE_S and key not in self._claimable:
+                del self._queues[key]
+                self._ready.pop(key, None)
+
+    # Claiming
+
+    async def claim(self) -> tuple[list[EndpointAttempt], float]:
+        """Claim once, as far as places, rates and breakers allow."""
+        if self._unused:
+            await self._return_unused()
+        if self._unprepared:
+            await self._prepare()
+        requests, wake_at = self.plan(time.monotonic(), self._clock.now())
+        requests = await self._allowed(requests)
+        if not requests:
+            return [], self._poll_s if wake_at is None else max(PACE_S, wake_at - time.monotonic())
+        began = time.monotonic()
+        limits = [request.queue.want(request.slots, began, is_probe=request.is_probe) for request in requests]
+        try:
+            sends = await self._store.claim(limits, lease_s=self._lease_s)
+        except DatabaseError:
+            # Whether or not it was made: a probe that is not known here must not bar its endpoint for ever.
+            for request in requests:
+                request.queue.is_probing = request.queue.is_probing and not request.is_probe
+            raise
+        if sends:
+            failpoint("send.after_claim")
+            self._clock.sync(sends[0].claimed_at)
+        return self._accept(requests, sends, began + self._lease_s), 0.0
+
     def plan(self, now: float, clock: datetime) -> tuple[list[ClaimRequest], float | None]:
-        """Return what to claim, and when by this process's clock a resting lane may go on."""
-        plans: list[ClaimRequest] = []
+        """Return what to claim, and when by this process's clock a resting endpoint may go on."""
+        requests: list[ClaimRequest] = []
         wake_at: float | None = None
         left = MAX_CLAIMED
         most_ahead = max(1, MAX_PREFETCH // max(1, len(self._claimable)))
@@ -207,9 +354,9 @@ class EndpointQueues:
                 continue
             slots = min(left, self._slots(queue, most_ahead, now))
             if slots > 0:
-                plans.append(ClaimRequest(queue, slots, is_probe=queue.open_until is not None))
+                requests.append(ClaimRequest(queue, slots, is_probe=queue.open_until is not None))
                 left -= slots
-        return plans, wake_at
+        return requests, wake_at
 
     def _slots(self, queue: EndpointQueue, most_ahead: int, now: float) -> int:
         held = queue.running + len(queue.waiting)
@@ -222,26 +369,111 @@ class EndpointQueues:
         prefetch_limit = queue.prefetch_limit(share, most_ahead)
         if len(queue.waiting) > prefetch_limit // 2:  # claim many at a time, not one for each that ends
             return 0
-        return min(share + prefetch_limit - held, _MAX_FIRST_CLAIM) if queue.is_new() else share + prefetch_limit - held
+        slots = share + prefetch_limit - held
+        return min(slots, _MAX_FIRST_CLAIM) if queue.is_new else slots
 
     def _free(self, queue: EndpointQueue, now: float) -> int:
         kept = self._places // CONCURRENCY_SHARE if queue.is_slow(now) else 0
         return self._places - self.running - kept
 
-    def accept(self, plan: ClaimRequest, attempts: list[Attempt]) -> None:
-        """Take in what a claim for *plan* brought."""
-        queue = plan.queue
-        queue.accept(attempts)
-        self.waiting += len(attempts)
-        self._claimable.pop(queue.endpoint_id, None)
-        if len(attempts) >= plan.slots:
-            self._claimable[queue.endpoint_id] = queue  # behind the others
-        if queue.waiting:
-            self._ready[queue.endpoint_id] = queue
+    async def _allowed(self, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:
+        """Keep what rates allow, and of probes those that this sender may make."""
+        if any(request.queue.rate is not None for request in requests):
+            requests = await self._take_tokens(requests)
+        if not any(request.is_probe for request in requests):
+            return list(requests)
+        # A probe that no request may be made for would bar its endpoint.
+        probes = await self._take_probes([request.queue for request in requests if request.is_probe])
+        refused = [one for one in requests if one.is_probe and one.queue.endpoint_id not in probes]
+        await self._return_tokens([(request.queue, request.slots) for request in refused])
+        return [request for request in requests if request not in refused]
 
-    def take(self, now: float) -> list[Attempt]:
-        """Give places to the claims that may start, one lane after the other."""
-        taken: list[Attempt] = []
+    async def _take_tokens(self, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:
+        limited = [(one.queue.endpoint_id, one.slots, one.queue.rate) for one in requests if one.queue.rate is not None]
+        tokens = await self._store.take_tokens(limited)
+        granted = []
+        for request in requests:
+            queue, slots = request.queue, request.slots
+            if queue.rate is not None:
+                slots, next_s = tokens.get(queue.endpoint_id, (0, 1.0))
+                if slots < request.slots:
+                    queue.rate_limited_until = time.monotonic() + max(PACE_S, next_s)
+            if slots:
+                granted.append(ClaimRequest(queue, slots, request.is_probe))
+        return granted
+
+    async def _return_tokens(self, unused: Sequence[tuple[EndpointQueue, int]]) -> None:
+        tokens = [
+            (queue.endpoint_id, number, queue.rate) for queue, number in unused if queue.rate is not None and number > 0
+        ]
+        if tokens:
+            await self._store.return_tokens(tokens)
+
+    async def _take_probes(self, queues: Sequence[EndpointQueue]) -> set[UUID]:
+        hold_s = self._timeout_s + _PROBE_HOLD_S
+        taken = await self._store.take_probes([queue.endpoint_id for queue in queues], hold_s=hold_s)
+        for queue in queues:
+            queue.is_probing = queue.endpoint_id in taken
+            # Another sender has it; the next look tells how it went.
+            queue.open_until = taken.get(queue.endpoint_id, self._clock.now() + timedelta(seconds=_PROBE_AGAIN_S))
+        return set(taken)
+
+    def _accept(
+        self, requests: Sequence[ClaimRequest], sends: Sequence[ClaimedSend], lease_until: float
+    ) -> list[EndpointAttempt]:
+        """Take in what a claim brought."""
+        queues = {request.queue.endpoint_id: request.queue for request in requests}
+        attempts: list[EndpointAttempt] = []
+        for send in sends:
+            queue = queues[send.endpoint_id]
+            queue.is_unhealthy = send.is_unhealthy
+            attempts.append(EndpointAttempt(send, queue, lease_until))
+            queue.accept(attempts[-1])
+            if queue.endpoint is None or not queue.endpoint.is_current(send.revision):
+                queue.endpoint = None
+                self._unprepared[queue.endpoint_id] = queue
+        self.waiting += len(attempts)
+        taken = Counter(send.endpoint_id for send in sends)
+        for request in requests:
+            queue, number = request.queue, taken[request.queue.endpoint_id]
+            self._claimable.pop(queue.endpoint_id, None)
+            if number >= request.slots:
+                self._claimable[queue.endpoint_id] = queue  # behind the others
+            elif queue.rate is not None or request.is_probe:
+                self._unused.append((request, number))
+            if request.is_probe and not number:
+                queue.is_probing = False
+            if queue.waiting:
+                self._ready[queue.endpoint_id] = queue
+        return attempts
+
+    async def _return_unused(self) -> None:
+        """Give back the tokens and the probes that no claim was made with."""
+        unused, self._unused = self._unused, []
+        await self._return_tokens([(request.queue, request.slots - taken) for request, taken in unused])
+        idle = [request.queue for request, taken in unused if request.is_probe and not taken]
+        held = {queue.endpoint_id: queue.open_until for queue in idle if queue.open_until is not None}
+        if held:
+            await self._store.release_probes(held, after_s=_PROBE_AGAIN_S)
+            for queue in idle:
+                queue.open_until = self._clock.now() + timedelta(seconds=_PROBE_AGAIN_S)
+
+    async def _prepare(self) -> None:
+        """Find out where the claims go whose endpoint was changed since the last one; until then they wait."""
+        configs = await self._store.load(list(self._unprepared), self._secret_box)
+        for key, queue in list(self._unprepared.items()):
+            del self._unprepared[key]
+            if key in configs:
+                queue.endpoint = prepare_endpoint(configs[key], policy=self._retry_policy, timeout_s=self._timeout_s)
+            else:
+                self._remove(queue)
+
+    # Running
+
+    def take(self) -> list[EndpointAttempt]:
+        """Give places to the claims that may start, one endpoint after the other."""
+        now = time.monotonic()
+        taken: list[EndpointAttempt] = []
         moved = True
         while moved and self.running < self._places:
             moved = False
@@ -266,46 +498,48 @@ class EndpointQueues:
             and queue.running * CONCURRENCY_SHARE < free + queue.running
         )
 
-    def finish(self, attempt: Attempt, took_s: float | None, now: float) -> None:
+    def finish(self, attempt: EndpointAttempt, result: Result) -> None:
         """Take back the place of a request that is over."""
         self.running -= 1
-        attempt.queue.finish(took_s, now)
-        attempt.is_sent = False
+        is_made = not isinstance(result, Superseded)
+        attempt.queue.finish(attempt.took_s if is_made else None, time.monotonic())
+        if not is_made:
+            attempt.queue.end_probe([attempt])
 
-    def paused(self, now: float) -> list[Attempt]:
-        """Take out the claims that cannot start soon: those of resting lanes, and what a slow one has no place for."""
-        found: list[Attempt] = []
+    # Giving back
+
+    def release(self) -> list[EndpointAttempt]:
+        """Take out what cannot start soon: the claims of resting endpoints, and what a slow one has no place for."""
+        released, self._removed = self._removed, []
+        now = time.monotonic()
         for queue in self._ready.values():
             is_resting = queue.open_until is not None and not queue.is_probing
             if queue.waiting and (is_resting or (queue.running and queue.is_slow(now))):
-                found += self._empty(queue)
+                released += self._empty(queue)
                 self._claimable[queue.endpoint_id] = queue
-        return found
+        return released
 
-    def _empty(self, queue: EndpointQueue) -> list[Attempt]:
-        found = list(queue.waiting)
-        queue.waiting.clear()
-        queue.reset_watermark()
-        self.waiting -= len(found)
-        return found
+    def _empty(self, queue: EndpointQueue) -> list[EndpointAttempt]:
+        attempts = queue.empty()
+        self.waiting -= len(attempts)
+        return attempts
 
-    def drop(self, lost: set[Attempt]) -> None:
+    def drop(self, lost: set[EndpointAttempt]) -> None:
         """Forget waiting claims whose lease is lost."""
         for queue in {attempt.queue for attempt in lost}:
-            kept = [attempt for attempt in queue.waiting if attempt not in lost]
-            self.waiting -= len(queue.waiting) - len(kept)
-            queue.waiting = deque(kept)
+            gone = [attempt for attempt in queue.waiting if attempt in lost]
+            queue.end_probe(gone)
+            self.waiting -= len(gone)
+            queue.waiting = deque(attempt for attempt in queue.waiting if attempt not in lost)
 
-    def empty(self) -> list[Attempt]:
+    def empty(self) -> list[EndpointAttempt]:
         """Take out all that waits."""
         return [attempt for queue in self._queues.values() for attempt in self._empty(queue)]
 
-    def remove_idle(self, now: float) -> None:
-        """Forget the lanes that have had no work for a while."""
-        for key, queue in list(self._queues.items()):
-            if not queue.running and not queue.waiting and now - queue.used_at > IDLE_S and key not in self._claimable:
-                del self._queues[key]
-                self._ready.pop(key, None)
+    def report(self) -> None:
+        """Set the gauges."""
+        meters.gauge("boathook_sending", self.running)
+        meters.gauge("boathook_endpoint_breakers_open", sum(queue.open_until is not None for queue in self))
 
 
 def _rest_s(queue: EndpointQueue, now: float, clock: datetime) -> float:

@@ -5,19 +5,35 @@ handler without any under way has one place kept free for it, up to half of all 
 while another handler is slow finds a place at once.
 
 A claim may run ahead of the free places by what the handler does in a few hundredths of a second, so that a quick
-handler does not wait for the journal between two attempts, while a slow one's work stays there for other workers.
+handler does not wait for PostgreSQL between two attempts, while a slow one's work stays there for other workers.
 """
 
+import math
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Final
-from uuid import UUID
+from logging import INFO
+from typing import Any, Final
 
-from boathook.db.deliveries import EPOCH, ClaimedDelivery, ClaimLimit
-from boathook.domain.policy import Breaker, BreakerState, BreakerStatus
+from boathook.db.deliveries import EPOCH, ClaimedDelivery, ClaimLimit, DeliveryStore
+from boathook.delivery.dispatcher import Attempt, DatabaseClock
+from boathook.domain import ids
+from boathook.domain.errors import DatabaseError, HandlerTimeout
+from boathook.domain.policy import (
+    AttemptState,
+    Breaker,
+    BreakerState,
+    BreakerStatus,
+    Completed,
+    Result,
+    RetryDefaults,
+    RetryPolicy,
+)
 from boathook.handlers.handler import Handler
+from boathook.handlers.runner import RunningAttempt
+from boathook.observability import meters
+from boathook.observability.failpoints import failpoint
 
 PREFETCH_S: Final = 0.03
 MAX_PREFETCH: Final = 100
@@ -28,15 +44,72 @@ _OVERLAP: Final = timedelta(seconds=0.25)
 _EWMA_WEIGHT: Final = 0.2
 
 
+class HandlerAttempt(Attempt):
+    """One delivery on its way through its handler."""
+
+    __slots__ = ("queue", "running", "work")
+
+    SUCCEEDED_EVENT = "attempt_ended"
+    SUCCEEDED_LEVEL = INFO
+    FAILED_EVENT = "attempt_failed"
+    is_single = False
+
+    def __init__(self, work: ClaimedDelivery, queue: "HandlerQueue", lease_until: float) -> None:
+        super().__init__(work.claim, lease_until)
+        self.work = work
+        self.queue = queue
+        self.running: RunningAttempt | None = None
+
+    @property
+    def is_blocking(self) -> bool:  # type: ignore[override]
+        """See `Attempt.is_blocking`."""
+        return self.work.claim.order_key is not None or self.queue.handler.max_concurrency is not None
+
+    @property
+    def state(self) -> AttemptState:
+        """See `Attempt.state`."""
+        claim = self.work.claim
+        number = claim.attempt - claim.attempts_before
+        return AttemptState(attempt=number, owed_since=claim.owed_since, excused=claim.excused)
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The policy of the handler, or that of the event's source."""
+        event = self.work.event
+        return self.queue.handler.retry or self.queue.retries.of(event.source if event is not None else None)
+
+    @property
+    def label(self) -> str:
+        """The recipient."""
+        return self.work.claim.recipient
+
+    def fields(self) -> dict[str, Any]:
+        """See `Attempt.fields`."""
+        claim, event = self.work.claim, self.work.event
+        return {
+            "delivery": ids.show_delivery(claim.event_id, claim.ordinal),
+            "recipient": claim.recipient,
+            "attempt": claim.attempt,
+            "source": event.source if event else None,
+            "type": event.type if event else None,
+            "dedup_key": event.dedup_key if event else None,
+        }
+
+    def count(self, outcome: str) -> None:
+        """See `Attempt.count`."""
+        meters.count("boathook_deliveries_total", recipient=self.work.claim.recipient, outcome=outcome)
+
+
 class HandlerQueue:
     """One handler's share of a worker: what is claimed for it and what is under way."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, retries: RetryDefaults) -> None:
         self.handler = handler
-        self.waiting: deque[ClaimedDelivery] = deque()
+        self.retries = retries
+        self.waiting: deque[HandlerAttempt] = deque()
         self.running = 0
-        self.has_more_due = True
-        """Whether the latest claim got all it wanted, so that there may be more."""
+        self.has_more_due = False
+        """Whether there may be more due than is claimed."""
         self._mean_s: float | None = None
         self._since: datetime = EPOCH
         self._full_look_at = 0.0
@@ -55,14 +128,11 @@ class HandlerQueue:
             since = EPOCH
         return ClaimLimit(self.handler.recipient, slots, since, self.handler.max_concurrency)
 
-    def accept(self, works: Iterable[ClaimedDelivery], slots: int) -> None:
-        """Take in what was claimed for *slots*."""
-        before = len(self.waiting)
-        self.waiting.extend(works)
-        taken = len(self.waiting) - before
-        self.has_more_due = taken >= slots
-        if taken:
-            self._since = self.waiting[-1].due_at - _OVERLAP
+    def accept(self, attempts: list[HandlerAttempt]) -> None:
+        """Take in what was claimed."""
+        self.waiting.extend(attempts)
+        if attempts:
+            self._since = attempts[-1].work.due_at - _OVERLAP
 
     def record(self, took_s: float) -> None:
         """Remember how long an attempt took."""
@@ -93,11 +163,24 @@ class Breakers:
 
 
 class HandlerQueues:
-    """The shares of all handlers of one worker."""
+    """The shares of all handlers of one worker.
 
-    def __init__(self, handlers: Mapping[str, Handler], places: int) -> None:
-        self.queues = {handler.recipient: HandlerQueue(handler) for handler in handlers.values()}
+    Args:
+        places: attempts under way at once.
+        only_suspects: claim nothing but deliveries that have lost their worker twice in a row, one at a time.
+    """
+
+    def __init__(
+        self, handlers: Mapping[str, Handler], places: int, *, store: DeliveryStore, worker_id: str, lease_s: float,
+        retries: RetryDefaults, clock: DatabaseClock, only_suspects: bool = False,
+    ) -> None:  # fmt: skip
+        self.queues = {handler.recipient: HandlerQueue(handler, retries) for handler in handlers.values()}
         self._places = places
+        self._store = store
+        self._worker_id = worker_id
+        self._lease_s = lease_s
+        self._clock = clock
+        self._only_suspects = only_suspects
         self._breakers = Breakers()
         self._turn: dict[str, int] = dict.fromkeys(self.queues, 0)
         self._turns = 0
@@ -107,14 +190,65 @@ class HandlerQueues:
         """Attempts under way."""
         return sum(queue.running for queue in self.queues.values())
 
-    def wants(self, now: datetime) -> list[ClaimLimit]:
-        """Return what to claim."""
-        found = []
+    # Claiming
+
+    async def discover(self, wake: Callable[[], None]) -> float:
+        """Have every handler looked at by the next claim."""
+        self._look_again()
+        wake()
+        return math.inf
+
+    def _look_again(self) -> None:
         for queue in self.queues.values():
-            slots = self._slots(queue, now)
-            if slots > 0:
-                found.append(queue.want(slots, time.monotonic()))
-        return found
+            queue.has_more_due = True
+
+    def resume(self, attempt: HandlerAttempt) -> None:
+        """Look for work of the same handler at the next claim."""
+        attempt.queue.has_more_due = True
+
+    async def claim(self) -> tuple[list[HandlerAttempt], float]:
+        """Claim once; returns the claims, and the seconds until there may be more."""
+        wanted = self._wanted(self._clock.now())
+        if not wanted:
+            return [], math.inf
+        began = time.monotonic()
+        limits = [queue.want(slots, began) for queue, slots in wanted]
+        for queue, _ in wanted:
+            queue.has_more_due = False
+        try:
+            works = await self._claim(limits)
+        except DatabaseError:
+            self._look_again()
+            raise
+        lease_until = began + self._lease_s
+        attempts = [HandlerAttempt(work, self.queues[work.claim.recipient], lease_until) for work in works]
+        if works:
+            failpoint("claim.after_commit")
+            self._clock.sync(works[0].claimed_at)
+            if self._only_suspects:
+                self._look_again()
+        for queue, slots in wanted:
+            claimed = [attempt for attempt in attempts if attempt.queue is queue]
+            queue.accept(claimed)
+            queue.has_more_due = queue.has_more_due or len(claimed) >= slots
+        return attempts, 0.0 if any(queue.has_more_due for queue, _ in wanted) else math.inf
+
+    async def _claim(self, limits: list[ClaimLimit]) -> list[ClaimedDelivery]:
+        if not self._only_suspects:
+            return await self._store.claim(limits, worker=self._worker_id, lease_s=self._lease_s)
+        recipients = [limit.recipient for limit in limits]
+        work = await self._store.claim_suspect(recipients, worker=self._worker_id, lease_s=self._lease_s)
+        return [] if work is None else [work]
+
+    def _wanted(self, now: datetime) -> list[tuple[HandlerQueue, int]]:
+        """Return for how many slots of which handlers to claim."""
+        if self._only_suspects and any(queue.running or queue.waiting for queue in self.queues.values()):
+            return []
+        return [
+            (queue, slots)
+            for queue in self.queues.values()
+            if queue.has_more_due and (slots := self._slots(queue, now)) > 0
+        ]
 
     def _slots(self, queue: HandlerQueue, now: datetime) -> int:
         prefetch_limit = queue.prefetch_limit(self._places)
@@ -128,7 +262,7 @@ class HandlerQueues:
         return slots if breaker_room is None else min(slots, breaker_room - len(queue.waiting))
 
     def _room(self, queue: HandlerQueue) -> int:
-        """Return how many more attempts of *share* may start, leaving others their kept places."""
+        """Return how many more attempts of *queue* may start, leaving others their kept places."""
         free = self._places - self.running
         if queue.running == 0:
             return min(1, free) if free <= self._reserved(queue) else free - self._reserved(queue)
@@ -151,61 +285,62 @@ class HandlerQueues:
             if queue.handler.breaker is not None and queue.handler.breaker.dependency == breaker.dependency
         )
 
-    def accept(self, wants: Iterable[ClaimLimit], works: Iterable[ClaimedDelivery]) -> None:
-        """Take in what a claim brought."""
-        by_recipient: dict[str, list[ClaimedDelivery]] = {}
-        for work in works:
-            by_recipient.setdefault(work.claim.recipient, []).append(work)
-        for want in wants:
-            self.queues[want.recipient].accept(by_recipient.get(want.recipient, ()), want.slots)
+    # Running
 
-    def take(self, now: datetime) -> tuple[HandlerQueue, ClaimedDelivery] | None:
-        """Return the work to start next and count it as running; None if nothing may start."""
-        best: HandlerQueue | None = None
-        for queue in self.queues.values():
-            if not queue.waiting or self._room(queue) <= 0 or self._breaker_room(queue, now) == 0:
-                continue
-            if best is None or self._order(queue) < self._order(best):
-                best = queue
-        if best is None:
-            return None
-        self._turns += 1
-        self._turn[best.handler.recipient] = self._turns
-        best.running += 1
-        return best, best.waiting.popleft()
+    def take(self) -> list[HandlerAttempt]:
+        """Take out the work to start now, and count it as running."""
+        taken, now = [], self._clock.now()
+        while (queue := self._next(now)) is not None:
+            self._turns += 1
+            self._turn[queue.handler.recipient] = self._turns
+            queue.running += 1
+            taken.append(queue.waiting.popleft())
+        return taken
 
-    def _order(self, queue: HandlerQueue) -> tuple[int, int]:
-        return queue.running, self._turn[queue.handler.recipient]
+    def _next(self, now: datetime) -> HandlerQueue | None:
+        startable = [
+            queue
+            for queue in self.queues.values()
+            if queue.waiting and self._room(queue) > 0 and self._breaker_room(queue, now) != 0
+        ]
+        return min(startable, key=lambda queue: (queue.running, self._turn[queue.handler.recipient]), default=None)
 
-    def finish(self, queue: HandlerQueue, took_s: float) -> None:
-        """Count an attempt as no longer running."""
+    def finish(self, attempt: HandlerAttempt, result: Result) -> None:
+        """Count an attempt as no longer running, and tell its breaker how it ended."""
+        queue, breaker = attempt.queue, attempt.queue.handler.breaker
         queue.running -= 1
-        queue.record(took_s)
+        queue.record(attempt.took_s or 0.0)
+        error = None if attempt.running is None else attempt.running.error
+        if breaker is not None and (error is not None or isinstance(result, Completed)):
+            known = TimeoutError() if isinstance(error, HandlerTimeout) else error
+            state = self._breakers.record(breaker, known, self._clock.now())
+            is_open = 0 if state is BreakerState.CLOSED else 1
+            meters.gauge("boathook_breaker_open", is_open, dependency=breaker.dependency)
 
-    def update_breaker(self, queue: HandlerQueue, error: BaseException | None, now: datetime) -> BreakerState | None:
-        """Tell the handler's breaker how an attempt ended; returns where it stands, None if there is none."""
-        breaker = queue.handler.breaker
-        return None if breaker is None else self._breakers.record(breaker, error, now)
+    # Giving back
 
-    def paused(self, now: datetime) -> Iterator[ClaimedDelivery]:
+    def release(self) -> list[HandlerAttempt]:
         """Take out the waiting work that an open breaker keeps from starting."""
+        released, now = [], self._clock.now()
         for queue in self.queues.values():
             room = self._breaker_room(queue, now)
             while room is not None and len(queue.waiting) > room:
-                yield queue.waiting.pop()
+                released.append(queue.waiting.pop())
+        return released
 
-    def drop(self, keys: Collection[tuple[UUID, int, int]]) -> None:
-        """Forget waiting claims whose lease is lost, given as (event id, ordinal, fence)."""
-        for queue in self.queues.values():
-            queue.waiting = deque(
-                work
-                for work in queue.waiting
-                if (work.claim.event_id, work.claim.ordinal, work.claim.fence) not in keys
-            )
+    def drop(self, lost: set[HandlerAttempt]) -> None:
+        """Forget waiting claims whose lease is lost."""
+        for queue in {attempt.queue for attempt in lost}:
+            queue.waiting = deque(attempt for attempt in queue.waiting if attempt not in lost)
 
-    def empty(self) -> list[ClaimedDelivery]:
+    def empty(self) -> list[HandlerAttempt]:
         """Take out all that waits."""
-        works = [work for queue in self.queues.values() for work in queue.waiting]
+        attempts = [attempt for queue in self.queues.values() for attempt in queue.waiting]
         for queue in self.queues.values():
             queue.waiting.clear()
-        return works
+        return attempts
+
+    def report(self) -> None:
+        """Set the gauges."""
+        for recipient, queue in self.queues.items():
+            meters.gauge("boathook_running", queue.running, recipient=recipient)

@@ -1,23 +1,25 @@
-"""One attempt at an endpoint in words: the request that is made, what is recorded of it, and what its answer means."""
+"""One attempt over HTTP in words: the endpoint, the request, what is recorded of it, and what its answer means."""
 
 import base64
 import json
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote_plus, unquote, urlsplit
 
 import msgspec
 
 from boathook.config.tables import OutboundSettings
-from boathook.delivery.signer import Signer, SymmetricSigner
+from boathook.db.endpoint_deliveries import EndpointConfig
+from boathook.delivery.signer import Signer, SymmetricSigner, read_signer
 from boathook.domain.endpoints import SENSITIVE_HEADERS, check_header
-from boathook.domain.policy import Failure, Success
+from boathook.domain.policy import Failure, RetryPolicy, Success
 from boathook.http_client.messages import OutgoingRequest, RequestResult
 from boathook.observability.tracing import HEADER
 
@@ -26,6 +28,8 @@ GONE: Final = "GONE"
 """The code of a failure after which the endpoint is to be disabled."""
 ABORTED: Final = "ABORTED"
 """The code of a failure after which this message is not tried again."""
+UNREADABLE: Final = "SECRET_UNREADABLE"
+"""The code of an attempt for which a stored secret could not be used."""
 _CONTROL: Final = "webhook-delivery"
 _SHORTEST: Final = 4
 """A shorter text is no secret worth hiding, and would tear responses apart."""
@@ -57,6 +61,72 @@ class RequestTarget:
         """Refuse headers that may not be sent. Raises ValueError."""
         for name, value in self.headers.items():
             check_header(name, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedEndpoint:
+    """An endpoint ready to be sent to, or the reason why it cannot be."""
+
+    revision: int
+    url: str
+    policy: RetryPolicy
+    timeout_s: float
+    target: RequestTarget | None = None
+    secrets: tuple[bytes, ...] = field(default=(), repr=False)
+    """Every text that must not be recorded of a response."""
+    oauth: dict[str, str] | None = field(default=None, repr=False)
+    """Where to get a token first, by the names of the endpoint's settings."""
+    good_until: datetime | None = None
+    fault: Failure | None = None
+
+    def is_current(self, revision: int) -> bool:
+        """Return whether it is of this revision of the endpoint, and none of its secrets has expired since."""
+        if self.revision < revision:
+            return False
+        return self.good_until is None or datetime.now(UTC) < self.good_until
+
+    def with_token(self, token: str) -> "PreparedEndpoint":
+        """Return it with an OAuth token."""
+        assert self.target is not None
+        target = replace(self.target, bearer=token)
+        return replace(self, target=target, secrets=collect_secrets(target))
+
+
+def prepare_endpoint(config: EndpointConfig, *, policy: RetryPolicy, timeout_s: float) -> PreparedEndpoint:
+    """Return an endpoint ready to be sent to; *policy* and *timeout_s* are those of endpoints that say nothing else."""
+    chosen, longest_s = config.policy or policy, config.timeout_s or timeout_s
+    try:
+        if config.fault or not config.secrets:
+            raise ValueError(config.fault or "the endpoint has no secret")
+        target = _to_target(config, longest_s)
+    except (ValueError, KeyError) as error:
+        fault = Failure(code=UNREADABLE, error=f"nothing was sent: {error}")
+        return PreparedEndpoint(
+            revision=config.revision, url=config.url, policy=chosen, timeout_s=longest_s, fault=fault
+        )
+    return PreparedEndpoint(
+        revision=config.revision,
+        url=config.url,
+        policy=chosen,
+        timeout_s=longest_s,
+        target=target,
+        secrets=collect_secrets(target),
+        oauth=config.auth.get("oauth2"),
+        good_until=config.good_until,
+    )
+
+
+def _to_target(config: EndpointConfig, timeout_s: float) -> RequestTarget:
+    basic: dict[str, Any] | None = config.auth.get("basic")
+    mtls: dict[str, Any] | None = config.auth.get("mtls")
+    return RequestTarget(
+        url=config.url,
+        signers=tuple(read_signer(secret) for secret in config.secrets),
+        timeout_s=timeout_s,
+        headers=config.headers,
+        basic=None if basic is None else (basic["username"], basic["password"]),
+        client_certificate=None if mtls is None else (mtls["certificate"], mtls["key"]),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from boathook.db.messages import MessageFilter, MessageStatus
 from boathook.db.resends import ResendFilter, ResendResult
 from boathook.db.sql_functions import RETRYABLE_STATES, sqlstate
 from boathook.db.tasks import EndpointTarget, Task, TaskOperation, TaskState
-from boathook.delivery.bulk_jobs import run_bulk_step
-from boathook.delivery.step_result import StepResult
+from boathook.delivery.bulk_jobs import StepResult, run_bulk_step
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.windows import Window, range_of

@@ -79,6 +79,34 @@ class Interruption:
 
 
 Outcome = Success | Ignore | Retry | Dead | Failure | Interruption
+"""How an attempt ended, for `decide`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The attempt's effects and the end of its delivery are committed."""
+
+    state: str
+    """``succeeded`` or ``ignored``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """The lease is another's; nothing of this attempt was committed, and nothing about it is ours to record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The attempt was broken off because its process stops; it does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """PostgreSQL was unavailable before the attempt could begin, so there was none to count."""
+
+
+Result = Outcome | Completed | Superseded | Stopped | NotStarted
+"""What came of executing an attempt: an outcome to decide about, or a reason why there is nothing to decide."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ import functools
 import traceback as tracebacks
 from collections.abc import Awaitable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, assert_never
@@ -36,7 +35,21 @@ from boathook.db.sql_functions import (
 from boathook.domain import ids
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable, HandlerMisuse, HandlerTimeout, LeaseLost
 from boathook.domain.model import Claim
-from boathook.domain.policy import Complete, Dead, Failure, Ignore, Interruption, Retry, Success, complete_ignored
+from boathook.domain.policy import (
+    Complete,
+    Completed,
+    Dead,
+    Failure,
+    Ignore,
+    Interruption,
+    NotStarted,
+    Result,
+    Retry,
+    Stopped,
+    Success,
+    Superseded,
+    complete_ignored,
+)
 from boathook.handlers.event import Event, ReplySlot, make_event
 from boathook.handlers.handler import Handler
 from boathook.handlers.sessions import AsyncSessions, Completion, SyncSessions
@@ -50,41 +63,6 @@ CONFLICT: Final = "CONFLICT"
 """Code of an attempt whose transaction PostgreSQL sacrificed to others each time."""
 _MOST_RUNS: Final = 4
 _ROOM: Final = __name__.rpartition(".")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Completed:
-    """The attempt's effects and the end of its delivery are committed."""
-
-    state: str
-    """``succeeded`` or ``ignored``."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolledBack:
-    """The attempt is rolled back, and the policy is to decide."""
-
-    outcome: Retry | Dead | Failure | Interruption
-    error: BaseException | None = None
-    """What the handler raised, for its breaker."""
-
-
-@dataclass(frozen=True, slots=True)
-class Superseded:
-    """The lease is another's; nothing of this attempt was committed, and nothing about it is ours to record."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """The attempt was broken off and rolled back because its worker stops."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotStarted:
-    """The journal was away before the handler could begin, so there was no attempt to count."""
-
-
-RunResult = Completed | RolledBack | Superseded | Stopped | NotStarted
 
 
 class Unsuccessful(Exception):
@@ -102,7 +80,7 @@ class NoTransaction(Exception):
 class RunningAttempt:
     """One attempt under way, as its worker watches it."""
 
-    __slots__ = ("_deadline", "is_lost", "is_stopped", "overdue_at", "started_at", "thread", "work")
+    __slots__ = ("_deadline", "error", "is_lost", "is_stopped", "overdue_at", "started_at", "thread", "work")
 
     def __init__(self, work: ClaimedDelivery, started_at: datetime) -> None:
         self.work = work
@@ -111,6 +89,8 @@ class RunningAttempt:
         """Loop time at which the handler's time is up, while it runs."""
         self.thread: HandlerThread | None = None
         """Where a sync handler runs, possibly longer than its attempt lasts."""
+        self.error: BaseException | None = None
+        """What the handler raised in the end, for its breaker."""
         self.is_lost = False
         self.is_stopped = False
         self._deadline: asyncio.Timeout | None = None
@@ -198,22 +178,22 @@ class Runner:
         self._timeout_s = timeout_s
         self._threads = ThreadPool()
 
-    async def run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot) -> RunResult:
+    async def run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot) -> Result:
         """Run one attempt to its end, whatever that is; raises nothing but what stops the worker."""
         work = running.work
         if work.event is None:
-            return RolledBack(Dead("EVENT_MISSING", "the event of this delivery is not in the journal"))
+            return Dead("EVENT_MISSING", "the event of this delivery is not in the journal")
         for _ in range(_MOST_RUNS):
             slot = self._slot(work.event.source)
             event = make_event(work.event, work.claim, self._store, slot)
             completion = Completion(transaction_mark(work.claim), functools.partial(self._conclude, running, slot))
-            ending: RunResult | None
+            ending: Result | None
             try:
                 await self._attempt(handler, event, running, run_slot, completion)
                 failpoint("handler.after_commit")
                 ending = Completed(completion.state or "succeeded")
             except Unsuccessful as unsuccessful:
-                ending = RolledBack(unsuccessful.outcome)
+                ending = unsuccessful.outcome
             except NoTransaction:
                 ending = NotStarted()
             except (Exception, SystemExit, asyncio.CancelledError) as error:
@@ -223,7 +203,7 @@ class Runner:
                 ending = await self._explain(error, handler, running, completion)
             if ending is not None:
                 return ending
-        return RolledBack(Interruption(code=CONFLICT, error="the transaction kept colliding with others"))
+        return Interruption(code=CONFLICT, error="the transaction kept colliding with others")
 
     def _slot(self, source: str | None) -> ReplySlot | None:
         forbidden_statuses = None if source is None else self._inline.get(source)
@@ -331,7 +311,7 @@ class Runner:
 
     async def _explain(
         self, error: BaseException, handler: Handler, running: RunningAttempt, completion: Completion
-    ) -> RunResult | None:
+    ) -> Result | None:
         """Return how an attempt ended that raised; None if it should run again."""
         state = sqlstate(error)
         if running.is_lost or isinstance(error, LeaseLost) or state == LEASE_LOST:
@@ -350,10 +330,11 @@ class Runner:
             if commit_outcome is not None:
                 return commit_outcome
         if _is_interrupted(error, completion):
-            return RolledBack(Interruption(error=_sentence(error), traceback=format_traceback(error)))
-        return RolledBack(_failure(error, handler), error)
+            return Interruption(error=_sentence(error), traceback=format_traceback(error))
+        running.error = error
+        return _failure(error, handler)
 
-    async def _commit_outcome(self, claim: Claim, state: str) -> RunResult | None:
+    async def _commit_outcome(self, claim: Claim, state: str) -> Result | None:
         """Look up a settle that was sent and not answered; None where it is known not to be committed."""
         while True:
             try:

@@ -6,19 +6,21 @@ from typing import assert_never
 from boathook.db.deliveries import ClaimedDelivery
 from boathook.domain import ids
 from boathook.domain.model import Origin
-from boathook.domain.policy import Dead, Failure, Interruption, Retry
-from boathook.handlers.handler import Handler
-from boathook.handlers.runner import (
+from boathook.domain.policy import (
     Completed,
+    Dead,
+    Failure,
+    Ignore,
+    Interruption,
     NotStarted,
-    RolledBack,
-    Runner,
-    RunningAttempt,
-    RunResult,
-    RunSlot,
+    Result,
+    Retry,
     Stopped,
+    Success,
     Superseded,
 )
+from boathook.handlers.handler import Handler
+from boathook.handlers.runner import Runner, RunningAttempt, RunSlot
 from boathook.observability.tracing import HEADER, EntrySpan, Kind, Span, Tracer, otel_attributes, span_id_of
 
 
@@ -29,7 +31,7 @@ class TracedRunner:
         self._runner = runner
         self._tracer = tracer
 
-    async def run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot) -> RunResult:
+    async def run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot) -> Result:
         """See `boathook.handlers.runner.Runner.run`."""
         work = running.work
         entry = self._entry(work)
@@ -70,13 +72,19 @@ class TracedRunner:
         return self._tracer.entry(event.id, event.headers.get(HEADER), is_ours=event.origin is Origin.PUBLISHED)
 
 
-def _told(ending: RunResult) -> tuple[str, str | None]:
+def _told(ending: Result) -> tuple[str, str | None]:
     """Return what became of an attempt in one word, and the error in one line where it is one."""
     match ending:
         case Completed(state=state):
             return state, None
-        case RolledBack(outcome=outcome):
-            return _told_of_failure(outcome)
+        case Success() | Ignore():
+            return "succeeded", None
+        case Retry(code=code):
+            return "retry", code
+        case Dead(code=code, note=note):
+            return "dead", note or code
+        case Failure(error=error) | Interruption(error=error):
+            return "failed", error
         case Superseded():
             return "lost", "the lease is another worker's"
         case Stopped():
@@ -87,17 +95,5 @@ def _told(ending: RunResult) -> tuple[str, str | None]:
             assert_never(ending)
 
 
-def _told_of_failure(outcome: Retry | Dead | Failure | Interruption) -> tuple[str, str]:
-    match outcome:
-        case Retry(code=code):
-            return "retry", code
-        case Dead(code=code, note=note):
-            return "dead", note or code
-        case Failure(error=error) | Interruption(error=error):
-            return "failed", error
-        case _:
-            assert_never(outcome)
-
-
-def _code_of(ending: RunResult) -> str | None:
-    return ending.outcome.code if isinstance(ending, RolledBack) else None
+def _code_of(ending: Result) -> str | None:
+    return ending.code if isinstance(ending, Retry | Dead | Failure | Interruption) else None

@@ -101,7 +101,8 @@ async def _run_role(role: str, context: ProcessContext) -> None:
 
 
 async def _run_worker_role(context: ProcessContext, *, only_suspects: bool) -> None:
-    from boathook.delivery.worker import HandlerStuck, run_worker
+    from boathook.delivery.dispatcher import AttemptStuck
+    from boathook.delivery.handler_executor import run_worker
     from boathook.ingest.reply_waiter import inline_sources
     from boathook.server.loading import bound, load_hooks
 
@@ -120,7 +121,7 @@ async def _run_worker_role(context: ProcessContext, *, only_suspects: bool) -> N
                 beat=context.beat,
                 predecessors=context.config.predecessors,
             )
-    except HandlerStuck as error:
+    except AttemptStuck as error:
         # A thread that cannot be stopped would keep the interpreter from ending.
         log.get_logger("server").error("worker_stuck", error=str(error))
         log.flush()
@@ -144,7 +145,7 @@ async def _run_keeper_role(context: ProcessContext) -> None:
 
 
 async def _run_sender_role(context: ProcessContext) -> None:
-    from boathook.delivery.sender import run_sender
+    from boathook.delivery.http_executor import run_sender
 
     context.ready()
     finish_startup()

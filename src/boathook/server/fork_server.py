@@ -34,7 +34,7 @@ _MODULES: Final = {
         "boathook.http.websocket",
         "boathook.server.mounts",
     ),
-    "worker": ("boathook.delivery.sender", "boathook.delivery.worker"),
+    "worker": ("boathook.delivery.handler_executor", "boathook.delivery.http_executor"),
     "keeper": ("boathook.alerts.service", "boathook.delivery.keeper"),
 }
 """What the children of each role in `server.roles` import. User code is imported by children alone."""

@@ -351,9 +351,9 @@ def shift_dates(hours: float) -> Callable[[ModuleType], None]:
     return lambda module: replace(module, "datetime", lambda _: Shifted)
 
 
-def schedules_by_its_own_clock(worker: ModuleType) -> None:
+def schedules_by_its_own_clock(dispatcher: ModuleType) -> None:
     """Say when to try again by the clock of the worker."""
-    replace(worker.Worker, "_now", lambda _: lambda self: worker.datetime.now(worker.UTC))
+    replace(dispatcher.DatabaseClock, "now", lambda _: lambda self: dispatcher.datetime.now(dispatcher.UTC))
 
 
 def never_forgets(intake: ModuleType) -> None:
@@ -395,9 +395,9 @@ PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "stops_at_once": ("boathook.http.listener", stops_at_once),
     "clock_an_hour_ahead": ("time", shift_clock(1)),
     "clock_an_hour_behind": ("time", shift_clock(-1)),
-    "workers_an_hour_ahead": ("boathook.delivery.worker", shift_dates(1)),
-    "workers_an_hour_behind": ("boathook.delivery.worker", shift_dates(-1)),
-    "schedules_by_its_own_clock": ("boathook.delivery.worker", schedules_by_its_own_clock),
+    "workers_an_hour_ahead": ("boathook.delivery.dispatcher", shift_dates(1)),
+    "workers_an_hour_behind": ("boathook.delivery.dispatcher", shift_dates(-1)),
+    "schedules_by_its_own_clock": ("boathook.delivery.dispatcher", schedules_by_its_own_clock),
     "orders_nothing": ("boathook.domain.filters", orders_nothing),
 }
 """By name: the module, and the function that patches it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from boathook.delivery.endpoint_queues import Attempt
+from boathook.delivery.endpoint_queues import EndpointAttempt
 from boathook.http_client.messages import OutgoingRequest
 from tests.simulation.invariants import Recorder, require
 from tests.simulation.sending.receivers import EndpointReceiver, key_of
@@ -38,7 +38,7 @@ class SendingRecorder(Recorder):
     """With which fences each delivery was taken by its endpoint."""
     successes: set[Claim] = field(default_factory=set)
     """Claims whose sender was sent a 2xx."""
-    probes: dict[UUID, list[Attempt]] = field(default_factory=dict)
+    probes: dict[UUID, list[EndpointAttempt]] = field(default_factory=dict)
     """Probes sent since each endpoint's breaker opened."""
     arrivals: dict[UUID, list[float]] = field(default_factory=dict)
 
@@ -84,14 +84,14 @@ class SendingRecorder(Recorder):
 
     # The wire
 
-    def arrived(self, receiver: EndpointReceiver, attempt: Attempt, request: OutgoingRequest) -> None:
+    def arrived(self, receiver: EndpointReceiver, attempt: EndpointAttempt, request: OutgoingRequest) -> None:
         """A request has reached its endpoint."""
         try:
             self._judge_request(receiver, attempt, request)
         except AssertionError as violation:
             self.violations.append(str(violation))
 
-    def _judge_request(self, receiver: EndpointReceiver, attempt: Attempt, request: OutgoingRequest) -> None:
+    def _judge_request(self, receiver: EndpointReceiver, attempt: EndpointAttempt, request: OutgoingRequest) -> None:
         key, fence = key_of(attempt), attempt.send.fence
         self.requests[key, fence] += 1
         require(self.requests[key, fence] == 1, "C8", f"{key} was sent twice for one claim")
@@ -118,7 +118,7 @@ class SendingRecorder(Recorder):
         ]
         require(not earlier, "C6", f"{key} reached its endpoint before {[row.key for row in earlier]}")
 
-    def _judge_probe(self, receiver: EndpointReceiver, attempt: Attempt) -> None:
+    def _judge_probe(self, receiver: EndpointReceiver, attempt: EndpointAttempt) -> None:
         others = [one for one in self.probes.get(receiver.endpoint.id, []) if one in receiver.under_way]
         require(not others, "L3", f"two probes are under way to {receiver.endpoint.url}")
         self.probes.setdefault(receiver.endpoint.id, []).append(attempt)
@@ -132,11 +132,11 @@ class SendingRecorder(Recorder):
             allowed = burst + rate * (moments[-1] - moment + _SLACK_S)
             require(number <= allowed, "L2", f"{number} requests in {moments[-1] - moment:.3f} s at a rate of {rate}")
 
-    def taken(self, attempt: Attempt) -> None:
+    def taken(self, attempt: EndpointAttempt) -> None:
         """An endpoint has done what a message asked for."""
         self.takes.setdefault(key_of(attempt), []).append(attempt.send.fence)
 
-    def told_success(self, attempt: Attempt) -> None:
+    def told_success(self, attempt: EndpointAttempt) -> None:
         """An endpoint answers 2xx."""
         self.successes.add((key_of(attempt), attempt.send.fence))
 

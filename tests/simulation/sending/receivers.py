@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from boathook.delivery.endpoint_queues import Attempt
+from boathook.delivery.endpoint_queues import EndpointAttempt
 from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from tests.simulation.handlers import Killed
 from tests.simulation.loop import PROCESS, Process, VirtualLoop
@@ -42,7 +42,7 @@ class EndpointReceiver:
     behaviours: Sequence[str]
     is_ordered: bool = False
     behaviour: str = "ok"
-    under_way: list[Attempt] = field(default_factory=list)
+    under_way: list[EndpointAttempt] = field(default_factory=list)
 
     def change_behaviour(self, rng: random.Random) -> None:
         """Switch to another behaviour."""
@@ -73,11 +73,11 @@ class EndpointReceiver:
 class WireRecorder(Protocol):
     """Records what happens on the network."""
 
-    def arrived(self, receiver: EndpointReceiver, attempt: Attempt, request: OutgoingRequest) -> None: ...
+    def arrived(self, receiver: EndpointReceiver, attempt: EndpointAttempt, request: OutgoingRequest) -> None: ...
 
-    def taken(self, attempt: Attempt) -> None: ...
+    def taken(self, attempt: EndpointAttempt) -> None: ...
 
-    def told_success(self, attempt: Attempt) -> None: ...
+    def told_success(self, attempt: EndpointAttempt) -> None: ...
 
 
 class Network:
@@ -102,7 +102,7 @@ class Network:
 
     def _arrive(self, receiver: EndpointReceiver, courier: "Courier", request: OutgoingRequest) -> None:
         attempt = request.token
-        assert isinstance(attempt, Attempt)
+        assert isinstance(attempt, EndpointAttempt)
         self._recorder.arrived(receiver, attempt, request)
         receiver.under_way.append(attempt)
         reply = receiver.reply(self._rng, request.timeout_s)
@@ -118,7 +118,7 @@ class Network:
 
     def _leave(self, receiver: EndpointReceiver, courier: "Courier", request: OutgoingRequest, reply: Reply) -> None:
         attempt = request.token
-        assert isinstance(attempt, Attempt)
+        assert isinstance(attempt, EndpointAttempt)
         receiver.under_way.remove(attempt)
         if reply.is_taken and reply.failure is None:
             self._recorder.told_success(attempt)
@@ -168,6 +168,6 @@ class Courier:
             self._done([answer])
 
 
-def key_of(attempt: Attempt) -> tuple[Any, int]:
+def key_of(attempt: EndpointAttempt) -> tuple[Any, int]:
     """Return the delivery that a request is for."""
     return attempt.send.event_id, attempt.send.ordinal

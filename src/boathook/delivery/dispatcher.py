@@ -1,0 +1,579 @@
+"""The delivery engine: claims due deliveries, has each one attempted, and records what came of it.
+
+Its loop is the same for every destination::
+
+    claim(batch) -> await executor.execute(attempt) -> decide(outcome, policy, now) -> recorder.record(batch)
+
+`Queues` choose what to claim and what to start next, an `Executor` makes an attempt, a `Recorder` writes results. The
+dispatcher does the rest once for all: it renews leases, gives claims back, wakes the loop and drains at the end.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+from boathook.config import Settings
+from boathook.db.database import DUE_CHANNEL, Database
+from boathook.db.deliveries import DeliveryStore, Lease
+from boathook.domain import ids
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
+from boathook.domain.policy import (
+    AttemptState,
+    Complete,
+    Completed,
+    DeadLetter,
+    Decision,
+    Failure,
+    NotStarted,
+    Outcome,
+    Result,
+    RetryAt,
+    RetryPolicy,
+    Stopped,
+    Success,
+    Superseded,
+    decide,
+)
+from boathook.observability import meters
+from boathook.observability.log import Logger
+
+PACE_S: Final = 0.002
+"""Shortest time between two claims."""
+GRACE_S: Final = 5.0
+"""Seconds that attempts get to end once one of them is stuck."""
+_RENEW_AGAIN_S: Final = 1.0
+"""Seconds after which leases are renewed again that could not be because PostgreSQL was unavailable."""
+_MAX_BATCH: Final = 500
+"""Most results that are written at once."""
+_BATCH_PACE_S: Final = 0.01
+"""Shortest time between two batches of results, unless another delivery waits for one."""
+_WRITE_PAUSE_S: Final = 0.5
+_WRITE_ROUNDS: Final = 3
+_BEAT_S: Final = 0.5
+_LAST_S: Final = 2.0
+_MAX_PAUSE_S: Final = 1.0
+_SUCCEEDED: Final = Complete()
+
+
+class AttemptStuck(Exception):
+    """An attempt goes on past its time and cannot be stopped; only a new process helps."""
+
+
+class DatabaseClock:
+    """The time of PostgreSQL, as far as the latest claim told."""
+
+    def __init__(self) -> None:
+        self._ahead = timedelta()
+
+    def sync(self, database_now: datetime) -> None:
+        """Take over what PostgreSQL's clock shows now."""
+        self._ahead = database_now - datetime.now(UTC)
+
+    def now(self) -> datetime:
+        """Return the time of PostgreSQL."""
+        return datetime.now(UTC) + self._ahead
+
+
+class Attempt:
+    """One claimed delivery, from its claim until its result is recorded."""
+
+    __slots__ = (
+        "decision", "is_stopped", "lease", "lease_until", "outcome", "recorded", "started_at", "task", "took_s",
+    )  # fmt: skip
+
+    SUCCEEDED_EVENT: ClassVar[str]
+    """What the log calls a success, and at which level."""
+    SUCCEEDED_LEVEL: ClassVar[int]
+    FAILED_EVENT: ClassVar[str]
+
+    is_single: bool
+    """Whether its delivery gets no other attempt."""
+    is_blocking: bool
+    """Whether another delivery cannot be claimed before this attempt is recorded."""
+
+    def __init__(self, lease: Lease, lease_until: float) -> None:
+        self.lease = lease
+        self.lease_until = lease_until
+        """By this process's monotonic clock."""
+        self.started_at: datetime
+        """By PostgreSQL's clock."""
+        self.took_s: float | None = None
+        """The executor may say how long the attempt took; else the dispatcher measures it."""
+        self.outcome: Outcome
+        self.decision: Decision
+        self.recorded: asyncio.Future[bool]
+        self.task: asyncio.Task[None] | None = None
+        self.is_stopped = False
+
+    @property
+    def state(self) -> AttemptState:
+        """What the retry decision needs to know of the delivery."""
+        raise NotImplementedError
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The retry policy of the recipient."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """The recipient, as metrics name it."""
+        raise NotImplementedError
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a log line says about the attempt."""
+        raise NotImplementedError
+
+    def count(self, outcome: str) -> None:
+        """Count the attempt in the metrics."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """Cancel the task of the attempt; its delivery is given back."""
+        self.is_stopped = True
+        if self.task is not None:
+            self.task.cancel()
+
+
+A = TypeVar("A", bound=Attempt)
+A_contra = TypeVar("A_contra", bound=Attempt, contravariant=True)
+
+
+class Executor(Protocol[A_contra]):
+    """Makes attempts at one kind of destination. A subclass needs only `execute`."""
+
+    is_fenced: ClassVar[bool] = False
+    """Whether an attempt without a lease has no effects, because its effects are committed together with the result.
+    Others are not started once their lease has run out."""
+
+    @abstractmethod
+    async def execute(self, attempt: A_contra) -> Result:
+        """Make one attempt and return what came of it; an exception counts as a failure.
+
+        `Success` and failures are recorded by the dispatcher. `Completed` says that the result is committed already.
+        """
+        raise NotImplementedError
+
+    def stop(self, attempt: A_contra) -> None:
+        """Break off an attempt because the process ends."""
+        attempt.cancel()
+
+    def lose(self, attempt: A_contra) -> None:  # noqa: ARG002
+        """Learn that the lease of a running attempt is another process's; its result will not be recorded."""
+        return
+
+    def check(self, running: Collection[A_contra]) -> str | None:  # noqa: ARG002
+        """Look for attempts that go on past their time; returns why the process must end, if it must."""
+        return None
+
+    async def run(self) -> None:
+        """Do what is to be done beside the attempts, until cancelled."""
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Release what the executor holds, after the last attempt."""
+        return
+
+
+class Queues(Protocol[A]):
+    """The recipients of one kind, with what is claimed for each and what runs."""
+
+    async def discover(self, wake: Callable[[], None]) -> float:
+        """Find recipients with due deliveries, and call *wake* if there are some; returns when to look again, in s."""
+        ...
+
+    async def claim(self) -> tuple[list[A], float]:
+        """Claim once; returns the claims, and the seconds until there may be more unless `resume` is called before."""
+        ...
+
+    def resume(self, attempt: A) -> None:
+        """Look for work of the same recipient at the next claim."""
+        ...
+
+    def take(self) -> list[A]:
+        """Take out the claims that are to start now, and count them as running."""
+        ...
+
+    def finish(self, attempt: A, result: Result) -> None:
+        """Count an attempt as no longer running."""
+        ...
+
+    def release(self) -> list[A]:
+        """Take out the claims that cannot start soon, to be given back."""
+        ...
+
+    def drop(self, lost: set[A]) -> None:
+        """Forget waiting claims whose lease is lost."""
+        ...
+
+    def empty(self) -> list[A]:
+        """Take out all claims that wait."""
+        ...
+
+    def report(self) -> None:
+        """Set the gauges."""
+        ...
+
+
+class Recorder(Protocol[A_contra]):
+    """Writes the results of attempts whose `outcome` and `decision` are set."""
+
+    async def record(self, attempts: Sequence[A_contra]) -> list[bool]:
+        """Write results in one transaction; says of each whether its lease still held.
+
+        Raises:
+            DatabaseError: nothing was written.
+        """
+        ...
+
+
+class Dispatcher(Generic[A]):
+    """Delivers to one kind of recipient in one process."""
+
+    def __init__(
+        self, queues: Queues[A], executor: Executor[A], recorder: Recorder[A], *, database: Database,
+        deliveries: DeliveryStore, clock: DatabaseClock, settings: Settings, log: Logger,
+    ) -> None:  # fmt: skip
+        self._queues = queues
+        self._executor = executor
+        self._recorder = recorder
+        self._database = database
+        self._deliveries = deliveries
+        self._clock = clock
+        self._lease_s = settings.worker.lease_s
+        self._poll_s = settings.worker.poll_s
+        self._drain_s = settings.server.drain_s
+        self._log = log
+        self._held: set[A] = set()
+        """Everything under lease here, but for what is to be given back."""
+        self._running: set[A] = set()
+        self._returned: list[A] = []
+        """To be given back."""
+        self._results: list[A] = []
+        """To be written."""
+        self._has_results = asyncio.Event()
+        self._is_urgent = asyncio.Event()
+        """Set when another delivery waits for a result to be written."""
+        self._is_writing = self._is_launching = self._is_stopping = False
+        self._hint = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._quit = asyncio.Event()
+        self._stuck: str | None = None
+        self._error: BaseException | None = None
+
+    async def run(self, stop: asyncio.Event, beat: Callable[[], None], *, predecessors: Sequence[str] = ()) -> None:
+        """Deliver until *stop* is set, then finish what is under way.
+
+        Raises:
+            AttemptStuck: an attempt cannot be stopped; the process should end so that another takes its place.
+        """
+        await self._database.listen(DUE_CHANNEL, lambda _payload: self._hint.set())
+        feeding = [asyncio.create_task(self._discover()), asyncio.create_task(self._claim(predecessors))]
+        loops = [self._write(), self._renew(), self._beat(beat), self._executor.run()]
+        tasks = [*feeding, *[asyncio.create_task(loop) for loop in loops]]
+        stopping = [asyncio.create_task(stop.wait()), asyncio.create_task(self._quit.wait())]
+        try:
+            done, _ = await asyncio.wait([*stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in done.difference(stopping):
+                task.result()
+            if self._error is None:
+                await self._drain(feeding)
+        finally:
+            attempts = [one.task for one in self._held | self._running if one.task is not None]
+            await _end([*stopping, *tasks, *attempts])
+            await self._executor.close()
+        if self._error is not None:
+            raise self._error
+        if self._stuck is not None:
+            raise AttemptStuck(self._stuck)
+
+    async def _drain(self, feeding: Sequence["asyncio.Task[None]"]) -> None:
+        """Start nothing more, give back what waits, let what runs finish, and break off what takes too long."""
+        self._is_stopping = True
+        self._hint.set()
+        self._wake.set()
+        await asyncio.wait(feeding, timeout=_LAST_S)
+        await _end(feeding)
+        self._put_back(self._queues.empty())
+        await self._try_give_back()
+        await self._until(lambda: not self._running, GRACE_S if self._stuck else self._drain_s)
+        for attempt in list(self._running):
+            self._executor.stop(attempt)
+        await self._until(lambda: not self._running, _LAST_S)
+        await self._until(lambda: not self._results and not self._is_writing, _LAST_S)
+        await self._try_give_back()
+
+    @staticmethod
+    async def _until(condition: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        # Three conditions at the end of a process need no event each.
+        while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    # Claiming
+
+    async def _discover(self) -> None:
+        while not self._is_stopping:
+            self._hint.clear()
+            wait_s = self._poll_s
+            try:
+                wait_s = await self._queues.discover(self._wake.set)
+            except DatabaseError as error:
+                self._log.warning("discover_failed", error=str(error))
+                await self._database.monitor.wait_until_available()
+            await _wait(self._hint, min(self._poll_s, max(PACE_S, wait_s)))
+
+    async def _claim(self, predecessors: Sequence[str]) -> None:
+        pause_s = PACE_S
+        while not self._is_stopping:
+            wait_s = 0.0
+            try:
+                if predecessors:
+                    await self._deliveries.reap(dead_workers=predecessors)
+                    predecessors = ()
+                self._wake.clear()
+                self._put_back(self._queues.release())
+                await self._give_back()
+                claimed, wait_s = await self._queues.claim()
+                self._held.update(claimed)
+                self._launch()
+                pause_s = PACE_S
+            except DatabaseError as error:
+                pause_s = min(_MAX_PAUSE_S, pause_s * 4)
+                self._log.warning("claim_failed", error=str(error), pause_s=round(pause_s, 3))
+                if self._database.monitor.is_unavailable:
+                    await self._database.monitor.wait_until_available()
+                    pause_s = PACE_S
+            await asyncio.sleep(pause_s)
+            if wait_s > 0:
+                await _wait(self._wake, min(self._poll_s, wait_s))
+
+    def _put_back(self, attempts: Sequence[A]) -> None:
+        # What cannot be given back is not renewed either, so that the keeper finds it.
+        self._held.difference_update(attempts)
+        self._returned += attempts
+
+    async def _give_back(self) -> None:
+        returned = list(self._returned)
+        if returned:
+            await self._deliveries.release_claims([attempt.lease for attempt in returned])
+            del self._returned[: len(returned)]
+
+    async def _try_give_back(self) -> None:
+        with contextlib.suppress(DatabaseError):  # the leases of what is not given back run out
+            await self._give_back()
+
+    # Attempts
+
+    def _launch(self) -> None:
+        """Start what has a place."""
+        if self._is_stopping:
+            return
+        now = time.monotonic()
+        for attempt in self._queues.take():
+            if now > attempt.lease_until and not self._executor.is_fenced:
+                # The keeper takes it from here, or has.
+                self._held.discard(attempt)
+                self._queues.finish(attempt, Superseded())
+                continue
+            self._running.add(attempt)
+            attempt.task = asyncio.create_task(self._run(attempt))
+
+    def _launch_next(self) -> None:
+        self._is_launching = False
+        self._launch()
+        self._wake.set()
+
+    async def _run(self, attempt: A) -> None:
+        try:
+            await self._attempt(attempt)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - `run` raises it
+            self._error = error
+            self._quit.set()
+
+    async def _attempt(self, attempt: A) -> None:
+        attempt.started_at = self._clock.now()
+        began = time.monotonic()
+        result = await self._execute(attempt)
+        if attempt.took_s is None:
+            attempt.took_s = time.monotonic() - began
+        self._running.discard(attempt)
+        self._queues.finish(attempt, result)
+        if not self._is_launching:  # once for all attempts that end in one turn of the loop
+            self._is_launching = True
+            asyncio.get_running_loop().call_soon(self._launch_next)
+        if isinstance(result, Stopped | NotStarted):
+            self._put_back([attempt])
+            if isinstance(result, NotStarted):
+                self._log.warning("attempt_not_begun", **attempt.fields(), reason="PostgreSQL is away")
+            else:
+                self._log.info("attempt_stopped", **attempt.fields(), took_s=round(attempt.took_s, 4))
+            return
+        is_held = not isinstance(result, Superseded)
+        if not isinstance(result, Completed | Superseded):
+            attempt.outcome = result
+            attempt.decision = self._decide(attempt, result)
+            is_held = await self._record(attempt)
+        self._held.discard(attempt)
+        if is_held:
+            self._conclude(attempt, result.state if isinstance(result, Completed) else None)
+        else:
+            meters.count("boathook_leases_lost_total", recipient=attempt.label)
+            self._log.warning("lease_lost", **attempt.fields(), took_s=round(attempt.took_s, 4))
+
+    async def _execute(self, attempt: A) -> Result:
+        try:
+            return await self._executor.execute(attempt)
+        except asyncio.CancelledError:
+            if not attempt.is_stopped:
+                raise
+            return Stopped()
+        except Exception as error:  # noqa: BLE001 - a fault of an executor costs one attempt, not the process
+            self._log.error("executor_failed", **attempt.fields(), exc_info=error)
+            return Failure(code=type(error).__name__, error=str(error))
+
+    def _decide(self, attempt: A, outcome: Outcome) -> Decision:
+        if isinstance(outcome, Success):
+            return _SUCCEEDED
+        decision = decide(attempt.state, outcome, attempt.policy, self._clock.now(), random.random())
+        if attempt.is_single and isinstance(decision, RetryAt):
+            return DeadLetter(decision.code, decision.error)
+        return decision
+
+    def _conclude(self, attempt: A, completed: str | None) -> None:
+        """Do what follows once the result of an attempt is committed."""
+        decision = _SUCCEEDED if completed is not None else attempt.decision
+        outcome = completed or _OUTCOMES[type(decision)]
+        attempt.count(outcome)
+        if attempt.is_blocking:
+            self._resume(attempt)
+        if isinstance(decision, Complete):
+            if self._log.is_enabled_for(attempt.SUCCEEDED_LEVEL):
+                words = {**attempt.fields(), "outcome": outcome, "took_s": round(attempt.took_s or 0.0, 4)}
+                self._log.log(attempt.SUCCEEDED_LEVEL, attempt.SUCCEEDED_EVENT, **words)
+            return
+        error = {"code": decision.code, "error": decision.error}
+        self._log.warning(attempt.FAILED_EVENT, **attempt.fields(), outcome=outcome, **error)
+        if isinstance(decision, RetryAt):
+            # A retry that is due before the next poll is looked for at its very moment.
+            wait_s = (decision.due_at - self._clock.now()).total_seconds()
+            if wait_s < self._poll_s:
+                asyncio.get_running_loop().call_later(max(0.0, wait_s) + PACE_S, self._resume, attempt)
+
+    def _resume(self, attempt: A) -> None:
+        self._queues.resume(attempt)
+        self._wake.set()
+
+    # Results
+
+    async def _record(self, attempt: A) -> bool:
+        """Have a result written with the next batch; returns whether the lease still held."""
+        attempt.recorded = asyncio.get_running_loop().create_future()
+        self._results.append(attempt)
+        self._has_results.set()
+        if attempt.is_blocking:
+            self._is_urgent.set()
+        return await attempt.recorded
+
+    async def _write(self) -> None:
+        """Write results until cancelled; while one batch is being written, the next one grows."""
+        while True:
+            await self._has_results.wait()
+            self._has_results.clear()
+            while self._results:
+                began = time.monotonic()
+                self._is_writing = True
+                self._is_urgent.clear()
+                batch, self._results = self._results[:_MAX_BATCH], self._results[_MAX_BATCH:]
+                for attempt, is_held in zip(batch, await self._write_batch(batch), strict=True):
+                    if not attempt.recorded.done():
+                        attempt.recorded.set_result(is_held)
+                self._is_writing = False
+                # What is written together costs PostgreSQL less.
+                if not any(attempt.is_blocking for attempt in self._results):
+                    await _wait(self._is_urgent, began + _BATCH_PACE_S - time.monotonic())
+
+    async def _write_batch(self, batch: Sequence[A]) -> list[bool]:
+        """Write results; one that cannot be written fails alone, and its lease runs out."""
+        refusals = 0
+        while True:
+            try:
+                return await self._recorder.record(batch)
+            except DatabaseUnavailable as error:
+                self._log.warning("settle_delayed", attempts=len(batch), error=str(error))
+                await asyncio.sleep(_WRITE_PAUSE_S)
+            except DatabaseError as error:
+                refusals += 1
+                if refusals < _WRITE_ROUNDS:
+                    continue
+                if len(batch) > 1:
+                    return [is_held for one in batch for is_held in await self._write_batch([one])]
+                lease = batch[0].lease
+                name = ids.show_delivery(lease.event_id, lease.ordinal)
+                self._log.error("settle_refused", delivery=name, error=str(error))
+                return [False]
+
+    # Leases
+
+    async def _renew(self) -> None:
+        period_s = pause_s = self._lease_s / 3
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = period_s
+            self._check()
+            now = time.monotonic()
+            old = [attempt for attempt in self._held if attempt.lease_until - now < self._lease_s - period_s / 2]
+            if not old:
+                continue
+            try:
+                lost = await self._deliveries.renew([attempt.lease for attempt in old], lease_s=self._lease_s)
+            except DatabaseError as error:
+                self._log.warning("renew_failed", error=str(error), leases=len(old))
+                pause_s = min(period_s, _RENEW_AGAIN_S)
+                continue
+            for attempt in old:
+                attempt.lease_until = now + self._lease_s
+            if lost:
+                self._lose({one for one in old if (one.lease.event_id, one.lease.ordinal, one.lease.fence) in lost})
+
+    def _lose(self, lost: set[A]) -> None:
+        self._held -= lost
+        for attempt in lost & self._running:
+            self._executor.lose(attempt)
+        self._queues.drop(lost - self._running)
+
+    def _check(self) -> None:
+        stuck = self._executor.check(self._running)
+        if stuck is not None and self._stuck is None:
+            self._stuck = stuck
+            self._log.error("attempt_stuck", error=stuck)
+            self._quit.set()
+
+    async def _beat(self, beat: Callable[[], None]) -> None:
+        while True:
+            beat()
+            self._queues.report()
+            await asyncio.sleep(_BEAT_S)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
+    """Cancel tasks and wait for them, but not for one that refuses to end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=_LAST_S)
+
+
+_OUTCOMES: Final = {Complete: "succeeded", RetryAt: "retry", DeadLetter: "dead"}

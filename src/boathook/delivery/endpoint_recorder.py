@@ -1,0 +1,293 @@
+"""Writes the results of sending, many at a time, with what they say of their endpoints and whom that is told."""
+
+import random
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, assert_never
+from uuid import UUID
+
+from boathook.config import Settings
+from boathook.db.database import Connection
+from boathook.db.endpoint_deliveries import (
+    BreakerRules,
+    ClaimedSend,
+    EndpointDeliveryStore,
+    FailureSummary,
+    FinishedSend,
+    OperationalSubscriber,
+    find_message_uids,
+    find_operational_subscribers,
+)
+from boathook.db.endpoints import DisabledEndpoint
+from boathook.delivery.dispatcher import Recorder
+from boathook.delivery.endpoint_queues import EndpointAttempt
+from boathook.delivery.http_attempt import GONE, UNREADABLE
+from boathook.domain import ids
+from boathook.domain.endpoints import FAILING_AT
+from boathook.domain.errors import DatabaseError
+from boathook.domain.policy import Complete, DeadLetter, RetryAt
+from boathook.handlers.operational import publish_operational_event
+from boathook.handlers.outbox import Outbox
+from boathook.http_client.messages import TransportFailure
+from boathook.observability import meters
+from boathook.observability.failpoints import failpoint
+from boathook.observability.log import get_logger
+from boathook.observability.tracing import Context, EntrySpan, Kind, Span, Tracer, otel_attributes, span_id_of
+
+_OURS: Final = frozenset({UNREADABLE, TransportFailure.PROXY.value, TransportFailure.FAULT.value})
+"""Codes of failures that no endpoint is disabled for, because the fault may be ours."""
+_DAY_S: Final = 86_400.0
+_NS: Final = 1_000_000_000
+_LOG: Final = get_logger("sender")
+
+
+class EndpointRecorder(Recorder[EndpointAttempt]):
+    """Writes attempts at endpoints, and keeps the health of the endpoints."""
+
+    def __init__(self, store: EndpointDeliveryStore, settings: Settings, traces: "SendTraces | None") -> None:
+        outbound = settings.outbound
+        self._store = store
+        self._rules = BreakerRules(
+            outbound.breaker_after,
+            outbound.breaker_pause_s,
+            outbound.breaker_longest_s,
+            outbound.disable_after_days * _DAY_S,
+        )
+        self._traces = traces
+        self._operational_webhooks = OperationalWebhooks()
+
+    async def record(self, attempts: Sequence[EndpointAttempt]) -> list[bool]:
+        """See `Recorder.record`."""
+        finished = [attempt.finished or self._finish(attempt) for attempt in attempts]
+        for attempt in attempts:
+            if attempt.send.is_probe:  # until it is written, the hold of the probe keeps others away
+                attempt.queue.is_probing = False
+        is_told = any(operational_event_type(one) for one in finished)
+        failpoint("send.before_settle")
+        held = await self._store.settle(
+            finished, after=self._operational_webhooks.publish_attempts if is_told else None
+        )
+        failpoint("send.after_settle")
+        try:
+            await self._update_health(attempts, finished)
+        except DatabaseError as error:  # the next failure tells it anew
+            _LOG.warning("health_not_written", error=str(error))
+        return held
+
+    def _finish(self, attempt: EndpointAttempt) -> FinishedSend:
+        assert attempt.endpoint is not None
+        took_s = attempt.took_s or 0.0
+        attempt.finished = finished = FinishedSend(
+            attempt.send,
+            attempt.decision,
+            ids.make(int(attempt.started_at.timestamp() * 1000), random.getrandbits(74)),
+            attempt.endpoint.url,
+            attempt.status,
+            int(took_s * 1000),
+            attempt.request_headers,
+            attempt.response,
+            attempt.started_at,
+        )
+        if self._traces is not None:
+            self._traces.record(finished, attempt.ended_ns or time.time_ns(), took_s)
+        return finished
+
+    async def _update_health(self, attempts: Sequence[EndpointAttempt], finished: Sequence[FinishedSend]) -> None:
+        queues = {attempt.queue.endpoint_id: attempt.queue for attempt in attempts}
+        failures, well = summarize_health(finished)
+        healed = [key for key in well if queues[key].is_unhealthy or queues[key].open_until is not None]
+        if healed:
+            await self._store.mark_healthy(healed)
+        for key in healed:
+            queues[key].is_unhealthy = queues[key].is_probing = False
+            queues[key].open_until = None
+        if not failures:
+            return
+        probed = {attempt.queue.endpoint_id for attempt in attempts if attempt.send.is_probe}
+        standings = await self._store.update_health(failures, self._rules, random.random)
+        for key, health in standings.items():
+            queue = queues[key]
+            was_open = queue.open_until is not None and key not in probed
+            queue.is_unhealthy, queue.is_probing, queue.open_until = True, False, health.open_until
+            if health.open_until is not None and not was_open:
+                _LOG.warning("endpoint_paused", endpoint=ids.show(ids.ENDPOINT, key), pauses=health.pauses)
+        should_disable = {key for key, health in standings.items() if health.should_disable}
+        await self._disable(finished, should_disable)
+
+    async def _disable(self, batch: Sequence[FinishedSend], should_disable: set[UUID]) -> None:
+        for one in batch:
+            if isinstance(one.move, Complete):
+                continue
+            key = one.send.endpoint_id
+            is_gone = one.move.code == GONE
+            if not is_gone and key not in should_disable:
+                continue
+            should_disable.discard(key)
+            because = "gone" if is_gone else "failing"
+            is_disabled = await self._store.disable(
+                key, because, revision=one.send.revision, then=self._operational_webhooks.publish_disabled
+            )
+            if is_disabled:
+                meters.count("boathook_endpoints_disabled_total", because=because)
+                _LOG.warning("endpoint_disabled", endpoint=ids.show(ids.ENDPOINT, key), because=because)
+
+
+def summarize_health(batch: Iterable[FinishedSend]) -> tuple[list[FailureSummary], set[UUID]]:
+    """Return what attempts, in the order they ended, say of endpoints: those whose latest failed, and those well."""
+    failures: dict[UUID, FailureSummary] = {}
+    succeeded: set[UUID] = set()
+    for one in batch:
+        key = one.send.endpoint_id
+        if isinstance(one.move, Complete):
+            failures.pop(key, None)
+            succeeded.add(key)
+            continue
+        known = failures.get(key)
+        failures[key] = FailureSummary(
+            endpoint_id=key,
+            failed=1 if known is None else known.failed + 1,
+            is_after_success=key in succeeded,
+            is_endpoint_fault=one.move.code not in _OURS or (known is not None and known.is_endpoint_fault),
+            is_probe=one.send.is_probe or (known is not None and known.is_probe),
+        )
+    return sorted(failures.values(), key=lambda one: one.endpoint_id), succeeded - failures.keys()
+
+
+def operational_event_type(one: FinishedSend) -> str | None:
+    """Return the type of the operational event that an attempt gives rise to; a resend by hand gives rise to none."""
+    if one.send.is_manual:
+        return None
+    match one.move:
+        case Complete():
+            return "message.attempt.recovered" if one.send.attempt > FAILING_AT else None
+        case RetryAt():
+            return "message.attempt.failing" if one.send.attempt == FAILING_AT else None
+        case DeadLetter():
+            return "message.attempt.exhausted"
+
+
+class OperationalWebhooks:
+    """Publishes operational events in the transaction of what they tell of; one that fails holds up nothing."""
+
+    def __init__(self) -> None:
+        self._outbox = Outbox()
+
+    async def publish_attempts(self, connection: Connection, held: Sequence[FinishedSend]) -> None:
+        """Tell of the attempts that are worth it to whoever listens."""
+        news = [(one, kind) for one in held if (kind := operational_event_type(one)) is not None]
+        if not news:
+            return
+        told = await find_operational_subscribers(connection, list({one.send.endpoint_id for one, _ in news}))
+        if not told:
+            return
+        names = await find_message_uids(connection, [one.send.event_id for one, _ in news])
+        for one, kind in news:
+            listener = told.get(one.send.endpoint_id)
+            if listener is not None:
+                data = _attempt(listener, one, names.get(one.send.event_id))
+                await self._report(connection, listener.organization, kind, data)
+
+    async def publish_disabled(self, connection: Connection, endpoint: DisabledEndpoint, since: datetime) -> None:
+        """Tell that an endpoint was disabled because it has failed *since*."""
+        if endpoint.is_operational:
+            return
+        data = {**_endpoint(endpoint), "failSince": _moment(since), "trigger": "automatic"}
+        if endpoint.endpoint_uid is not None:
+            data["endpointUid"] = endpoint.endpoint_uid
+        await self._report(connection, endpoint.organization, "endpoint.disabled", data)
+
+    async def _report(self, connection: Connection, organization: str, kind: str, data: dict[str, Any]) -> None:
+        try:
+            async with connection.transaction():
+                await publish_operational_event(
+                    self._outbox, connection, organization=organization, type=kind, data=data
+                )
+        except Exception as error:  # noqa: BLE001 - what is told must not hold up what it tells of
+            _LOG.error("report_failed", type=kind, endpoint=data["endpointId"], error=repr(error))
+
+
+def _endpoint(endpoint: OperationalSubscriber | DisabledEndpoint) -> dict[str, Any]:
+    data = {
+        "appId": ids.show(ids.APPLICATION, endpoint.application_id),
+        "endpointId": ids.show(ids.ENDPOINT, endpoint.endpoint_id),
+    }
+    return data if endpoint.application_uid is None else {**data, "appUid": endpoint.application_uid}
+
+
+def _attempt(listener: OperationalSubscriber, one: FinishedSend, name: str | None) -> dict[str, Any]:
+    data = {
+        **_endpoint(listener),
+        "msgId": ids.show(ids.MESSAGE, one.send.event_id),
+        "lastAttempt": {
+            "id": ids.show(ids.ATTEMPT, one.attempt_id),
+            "responseStatusCode": one.status,
+            "timestamp": _moment(one.started_at),
+        },
+    }
+    return data if name is None else {**data, "msgEventId": name}
+
+
+def _moment(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class SendTraces:
+    """The spans of one sender's attempts."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def header(self, send: ClaimedSend) -> str | None:
+        """Return what an attempt's request says of its trace; None where endpoints are not to know."""
+        return self._context(send, self._entry(send)).header() if self._tracer.rules.propagates else None
+
+    def record(self, ended: FinishedSend, ended_ns: int, took_s: float) -> None:
+        """Record an attempt that ended at a moment, after so many seconds."""
+        send = ended.send
+        entry = self._entry(send)
+        outcome, code, error = _words_of(ended)
+        self._tracer.record(
+            Span(
+                name="send",
+                kind=Kind.CLIENT,
+                context=self._context(send, entry),
+                parent=entry.context,
+                began_ns=ended_ns - int(took_s * _NS),
+                ended_ns=ended_ns,
+                # Not the address, which may hold a secret.
+                attributes=otel_attributes(
+                    messaging__system="boathook",
+                    messaging__operation__type="send",
+                    messaging__destination__name=ids.show(ids.ENDPOINT, send.endpoint_id),
+                    messaging__message__id=ids.show(ids.MESSAGE, send.event_id),
+                    http__request__method="POST",
+                    http__response__status_code=ended.status or None,
+                    boathook__delivery=ids.show_delivery(send.event_id, send.ordinal),
+                    boathook__attempt=send.attempt,
+                    boathook__outcome=outcome,
+                    error__type=code,
+                ),
+                error=error,
+            )
+        )
+
+    def _entry(self, send: ClaimedSend) -> EntrySpan:
+        return self._tracer.entry(send.event_id, send.traceparent, is_ours=True)
+
+    @staticmethod
+    def _context(send: ClaimedSend, entry: EntrySpan) -> Context:
+        return entry.context.with_span(span_id_of(send.event_id, send.ordinal, send.fence))
+
+
+def _words_of(ended: FinishedSend) -> tuple[str, str | None, str | None]:
+    """Return what became of an attempt in one word, with the code and the line of its error."""
+    match ended.move:
+        case Complete():
+            return "succeeded", None, None
+        case RetryAt(code=code, error=error):
+            return "retry", code, error
+        case DeadLetter(code=code, error=error):
+            return "dead", code, error
+        case _ as never:
+            assert_never(never)

@@ -1,0 +1,237 @@
+"""Runs deliveries through handlers: each attempt in the transaction that also settles its delivery."""
+
+import asyncio
+import functools
+import resource
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from boathook.config import Settings
+from boathook.db.database import Database, wait_for_database
+from boathook.db.deliveries import DeliveryStore, FailedAttempt
+from boathook.db.delivery_commands import notify_due
+from boathook.db.due_notifier import DueNotifier
+from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder
+from boathook.delivery.handler_queues import HandlerAttempt, HandlerQueues
+from boathook.domain.policy import (
+    Complete,
+    Dead,
+    DeadLetter,
+    Failure,
+    Interruption,
+    Result,
+    Retry,
+)
+from boathook.handlers.api import Boathook
+from boathook.handlers.hooks import Hooks
+from boathook.handlers.runner import Runner, RunningAttempt, RunSlot
+from boathook.handlers.threads import HandlerThread
+from boathook.handlers.tracing import TracedRunner
+from boathook.observability import meters, tracing
+from boathook.observability.failpoints import failpoint
+from boathook.observability.log import get_logger
+
+_OWN_CONNECTIONS: Final = 2
+_NO_REPLIES: Final[Mapping[str, frozenset[int]]] = MappingProxyType({})
+
+
+class HandlerExecutor(Executor[HandlerAttempt]):
+    """Runs handlers.
+
+    Args:
+        own: for boathook's own statements.
+        handlers: for the transactions of handlers.
+        is_keeping_connections: whether there is a connection for each attempt at once.
+    """
+
+    is_fenced = True
+
+    def __init__(
+        self, runner: Runner | TracedRunner, hooks: Hooks | Boathook, *, own: Database, handlers: Database,
+        is_keeping_connections: bool,
+    ) -> None:  # fmt: skip
+        self._runner = runner
+        self._hooks = hooks
+        self._published = hooks.published
+        self._notifier = DueNotifier(functools.partial(notify_due, own))
+        self._handlers = handlers
+        self._is_keeping_connections = is_keeping_connections
+        self._slots: list[RunSlot] = []
+        """Those without an attempt; the one used last is used next."""
+        self._threads: list[tuple[HandlerThread, float]] = []
+        """Threads that went on when their attempt had ended, with the loop time of that."""
+
+    async def execute(self, attempt: HandlerAttempt) -> Result:
+        """Run the handler in one transaction with the end of its delivery."""
+        work = attempt.work
+        running = attempt.running = RunningAttempt(work, attempt.started_at)
+        if work.claim.attempt == 1 and work.event is not None:
+            waited_s = (attempt.started_at - work.event.accepted_at).total_seconds()
+            meters.observe("boathook_accept_to_start_seconds", max(0.0, waited_s))
+        loop = asyncio.get_running_loop()
+        slot = (
+            self._slots.pop() if self._slots else RunSlot(self._handlers, keeps_connection=self._is_keeping_connections)
+        )
+        began = loop.time()
+        try:
+            return await self._runner.run(attempt.queue.handler, running, slot)
+        finally:
+            self._slots.append(slot)
+            meters.observe("boathook_handler_seconds", loop.time() - began, recipient=work.claim.recipient)
+            if running.thread is not None and not running.thread.is_over:
+                self._threads.append((running.thread, loop.time()))
+            if self._published != self._hooks.published:
+                self._published = self._hooks.published
+                self._notifier.notify()
+
+    def stop(self, attempt: HandlerAttempt) -> None:
+        """Break off the handler, but not the commit that follows it."""
+        if attempt.running is not None:
+            attempt.running.stop()
+
+    def lose(self, attempt: HandlerAttempt) -> None:
+        """Break off the handler: its transaction could not commit."""
+        if attempt.running is not None:
+            attempt.running.lose()
+
+    def check(self, running: Collection[HandlerAttempt]) -> str | None:
+        """Find handlers that went on past their timeout: the process must end to be rid of them."""
+        now = asyncio.get_running_loop().time()
+        self._threads = [(thread, ended_at) for thread, ended_at in self._threads if not thread.is_over]
+        for attempt in running:
+            overdue_at = None if attempt.running is None else attempt.running.overdue_at
+            if overdue_at is not None and now > overdue_at + GRACE_S:
+                return f"{attempt.label} goes on although its time is up"
+        if any(now > ended_at + GRACE_S for _, ended_at in self._threads):
+            return "a handler's thread goes on although its time is up"
+        return None
+
+    async def run(self) -> None:
+        """Notify other processes of what handlers have published."""
+        await self._notifier.run()
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        for slot in self._slots:
+            await slot.release()
+
+
+class HandlerRecorder(Recorder[HandlerAttempt]):
+    """Writes the attempts of handlers that did not succeed; the others are committed with their effects."""
+
+    def __init__(self, store: DeliveryStore, worker_id: str) -> None:
+        self._store = store
+        self._worker_id = worker_id
+
+    async def record(self, attempts: Sequence[HandlerAttempt]) -> list[bool]:
+        """See `Recorder.record`."""
+        failed = [self._failed(attempt) for attempt in attempts]
+        _pass_points(failed, "before_schedule", "before_move")
+        held = await self._store.record_failed_attempts(failed)
+        _pass_points(failed, "after_schedule", "after_move")
+        return held
+
+    def _failed(self, attempt: HandlerAttempt) -> FailedAttempt:
+        outcome, decision = attempt.outcome, attempt.decision
+        if isinstance(decision, Complete):
+            raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 no caller chose a type
+        traceback = outcome.traceback if isinstance(outcome, Failure | Interruption) else None
+        name = _OUTCOMES[type(outcome)]
+        return FailedAttempt(attempt.work.claim, decision, name, traceback, self._worker_id, attempt.started_at)
+
+
+def _pass_points(failed: Sequence[FailedAttempt], retry: str, dead: str) -> None:
+    for one in failed:
+        failpoint(f"dead.{dead}" if isinstance(one.move, DeadLetter) else f"retry.{retry}")
+
+
+_OUTCOMES: Final[Mapping[type, str]] = {Retry: "retry", Dead: "dead", Failure: "failed", Interruption: "failed"}
+
+
+def make_worker(
+    settings: Settings, hooks: Hooks | Boathook, *, own: Database, handlers: Database, worker_id: str,
+    only_suspects: bool = False, inline: Mapping[str, frozenset[int]] = _NO_REPLIES,
+) -> Dispatcher[HandlerAttempt]:  # fmt: skip
+    """Return what delivers to handlers, on connections it is given; see `run_worker`."""
+    clock, store = DatabaseClock(), DeliveryStore(own)
+    places = 1 if only_suspects else settings.worker.concurrency
+    queues = HandlerQueues(
+        hooks.handlers, places, store=store, worker_id=worker_id, lease_s=settings.worker.lease_s,
+        retries=settings.retry_defaults(), clock=clock, only_suspects=only_suspects,
+    )  # fmt: skip
+    runner = Runner(store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
+    tracer = tracing.current()
+    executor = HandlerExecutor(
+        runner if tracer is None else TracedRunner(runner, tracer), hooks, own=own, handlers=handlers,
+        is_keeping_connections=settings.database.worker_connections >= places,
+    )  # fmt: skip
+    return Dispatcher(
+        queues, executor, HandlerRecorder(store, worker_id), database=own, deliveries=store, clock=clock,
+        settings=settings, log=get_logger("worker").bind(worker=worker_id),
+    )  # fmt: skip
+
+
+async def run_worker(
+    settings: Settings,
+    hooks: Hooks | Boathook,
+    *,
+    worker_id: str,
+    only_suspects: bool = False,
+    inline: Mapping[str, frozenset[int]] = _NO_REPLIES,
+    stop: asyncio.Event,
+    beat: Callable[[], None],
+    predecessors: Sequence[str] = (),
+) -> None:
+    """Run one worker until *stop* is set; its unfinished work is finished or given back first.
+
+    Args:
+        worker_id: Never used before; names the holder of this process's leases.
+        only_suspects: Run nothing but deliveries that have lost their worker twice in a row, one at a time.
+        inline: The sources whose senders wait for a handler's reply, each with the statuses never to be answered.
+        beat: Called twice a second while the event loop is alive.
+        predecessors: Ids of workers known to be dead, whose leases are taken back at once.
+
+    Raises:
+        AttemptStuck: a handler cannot be stopped; the process should end, without waiting for its threads.
+    """
+    if settings.worker.memory_mb:
+        size = settings.worker.memory_mb * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    database = settings.database
+    # A handler's time is its own: to spend on one statement, or on something else while its transaction is open.
+    longest_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hooks.handlers.values())])
+    open_own = functools.partial(
+        Database.open,
+        database.url,
+        purpose="worker",
+        size=_OWN_CONNECTIONS,
+        connect_timeout_s=database.connect_timeout_s,
+        statement_timeout_s=database.statement_timeout_s,
+        is_reset=False,
+    )
+    open_handlers = functools.partial(
+        Database.open,
+        database.url,
+        purpose="handlers",
+        size=database.worker_connections,
+        connect_timeout_s=database.connect_timeout_s,
+        statement_timeout_s=longest_s,
+        idle_in_transaction_s=longest_s + settings.worker.lease_s,
+    )
+    async with wait_for_database(stop, open_own) as own:
+        if own is None:
+            return
+        async with wait_for_database(stop, functools.partial(open_handlers, monitor=own.monitor)) as handlers:
+            if handlers is None:
+                return
+            worker = make_worker(
+                settings,
+                hooks,
+                own=own,
+                handlers=handlers,
+                worker_id=worker_id,
+                only_suspects=only_suspects,
+                inline=inline,
+            )
+            await worker.run(stop, beat, predecessors=predecessors)
