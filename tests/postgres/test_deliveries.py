@@ -278,8 +278,7 @@ async def test_a_delivery_that_lost_two_workers_runs_alone(db: Database) -> None
         await store.reap()
         await db.execute("update boathook.delivery set due_at = now()")
     assert await claim(store) == []
-    work = await store.claim_suspect(["handler:a"], worker="alone", lease_s=9)
-    assert work is not None
+    (work,) = await store.claim([ClaimLimit("handler:a", 1)], worker="alone", lease_s=9, is_suspect=True)
     assert work.claim.suspect
     assert await db.fetchval("select count(*) from boathook.delivery where state = 'leased'") == 1
 

@@ -124,8 +124,8 @@ def claimed(t: Transaction, rows: list[Row]) -> list[Record]:
 
 
 def claim_due(
-    t: Transaction, recipients: Sequence[str], slots: Sequence[int], since: Sequence[datetime], most: Sequence[int | None],
-    worker: str, lease: timedelta,
+    t: Transaction, worker: str, lease: timedelta, most_in_all: int | None, recipients: Sequence[str], slots: Sequence[int],
+    since: Sequence[datetime], most: Sequence[int | None], is_suspect: bool,
 ) -> list[Record]:  # fmt: skip
     taken: list[Row] = []
     for recipient, slot, watermark, limit in zip(recipients, slots, since, most, strict=True):
@@ -133,7 +133,12 @@ def claim_due(
         if limit is not None:
             leased = sum(1 for row in t.rows("delivery") if row.recipient == recipient and row.state == "leased")
             room = max(0, min(slot, limit - leased))
-        taken += pick(t, recipient, room, lambda row, since=watermark: is_due(t, row, since))  # type: ignore[misc]
+
+        def is_wanted(row: Row, since: datetime = watermark) -> bool:
+            return is_due(t, row, since) and (row.lost >= 2) == is_suspect
+
+        taken += pick(t, recipient, room, is_wanted)
+    taken = sorted(taken, key=lambda row: (row.due_at, row.seq))[:most_in_all]
     return claimed(t, [take_lease(t, row, worker, lease) for row in taken])
 
 
@@ -157,21 +162,7 @@ def pick(t: Transaction, recipient: str, room: int, is_wanted: Callable[[Row], b
 
 
 def is_due(t: Transaction, row: Row, watermark: datetime) -> bool:
-    return row.state == "pending" and not row.is_blocked and watermark <= row.due_at <= t.now and row.lost < 2
-
-
-def claim_suspect(t: Transaction, recipients: Sequence[str], worker: str, lease: timedelta) -> list[Record]:
-    def is_wanted(row: Row) -> bool:
-        return row.state == "pending" and not row.is_blocked and row.due_at <= t.now and row.lost >= 2
-
-    due = [row for row in t.rows("delivery") if row.recipient in recipients and is_wanted(row)]
-    for row in sorted(due, key=lambda one: (one.due_at, one.seq)):
-        if not is_first(t, row):
-            continue
-        latest = t.lock_or_skip("delivery", row.key)
-        if latest is not None and is_wanted(latest) and is_first(t, latest):
-            return claimed(t, [take_lease(t, latest, worker, lease)])
-    return []
+    return row.state == "pending" and not row.is_blocked and watermark <= row.due_at <= t.now
 
 
 def lock_recipients(t: Transaction, recipients: Sequence[str]) -> list[Record]:

@@ -200,8 +200,8 @@ class Player:
         return self._note(works)
 
     async def _suspect(self, worker: str) -> Any:
-        work = await self._store.claim_suspect(list(RECIPIENTS), worker=worker, lease_s=300)
-        return self._note([] if work is None else [work])
+        wants = [ClaimLimit(name, 1) for name in RECIPIENTS]
+        return self._note(await self._store.claim(wants, worker=worker, lease_s=300, is_suspect=True))
 
     def _note(self, works: list[ClaimedDelivery]) -> Any:
         works = sorted(works, key=lambda work: (work.claim.event_id, work.claim.ordinal))

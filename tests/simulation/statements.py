@@ -52,7 +52,7 @@ DEPLOY = "update boathook.route set changed_at = now()"
 BY_TEXT: dict[str, tuple[str, Statement]] = {EFFECT: ("effect", _do_effect), DEPLOY: ("deploy", _deploy)}
 _OURS: Mapping[Any, Mapping[str, Statement]] = {
     deliveries: {
-        "claim_due": lease_statements.claim_due, "claim_suspect": lease_statements.claim_suspect, "lock_recipients": lease_statements.lock_recipients,
+        "claim_due": lease_statements.claim_due, "lock_recipients": lease_statements.lock_recipients,
         "renew_leases": lease_statements.renew_leases, "set_back": lease_statements.set_back, "give_back": lease_statements.give_back, "find_lost": lease_statements.find_lost,
         "unblock_heads": lease_statements.unblock_heads, "find_held": lease_statements.find_held, "find_settled": lease_statements.find_settled,
         "recall_effect": lease_statements.recall_effect, "remember_effect": lease_statements.remember_effect, "count_backlog": operator_statements.count_backlog,

@@ -5,8 +5,8 @@ on whatever connection that is. Everything else happens here, on boathook's own 
 """
 
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -160,39 +160,29 @@ class DeliveryStore:
         self._retries = retries or RetryDefaults()
         """Those of handlers without one of their own."""
 
-    async def claim(self, wants: Sequence[ClaimLimit], *, worker: str, lease_s: float) -> list[ClaimedDelivery]:
-        """Lease due deliveries for *worker*, at most so many as each of *wants* says, the longest due first."""
-        for last_round in (*[False] * (CLAIM_ROUNDS - 1), True):
-            try:
-                async with claim_transaction(self._database, wants) as (connection, allowed):
-                    rows = await connection.fetch(
-                        SQL["claim_due"],
-                        [want.recipient for want in allowed],
-                        [want.slots for want in allowed],
-                        [want.since for want in allowed],
-                        [want.most for want in allowed],
-                        worker,
-                        timedelta(seconds=lease_s),
-                    )
-            except asyncpg.UniqueViolationError:
-                # Another worker leased the same order key in the same moment; the next look sees its lease.
-                if last_round:
-                    return []
-                continue
-            return [_to_claimed_delivery(row) for row in rows]
-        return []
+    async def claim(
+        self, wants: Sequence[ClaimLimit], *, worker: str, lease_s: float, is_suspect: bool = False
+    ) -> list[ClaimedDelivery]:
+        """Lease due deliveries for *worker*, at most so many as each of *wants* says, the longest due first.
 
-    async def claim_suspect(self, recipients: Sequence[str], *, worker: str, lease_s: float) -> ClaimedDelivery | None:
-        """Lease one delivery that has lost its worker twice in a row, or nothing."""
-        try:
-            async with self._database.acquire() as connection:
-                with _translate_all_but_races():
-                    row = await connection.fetchrow(
-                        SQL["claim_suspect"], list(recipients), worker, timedelta(seconds=lease_s)
-                    )
-        except asyncpg.UniqueViolationError:
-            return None
-        return None if row is None else _to_claimed_delivery(row)
+        Args:
+            is_suspect: Lease one in all, of those that have lost their worker twice in a row; else none of these.
+        """
+
+        async def claim(connection: Connection, allowed: Sequence[ClaimLimit]) -> list[Record]:
+            return await connection.fetch(
+                SQL["claim_due"],
+                worker,
+                timedelta(seconds=lease_s),
+                1 if is_suspect else None,
+                [want.recipient for want in allowed],
+                [want.slots for want in allowed],
+                [want.since for want in allowed],
+                [want.most for want in allowed],
+                is_suspect,
+            )
+
+        return [_to_claimed_delivery(row) for row in await claim_rows(self._database, wants, claim)]
 
     async def renew(self, claims: Sequence[Lease], *, lease_s: float) -> set[tuple[UUID, int, int]]:
         """Prolong leases; return those that no longer hold, as (event id, ordinal, fence)."""
@@ -304,27 +294,30 @@ class DeliveryStore:
         return float(await self._database.fetchval(SQL["age_of_oldest_snapshot"]))
 
 
-@asynccontextmanager
-async def claim_transaction(
-    database: Database, wants: Sequence[AnyClaimLimit]
-) -> AsyncIterator[tuple[Connection, Sequence[AnyClaimLimit]]]:
-    """Lend a connection and the wants that may be claimed: of limited recipients only those it could lock.
+async def claim_rows(
+    database: Database,
+    wants: Sequence[AnyClaimLimit],
+    claim: Callable[[Connection, Sequence[AnyClaimLimit]], Awaitable[list[Record]]],
+) -> list[Record]:
+    """Run a claim for what may be claimed: of limited recipients only for those that could be locked.
 
-    The lock is a statement of its own, because the next one must count leases in a snapshot taken after it.
-
-    Raises:
-        asyncpg.UniqueViolationError: another worker leased the same order key in the same moment; look again.
+    The lock is a statement of its own, because the next one must count leases in a snapshot taken after it. The claim
+    runs again where another worker leased the same order key in the same moment; the next look sees its lease.
     """
     limited = [want.recipient for want in wants if want.most is not None]
-    async with database.acquire() as connection:
-        if not limited:
-            with _translate_all_but_races():
-                yield connection, wants
-            return
-        with _translate_all_but_races():
-            async with connection.transaction():
-                locked = {row["recipient"] for row in await connection.fetch(SQL["lock_recipients"], limited)}
-                yield connection, [want for want in wants if want.most is None or want.recipient in locked]
+    for _ in range(CLAIM_ROUNDS):
+        async with database.acquire() as connection:
+            with translate_errors():
+                try:
+                    if not limited:
+                        return await claim(connection, wants)
+                    async with connection.transaction():
+                        locked = {row["recipient"] for row in await connection.fetch(SQL["lock_recipients"], limited)}
+                        allowed = [want for want in wants if want.most is None or want.recipient in locked]
+                        return await claim(connection, allowed)
+                except asyncpg.UniqueViolationError:
+                    continue
+    return []
 
 
 @asynccontextmanager
@@ -334,19 +327,6 @@ async def elect_keeper(database: Database) -> AsyncIterator[Connection | None]:
         with translate_errors():
             is_keeper = await connection.fetchval(SQL["elect_keeper"])
         yield connection if is_keeper else None
-
-
-@contextmanager
-def _translate_all_but_races() -> Iterator[None]:
-    """Translate the driver's errors, but let through the one by which two claims of an order key collide."""
-    with translate_errors():
-        try:
-            yield
-        except asyncpg.UniqueViolationError as race:
-            collision = race
-        else:
-            return
-    raise collision
 
 
 def _to_claimed_delivery(row: Record) -> ClaimedDelivery:

@@ -1,22 +1,21 @@
--- name: claim_due
--- Leases due deliveries, up to so many slots for each recipient, and reads their events.
--- $3 is a recipient's watermark: nothing due before it is looked at, so that a claim does not wade through the dead
--- index entries of what is finished while some long snapshot keeps them. $4 bounds its leases over all workers, or is
--- null. Only the first of an order key is taken, and none while another of it is leased.
+-- fragment: lease_due
+-- Every claim: picks due deliveries for what the statement has "wanted", and leases them for the worker $1 until $2 from
+-- now, at most $3 in all where that is not null. Of "wanted", since is a recipient's watermark: nothing due before it is
+-- looked at, so that a claim does not wade through the dead index entries of what is finished while some long snapshot
+-- keeps them; most bounds its leases over all workers, or is null; is_suspect says whether to take those that have lost
+-- their worker twice in a row, only the others, or, where it is null, both. Only the first of an order key is taken, and
+-- none while another of it is leased.
 -- Wherever deliveries are joined by their keys, the keys are said once more as an array: they then are always looked up in
 -- the index. A planner that takes the table for small, as it does while few live rows lie among many dead, would read it
 -- whole.
-with wanted as (
-    select * from unnest($1::text[], $2::integer[], $3::timestamptz[], $4::integer[]) as w (recipient, slots, since, most)
-),
 picked as materialized (
     select d.event_id, d.ordinal
     from wanted w
     cross join lateral (
-        select o.event_id, o.ordinal
+        select o.event_id, o.ordinal, o.due_at
         from boathook.delivery o
         where o.recipient = w.recipient and o.state = 'pending' and not o.is_blocked
-          and o.due_at >= w.since and o.due_at <= now() and o.lost < 2
+          and o.due_at >= w.since and o.due_at <= now() and (w.is_suspect is null or w.is_suspect = (o.lost >= 2))
           and (o.order_key is null or (
               not exists (
                   select from boathook.delivery b
@@ -29,15 +28,25 @@ picked as materialized (
             select count(*) from boathook.delivery l where w.most is not null and l.recipient = w.recipient and l.state = 'leased')))
         for update of o skip locked
     ) as d
+    order by d.due_at
+    limit $3::integer
 ),
 claimed as (
     update boathook.delivery d
     set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
-        leased_by = $5, lease_until = clock_timestamp() + $6::interval
+        leased_by = $1, lease_until = clock_timestamp() + $2::interval
     from picked p
     where d.event_id = p.event_id and d.ordinal = p.ordinal and d.event_id = any (array(select event_id from picked))
     returning d.*
 )
+
+-- name: claim_due
+-- Leases due deliveries to handlers, up to so many slots for each, and reads their events.
+with wanted as (
+    select w.*, $8::boolean as is_suspect
+    from unnest($4::text[], $5::integer[], $6::timestamptz[], $7::integer[]) as w (recipient, slots, since, most)
+),
+{lease_due}
 select
     c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
     c.lost, c.excused, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
@@ -54,41 +63,6 @@ order by c.due_at, c.seq
 select recipient from unnest($1::text[]) as u (recipient)
 where pg_try_advisory_xact_lock(hashtextextended('boathook.claim:' || recipient, 0))
 order by recipient
-
--- name: claim_suspect
--- Leases the one longest due delivery among those that have lost their worker twice in a row, and reads its event.
-with picked as materialized (
-    select o.event_id, o.ordinal
-    from boathook.delivery o
-    where o.recipient = any ($1::text[]) and o.state = 'pending' and not o.is_blocked and o.due_at <= now() and o.lost >= 2
-      and (o.order_key is null or (
-          not exists (
-              select from boathook.delivery b
-              where b.recipient = o.recipient and b.order_key = o.order_key and b.state <> 'dead' and b.seq < o.seq)
-          and not exists (
-              select from boathook.delivery b
-              where b.recipient = o.recipient and b.order_key = o.order_key and b.state = 'leased')))
-    order by o.due_at
-    limit 1
-    for update of o skip locked
-),
-claimed as (
-    update boathook.delivery d
-    set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
-        leased_by = $2, lease_until = clock_timestamp() + $3::interval
-    from picked p
-    where d.event_id = p.event_id and d.ordinal = p.ordinal and d.event_id = any (array(select event_id from picked))
-    returning d.*
-)
-select
-    c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
-    c.lost, c.excused, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
-from claimed c
-left join lateral (
-    select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
-    from boathook.event where id = c.event_id
-    limit 1
-) as e on true
 
 -- name: renew_leases
 -- Prolongs the leases still held with these fences and says which are lost; one that is being settled is left alone.

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-import asyncpg
 import msgspec
 
+from boathook.db import deliveries
 from boathook.db.database import Connection, Database, Record
-from boathook.db.deliveries import CLAIM_ROUNDS, ClaimLimit, claim_transaction
+from boathook.db.deliveries import ClaimLimit, claim_rows
 from boathook.db.endpoints import DisabledEndpoint, disable, reset_failures
 from boathook.db.messages import uid_of
 from boathook.db.ordering import unblock
@@ -26,7 +26,7 @@ from boathook.domain.endpoints import recipient_of
 from boathook.domain.errors import SecretUnreadable
 from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryPolicy
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=deliveries.__file__)
 
 SUPERSEDED: Final = "delivery.overtake"
 """The audit's action of a planned delivery that a resend by hand has made needless."""
@@ -202,31 +202,23 @@ class EndpointDeliveryStore:
 
     async def claim(self, wants: Sequence[EndpointClaimLimit], *, lease_s: float) -> list[ClaimedSend]:
         """Lease due deliveries, at most so many as each of *wants* says, the longest due first."""
-        for _ in range(CLAIM_ROUNDS):
-            try:
-                async with claim_transaction(self._database, wants) as (connection, allowed):
-                    return await self._claim(connection, allowed, lease_s)
-            except asyncpg.UniqueViolationError:
-                # Another sender leased the same order key in the same moment; the next look sees its lease.
-                continue
-        return []
 
-    async def _claim(
-        self, connection: Connection, wants: Sequence[EndpointClaimLimit], lease_s: float
-    ) -> list[ClaimedSend]:
-        rows = await connection.fetch(
-            SQL["claim_sends"],
-            [want.recipient for want in wants],
-            _array([want.endpoint_id for want in wants]),
-            _array([want.slots for want in wants]),
-            _array([want.since for want in wants]),
-            _array([want.most for want in wants]),
-            _array([want.is_probe for want in wants]),
-            self._worker,
-            timedelta(seconds=lease_s),
-            self._is_traced,
-        )
-        return [ClaimedSend(*row) for row in rows]
+        async def claim(connection: Connection, allowed: Sequence[EndpointClaimLimit]) -> list[Record]:
+            return await connection.fetch(
+                SQL["claim_sends"],
+                self._worker,
+                timedelta(seconds=lease_s),
+                None,
+                [want.recipient for want in allowed],
+                _array([want.endpoint_id for want in allowed]),
+                _array([want.slots for want in allowed]),
+                _array([want.since for want in allowed]),
+                _array([want.most for want in allowed]),
+                _array([want.is_probe for want in allowed]),
+                self._is_traced,
+            )
+
+        return [ClaimedSend(*row) for row in await claim_rows(self._database, wants, claim)]
 
     async def settle(self, ended: Sequence[FinishedSend], *, after: SettleHook | None = None) -> list[bool]:
         """Record attempts and move their deliveries, in one transaction; says of each whether its fence still held.

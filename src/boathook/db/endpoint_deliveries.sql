@@ -33,59 +33,30 @@ order by w.recipient
 
 -- name: claim_sends
 -- Leases due deliveries to endpoints that are neither disabled, deleted nor resting, up to so many slots for each, and
--- reads what is to be sent. $4 is each one's watermark and $5 the bound of its leases over all senders, or null; only a
--- probe ($6) may go to one whose breaker is open. Of an order key only the first is taken, and none while another of it
--- is leased. The publishers' traces are read where $9 asks for them.
+-- reads what is to be sent. Only a probe ($9) may go to an endpoint whose breaker is open. The publishers' traces are read
+-- where $10 asks for them.
 with wanted as materialized (
-    select w.*, p.revision,
+    select w.*, p.revision, null::boolean as is_suspect,
         coalesce(h.failures > 0 or h.failing_since is not null or h.open_until is not null, false) as is_ailing
     from unnest(
-            $1::text[], $2::text::uuid[], $3::text::integer[], $4::text::timestamptz[], $5::text::integer[],
-            $6::text::boolean[])
+            $4::text[], $5::text::uuid[], $6::text::integer[], $7::text::timestamptz[], $8::text::integer[],
+            $9::text::boolean[])
         as w (recipient, endpoint_id, slots, since, most, is_probe)
     join boathook.endpoint p on p.id = w.endpoint_id and not p.is_disabled and p.deleted_at is null
     join boathook.application a on a.id = p.application_id and a.deleted_at is null
     left join boathook.endpoint_health h on h.endpoint_id = p.id
     where h.open_until is null or w.is_probe
 ),
-picked as materialized (
-    select d.event_id, d.ordinal, w.endpoint_id, w.revision, w.is_ailing, w.is_probe
-    from wanted w
-    cross join lateral (
-        select o.event_id, o.ordinal
-        from boathook.delivery o
-        where o.recipient = w.recipient and o.state = 'pending' and not o.is_blocked
-          and o.due_at >= w.since and o.due_at <= now()
-          and (o.order_key is null or (
-              not exists (
-                  select from boathook.delivery b
-                  where b.recipient = o.recipient and b.order_key = o.order_key and b.state <> 'dead' and b.seq < o.seq)
-              and not exists (
-                  select from boathook.delivery b
-                  where b.recipient = o.recipient and b.order_key = o.order_key and b.state = 'leased')))
-        order by o.due_at
-        limit greatest(0, least(w.slots, w.most - (
-            select count(*) from boathook.delivery l where w.most is not null and l.recipient = w.recipient and l.state = 'leased')))
-        for update of o skip locked
-    ) as d
-),
-claimed as (
-    update boathook.delivery d
-    set state = 'leased', attempts = d.attempts + 1, fence = d.fence + 1,
-        leased_by = $7, lease_until = clock_timestamp() + $8::interval
-    from picked p
-    where d.event_id = p.event_id and d.ordinal = p.ordinal and d.event_id = any (array(select event_id from picked))
-    returning d.event_id, d.ordinal, d.fence, d.attempts, d.attempts_before, d.owed_since, d.order_key, d.is_manual,
-        d.due_at, d.seq, p.endpoint_id, p.revision, p.is_ailing, p.is_probe
-)
+{lease_due}
 select
     c.event_id, c.ordinal, c.fence, c.attempts - c.attempts_before as attempt, c.owed_since, c.is_manual, c.due_at,
-    c.order_key is not null as is_ordered, c.endpoint_id, c.revision, c.is_ailing, c.is_probe,
+    c.order_key is not null as is_ordered, w.endpoint_id, w.revision, w.is_ailing, w.is_probe,
     e.content_type, e.body, e.accepted_at, clock_timestamp() as claimed_at, e.traceparent
 from claimed c
+join wanted w on w.recipient = c.recipient
 left join lateral (
     select content_type, case when expunged_at is null then body end as body, accepted_at,
-        case when $9::boolean then headers ->> 'traceparent' end as traceparent
+        case when $10::boolean then headers ->> 'traceparent' end as traceparent
     from boathook.event where id = c.event_id
     limit 1
 ) as e on true

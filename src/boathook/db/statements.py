@@ -3,23 +3,37 @@
 import re
 from pathlib import Path
 
-_HEAD = re.compile(r"^-- name: *([a-z_]+) *$", re.MULTILINE)
+_HEAD = re.compile(r"^-- (name|fragment): *([a-z_]+) *$", re.MULTILINE)
 
 
-def load(module_file: str) -> dict[str, str]:
+def load(module_file: str, *, fragments_of: str | None = None) -> dict[str, str]:
     """Return the statements of the `.sql` file beside *module_file*, by name.
 
-    A statement begins with the line ``-- name: verb_noun`` and ends where the next one begins.
+    A statement begins with the line ``-- name: verb_noun`` and ends where the next one begins. A part that several
+    statements share begins with ``-- fragment: name`` and is put in where they say ``{name}``.
+
+    Args:
+        fragments_of: another module, whose fragments may be used too.
 
     Raises:
         ValueError: two statements have one name.
     """
+    statements = _read(module_file, "name")
+    fragments = _read(module_file, "fragment") | ({} if fragments_of is None else _read(fragments_of, "fragment"))
+    for name in statements:
+        for fragment, text in fragments.items():
+            statements[name] = statements[name].replace(f"{{{fragment}}}", text)
+    return statements
+
+
+def _read(module_file: str, wanted: str) -> dict[str, str]:
     path = Path(module_file).with_suffix(".sql")
     parts = _HEAD.split(path.read_text(encoding="utf-8"))[1:]
-    names = parts[0::2]
+    names = parts[1::3]
     if len(set(names)) != len(names):
         raise ValueError(f"{path.name} names a statement twice")
-    return {name: body.strip().rstrip(";") for name, body in zip(names, parts[1::2], strict=True)}
+    each = zip(parts[0::3], names, parts[2::3], strict=True)
+    return {name: body.strip().rstrip(";") for kind, name, body in each if kind == wanted}
 
 
 def with_direction(statement: str, *, is_ascending: bool) -> str:

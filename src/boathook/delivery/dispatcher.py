@@ -338,7 +338,8 @@ class Dispatcher(Generic[A]):
                     predecessors = ()
                 self._wake.clear()
                 self._put_back(self._queues.release())
-                await self._give_back()
+                if self._returned:
+                    await self._give_back()
                 claimed, wait_s = await self._queues.claim()
                 self._held.update(claimed)
                 self._launch()
@@ -360,13 +361,13 @@ class Dispatcher(Generic[A]):
 
     async def _give_back(self) -> None:
         returned = list(self._returned)
-        if returned:
-            await self._deliveries.release_claims([attempt.lease for attempt in returned])
-            del self._returned[: len(returned)]
+        await self._deliveries.release_claims([attempt.lease for attempt in returned])
+        del self._returned[: len(returned)]
 
     async def _try_give_back(self) -> None:
-        with contextlib.suppress(DatabaseError):  # the leases of what is not given back run out
-            await self._give_back()
+        if self._returned:
+            with contextlib.suppress(DatabaseError):  # the leases of what is not given back run out
+                await self._give_back()
 
     # Attempts
 
@@ -399,9 +400,19 @@ class Dispatcher(Generic[A]):
             self._quit.set()
 
     async def _attempt(self, attempt: A) -> None:
+        """Make one attempt, from its start until its result is recorded."""
         attempt.started_at = self._clock.now()
         began = time.monotonic()
-        result = await self._execute(attempt)
+        result: Result
+        try:
+            result = await self._executor.execute(attempt)
+        except asyncio.CancelledError:
+            if not attempt.is_stopped:
+                raise
+            result = Stopped()
+        except Exception as error:  # noqa: BLE001 - a fault of an executor costs one attempt, not the process
+            self._log.error("executor_failed", **attempt.fields(), exc_info=error)
+            result = Failure(code=type(error).__name__, error=str(error))
         if attempt.took_s is None:
             attempt.took_s = time.monotonic() - began
         self._running.discard(attempt)
@@ -409,48 +420,48 @@ class Dispatcher(Generic[A]):
         if not self._is_launching:  # once for all attempts that end in one turn of the loop
             self._is_launching = True
             asyncio.get_running_loop().call_soon(self._launch_next)
-        if isinstance(result, Stopped | NotStarted):
+        if isinstance(result, Completed):
+            self._held.discard(attempt)
+            self._conclude(attempt, _SUCCEEDED, result.state)
+        elif isinstance(result, Superseded):
+            self._lost(attempt)
+        elif isinstance(result, NotStarted):
             self._put_back([attempt])
-            if isinstance(result, NotStarted):
-                self._log.warning("attempt_not_begun", **attempt.fields(), reason="PostgreSQL is away")
-            else:
-                self._log.info("attempt_stopped", **attempt.fields(), took_s=round(attempt.took_s, 4))
-            return
-        is_held = not isinstance(result, Superseded)
-        if not isinstance(result, Completed | Superseded):
-            attempt.outcome = result
-            attempt.decision = self._decide(attempt, result)
-            is_held = await self._record(attempt)
+            self._log.warning("attempt_not_begun", **attempt.fields(), reason="PostgreSQL is away")
+        elif isinstance(result, Stopped):
+            self._put_back([attempt])
+            self._log.info("attempt_stopped", **attempt.fields(), took_s=round(attempt.took_s, 4))
+        else:
+            await self._settle(attempt, result)
+
+    async def _settle(self, attempt: A, outcome: Outcome) -> None:
+        """Decide what follows an outcome, and have it written with the next batch."""
+        attempt.outcome = outcome
+        decision: Decision = _SUCCEEDED
+        if not isinstance(outcome, Success):
+            decision = decide(attempt.state, outcome, attempt.policy, self._clock.now(), random.random())
+            if attempt.is_single and isinstance(decision, RetryAt):
+                decision = DeadLetter(decision.code, decision.error)
+        attempt.decision = decision
+        attempt.recorded = asyncio.get_running_loop().create_future()
+        self._results.append(attempt)
+        self._has_results.set()
+        if attempt.is_blocking:
+            self._is_urgent.set()
+        is_held = await attempt.recorded
         self._held.discard(attempt)
         if is_held:
-            self._conclude(attempt, result.state if isinstance(result, Completed) else None)
+            self._conclude(attempt, decision, _OUTCOMES[type(decision)])
         else:
-            meters.count("boathook_leases_lost_total", recipient=attempt.label)
-            self._log.warning("lease_lost", **attempt.fields(), took_s=round(attempt.took_s, 4))
+            self._lost(attempt)
 
-    async def _execute(self, attempt: A) -> Result:
-        try:
-            return await self._executor.execute(attempt)
-        except asyncio.CancelledError:
-            if not attempt.is_stopped:
-                raise
-            return Stopped()
-        except Exception as error:  # noqa: BLE001 - a fault of an executor costs one attempt, not the process
-            self._log.error("executor_failed", **attempt.fields(), exc_info=error)
-            return Failure(code=type(error).__name__, error=str(error))
+    def _lost(self, attempt: A) -> None:
+        self._held.discard(attempt)
+        meters.count("boathook_leases_lost_total", recipient=attempt.label)
+        self._log.warning("lease_lost", **attempt.fields(), took_s=round(attempt.took_s or 0.0, 4))
 
-    def _decide(self, attempt: A, outcome: Outcome) -> Decision:
-        if isinstance(outcome, Success):
-            return _SUCCEEDED
-        decision = decide(attempt.state, outcome, attempt.policy, self._clock.now(), random.random())
-        if attempt.is_single and isinstance(decision, RetryAt):
-            return DeadLetter(decision.code, decision.error)
-        return decision
-
-    def _conclude(self, attempt: A, completed: str | None) -> None:
+    def _conclude(self, attempt: A, decision: Decision, outcome: str) -> None:
         """Do what follows once the result of an attempt is committed."""
-        decision = _SUCCEEDED if completed is not None else attempt.decision
-        outcome = completed or _OUTCOMES[type(decision)]
         attempt.count(outcome)
         if attempt.is_blocking:
             self._resume(attempt)
@@ -472,15 +483,6 @@ class Dispatcher(Generic[A]):
         self._wake.set()
 
     # Results
-
-    async def _record(self, attempt: A) -> bool:
-        """Have a result written with the next batch; returns whether the lease still held."""
-        attempt.recorded = asyncio.get_running_loop().create_future()
-        self._results.append(attempt)
-        self._has_results.set()
-        if attempt.is_blocking:
-            self._is_urgent.set()
-        return await attempt.recorded
 
     async def _write(self) -> None:
         """Write results until cancelled; while one batch is being written, the next one grows."""

@@ -251,6 +251,7 @@ class EndpointQueues:
         """Claims that took fewer deliveries than they had tokens or probes for, with how many they took."""
         self._removed: list[EndpointAttempt] = []
         """Claims for endpoints that get nothing more."""
+        self._tidied_at = 0.0
         self.running = 0
         self.waiting = 0
 
@@ -276,7 +277,8 @@ class EndpointQueues:
             await asyncio.sleep((time.monotonic() - began) / _DISCOVER_SHARE)
             if not after:
                 break
-        self._remove_idle(time.monotonic())
+        if time.monotonic() > self._tidied_at + IDLE_S:
+            self._remove_idle(time.monotonic())
         # Most notifications are meant for handlers, so a look that found nothing is not repeated at once.
         await asyncio.sleep(PACE_S if is_found else _DISCOVER_IDLE_S)
         return self._poll_s if next_at is None else (next_at - self._clock.now()).total_seconds()
@@ -308,6 +310,7 @@ class EndpointQueues:
 
     def _remove_idle(self, now: float) -> None:
         """Forget the endpoints that have had no work for a while."""
+        self._tidied_at = now
         for key, queue in list(self._queues.items()):
             if not queue.running and not queue.waiting and now - queue.used_at > IDLE_S and key not in self._claimable:
                 del self._queues[key]
@@ -322,7 +325,8 @@ class EndpointQueues:
         if self._unprepared:
             await self._prepare()
         requests, wake_at = self.plan(time.monotonic(), self._clock.now())
-        requests = await self._allowed(requests)
+        if any(request.queue.rate is not None or request.is_probe for request in requests):
+            requests = await self._allowed(requests)
         if not requests:
             return [], self._poll_s if wake_at is None else max(PACE_S, wake_at - time.monotonic())
         began = time.monotonic()

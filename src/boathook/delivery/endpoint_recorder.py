@@ -69,10 +69,13 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
             finished, after=self._operational_webhooks.publish_attempts if is_told else None
         )
         failpoint("send.after_settle")
-        try:
-            await self._update_health(attempts, finished)
-        except DatabaseError as error:  # the next failure tells it anew
-            _LOG.warning("health_not_written", error=str(error))
+        if not all(isinstance(one.move, Complete) for one in finished) or any(
+            attempt.queue.is_unhealthy or attempt.queue.open_until is not None for attempt in attempts
+        ):
+            try:
+                await self._update_health(attempts, finished)
+            except DatabaseError as error:  # the next failure tells it anew
+                _LOG.warning("health_not_written", error=str(error))
         return held
 
     def _finish(self, attempt: EndpointAttempt) -> FinishedSend:

@@ -216,7 +216,9 @@ class HandlerQueues:
         for queue, _ in wanted:
             queue.has_more_due = False
         try:
-            works = await self._claim(limits)
+            works = await self._store.claim(
+                limits, worker=self._worker_id, lease_s=self._lease_s, is_suspect=self._only_suspects
+            )
         except DatabaseError:
             self._look_again()
             raise
@@ -232,13 +234,6 @@ class HandlerQueues:
             queue.accept(claimed)
             queue.has_more_due = queue.has_more_due or len(claimed) >= slots
         return attempts, 0.0 if any(queue.has_more_due for queue, _ in wanted) else math.inf
-
-    async def _claim(self, limits: list[ClaimLimit]) -> list[ClaimedDelivery]:
-        if not self._only_suspects:
-            return await self._store.claim(limits, worker=self._worker_id, lease_s=self._lease_s)
-        recipients = [limit.recipient for limit in limits]
-        work = await self._store.claim_suspect(recipients, worker=self._worker_id, lease_s=self._lease_s)
-        return [] if work is None else [work]
 
     def _wanted(self, now: datetime) -> list[tuple[HandlerQueue, int]]:
         """Return for how many slots of which handlers to claim."""

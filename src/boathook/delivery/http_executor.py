@@ -79,7 +79,13 @@ class HttpExecutor(Executor[EndpointAttempt]):
             return Superseded()
         failpoint("send.after_response")
         self._seconds.observe(answer.duration_s)
-        self._note(attempt, endpoint, answer)
+        assert endpoint.target is not None
+        attempt.took_s, attempt.status, attempt.ended_ns = answer.duration_s, answer.status, time.time_ns()
+        attempt.request_headers = recorded_headers(answer.request, endpoint.target)
+        attempt.response = redact(answer.body, endpoint.secrets) if answer.body else b""
+        bearer = endpoint.target.bearer
+        if answer.status == _REFUSED and bearer is not None and self._token_cache is not None:
+            self._token_cache.drop(bearer)
         return classify_response(answer)
 
     async def _with_token(self, endpoint: PreparedEndpoint, oauth: Mapping[str, str]) -> PreparedEndpoint:
@@ -129,18 +135,6 @@ class HttpExecutor(Executor[EndpointAttempt]):
                 and not attempt.answer.done()
             ):
                 attempt.answer.set_result(answer)
-
-    def _note(self, attempt: EndpointAttempt, endpoint: PreparedEndpoint, answer: RequestResult) -> None:
-        """Keep what is recorded of a request and its response."""
-        assert endpoint.target is not None
-        attempt.took_s = answer.duration_s
-        attempt.status = answer.status
-        attempt.request_headers = recorded_headers(answer.request, endpoint.target)
-        attempt.response = redact(answer.body, endpoint.secrets) if answer.body else b""
-        attempt.ended_ns = time.time_ns()
-        bearer = endpoint.target.bearer
-        if answer.status == _REFUSED and bearer is not None and self._token_cache is not None:
-            self._token_cache.drop(bearer)
 
     def check(self, running: Collection[EndpointAttempt]) -> str | None:
         """Let go of requests not answered at all, which is a fault of ours; the keeper takes them from here."""
