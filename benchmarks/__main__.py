@@ -101,7 +101,7 @@ def main() -> None:
         output.print_json(figures)
         return
     if pages := figures.pop("pages", None):
-        output.print_rows(pages, _PAGE_COLUMNS, as_json=False, plain=dict)
+        output.View(_PAGE_COLUMNS).print_rows(pages, as_json=False)
     output.print_fields({key.replace("_", " "): _figure(value) for key, value in figures.items()})
 
 

@@ -292,7 +292,7 @@ def main() -> None:
         output.print_json({name: {**counts[name], "names": names[name]} for name in trips})
     else:
         rows = [{"trip": name, **counts[name]} for name in trips]
-        output.print_rows(rows, _COLUMNS, as_json=False, plain=dict)
+        output.View(_COLUMNS).print_rows(rows, as_json=False)
 
 
 def _report(message: str) -> None:

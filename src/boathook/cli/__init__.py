@@ -1,24 +1,20 @@
 """The command line: everything an operator does, from a shell.
 
-commands  which commands there are; one's module is imported when it is called
-session   settings, the way to the journal, who acts
-show      tables and JSON
-options   what many commands take
-listings  what is stored
-decisions what is to become of it
-conflicts requests that differ from the event whose key they have
-applications, endpoints, event_types   whom we send to, where, and what
-importing the set-up of another system, brought over
-running   serve, migrate, doctor, demo, send
-check     check
-listen    events as they come, and on to a server of one's own: feeds, forwarding
-operators who may sign in to the console
-top       what goes on, as a live table: dashboard draws it
-spool     what waits on disk for PostgreSQL
-alerts    list, silence and test alerts
-setup     sources, settings, alert rules, dashboards
-completion  what makes shells complete
-apps      the apps that are loaded: app_commands brings in their own commands
+commands  the list of commands, imported when called; shell completion
+context   settings, the database, who acts
+output    tables and JSON: `View`, by which each group lists, shows and reports its objects
+options   options and arguments that many commands share
+events, dead_letters, rejections      what is stored: events, deliveries, dead letters, rejections, conflicts
+applications, endpoints, event_types  the tenants, where their messages go, and what they are about
+keys, operators, alerts, sources      the set-up of the API, the console, alerts and sources
+serve     serve, migrate, doctor, demo, send
+check     the consistency check
+listen    events as they are accepted, forwarded to a local server: event_feed, forwarding
+top       live statistics: dashboard draws them
+spool     events on disk that wait for PostgreSQL
+import_   configuration of another system
+config    settings, Grafana dashboards
+apps      the apps that are loaded, and their own commands
 """
 
 import gc
@@ -30,8 +26,7 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli.commands import COMMAND_ENTRIES, Root, parse_global_options
-from boathook.cli.completion import completion_words
+from boathook.cli.commands import COMMAND_ENTRIES, Root, completion_words, parse_global_options
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
 _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -114,7 +109,7 @@ def _whole(arguments: list[str]) -> typer.Typer:
     if parse_global_options(asked)[1] in COMMAND_ENTRIES or "--version" in asked:
         return app
     # Imported only here, as most commands are our own.
-    from boathook.cli.app_commands import with_commands
+    from boathook.cli.apps import with_commands
 
     try:
         return with_commands(app, asked)

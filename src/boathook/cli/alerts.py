@@ -2,16 +2,15 @@
 
 import sys
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import actor, cli_context, out, run, run_in_transaction
-from boathook.cli.keys import read_lifetime
-from boathook.cli.options import Json
-from boathook.cli.output import Column
+from boathook.cli.context import actor, cli_context, run, run_in_transaction
+from boathook.cli.options import Json, lifetime_option
+from boathook.cli.output import Column, View
 from boathook.domain.alert_message import show_number
 from boathook.observability import ALERT_RULES
 from boathook.service import alerts as actions
@@ -20,16 +19,18 @@ from boathook.service.unit_of_work import UnitOfWork
 
 alerts = typer.Typer(no_args_is_help=True, help="Alerts: list, silence and test them.")
 
-_OPEN = (
-    Column("rule", lambda one: one["rule"], is_whole=True),
-    Column("subject", lambda one: one["subject"], is_optional=True),
-    Column("severity", lambda one: one["severity"]),
-    Column("state", lambda one: one["state"]),
-    Column("figure", lambda one: show_number(one["value"])),
-    Column("worst", lambda one: show_number(one["worst"])),
-    Column("since", lambda one: output.moment(one["fired_at"]), is_optional=True),
-    Column("recovered", lambda one: output.moment(one["recovered_at"]), is_optional=True),
-    Column("silenced", lambda one: "yes" if one["is_silenced"] else "", is_optional=True),
+_VIEW: Final = View(
+    (
+        Column("rule", is_whole=True),
+        Column("subject", is_optional=True),
+        Column("severity"),
+        Column("state"),
+        Column("figure", lambda one: show_number(one["value"])),
+        Column("worst", lambda one: show_number(one["worst"])),
+        Column("since", output.moment_of("fired_at"), is_optional=True),
+        Column("recovered", output.moment_of("recovered_at"), is_optional=True),
+        Column("silenced", lambda one: "yes" if one["is_silenced"] else "", is_optional=True),
+    )
 )
 Limit = Annotated[int, typer.Option(min=1, max=1_000, help="Maximum rows.")]
 
@@ -61,9 +62,7 @@ def silence(
     ctx: typer.Context,
     rule: Annotated[str, typer.Option(help="Rule name; * matches any characters.")] = "*",
     subject: Annotated[str, typer.Option(help="Subject of the alert; * matches any characters.")] = "*",
-    length: Annotated[
-        timedelta, typer.Option("--for", parser=read_lifetime, metavar="LENGTH", help="Duration: 45m, 2h, 7d.")
-    ] = "4h",  # type: ignore[assignment]  # typer reads it as it reads what is typed
+    length: Annotated[timedelta, lifetime_option("Duration: 45m, 2h, 7d.", "--for")] = "4h",  # type: ignore[assignment]  # typer reads it as it reads what is typed
     note: Annotated[str, typer.Option(help="Reason; recorded with your name.")] = "",
     end: Annotated[str | None, typer.Option(metavar="ID", help="End this silence.")] = None,
     as_json: Json = False,
@@ -76,14 +75,9 @@ def silence(
         return await actions.silence(work, rule=rule, subject=subject, text=note, length=length)
 
     made = run_in_transaction(ctx, make)
-    if as_json:
-        output.print_json(
-            {"id": made.shown_id, "rule": made.rule, "subject": made.subject, "until": made.ended_at or made.until}
-        )
-    elif end is not None:
-        out.print(f"{made.shown_id} has ended", markup=False)
-    else:
-        out.print(f"{made.shown_id}: silenced until {output.moment(made.until)}", markup=False)
+    message = f"{made.shown_id} has ended" if end else f"{made.shown_id}: silenced until {output.moment(made.until)}"
+    fields = {"id": made.shown_id, "rule": made.rule, "subject": made.subject, "until": made.ended_at or made.until}
+    output.print_done(fields, message, as_json=as_json)
 
 
 @alerts.command("test", epilog=example("boathook alerts test ops"))
@@ -94,12 +88,8 @@ def try_channel(
     run_in_transaction(ctx, lambda work: actions.note_test(work, channel))
     outcome = run(actions.test_channel(cli_context(ctx).settings(), channel, actor()))
     error = outcome.error if isinstance(outcome, SendFailed) else None
-    if as_json:
-        output.print_json({"channel": channel, "sent": error is None, "error": error})
-    else:
-        out.print(
-            output.text(f"{channel}: test message accepted" if error is None else f"{channel}: {error}"), soft_wrap=True
-        )
+    message = f"{channel}: test message accepted" if error is None else f"{channel}: {error}"
+    output.print_done({"channel": channel, "sent": error is None, "error": error}, message, as_json=as_json)
     if error is not None:
         raise typer.Exit(1)
 
@@ -112,5 +102,4 @@ def print_rules() -> None:
 
 def _print(ctx: typer.Context, found: list[Alert], *, as_json: bool) -> None:
     rules = cli_context(ctx).settings().notifications.rules
-    rows = [actions.alert_view(one, rules) for one in found]
-    output.print_rows(rows, _OPEN, as_json=as_json, plain=dict, after="")
+    _VIEW.print_rows([actions.alert_view(one, rules) for one in found], as_json=as_json)

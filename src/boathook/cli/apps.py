@@ -1,18 +1,31 @@
-"""The apps that are loaded, and what they are made of."""
+"""Commands about the apps that are loaded, and the commands that they bring along."""
 
+import contextlib
+import copy
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from pydantic import SecretStr
 
-from boathook.cli import output
-from boathook.cli.context import UsageError, cli_context, confirm, open_database, out, run, warn_once
+from boathook.cli.commands import COMMAND_ENTRIES, parse_global_options
+from boathook.cli.context import (
+    CliContext,
+    UsageError,
+    cli_context,
+    confirm,
+    open_database,
+    run,
+    run_with_database,
+    server_url,
+    warn_once,
+)  # fmt: skip
 from boathook.cli.options import Json, Yes
-from boathook.cli.output import Column
+from boathook.cli.output import Column, View, say
 from boathook.config import Settings
 from boathook.config.validation_errors import is_secret
 from boathook.domain.errors import BoathookError, ConfigError
@@ -35,14 +48,16 @@ def _migrations(one: dict[str, Any]) -> str:
     return "applied" if one["migrations"] else "none"
 
 
-_APPS = (
-    Column("name", lambda one: one["name"]),
-    Column("module", lambda one: one["module"]),
-    Column("sources", lambda one: " ".join(one["sources"]), may_wrap=True),
-    Column("handlers", lambda one: len(one["handlers"])),
-    Column("chores", lambda one: len(one["chores"])),
-    Column("mounts", lambda one: " ".join(one["mounts"]), may_wrap=True),
-    Column("migrations", _migrations),
+_VIEW: Final = View(
+    (
+        Column("name"),
+        Column("module"),
+        Column("sources", lambda row: " ".join(row["sources"]), may_wrap=True),
+        Column("handlers", lambda row: len(row["handlers"])),
+        Column("chores", lambda row: len(row["chores"])),
+        Column("mounts", lambda row: " ".join(row["mounts"]), may_wrap=True),
+        Column("migrations", _migrations),
+    )
 )
 
 
@@ -63,11 +78,7 @@ def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
     rows = [_describe(settings, module, hook, known) for module, hook in zip(settings.apps.load, loaded, strict=True)]
     ours = {*settings.apps.load, settings.server.app}
     rows += [_unloaded_app(owner) for owner in (known.owners if known else ()) if owner not in ours]
-    if as_json:
-        for row in rows:
-            output.print_json(row)
-    else:
-        out.print(output.table(_APPS, rows))
+    _VIEW.print_rows(rows, as_json=as_json)
 
 
 @apps.command("forget", epilog="Example: boathook apps forget boathook.apps.billing")
@@ -80,19 +91,14 @@ def forget(
 
     Their pending deliveries and the app's tables are kept.
     """
+    from boathook.service import apps as actions
+
     settings = cli_context(ctx).settings()
-
-    async def work() -> None:
-        from boathook.service import apps as actions
-
-        async with open_database(settings) as database:
-            await actions.forget(database, module)
-
     if module in (*settings.apps.load, settings.server.app):
         raise ConfigError(f"{module} is loaded here: remove it from boathook.toml first")
     confirm(f"retire the handlers of {module}", yes=yes)
-    run(work())
-    out.print(output.text(f"{module}: handlers retired"), soft_wrap=True)
+    run_with_database(ctx, lambda database: actions.forget(database, module))
+    say(f"{module}: handlers retired")
 
 
 @apps.command("sample", epilog="Example: boathook apps sample billing > boathook.toml")
@@ -194,3 +200,62 @@ def _describe(settings: Settings, module: str, hook: "Boathook", known: "KnownAp
 def _unloaded_app(owner: str) -> dict[str, Any]:
     empty: dict[str, Any] = {key: [] for key in ("sources", "handlers", "chores", "mounts", "migrations", "pending")}
     return {"name": None, "module": owner, "loaded": False, "commands": False, **empty}
+
+
+def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
+    """Return *app* with the commands of the apps, if *arguments* ask for one of them or for help.
+
+    Raises:
+        ConfigError: the command may be an app's, but they cannot be loaded; or it is a ready-made one's that is not.
+    """
+    config, word = parse_global_options(arguments)
+    try:
+        return _extended(app, CliContext(file=config), word)
+    except ConfigError as error:
+        if word is not None:
+            raise
+        warn_once(str(error))
+        return app
+
+
+def _extended(app: typer.Typer, opened: CliContext, word: str | None) -> typer.Typer:
+    settings = opened.plain_settings()
+    whole = copy.copy(app)
+    whole.registered_groups = list(app.registered_groups)
+    if settings.apps.load:
+        _add(whole, settings)
+    if word is not None and word not in {one.name for one in whole.registered_groups}:
+        _refuse_ready_made(word, settings)
+    return whole
+
+
+def _add(whole: typer.Typer, settings: Settings) -> None:
+    from boathook.server import bind, migrations_of, with_apps
+
+    settings, loaded = with_apps(settings)
+    bind(settings, loaded, server_url=functools.partial(_current_url, settings, migrations_of(loaded)))
+    for hook in loaded:
+        if hook.manifest.commands is not None and hook.name not in COMMAND_ENTRIES:
+            whole.add_typer(hook.manifest.commands, name=hook.name)
+
+
+@contextlib.asynccontextmanager
+async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
+    """Lend the URL of the journal's server. Raises ConfigError where the apps' tables are not what they are to be."""
+    from boathook.service.database import require_current
+
+    async with server_url(settings) as url:
+        await require_current(url, folders)
+        yield url
+
+
+def _refuse_ready_made(word: str, settings: Settings) -> None:
+    module = f"boathook.apps.{word}"
+    spec = find_spec(module) if word.isidentifier() else None
+    if spec is None or spec.submodule_search_locations is None:
+        return  # typer says that there is no such command
+    if module in settings.apps.load:
+        raise ConfigError(f"{word} is loaded, but has no commands")
+    if settings.apps.load:
+        raise ConfigError(f'{word} is a ready-made app: add "{module}" to load under [apps] in boathook.toml')
+    raise ConfigError(f'{word} is a ready-made app: add load = ["{module}"] under [apps] in boathook.toml')

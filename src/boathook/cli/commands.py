@@ -1,11 +1,13 @@
-"""Which commands there are, and where: a command's module is imported when that command is called, and no other."""
+"""The list of commands, each imported when it is called and no other, and what shells need to complete them."""
 
 import importlib
+import os
 from collections import UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 import typer.core
@@ -71,22 +73,22 @@ COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
         example("boathook top", "boathook top --url https://hooks.example.com --once --json"),
     ),
     "dashboards": CommandEntry(
-        "inspect:print_dashboards",
+        "config:print_dashboards",
         "Print the Grafana dashboards, one JSON document per line, or write them to a folder.",
         example("boathook dashboards --out /var/lib/grafana/dashboards"),
     ),
     "completion": CommandEntry(
-        "completion:print_script",
+        "commands:print_script",
         "Print the completion script of a shell.",
         example("boathook completion bash >> ~/.bashrc"),
     ),
-    "sources": CommandEntry("inspect:sources", "Sources: where requests arrive."),
-    "events": CommandEntry("replay:events", "Accepted events."),
-    "deliveries": CommandEntry("list:deliveries", "Deliveries: one event for one recipient."),
-    "dead": CommandEntry("replay:dead", "Dead letters: deliveries that failed permanently."),
-    "rejections": CommandEntry("replay:rejections", "Rejected requests."),
+    "sources": CommandEntry("sources:sources", "Sources: where requests arrive."),
+    "events": CommandEntry("events:events", "Accepted events."),
+    "deliveries": CommandEntry("events:deliveries", "Deliveries: one event for one recipient."),
+    "dead": CommandEntry("dead_letters:dead", "Dead letters: deliveries that failed permanently."),
+    "rejections": CommandEntry("rejections:rejections", "Rejected requests."),
     "conflicts": CommandEntry(
-        "conflicts:conflicts", "Requests with the same key and a different body, or the other way round."
+        "rejections:conflicts", "Requests with the same key and a different body, or the other way round."
     ),
     "applications": CommandEntry("applications:applications", "Applications: the tenants that you send webhooks to."),
     "endpoints": CommandEntry("endpoints:endpoints", "Endpoints: the URLs that receive an application's messages."),
@@ -96,7 +98,7 @@ COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
     "operators": CommandEntry("operators:operators", "Operators of the console."),
     "spool": CommandEntry("spool:spool", "Events on disk that wait for PostgreSQL."),
     "alerts": CommandEntry("alerts:alerts", "Alerts: list, silence and test them."),
-    "config": CommandEntry("inspect:settings_app", "Settings."),
+    "config": CommandEntry("config:settings_app", "Settings."),
     "apps": CommandEntry("apps:apps", "Apps loaded by apps.load, such as boathook.apps.billing."),
 }
 """By name, in the order in which help lists them."""
@@ -158,3 +160,56 @@ def _load(name: str, entry: CommandEntry) -> Any:
     else:
         alone.command(name, epilog=entry.epilog)(found)
     return typer.main.get_group(alone).commands[name]
+
+
+_ASKS: Final = "_BOATHOOK_COMPLETE"
+"""A shell's completion script calls us with this variable and with the words written so far; typer reads both."""
+_WORDS: Final = "_TYPER_COMPLETE_ARGS"
+
+
+class Shell(StrEnum):
+    """A shell that can complete."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+_SCRIPTS: Final = {
+    Shell.BASH: f"""\
+_boathook() {{
+    local IFS=$'\\n'
+    COMPREPLY=($(COMP_WORDS="${{COMP_WORDS[*]}}" COMP_CWORD=$COMP_CWORD {_ASKS}=complete_bash "$1" 2>/dev/null))
+}}
+complete -o default -F _boathook boathook""",
+    Shell.ZSH: f"""\
+#compdef boathook
+_boathook() {{
+    eval "$({_WORDS}="${{words[1,$CURRENT]}}" {_ASKS}=complete_zsh boathook 2>/dev/null)"
+}}
+compdef _boathook boathook""",
+    Shell.FISH: f"""\
+function __boathook
+    {_ASKS}=complete_fish _TYPER_COMPLETE_FISH_ACTION=$argv[1] {_WORDS}=(commandline -cp) boathook 2>/dev/null
+end
+complete --command boathook --no-files --arguments '(__boathook get-args)' --condition '__boathook is-args'""",
+}
+
+
+def print_script(
+    shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.", show_default=False)],
+) -> None:
+    """
+    Print the completion script of a shell.
+
+    `boathook --install-completion` puts such a script where the shell in use reads it.
+    """
+    print(_SCRIPTS[shell])
+
+
+def completion_words(environment: Mapping[str, str] = os.environ) -> list[str] | None:
+    """Return the words written so far, where a shell asks what may follow; None where a command is to be run."""
+    if _ASKS not in environment:
+        return None
+    written = environment.get("COMP_WORDS") or environment.get(_WORDS, "")
+    return written.split()[1:]

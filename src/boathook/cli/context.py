@@ -6,7 +6,7 @@ import functools
 import getpass
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -141,22 +141,27 @@ def open_app_context(settings: config.Settings) -> contextlib.AbstractAsyncConte
     return unit_of_work.open_app_context(settings, purpose="cli", progress=startup_progress())
 
 
-@contextlib.asynccontextmanager
-async def work(settings: config.Settings, organization: str = DEFAULT_ORGANIZATION) -> AsyncIterator["UnitOfWork"]:
-    """Open one transaction for an action of an organization; an error rolls it back.
+def run_in_transaction(
+    ctx: typer.Context, do: Callable[["UnitOfWork"], Awaitable[Result]], organization: str = DEFAULT_ORGANIZATION
+) -> Result:
+    """Return the result of *do*, run in one transaction of an organization; an error rolls it back.
 
     Raises ConfigError like `open_app_context`.
     """
-    async with open_app_context(settings) as lent, lent.work(organization, actor()) as one:
-        yield one
-
-
-def run_in_transaction(ctx: typer.Context, do: Callable[["UnitOfWork"], Awaitable[Result]]) -> Result:
-    """Run what is done in one transaction of the organization, and return what came of it."""
 
     async def inside() -> Result:
-        async with work(cli_context(ctx).settings()) as one:
-            return await do(one)
+        async with open_app_context(cli_context(ctx).settings()) as opened, opened.work(organization, actor()) as work:
+            return await do(work)
+
+    return run(inside())
+
+
+def run_with_database(ctx: typer.Context, do: Callable[["Database"], Awaitable[Result]]) -> Result:
+    """Return the result of *do*, run on the database of the settings. Raises as `open_database` does."""
+
+    async def inside() -> Result:
+        async with open_database(cli_context(ctx).settings()) as database:
+            return await do(database)
 
     return run(inside())
 
@@ -165,7 +170,7 @@ def confirm(what: str, *, yes: bool) -> None:
     """Ask before something that cannot be undone; without a terminal there must be --yes.
 
     Raises:
-        Misused: there is nobody to ask.
+        UsageError: there is no terminal to ask on.
         typer.Abort: the answer is no.
     """
     if yes:

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 import typer
 
 from boathook.cli.context import UsageError
-from boathook.cli.options import read_json, read_pairs
+from boathook.cli.options import read_json, read_pairs, read_uid
 from boathook.config import Settings
 from boathook.domain import ids
-from boathook.domain.endpoints import check_uid
+from boathook.service.endpoint_secrets import make_ed25519_secret
 
 Types = Annotated[
     list[str] | None,
@@ -70,16 +70,9 @@ def _read_value(name: str, value: Any) -> Any:
         case "metadata":
             return read_pairs("--metadata", value, "=")
         case "uid":
-            return _read_uid(value)
+            return read_uid(value, ids.ENDPOINT)
         case _:
             return value
-
-
-def _read_uid(uid: str) -> str:
-    try:
-        return check_uid(uid, ids.ENDPOINT)
-    except ValueError as error:
-        raise UsageError(f"--uid: {error}") from None
 
 
 def _read_mapping(option: str, text: str) -> dict[str, Any]:
@@ -103,9 +96,7 @@ def _read_auth(text: str) -> dict[str, Any]:
 
 
 def read_secret(settings: Settings, secret: str | None, ed25519: bool) -> str | None:
-    """Return what shall sign; None lets one be made."""
-    from boathook.service.endpoint_secrets import make_ed25519_secret
-
+    """Return the signing secret; None lets one be generated."""
     if secret is not None and ed25519:
         raise UsageError("give --secret or --ed25519, not both")
     if ed25519:

@@ -4,10 +4,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
 
+from boathook.cli import endpoint_options as given
 from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import (
@@ -17,36 +18,16 @@ from boathook.cli.context import (
     confirm,
     err,
     open_app_context,
-    out,
     run,
     run_in_transaction,
-    work,
-)
-from boathook.cli.endpoint_options import (
-    Auth,
-    Channels,
-    Concurrency,
-    Description,
-    Ed25519,
-    FilterText,
-    Headers,
-    OrderBy,
-    RateLimit,
-    Retry,
-    SecretReference,
-    Timeout,
-    Types,
-    Uid,
-    read_secret,
-    read_values,
 )
 from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, read_pairs
-from boathook.cli.output import Column
-from boathook.cli.progress import Progress
-
-if TYPE_CHECKING:
-    from boathook.service.applications import Application
-    from boathook.service.endpoints import Endpoint
+from boathook.cli.output import ID, Column, Progress, View, say
+from boathook.service import applications, attempts, endpoint_secrets, messages, secret_encryption
+from boathook.service import endpoints as actions
+from boathook.service.applications import Application, PageRequest
+from boathook.service.endpoints import Endpoint
+from boathook.service.unit_of_work import UnitOfWork
 
 endpoints = typer.Typer(no_args_is_help=True, help="Endpoints: the URLs that receive an application's messages.")
 
@@ -54,13 +35,26 @@ Result = TypeVar("Result")
 Owner = Annotated[str, typer.Option("--application", "-a", help="Application id or uid.")]
 Reference = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Id or uid.")]
 
-_COLUMNS = (
-    Column("id", lambda one: one.shown_id, is_whole=True),
-    Column("uid", lambda one: one.uid, is_optional=True),
-    Column("state", lambda one: f"disabled ({one.disabled_because})" if one.is_disabled else "enabled"),
-    Column("types", lambda one: " ".join(one.event_types or ["*"])),
-    Column("url", lambda one: one.url),
-)
+
+def _retry(one: Endpoint) -> object:
+    return one.retry_name or (list(one.retry.delays_s or ()) if one.retry else None)
+
+
+_VIEW: Final = View(
+    (
+        ID,
+        Column("uid", is_optional=True),
+        Column("state", lambda one: f"disabled ({one.disabled_because})" if one.is_disabled else "enabled"),
+        Column("types", lambda one: " ".join(one.event_types or ["*"])),
+        Column("url"),
+    ),
+    (
+        "id", "uid", "url", "description", ("enabled", lambda one: not one.is_disabled), "disabled_because",
+        "disabled_at", "event_types", "channels", "filter", "order_by", ("rate", "throttle_rate"), "concurrency",
+        ("retry", _retry), "timeout_s", ("headers", lambda one: one.sealed_headers is not None),
+        ("auth", lambda one: one.sealed_auth is not None), "metadata", "created_at", "updated_at",
+    ),
+)  # fmt: skip
 
 
 class BacklogChoice(StrEnum):
@@ -70,46 +64,34 @@ class BacklogChoice(StrEnum):
     CANCEL = "cancel"
 
 
-@endpoints.command(
-    "create",
-    epilog=example(
-        "boathook endpoints create --application acme --url https://acme.example/hooks --type 'invoice.*'",
-        "boathook endpoints create -a acme --url https://acme.example/hooks --retry '5, 60, 3600' --order-by customer",
-    ),
-)
+@endpoints.command("create", epilog=example(
+    "boathook endpoints create --application acme --url https://acme.example/hooks --type 'invoice.*'",
+    "boathook endpoints create -a acme --url https://acme.example/hooks --retry '5, 60, 3600' --order-by customer",
+))  # fmt: skip
 def create_endpoint(
     ctx: typer.Context, application: Owner,
     url: Annotated[str, typer.Option(help="URL that receives messages.")],
-    type: Types = None, channel: Channels = None, filter: FilterText = None, uid: Uid = None,
-    description: Description = None, retry: Retry = None, rate: RateLimit = None, concurrency: Concurrency = None,
-    timeout: Timeout = None, order_by: OrderBy = None, header: Headers = None, auth: Auth = None,
+    type: given.Types = None, channel: given.Channels = None, filter: given.FilterText = None, uid: given.Uid = None,
+    description: given.Description = None, retry: given.Retry = None, rate: given.RateLimit = None,
+    concurrency: given.Concurrency = None, timeout: given.Timeout = None, order_by: given.OrderBy = None,
+    header: given.Headers = None, auth: given.Auth = None,
     metadata: Metadata = None,
-    secret: SecretReference = None, ed25519: Ed25519 = False,
+    secret: given.SecretReference = None, ed25519: given.Ed25519 = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="Create it disabled.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Create an endpoint and print its id."""
-    from boathook.service import endpoints as actions
-
     settings = cli_context(ctx).settings()
-    signs = read_secret(settings, secret, ed25519)
-    values = read_values(
+    signs = given.read_secret(settings, secret, ed25519)
+    values = given.read_values(
         url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
         throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
     )  # fmt: skip
     new = actions.NewEndpoint(**values, is_disabled=disabled)
     headers = read_pairs("--header", header or [], ":")
 
-    async def make() -> "Endpoint":
-        async with work(settings) as one:
-            owner = await _owner(one, application)
-            return await actions.create(one, owner, new, secret=signs, headers=headers)
-
-    made = run(make())
-    if as_json:
-        output.print_json(_plain(made))
-    else:
-        out.print(made.shown_id, markup=False)
+    made = _act(ctx, application, lambda work, owner: actions.create(work, owner, new, secret=signs, headers=headers))
+    _VIEW.print_done(made, made.shown_id, as_json=as_json)
 
 
 @endpoints.command("list", epilog=example("boathook endpoints list --application acme --json"))
@@ -119,60 +101,49 @@ def list_endpoints(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """List an application's endpoints, oldest first."""
-    from boathook.service import endpoints as actions
-    from boathook.service.applications import PageRequest
 
-    async def read() -> "list[Endpoint]":
-        async with work(cli_context(ctx).settings()) as one:
-            owner = await _owner(one, application)
-            place = (await actions.get(one, owner, after)).id if after else None
-            return await output.fetch_rows(
-                lambda at, most: actions.list_page(one, owner, PageRequest(at, True, most)), place, limit
-            )
+    async def read(work: UnitOfWork, owner: Application) -> None:
+        place = (await actions.get(work, owner, after)).id if after else None
+        pages = output.pages(
+            lambda at, most: actions.list_page(work, owner, PageRequest(at, True, most)),
+            place,
+            limit,
+            lambda one: one.id,
+        )
+        await _VIEW.print_pages(pages, limit=limit, as_json=as_json)
 
-    rows = run(read())
-    more = rows[-1].shown_id if rows and len(rows) == limit else ""
-    output.print_rows(rows, _COLUMNS, as_json=as_json, plain=_plain, after=more)
+    _act(ctx, application, read)
 
 
 @endpoints.command("show", epilog=example("boathook endpoints show --application acme ep_01h455vb4pex5vsknk084sn02q4"))
 def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
     """Show one endpoint. Secrets, values of headers and credentials are not shown."""
-    from boathook.service import endpoints as actions
-
-    found = _plain(_act(ctx, application, lambda one, owner: actions.get(one, owner, endpoint)))
-    output.print_one(found, as_json=as_json)
+    found = _act(ctx, application, lambda work, owner: actions.get(work, owner, endpoint))
+    _VIEW.print_one(found, as_json=as_json)
 
 
-@endpoints.command(
-    "update",
-    epilog=example(
-        "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --type 'invoice.*' --type order.paid",
-        "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --rate 0 --filter ''",
-    ),
-)
+@endpoints.command("update", epilog=example(
+    "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --type 'invoice.*' --type order.paid",
+    "boathook endpoints update -a acme ep_01h455vb4pex5vsknk084sn02q4 --rate 0 --filter ''",
+))  # fmt: skip
 def update_endpoint(
     ctx: typer.Context, endpoint: Reference, application: Owner,
     url: Annotated[str | None, typer.Option(help="URL that receives messages.")] = None,
-    type: Types = None, channel: Channels = None, filter: FilterText = None, uid: Uid = None,
-    description: Description = None, retry: Retry = None, rate: RateLimit = None, concurrency: Concurrency = None,
-    timeout: Timeout = None, order_by: OrderBy = None, auth: Auth = None, metadata: Metadata = None,
+    type: given.Types = None, channel: given.Channels = None, filter: given.FilterText = None, uid: given.Uid = None,
+    description: given.Description = None, retry: given.Retry = None, rate: given.RateLimit = None,
+    concurrency: given.Concurrency = None, timeout: given.Timeout = None, order_by: given.OrderBy = None,
+    auth: given.Auth = None, metadata: Metadata = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Change the given settings only. An empty text or 0 removes a setting."""
-    from boathook.service import endpoints as actions
-
-    values = read_values(
+    values = given.read_values(
         url=url, event_types=type, channels=channel, filter=filter, uid=uid, description=description, retry=retry,
         throttle_rate=rate, concurrency=concurrency, timeout_s=timeout, order_by=order_by, auth=auth, metadata=metadata,
     )  # fmt: skip
     if not values:
         raise UsageError("give a setting to change, such as --type or --url")
-    saved = _act(ctx, application, lambda one, owner: actions.update(one, owner, endpoint, values))
-    if as_json:
-        output.print_json(_plain(saved))
-    else:
-        out.print(f"{saved.shown_id} updated", markup=False)
+    saved = _act(ctx, application, lambda work, owner: actions.update(work, owner, endpoint, values))
+    _VIEW.print_done(saved, f"{saved.shown_id} updated", as_json=as_json)
 
 
 @endpoints.command(
@@ -183,32 +154,27 @@ def enable_endpoint(
     backlog: Annotated[BacklogChoice, typer.Option(help="What happens to pending deliveries.")] = BacklogChoice.SEND,
 ) -> None:  # fmt: skip
     """Enable an endpoint and reset its failure count."""
-    from boathook.service import endpoints as actions
-
     policy = actions.Backlog(str(backlog))
     saved = _act(
         ctx,
         application,
-        lambda one, owner: actions.update(one, owner, endpoint, {"is_disabled": False}, backlog=policy),
+        lambda work, owner: actions.update(work, owner, endpoint, {"is_disabled": False}, backlog=policy),
     )
-    out.print(f"{saved.shown_id} enabled", markup=False)
+    say(f"{saved.shown_id} enabled")
 
 
 @endpoints.command("disable", epilog=example("boathook endpoints disable -a acme ep_01h455vb4pex5vsknk084sn02q4"))
 def disable_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner) -> None:
     """Disable an endpoint; its pending deliveries are kept."""
-    from boathook.service import endpoints as actions
-
-    saved = _act(ctx, application, lambda one, owner: actions.update(one, owner, endpoint, {"is_disabled": True}))
-    out.print(f"{saved.shown_id} disabled", markup=False)
+    saved = _act(ctx, application, lambda work, owner: actions.update(work, owner, endpoint, {"is_disabled": True}))
+    say(f"{saved.shown_id} disabled")
 
 
 @endpoints.command("secret", epilog=example("boathook endpoints secret -a acme ep_01h455vb4pex5vsknk084sn02q4"))
 def show_secret(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
     """Print the verification secret or public key of an endpoint. The access is recorded in the audit log."""
-    from boathook.service import endpoint_secrets
-
-    _print_key(_act(ctx, application, lambda one, owner: endpoint_secrets.reveal_secret(one, owner, endpoint)), as_json)
+    key = _act(ctx, application, lambda work, owner: endpoint_secrets.reveal_secret(work, owner, endpoint))
+    output.print_done({"key": key}, key, as_json=as_json)
 
 
 @endpoints.command(
@@ -217,45 +183,41 @@ def show_secret(ctx: typer.Context, endpoint: Reference, application: Owner, as_
 )
 def rotate_secret(
     ctx: typer.Context, endpoint: Reference, application: Owner,
-    secret: SecretReference = None, ed25519: Ed25519 = False,
+    secret: given.SecretReference = None, ed25519: given.Ed25519 = False,
     grace: Annotated[
         int, typer.Option(min=0, max=604_800, help="Seconds that the old secret stays valid.")
     ] = 86_400,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Rotate the signing secret and print the new verification secret. The old one stays valid for a while."""
-    from boathook.service import endpoint_secrets
-
-    signs = read_secret(cli_context(ctx).settings(), secret, ed25519)
+    signs = given.read_secret(cli_context(ctx).settings(), secret, ed25519)
     pause = timedelta(seconds=grace)
     key = _act(
         ctx,
         application,
-        lambda one, owner: endpoint_secrets.rotate_secret(one, owner, endpoint, secret=signs, grace=pause),
+        lambda work, owner: endpoint_secrets.rotate_secret(work, owner, endpoint, secret=signs, grace=pause),
     )
-    _print_key(key, as_json)
+    output.print_done({"key": key}, key, as_json=as_json)
 
 
 @endpoints.command(
     "headers", epilog=example("boathook endpoints headers -a acme ep_01h455vb4pex5vsknk084sn02q4 --header 'X-Team: b'")
 )
 def change_headers(
-    ctx: typer.Context, endpoint: Reference, application: Owner, header: Headers = None,
+    ctx: typer.Context, endpoint: Reference, application: Owner, header: given.Headers = None,
     remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Header to remove.")] = None,
 ) -> None:  # fmt: skip
     """Show, set or remove the headers of an endpoint."""
-    from boathook.service import endpoint_secrets
+    changed = read_pairs("--header", header or [], ":")
 
-    given = read_pairs("--header", header or [], ":")
-
-    async def change(one: Any, owner: "Application") -> endpoint_secrets.Headers:
-        if given or remove:
-            await endpoint_secrets.change_headers(one, owner, endpoint, given, remove or ())
-        return await endpoint_secrets.get_headers(one, owner, endpoint)
+    async def change(work: UnitOfWork, owner: Application) -> endpoint_secrets.Headers:
+        if changed or remove:
+            await endpoint_secrets.change_headers(work, owner, endpoint, changed, remove or ())
+        return await endpoint_secrets.get_headers(work, owner, endpoint)
 
     found = _act(ctx, application, change)
     for name, value in {**found.shown, **dict.fromkeys(found.sensitive, "(hidden)")}.items():
-        out.print(output.text(f"{name}: {value}"), soft_wrap=True)
+        say(f"{name}: {value}")
 
 
 @endpoints.command("test", epilog=example("boathook endpoints test -a acme ep_01h455vb4pex5vsknk084sn02q4"))
@@ -265,13 +227,8 @@ def try_endpoint(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Send a test message to one endpoint and print the message id."""
-    from boathook.service import messages
-
-    sent = _act(ctx, application, lambda one, owner: messages.send_example(one, owner, endpoint, type))
-    if as_json:
-        output.print_json({"id": sent.shown_id, "type": type})
-    else:
-        out.print(sent.shown_id, markup=False)
+    sent = _act(ctx, application, lambda work, owner: messages.send_example(work, owner, endpoint, type))
+    output.print_done({"id": sent.shown_id, "type": type}, sent.shown_id, as_json=as_json)
 
 
 @endpoints.command(
@@ -282,9 +239,7 @@ def show_stats(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Count an endpoint's attempts and pending deliveries, by default of the last 28 days."""
-    from boathook.service import attempts
-
-    counts = asdict(_act(ctx, application, lambda one, owner: attempts.count(one, owner, endpoint, since, until)))
+    counts = asdict(_act(ctx, application, lambda work, owner: attempts.count(work, owner, endpoint, since, until)))
     if as_json:
         output.print_json(counts)
     else:
@@ -298,8 +253,6 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
 
     Exits with 1 if one cannot be decrypted with any of them; it stays as it is.
     """
-    from boathook.service import secret_encryption
-
     settings = cli_context(ctx).settings()
 
     async def do() -> secret_encryption.EncryptionReport:
@@ -309,10 +262,11 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
 
     found = run(do())
     unreadable = sum(found.unreadable.values())
-    if as_json:
-        output.print_json({"sealed": found.number, "encrypted_anew": found.old, "unreadable": unreadable})
-    else:
-        out.print(f"{found.old} of {found.number} re-encrypted, {unreadable} cannot be decrypted")
+    output.print_done(
+        {"sealed": found.number, "encrypted_anew": found.old, "unreadable": unreadable},
+        f"{found.old} of {found.number} re-encrypted, {unreadable} cannot be decrypted",
+        as_json=as_json,
+    )
     for reason in found.unreadable:
         err.print(output.text(reason), soft_wrap=True)
     if unreadable:
@@ -322,56 +276,18 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
 @endpoints.command("delete", epilog=example("boathook endpoints delete -a acme ep_01h455vb4pex5vsknk084sn02q4 --yes"))
 def delete_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, yes: Yes = False) -> None:
     """Delete an endpoint; its pending deliveries become dead letters. Delivery history is kept."""
-    from boathook.service import endpoints as actions
-
-    found = _act(ctx, application, lambda one, owner: actions.get(one, owner, endpoint))
+    found = _act(ctx, application, lambda work, owner: actions.get(work, owner, endpoint))
     confirm(f"delete the endpoint {found.shown_id} at {found.url}", yes=yes)
-    _act(ctx, application, lambda one, owner: actions.delete(one, owner, found.shown_id))
-    out.print(f"{found.shown_id} deleted", markup=False)
+    _act(ctx, application, lambda work, owner: actions.delete(work, owner, found.shown_id))
+    say(f"{found.shown_id} deleted")
 
 
-def _print_key(key: str, as_json: bool) -> None:
-    if as_json:
-        output.print_json({"key": key})
-    else:
-        out.print(output.text(key), soft_wrap=True)
+def _act(
+    ctx: typer.Context, application: str, change: Callable[[UnitOfWork, Application], Awaitable[Result]]
+) -> Result:
+    """Return the result of *change*, made to an application's endpoints in one transaction."""
 
-
-async def _owner(one: Any, reference: str) -> "Application":
-    from boathook.service import applications
-
-    return await applications.get(one, reference)
-
-
-def _act(ctx: typer.Context, application: str, change: "Callable[[Any, Application], Awaitable[Result]]") -> Result:
-    """Do something about an application's endpoint in one transaction."""
-
-    async def do(one: Any) -> Result:
-        return await change(one, await _owner(one, application))
+    async def do(work: UnitOfWork) -> Result:
+        return await change(work, await applications.get(work, application))
 
     return run_in_transaction(ctx, do)
-
-
-def _plain(endpoint: "Endpoint") -> dict[str, Any]:
-    return {
-        "id": endpoint.shown_id,
-        "uid": endpoint.uid,
-        "url": endpoint.url,
-        "description": endpoint.description,
-        "enabled": not endpoint.is_disabled,
-        "disabled_because": endpoint.disabled_because,
-        "disabled_at": endpoint.disabled_at,
-        "event_types": endpoint.event_types,
-        "channels": endpoint.channels,
-        "filter": endpoint.filter,
-        "order_by": endpoint.order_by,
-        "rate": endpoint.throttle_rate,
-        "concurrency": endpoint.concurrency,
-        "retry": endpoint.retry_name or (list(endpoint.retry.delays_s or ()) if endpoint.retry else None),
-        "timeout_s": endpoint.timeout_s,
-        "headers": endpoint.sealed_headers is not None,
-        "auth": endpoint.sealed_auth is not None,
-        "metadata": endpoint.metadata,
-        "created_at": endpoint.created_at,
-        "updated_at": endpoint.updated_at,
-    }

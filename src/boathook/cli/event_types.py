@@ -1,41 +1,44 @@
 """Commands about event types: what messages may be about."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Final
 
 import typer
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, cli_context, out, run, run_in_transaction, work
+from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json, Limit, read_json
-from boathook.cli.output import Column
+from boathook.cli.output import Column, View, say
 from boathook.domain.endpoints import check_type
-
-if TYPE_CHECKING:
-    from boathook.service.event_types import EventType
+from boathook.service import environment
+from boathook.service import event_types as actions
+from boathook.service.openapi_import import read_webhooks
+from boathook.service.unit_of_work import UnitOfWork
 
 event_types = typer.Typer(no_args_is_help=True, help="Event types of messages.")
 
 Name = Annotated[str, typer.Argument(help="Name, such as invoice.paid.")]
-_COLUMNS = (
-    Column("name", lambda one: one.name, is_whole=True),
-    Column("state", lambda one: "archived" if one.is_archived else "deprecated" if one.is_deprecated else "live"),
-    Column("group", lambda one: one.group_name, is_optional=True),
-    Column("schemas", lambda one: " ".join(one.schemas or {}), is_optional=True),
-    Column("description", lambda one: one.description),
-)
-_PAGE = 1_000
-
-
-@event_types.command(
-    "create",
-    epilog=example(
-        "boathook event-types create invoice.paid --description 'An invoice was paid'",
-        "boathook event-types create invoice.paid --schema @invoice.json",
+_VIEW: Final = View(
+    (
+        Column("name", is_whole=True),
+        Column("state", lambda one: "archived" if one.is_archived else "deprecated" if one.is_deprecated else "live"),
+        Column("group", "group_name", is_optional=True),
+        Column("schemas", lambda one: " ".join(one.schemas or {}), is_optional=True),
+        Column("description"),
     ),
-)
+    (
+        "name", "description", ("archived", "is_archived"), ("deprecated", "is_deprecated"), ("group", "group_name"),
+        "feature_flags", "schemas", "created_at", "updated_at",
+    ),
+    cursor="name",
+)  # fmt: skip
+
+
+@event_types.command("create", epilog=example(
+    "boathook event-types create invoice.paid --description 'An invoice was paid'",
+    "boathook event-types create invoice.paid --schema @invoice.json",
+))  # fmt: skip
 def create_type(
     ctx: typer.Context,
     name: Name,
@@ -51,8 +54,6 @@ def create_type(
     as_json: Json = False,
 ) -> None:
     """Create an event type, or restore an archived one."""
-    from boathook.service import event_types as actions
-
     try:
         check_type(name)
     except ValueError as error:
@@ -63,16 +64,8 @@ def create_type(
         schemas=None if schema is None else {version: read_json("--schema", schema)},
         group_name=group,
     )
-
-    async def make() -> "EventType":
-        async with work(cli_context(ctx).settings()) as one:
-            return await actions.create(one, name, new)
-
-    made = run(make())
-    if as_json:
-        output.print_json(_plain(made))
-    else:
-        out.print(made.name, markup=False)
+    made = run_in_transaction(ctx, lambda work: actions.create(work, name, new))
+    _VIEW.print_done(made, made.name, as_json=as_json)
 
 
 @event_types.command("list", epilog=example("boathook event-types list --all --json"))
@@ -84,41 +77,30 @@ def list_types(
     as_json: Json = False,
 ) -> None:
     """List event types by name."""
-    rows = run_in_transaction(ctx, lambda one: _read_all(one, after, limit, with_archived))
-    more = rows[-1].name if rows and len(rows) == limit else ""
-    output.print_rows(rows, _COLUMNS, as_json=as_json, plain=_plain, after=more)
 
+    async def read(work: UnitOfWork) -> None:
+        pages = output.pages(
+            lambda at, most: actions.list_page(work, place=at, limit=most, with_archived=with_archived),
+            after,
+            limit,
+            lambda one: one.name,
+        )
+        await _VIEW.print_pages(pages, limit=limit, as_json=as_json)
 
-async def _read_all(one: Any, after: str | None, limit: int, with_archived: bool) -> "list[EventType]":
-    from boathook.service import event_types as actions
-
-    rows: list[EventType] = []
-    while not limit or len(rows) < limit:
-        most = min(_PAGE, limit - len(rows)) if limit else _PAGE
-        page: Sequence[EventType] = await actions.list_page(one, place=after, limit=most, with_archived=with_archived)
-        rows += page
-        if len(page) < most:
-            break
-        after = page[-1].name
-    return rows
+    run_in_transaction(ctx, read)
 
 
 @event_types.command("show", epilog=example("boathook event-types show invoice.paid"))
 def show_type(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Show one event type with its schemas."""
-    from boathook.service import event_types as actions
-
-    found = _plain(run_in_transaction(ctx, lambda one: actions.get(one, name)))
-    output.print_one(found, as_json=as_json)
+    _VIEW.print_one(run_in_transaction(ctx, lambda work: actions.get(work, name)), as_json=as_json)
 
 
 @event_types.command("archive", epilog=example("boathook event-types archive invoice.paid"))
 def archive_type(ctx: typer.Context, name: Name) -> None:
     """Archive an event type: endpoints cannot newly subscribe to it; existing subscriptions still receive it."""
-    from boathook.service import event_types as actions
-
-    run_in_transaction(ctx, lambda one: actions.delete(one, name))
-    out.print(f"{name} archived", markup=False)
+    run_in_transaction(ctx, lambda work: actions.delete(work, name))
+    say(f"{name} archived")
 
 
 @event_types.command("import-openapi", epilog=example("boathook event-types import-openapi openapi.yaml --dry-run"))
@@ -132,35 +114,12 @@ def import_openapi(
     as_json: Json = False,
 ) -> None:
     """Create or update event types from the webhooks of an OpenAPI document."""
-    from boathook.service import environment
-    from boathook.service.openapi_import import read_webhooks
-
     try:
         named = read_webhooks(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"FILE: cannot read {file}: {error}") from None
-
-    async def take_in() -> list[str]:
-        async with work(cli_context(ctx).settings()) as one:
-            changed = await environment.import_openapi(one, named, is_dry_run=dry_run, is_whole=replace_all)
-            return [type.name for type in changed]
-
-    for name in run(take_in()):
-        if as_json:
-            output.print_json({"name": name})
-        else:
-            out.print(name, markup=False)
-
-
-def _plain(type: "EventType") -> dict[str, Any]:
-    return {
-        "name": type.name,
-        "description": type.description,
-        "archived": type.is_archived,
-        "deprecated": type.is_deprecated,
-        "group": type.group_name,
-        "feature_flags": type.feature_flags,
-        "schemas": type.schemas,
-        "created_at": type.created_at,
-        "updated_at": type.updated_at,
-    }
+    changed = run_in_transaction(
+        ctx, lambda work: environment.import_openapi(work, named, is_dry_run=dry_run, is_whole=replace_all)
+    )
+    for type in changed:
+        output.print_done({"name": type.name}, type.name, as_json=as_json)

@@ -11,7 +11,7 @@ from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, actor, cli_context, err, open_app_context, out, run
 from boathook.cli.options import Json, read_json
-from boathook.cli.progress import Progress
+from boathook.cli.output import Progress
 from boathook.domain.model import DEFAULT_ORGANIZATION
 
 if TYPE_CHECKING:

@@ -1,22 +1,26 @@
 """Options and arguments that many commands share, and how ids are read."""
 
 import json
+import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import UUID
 
 import typer
 
 from boathook import config
-from boathook.cli.context import UsageError
+from boathook.cli.context import UsageError, out
 from boathook.cli.output import parse_time
 from boathook.domain import ids
+from boathook.domain.endpoints import check_uid
 from boathook.domain.errors import BoathookError
 
 if TYPE_CHECKING:
     from boathook.service.operations import Key
+
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -52,19 +56,44 @@ Metadata = Annotated[
 InGroup = Annotated[
     str | None, typer.Option(metavar="ID", help="All of this group, as `boathook dead groups` lists them.")
 ]
-Reason = Annotated[str | None, typer.Option(help="Only rejected for this reason.")]
+
+
+def read_lifetime(text: str) -> timedelta:
+    """Read a length of time such as 30d, 12h or 45m."""
+    found = re.fullmatch(r"([1-9][0-9]{0,4})([mhdw])", text)
+    if found is None:
+        raise typer.BadParameter(f"invalid duration {text!r}; use a number and m, h, d or w, such as 30d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def lifetime_option(help: str, *names: str) -> Any:
+    """Return an option that takes a length of time."""
+    return typer.Option(*names, parser=read_lifetime, metavar="LENGTH", help=help)
+
+
+def read_uid(uid: str, prefix: str) -> str:
+    """Return a uid of --uid. Raises UsageError where an entity with this prefix of ids cannot have it."""
+    try:
+        return check_uid(uid, prefix)
+    except ValueError as error:
+        raise UsageError(f"--uid: {error}") from None
 
 
 def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
-    """Read ids as people write them; an event may be named as the message it is. Raises Misused where one is none."""
+    """Read ids; an event may be given as the message it is. Raises UsageError where one is invalid."""
     try:
         return [ids.read_event(word) if prefix == ids.EVENT else ids.read(prefix, word) for word in words]
     except ValueError as error:
         raise UsageError(str(error)) from None
 
 
+def read_after(prefix: str, after: str | None) -> str | None:
+    """Return the id after which a listing continues, as it is written. Raises UsageError where it is none."""
+    return None if after is None else ids.show(prefix, *read_ids(prefix, [after]))
+
+
 def read_delivery_ids(words: Sequence[str]) -> "list[Key]":
-    """Read ids of deliveries as people write them. Raises Misused where one is none."""
+    """Read ids of deliveries. Raises UsageError where one is none."""
     try:
         return [ids.read_delivery(word) for word in words]
     except ValueError as error:
@@ -72,7 +101,7 @@ def read_delivery_ids(words: Sequence[str]) -> "list[Key]":
 
 
 def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, str]:
-    """Read names and values, such as ``team=billing``. Raises Misused where one has no separator."""
+    """Read names and values, such as ``team=billing``. Raises UsageError where one has no separator."""
     pairs = {}
     for word in words:
         name, found, value = word.partition(separator)
@@ -83,10 +112,27 @@ def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, s
 
 
 def read_json(option: str, text: str) -> Any:
-    """Read a JSON text, or the file named by ``@FILE``. Raises Misused where it is none."""
+    """Read a JSON text, or the file named by ``@FILE``. Raises UsageError where it is none."""
     try:
         return json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
     except OSError as error:
         raise UsageError(f"{option}: cannot read {text[1:]}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{option}: invalid JSON: {error}") from None
+
+
+def check_choice(chosen: Sequence[str] | None, *, is_filtered: bool, everything: bool) -> None:
+    """Refuse to select everything because a filter was forgotten. Raises UsageError."""
+    if chosen and (is_filtered or everything):
+        raise UsageError("give ids or filters, not both")
+    if not chosen and not is_filtered and not everything:
+        raise UsageError("nothing selected: give ids, filters such as --source, or --all")
+
+
+def confirm_selection(what: str, *, dry_run: bool, yes: bool) -> bool:
+    """Return whether to *what*: never in a dry run; otherwise the user is asked, or without a terminal says --yes."""
+    if dry_run or yes:
+        return not dry_run
+    if not out.is_terminal:
+        raise UsageError(f"this would {what}; add --yes to confirm, or --dry-run to count")
+    return typer.confirm(f"{what[:1].upper()}{what[1:]}?")

@@ -3,22 +3,28 @@
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import typer
 from rich.console import OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
-from boathook.cli.context import UsageError, err, out
+from boathook.cli.context import UsageError, err, out, run_with_database
 from boathook.domain import times
 from boathook.domain.errors import InvalidValue
 
+if TYPE_CHECKING:
+    from boathook.service.database import Database
+    from boathook.service.listings import ListFilter
+
 Row = TypeVar("Row")
+Place = TypeVar("Place")
 
 PAGE: Final = 1_000
+"""Rows that are read at once."""
 _MIN_WIDTH: Final = 6
 _GAP: Final = 2
 _STYLES: Final = {
@@ -36,22 +42,130 @@ _STYLES: Final = {
 }
 
 
+def value_of(row: object, name: str) -> Any:
+    """Return the attribute or key *name* of a row; its id as users write it."""
+    if isinstance(row, Mapping):
+        return row[name]
+    return getattr(row, "shown_id", None) or getattr(row, "id") if name == "id" else getattr(row, name)  # noqa: B009
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a listing."""
 
     title: str
-    value: Callable[[Any], object]
+    read: str | Callable[[Any], object] = ""
+    """The attribute or key it shows, or a function of the row; by default what is named as the title."""
     is_whole: bool = False
     """Whether it must never be cut, such as an id that is to be copied."""
     may_wrap: bool = False
     """Whether it goes on in the next line where there is no room, such as an address."""
     is_optional: bool = False
-    """Whether it is left out where no row has anything to say."""
+    """Whether it is left out where no row has a value."""
+
+    def value(self, row: object) -> object:
+        """Return what it shows of a row."""
+        return self.read(row) if callable(self.read) else value_of(row, self.read or self.title)
+
+
+ID: Final = Column("id", is_whole=True)
+Field = str | tuple[str, str | Callable[[Any], object]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How objects of one kind are listed, shown and printed as JSON: each command group declares one."""
+
+    columns: Sequence[Column]
+    fields: Sequence[Field] = ()
+    """Names of the JSON's fields, each with what it is read from where that has another name; () takes all."""
+    cursor: str = "id"
+    """The field that --after takes."""
+
+    def plain(self, row: Any) -> Any:
+        """Return the JSON object of a row."""
+        if not self.fields:
+            return row
+        pairs = [(field, field) if isinstance(field, str) else field for field in self.fields]
+        return {name: read(row) if callable(read) else value_of(row, read) for name, read in pairs}
+
+    def print_rows(self, rows: Sequence[object], *, as_json: bool) -> None:
+        """Print rows as a table, or as one JSON object a line."""
+        if as_json:
+            for row in rows:
+                print_json(self.plain(row))
+        elif rows:
+            out.print(table(self.columns, rows))
+        else:
+            hint("nothing found")
+
+    async def print_pages(self, pages: AsyncIterator[Sequence[object]], *, limit: int, as_json: bool) -> None:
+        """Print the pages of a listing, of which *limit* rows may not be all."""
+        last, number = None, 0
+        async for rows in pages:
+            self.print_rows(rows, as_json=as_json)
+            number += len(rows)
+            last = rows[-1]
+        if not as_json and last is None:
+            hint("nothing found")
+        elif not as_json and number == limit:
+            hint(f"more results: add --after {value_of(last, self.cursor)} or raise --limit")
+
+    def print_one(self, row: object, *, as_json: bool) -> None:
+        """Print one object field by field, or as JSON."""
+        if as_json:
+            print_json(self.plain(row))
+        else:
+            print_fields(format_fields(self.plain(row)))
+
+    def print_done(self, row: object, message: object, *, as_json: bool) -> None:
+        """Print what was done to an object, or as JSON what it is now."""
+        print_done(self.plain(row), message, as_json=as_json)
+
+
+async def pages(
+    fetch: Callable[[Place | None, int], Awaitable[Sequence[Row]]],
+    place: Place | None,
+    limit: int,
+    place_of: Callable[[Row], Place],
+) -> AsyncIterator[Sequence[Row]]:
+    """Yield so many rows of a listing from *place* on, in pages; limit 0 means all."""
+    left = limit or sys.maxsize
+    while left > 0:
+        most = min(PAGE, left)
+        rows = await fetch(place, most)
+        if rows:
+            yield rows
+        if len(rows) < most:
+            return
+        left -= len(rows)
+        place = place_of(rows[-1])
+
+
+def print_listing(
+    ctx: typer.Context,
+    lister: Callable[["Database", "ListFilter"], Awaitable[Sequence[Any]]],
+    wanted: "ListFilter",
+    view: View,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the rows of a stored listing that *wanted* selects, page by page."""
+
+    async def read(database: "Database") -> None:
+        found = pages(
+            lambda after, most: lister(database, replace(wanted, after=after, limit=most)),
+            wanted.after,
+            wanted.limit,
+            lambda row: str(row.id),
+        )
+        await view.print_pages(found, limit=wanted.limit, as_json=as_json)
+
+    run_with_database(ctx, read)
 
 
 def parse_time(text: str) -> datetime:
-    """Read a moment: ISO 8601 (UTC unless it says otherwise), or so long ago, such as ``90s``, ``2h`` or ``7d``."""
+    """Read a time: ISO 8601 (UTC unless it says otherwise), or so long ago, such as ``90s``, ``2h`` or ``7d``."""
     try:
         return times.parse_time(text.strip(), datetime.now(UTC))
     except InvalidValue as error:
@@ -72,11 +186,19 @@ def format_age(moment: datetime | None) -> str:
 
 def moment(value: datetime | None) -> str:
     """Write a moment whole, to the millisecond, in UTC."""
-    return (
-        ""
-        if value is None
-        else value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-    )
+    if value is None:
+        return ""
+    return value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def age_of(name: str) -> Callable[[object], str]:
+    """Return what writes the age of a row's field *name*."""
+    return lambda row: format_age(value_of(row, name))
+
+
+def moment_of(name: str) -> Callable[[object], str]:
+    """Return what writes a row's field *name* as a moment."""
+    return lambda row: moment(value_of(row, name))
 
 
 def grade(value: str) -> str:
@@ -151,12 +273,22 @@ def print_fields(pairs: Mapping[str, object]) -> None:
             out.print(Text(f"{name:<{width}}  ", style="bold") + text(value), soft_wrap=True)
 
 
-def print_one(values: Mapping[str, object], *, as_json: bool) -> None:
-    """Print the fields of one object, for people or as JSON."""
+def print_done(fields: object, message: object, *, as_json: bool) -> None:
+    """Print what was done as a message, or the fields that say so as JSON."""
     if as_json:
-        print_json(values)
+        print_json(fields)
     else:
-        print_fields(format_fields(values))
+        say(message)
+
+
+def say(message: object) -> None:
+    """Print one line, in which nothing is markup and no character steers the terminal."""
+    out.print(text(message), soft_wrap=True)
+
+
+def hint(message: str) -> None:
+    """Print what is no result to standard error."""
+    err.print(text(message), style="dim", soft_wrap=True)
 
 
 def print_block(title: str, body: str) -> None:
@@ -167,41 +299,10 @@ def print_block(title: str, body: str) -> None:
     out.print()
 
 
-async def fetch_rows(
-    fetch: Callable[[UUID | None, int], Awaitable[Sequence[Row]]], place: UUID | None, limit: int
-) -> list[Row]:
-    """Return so many rows of a listing from *place* on, fetched in pages; limit 0 means all."""
-    rows: list[Row] = []
-    left = limit or sys.maxsize
-    while left > 0:
-        page = await fetch(place, min(PAGE, left))
-        rows += page
-        if len(page) < min(PAGE, left):
-            break
-        left -= len(page)
-        place = getattr(page[-1], "id")  # noqa: B009 - rows of any listing have one
-    return rows
-
-
-def print_rows(
-    rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, plain: Callable[[Row], object], after: str = ""
-) -> None:
-    """Print rows as a table, or as one JSON object a line.
-
-    Args:
-        plain: makes a row's JSON object.
-        after: what to give as --after for the next page; empty where there is none.
-    """
-    if as_json:
-        for row in rows:
-            print_json(plain(row))
-        return
-    if rows:
-        out.print(table(columns, rows))
-    else:
-        err.print("nothing found", style="dim")
-    if after:
-        err.print(f"more results: add --after {after} or raise --limit", style="dim", soft_wrap=True)
+def print_request(headers: Mapping[str, str], body: bytes) -> None:
+    """Print a stored request; bytes of its body that are no text are written as \\xNN."""
+    print_block("headers", "\n".join(f"{name}: {value}" for name, value in headers.items()) or "(none stored)")
+    print_block(f"body, {len(body)} bytes", body.decode("utf-8", "backslashreplace"))
 
 
 def format_fields(values: Mapping[str, object]) -> dict[str, object]:
@@ -221,20 +322,22 @@ def _readable(value: object) -> object:
     return value
 
 
-async def print_pages(
-    pages: AsyncIterator[Sequence[Any]], columns: Sequence[Column], *, limit: int, as_json: bool
-) -> None:
-    """Print the pages of a listing, as tables or one JSON object a line; *limit* rows may not be all."""
-    last, number = None, 0
-    async for rows in pages:
-        number += len(rows)
-        last = rows[-1].id
-        if as_json:
-            for row in rows:
-                print_json(row)
-        else:
-            out.print(table(columns, rows))
-    if not as_json and number == 0:
-        err.print("nothing found", style="dim")
-    elif not as_json and number == limit:
-        err.print(f"more results: add --after {last} or raise --limit", style="dim", soft_wrap=True)
+class Progress:
+    """Shows how far long work is: a bar on a terminal, or a count where the total is unknown; elsewhere nothing."""
+
+    def __init__(self, title: str, total: int | None = None) -> None:
+        # Imported only here, as most commands do without.
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Bar(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self._task = self._bar.add_task(title, total=total)
+
+    def __enter__(self) -> Callable[[int], None]:
+        """Show it, and return what is called with how much is done."""
+        self._bar.start()
+        return lambda done: self._bar.update(self._task, completed=done)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

@@ -5,9 +5,7 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from itertools import islice
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +17,7 @@ from boathook.cli.commands import example
 from boathook.cli.context import UsageError, cli_context, open_database, out, run
 from boathook.cli.context import err as err_console
 from boathook.cli.options import Json, Limit, Source, read_ids
-from boathook.cli.output import Column
+from boathook.cli.output import Column, View, hint, say
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
@@ -44,10 +42,10 @@ Dir = Annotated[
 
 _COUNTED = ("accepted", "there", "duplicate", "conflict", "refused", "lost", "unreadable")
 _STATUS = (
-    Column("life", lambda row: row.life, is_whole=True),
+    Column("life", is_whole=True),
     Column("held", lambda row: "yes" if row.is_held else "no"),
-    Column("waiting", lambda row: row.waiting),
-    Column("oldest", lambda row: output.format_age(row.oldest_at)),
+    Column("waiting"),
+    Column("oldest", output.age_of("oldest_at")),
     Column("bytes", lambda row: f"{row.bytes:,}"),
     Column("segments", lambda row: row.segments[SegmentState.WAITING]),
     Column("done", lambda row: row.segments[SegmentState.DONE]),
@@ -56,19 +54,21 @@ _STATUS = (
     Column("torn", lambda row: row.torn_bytes or "", is_optional=True),
     Column("refused", lambda row: row.refused or "", is_optional=True),
 )
-_LISTED = (
-    Column("id", lambda row: row["event_id"] or "(unreadable)", is_whole=True),
-    Column("source", lambda row: row["source"]),
-    Column("type", lambda row: row["type"]),
-    Column("key", lambda row: row["key"]),
-    Column("age", lambda row: output.format_age(row["accepted_at"])),
-    Column("size", lambda row: row["bytes"]),
-    Column("state", lambda row: row["state"]),
+_LISTED = View(
+    (
+        Column("id", lambda row: row["event_id"] or "(unreadable)", is_whole=True),
+        Column("source"),
+        Column("type"),
+        Column("key"),
+        Column("age", output.age_of("accepted_at")),
+        Column("size", "bytes"),
+        Column("state"),
+    )
 )
 _REPORT_COLUMNS = (
-    Column("", lambda row: row.what, is_whole=True),
-    Column("segments", lambda row: row.segments),
-    *(Column(name, attrgetter(name)) for name in _COUNTED),
+    Column("", "what", is_whole=True),
+    Column("segments"),
+    *map(Column, _COUNTED),
 )
 
 
@@ -85,15 +85,15 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
     tallies = spooled.summarize(root)
     if as_json:
         for one in tallies:
-            output.print_json(asdict(one))
+            output.print_json(one)
         return
     if not tallies:
-        out.print(f"the spool at {root} is empty", markup=False, soft_wrap=True)
+        say(f"the spool at {root} is empty")
         return
     out.print(output.table(_STATUS, tallies))
     out.print()
     for line in _advice(tallies):
-        out.print(output.text(line), soft_wrap=True)
+        say(line)
 
 
 @spool.command("inspect", epilog=example(
@@ -141,9 +141,9 @@ def _list(root: Path, states: Collection[SegmentState], source: str | None, limi
             output.print_json(row)
         return
     shown = list(islice(rows, limit or None))
-    output.print_rows(shown, _LISTED, as_json=False, plain=dict)
+    _LISTED.print_rows(shown, as_json=False)
     if limit and len(shown) == limit:
-        err_console.print("there may be more: raise --limit, or use --limit 0 for all", style="dim", soft_wrap=True)
+        hint("there may be more: raise --limit, or use --limit 0 for all")
 
 
 @spool.command("drain", epilog=example(
@@ -208,26 +208,19 @@ def _root(ctx: typer.Context, dir: Path | None) -> Path:
 def _print_reports(import_reports: Collection[ImportReport], *, as_json: bool, is_dry_run: bool = False) -> None:
     if is_dry_run:
         for report in import_reports:
-            if as_json:
-                output.print_json({"what": report.what, "segments": report.segments, "events": report.accepted})
-            else:
-                out.print(
-                    f"{report.what}: would offer {_events(report.accepted)} of {report.segments} segment(s)",
-                    markup=False,
-                )
+            fields = {"what": report.what, "segments": report.segments, "events": report.accepted}
+            message = f"{report.what}: would offer {_events(report.accepted)} of {report.segments} segment(s)"
+            output.print_done(fields, message, as_json=as_json)
         return
-    for report in import_reports if as_json else ():
-        output.print_json(asdict(report))
     if as_json:
+        for report in import_reports:
+            output.print_json(report)
         return
     out.print(output.table(_REPORT_COLUMNS, list(import_reports)))
     for report in import_reports:
         if report.what is ImportScope.AGAIN:
-            back = (
-                f"missing in this database, and imported: {_events(report.accepted)}; "
-                f"there already: {_events(report.there)}"
-            )
-            out.print(output.text(back), soft_wrap=True)
+            imported = f"missing in this database, and imported: {_events(report.accepted)}"
+            say(f"{imported}; there already: {_events(report.there)}")
 
 
 def _left(root: Path, *, as_json: bool) -> bool:
@@ -295,7 +288,4 @@ def _show_one(one: SpooledEvent, event: NewEvent, *, as_json: bool, is_raw: bool
     else:
         output.print_fields(output.format_fields(_row(one) | {"proof": event.grade}))
         out.print()
-        output.print_block(
-            "headers", "\n".join(f"{name}: {value}" for name, value in headers.items()) or "(none stored)"
-        )
-        output.print_block(f"body, {len(event.body)} bytes", event.body.decode("utf-8", "backslashreplace"))
+        output.print_request(headers, event.body)

@@ -10,8 +10,9 @@ from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.line_diff import side_by_side
-from boathook.service import body_view, conflicts
+from boathook.service import body_view, conflicts, listings
 from boathook.service.authorization import Permission
+from boathook.service.listings import ListFilter
 
 routes = Routes()
 
@@ -25,8 +26,7 @@ async def list_conflicts(context: ConsoleContext) -> Response:
     fields = query_params.get_texts(context.query, _FIELDS)
     sources = query_params.source_options(context.app_context.settings.sources, fields["source"])
     try:
-        rows = await conflicts.list_page(
-            context.app_context,
+        wanted = ListFilter(
             source=fields["source"] or None,
             application=fields["application"] or None,
             since=query_params.get_time(context.query, "since"),
@@ -34,6 +34,7 @@ async def list_conflicts(context: ConsoleContext) -> Response:
             after=_read_cursor(context.query.get("after", "")),
             limit=_PAGE + 1,
         )
+        rows = await listings.list_conflicts(context.app_context.database, wanted)
     except InvalidValue as error:
         errors = {str(error.where[0]): str(error)}
         return context.page(
@@ -68,7 +69,7 @@ async def show_conflict(context: ConsoleContext) -> Response:
 @routes.get("/conflicts/{id}/body", Permission.CONFLICT_VIEW)
 async def download(context: ConsoleContext) -> Response:
     """Give the bytes of the conflicting request."""
-    twin = await conflicts.get(context.app_context, _conflict_id(context))
+    twin = await conflicts.get(context.app_context.database, _conflict_id(context))
     return attachment(twin.stored.body, f"{twin.row.id}.bin")
 
 
@@ -79,8 +80,8 @@ def _conflict_id(context: ConsoleContext) -> UUID:
         raise NotFound(str(error)) from None
 
 
-def _read_cursor(text: str) -> UUID | None:
+def _read_cursor(text: str) -> str | None:
     try:
-        return ids.read(ids.CONFLICT, text) if text else None
+        return ids.show(ids.CONFLICT, ids.read(ids.CONFLICT, text)) if text else None
     except ValueError as error:
         raise InvalidValue(str(error), "since") from None

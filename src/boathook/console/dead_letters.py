@@ -12,10 +12,11 @@ from boathook.console import query_params
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
-from boathook.service import audit, bulk_jobs, dead_letter_groups, dead_letters, failure_causes
+from boathook.service import audit, bulk_jobs, dead_letter_groups, dead_letters, failure_causes, listings
 from boathook.service.authorization import Permission
 from boathook.service.dead_letter_groups import DeadLetterGroup
-from boathook.service.dead_letters import DeadLetterCursor, DeadLetterPage, DeliveryRow, Key
+from boathook.service.dead_letters import DeadLetterCursor, DeadLetterPage, Key
+from boathook.service.listings import DeliveryRow, ListFilter
 
 routes = Routes()
 DEAD_LETTERS_PATH: Final = f"{BASE}/dead"
@@ -186,18 +187,19 @@ async def show_letter(context: ConsoleContext) -> Response:
 
 
 async def _show_letter(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
-    found = await dead_letters.get(context.app_context, _key(context))
+    key = _key(context)
+    found = await listings.get_delivery(context.app_context.database, key)
     row = found.row
     return context.page(
         "dead/letter.html",
         status,
         letter=_describe(row),
         event=found.event,
-        group=found.group,
+        group=await dead_letters.group_of(context.app_context, key),
         advice=failure_causes.advise(row.recipient, row.code),
-        attempts=found.attempts,
+        attempts=found.attempts[::-1],
         effects=found.side_effects,
-        history=await audit.list_of_subject(context.app_context, row.id, limit=_HISTORY),
+        history=found.audit[:_HISTORY],
         errors=errors,
         note=query_params.get_text(context.form, "note") or "",
     )
@@ -295,8 +297,7 @@ def _read_cursor(context: ConsoleContext) -> DeadLetterCursor | None:
 
 async def _search(context: ConsoleContext) -> DeadLetterPage:
     read = partial(query_params.get_text, context.query)
-    return await dead_letters.search(
-        context.app_context,
+    wanted = ListFilter(
         source=read("source"),
         application=read("application"),
         type=read("type"),
@@ -304,9 +305,9 @@ async def _search(context: ConsoleContext) -> DeadLetterPage:
         code=read("code"),
         since=query_params.get_time(context.query, "since"),
         until=query_params.get_time(context.query, "until"),
-        before=_read_cursor(context),
         limit=_LETTERS,
     )
+    return await dead_letters.search(context.app_context, wanted, _read_cursor(context))
 
 
 def _describe_group(group: DeadLetterGroup) -> _DescribedRow:

@@ -1,9 +1,9 @@
-"""Refused requests: why each was refused, its bytes, and another judgement once its source was corrected."""
+"""Pages about rejected requests: why each was rejected, its bytes, and verifying it again."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 from starlette.responses import Response
@@ -14,12 +14,12 @@ from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.verification import Reason
-from boathook.service import body_view, rejections
+from boathook.service import body_view, listings
 from boathook.service.authorization import Permission
-from boathook.service.rejections import RejectionRow
-
-if TYPE_CHECKING:
-    from boathook.service.reverification import ReverifyResult
+from boathook.service.diagnosis import diagnose
+from boathook.service.listings import ListFilter, RejectionRow
+from boathook.service.operations import AuditContext
+from boathook.service.reverification import ReverifyResult, reverify
 
 routes = Routes()
 REJECTIONS_PATH: Final = f"{BASE}/rejections"
@@ -56,7 +56,8 @@ async def list_rejections(context: ConsoleContext) -> Response:
 @routes.get("/rejections/{id}", Permission.REJECTION_VIEW)
 async def show_rejection(context: ConsoleContext) -> Response:
     """Show one refused request with its diagnosis and its bytes."""
-    refusal = await rejections.diagnose(context.app_context, _id(context))
+    app_context = context.app_context
+    refusal = await diagnose(app_context.database, app_context.settings, _id(context))
     body = refusal.stored.body
     view, content_type = context.query.get("view"), refusal.row.content_type
     shown = await render_body(body[: body_view.MAX_BYTES], len(body), view, content_type)
@@ -73,7 +74,7 @@ async def show_rejection(context: ConsoleContext) -> Response:
 @routes.get("/rejections/{id}/body", Permission.REJECTION_VIEW)
 async def download_body(context: ConsoleContext) -> Response:
     """Send the bytes that were kept, as a file."""
-    row, stored = await rejections.get(context.app_context, _id(context))
+    row, stored = await listings.get_rejection(context.app_context.database, _id(context))
     disposition = {"content-disposition": f'attachment; filename="{row.id}.bin"', "x-content-type-options": "nosniff"}
     return Response(stored.body, media_type="application/octet-stream", headers=disposition)
 
@@ -82,7 +83,7 @@ async def download_body(context: ConsoleContext) -> Response:
 async def reverify_one(context: ConsoleContext) -> Response:
     """Judge one request again; what holds is accepted."""
     url = f"{REJECTIONS_PATH}/{context.path['id']}"
-    result = await rejections.reverify(context.app_context, _id(context), actor=context.actor)
+    (result,) = [one async for one in _reverify(context, [_id(context)])]
     if result.event_id is None:
         return context.to(url, f"Still {result.outcome}: {result.detail}", "bad")
     return context.to(url, f"Verified: {result.outcome} as {result.event_id}.")
@@ -96,11 +97,11 @@ async def reverify_source(context: ConsoleContext) -> Response:
         return context.to(REJECTIONS_PATH, "Choose a source.", "bad")
     after = query_params.get_text(context.form, "after")
     until = query_params.get_time(context.form, "until")
-    place = None if after is None else _read_id(after)
+    place = None if after is None else ids.show(ids.REJECTION, _read_id(after))
     results: list[ReverifyResult] = []
     is_whole = True
     ends = time.monotonic() + _REVERIFY_BUDGET_S
-    judged = rejections.reverify_source(context.app_context, source, actor=context.actor, until=until, after=place)
+    judged = _reverify(context, ListFilter(source=source, until=until, after=place))
     async with aclosing(judged):
         async for result in judged:
             results.append(result)
@@ -118,6 +119,11 @@ async def reverify_source(context: ConsoleContext) -> Response:
     )
 
 
+def _reverify(context: ConsoleContext, chosen: ListFilter | Sequence[UUID]) -> AsyncGenerator[ReverifyResult, None]:
+    app_context = context.app_context
+    return reverify(app_context.database, app_context.settings, chosen, AuditContext(actor=context.actor))
+
+
 def _id(context: ConsoleContext) -> UUID:
     return _read_id(context.path["id"])
 
@@ -132,13 +138,13 @@ def _read_id(reference: str) -> UUID:
 async def _list_page(context: ConsoleContext) -> Sequence[RejectionRow]:
     state = query_params.get_text(context.query, "state")
     after = query_params.get_text(context.query, "after")
-    return await rejections.list_page(
-        context.app_context,
+    wanted = ListFilter(
         source=query_params.get_text(context.query, "source"),
-        reason=query_params.get_text(context.query, "reason"),
+        code=query_params.get_text(context.query, "reason"),
         state=state if state in {"open", "accepted"} else None,
         since=query_params.get_time(context.query, "since"),
         until=query_params.get_time(context.query, "until"),
-        after=None if after is None else _read_id(after),
+        after=None if after is None else ids.show(ids.REJECTION, _read_id(after)),
         limit=_PAGE,
     )
+    return await listings.list_rejections(context.app_context.database, wanted)

@@ -1,18 +1,17 @@
-"""Conflicts: requests whose key or body, but not both, belonged to an event; listed, and compared with that event."""
+"""Compares conflicts with their events: requests whose key or body, but not both, belonged to an event."""
 
 import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from boathook.db.batches import JsonSlicer
 from boathook.db.database import Database
-from boathook.db.queries import event_history, event_search, listings
+from boathook.db.queries import event_history, event_search
 from boathook.db.queries.event_history import ConflictDetail as ConflictDetail  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import ConflictRow, EventRow, ListFilter, StoredRequest
+from boathook.db.queries.listings import EventRow, StoredRequest
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.domain.json_document import is_too_deep
@@ -20,7 +19,6 @@ from boathook.domain.line_diff import DiffLine, SkippedLines, collapse_equal, co
 from boathook.ingest.event_builder import dedup_hashes
 from boathook.service import body_view
 from boathook.service.body_view import BodyFormat
-from boathook.service.unit_of_work import AppContext
 from boathook.verification.batch_items import KEY_PREFIX
 
 _MAX_EVENT_BYTES: Final = 64 << 20
@@ -45,25 +43,9 @@ class Comparison:
     """Whether one is longer than what was compared."""
 
 
-async def list_page(
-    app_context: AppContext,
-    *,
-    source: str | None = None,
-    application: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    after: UUID | None = None,
-    limit: int,
-) -> Sequence[ConflictRow]:
-    """Return conflicts, newest first; *after* is the last one of the page before."""
-    place = None if after is None else ids.show(ids.CONFLICT, after)
-    wanted = ListFilter(source=source, application=application, since=since, until=until, after=place, limit=limit)
-    return await listings.list_conflicts(app_context.database, wanted)
-
-
-async def get(app_context: AppContext, conflict_id: UUID) -> ConflictDetail:
+async def get(database: Database, conflict_id: UUID) -> ConflictDetail:
     """Return a conflict with its headers and bytes. Raises NotFound."""
-    return await event_history.get_conflict(app_context.database, conflict_id)
+    return await event_history.get_conflict(database, conflict_id)
 
 
 async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:

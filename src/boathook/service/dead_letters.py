@@ -4,82 +4,31 @@ What is decided about a whole group is a bulk job, see `boathook.service.bulk_jo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from boathook.db import dead_letter_groups
 from boathook.db.dead_letter_groups import DeadLetterCursor as DeadLetterCursor  # noqa: PLC0414 - what these functions are asked for
 from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - what these functions return
 from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - what these functions are asked for
-from boathook.db.queries import listings
-from boathook.db.queries.listings import DeliveryRow as DeliveryRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import EventRow, ListFilter, SideEffectRow
+from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
-from boathook.domain.model import Attempt
 from boathook.service import bulk_jobs, operations
 from boathook.service.unit_of_work import AppContext
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterDetail:
-    """One dead letter with its event, and everything that was tried."""
-
-    row: DeliveryRow
-    event: EventRow
-    group: str | None
-    """The id of the group it belongs to; None where it is not dead any more."""
-    attempts: Sequence[Attempt]
-    """The latest first."""
-    side_effects: Sequence[SideEffectRow]
-
-
-async def search(
-    app_context: AppContext,
-    *,
-    source: str | None = None,
-    application: str | None = None,
-    type: str | None = None,
-    recipient: str | None = None,
-    code: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    before: DeadLetterCursor | None = None,
-    limit: int,
-) -> DeadLetterPage:
+async def search(app_context: AppContext, wanted: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:
     """Return the next dead letters that fit, those that died last first, in a bounded time.
 
     Args:
-        type: a pattern, as *recipient*; ``*`` stands for any run of characters.
-        since: of the time of death, as *until*.
         before: where the page before ended.
     """
-    wanted = ListFilter(
-        source=source,
-        application=application,
-        type=type,
-        recipient=recipient,
-        code=code,
-        since=since,
-        until=until,
-        limit=limit,
-    )
     return await dead_letter_groups.search_dead_letters(app_context.database, wanted, before=before)
 
 
-async def get(app_context: AppContext, key: Key) -> DeadLetterDetail:
-    """Return a dead letter, or what became of one. Raises NotFound where there is no such delivery."""
-    database = app_context.database
-    row = await listings.get_delivery(database, *key)
-    event, _ = await listings.get_event(database, key[0])
-    group = await dead_letter_groups.group_of(database, key)
-    return DeadLetterDetail(
-        row=row,
-        event=event,
-        group=None if group is None else ids.show(ids.DEAD_GROUP, group),
-        attempts=list(reversed(await listings.list_attempts(database, *key))),
-        side_effects=await listings.list_side_effects(database, key[0], row.recipient, row.item_path),
-    )
+async def group_of(app_context: AppContext, key: Key) -> str | None:
+    """Return the id of the group a dead letter belongs to; None where it is not dead any more."""
+    group = await dead_letter_groups.group_of(app_context.database, key)
+    return None if group is None else ids.show(ids.DEAD_GROUP, group)
 
 
 async def replay(app_context: AppContext, keys: Sequence[Key], *, actor: str, note: str = "") -> int:

@@ -1,33 +1,32 @@
-"""Lists events, deliveries, dead letters, rejections and conflicts, and reads one of them with all that is stored."""
+"""Lists what is stored, newest first, and reads one event or delivery with all that belongs to it.
 
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol, TypeVar
+Each listing takes a `ListFilter` and returns a page of at most its limit; the id of the last row continues it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from boathook.db.database import Database
 from boathook.db.delivery_commands import Key
 from boathook.db.queries import listings
-from boathook.db.queries.listings import AuditRow, RejectionRow, SideEffectRow
+from boathook.db.queries.listings import AuditRow, SideEffectRow
 from boathook.db.queries.listings import ConflictRow as ConflictRow  # noqa: PLC0414 - what these functions return
 from boathook.db.queries.listings import DeliveryRow as DeliveryRow  # noqa: PLC0414 - what these functions return
 from boathook.db.queries.listings import EventRow as EventRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - what these functions take
+from boathook.db.queries.listings import RejectionRow as RejectionRow  # noqa: PLC0414 - what these functions return
 from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa: PLC0414 - what these functions return
 from boathook.domain.model import Attempt
 
-PAGE: Final = 1_000
-"""Rows that are read at once."""
+list_events = listings.list_events
+list_deliveries = listings.list_deliveries
+list_dead_letters = listings.list_dead_letters
+list_rejections = listings.list_rejections
+list_conflicts = listings.list_conflicts
+get_rejection = listings.get_rejection
 _MAX_AUDIT_ROWS: Final = 1_000
-
-
-class _Row(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-Row = TypeVar("Row", bound=_Row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,31 +51,6 @@ class DeliveryDetail:
     """What operators did to it, the latest first."""
 
 
-def list_events(database: Database, wanted: ListFilter) -> AsyncIterator[Sequence[EventRow]]:
-    """Yield events in pages, newest first, so that few rows are in memory; a limit of 0 means all."""
-    return _pages(database, listings.list_events, wanted)
-
-
-def list_deliveries(database: Database, wanted: ListFilter) -> AsyncIterator[Sequence[DeliveryRow]]:
-    """Yield deliveries in pages as `list_events` does, those of the newest events first."""
-    return _pages(database, listings.list_deliveries, wanted)
-
-
-def list_dead_letters(database: Database, wanted: ListFilter) -> AsyncIterator[Sequence[DeliveryRow]]:
-    """Yield dead letters in pages as `list_events` does, those of the newest events first."""
-    return _pages(database, listings.list_dead_letters, wanted)
-
-
-def list_rejections(database: Database, wanted: ListFilter) -> AsyncIterator[Sequence[RejectionRow]]:
-    """Yield rejected requests in pages as `list_events` does."""
-    return _pages(database, listings.list_rejections, wanted)
-
-
-def list_conflicts(database: Database, wanted: ListFilter) -> AsyncIterator[Sequence[ConflictRow]]:
-    """Yield conflicts in pages as `list_events` does."""
-    return _pages(database, listings.list_conflicts, wanted)
-
-
 async def get_event(database: Database, event_id: UUID) -> EventDetail:
     """Return one event. Raises NotFound."""
     row, stored = await listings.get_event(database, event_id)
@@ -95,24 +69,3 @@ async def get_delivery(database: Database, key: Key) -> DeliveryDetail:
         side_effects=await listings.list_side_effects(database, key[0], row.recipient, row.item_path),
         audit=await listings.list_audit(database, ListFilter(limit=_MAX_AUDIT_ROWS), subject=row.id),
     )
-
-
-async def get_rejection(database: Database, rejection_id: UUID) -> tuple[RejectionRow, StoredRequest]:
-    """Return one rejected request with its headers and bytes. Raises NotFound."""
-    return await listings.get_rejection(database, rejection_id)
-
-
-async def _pages(
-    database: Database, read: Callable[[Database, ListFilter], Awaitable[Sequence[Row]]], wanted: ListFilter
-) -> AsyncIterator[Sequence[Row]]:
-    left = wanted.limit or sys.maxsize
-    after = wanted.after
-    while left > 0:
-        most = min(PAGE, left)
-        rows = await read(database, replace(wanted, after=after, limit=most))
-        if rows:
-            yield rows
-        if len(rows) < most:
-            return
-        left -= len(rows)
-        after = rows[-1].id

@@ -1,0 +1,83 @@
+"""Commands about settings, and the Grafana dashboards."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from boathook.cli import apps, output
+from boathook.cli.context import cli_context, err, out
+from boathook.cli.options import Json
+from boathook.cli.output import say
+from boathook.domain.errors import ConfigError
+from boathook.observability import dashboards
+from boathook.service.shown_settings import all_settings
+
+settings_app = typer.Typer(no_args_is_help=True, help="Settings.")
+
+
+@settings_app.command("show", epilog="Example: boathook config show --json")
+def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
+    """Show the effective settings from defaults, file, environment and flags. Secrets are never shown."""
+    settings = cli_context(ctx).settings()
+    shown = all_settings(settings) | apps.tables(settings)
+    if as_json:
+        output.print_json({"file": settings.file, **shown})
+        return
+    for table, keys in shown.items():
+        for name, inner in keys.items() if table == "sources" else [("", keys)]:
+            out.print(Text(f"[{table}.{name}]" if name else f"[{table}]", style="bold"))
+            for key, value in inner.items():
+                if value is not None:
+                    out.print(Text(f"{key} = {json.dumps(value, ensure_ascii=False)}"), soft_wrap=True)
+            out.print()
+
+
+@settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")
+def check_settings(ctx: typer.Context) -> None:
+    """Validate the settings, sources, secrets and handlers without starting anything."""
+    from boathook.server import load_hooks, with_apps
+    from boathook.service import doctor
+
+    settings, loaded = with_apps(cli_context(ctx).plain_settings())
+    hooks = load_hooks(settings)
+    handlers = len(hooks.handlers)
+    settings.database_url()
+    paths = doctor.check_settings(settings)
+    where = settings.file or "the defaults and the environment"
+    counts = f"{len(settings.sources)} sources on {paths} paths, {handlers} handlers"
+    if loaded:
+        counts += f", {len(loaded)} apps"
+    routes = [
+        route
+        for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
+        for route in some
+    ]
+    findings = list(doctor.examine_handlers(settings, routes))
+    for finding in findings:
+        err.print(output.text(f"{finding.verdict}: {finding.found}; {finding.fix}"), soft_wrap=True)
+    if any(finding.verdict is doctor.CheckStatus.FAIL for finding in findings):
+        raise typer.Exit(1)
+    say(f"{where}: valid; {counts}")
+
+
+def print_dashboards(
+    to: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write one file per dashboard into this folder.")
+    ] = None,
+) -> None:
+    """Print the Grafana dashboards, one JSON document per line, or write them to a folder."""
+    for name in dashboards.NAMES:
+        text = dashboards.read(name)
+        if to is None:
+            sys.stdout.write(json.dumps(json.loads(text), separators=(",", ":")) + "\n")
+            continue
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            (to / f"boathook-{name}.json").write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out: cannot write to {to}: {error.strerror}") from None
+        say(to / f"boathook-{name}.json")

@@ -1,0 +1,268 @@
+"""Commands about dead letters: list, show, group by cause, replay, ignore, purge."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+
+from boathook.cli import output
+from boathook.cli.commands import example
+from boathook.cli.context import UsageError, action, out, run_with_database
+from boathook.cli.events import ITEM, PROOF, Delivery, show_delivery
+from boathook.cli.options import (
+    After,
+    All,
+    Application,
+    Code,
+    DryRun,
+    Ids,
+    InGroup,
+    Json,
+    Limit,
+    Note,
+    Rate,
+    Recipient,
+    Since,
+    Source,
+    Type,
+    Until,
+    Yes,
+    check_choice,
+    confirm_selection,
+    read_delivery_ids,
+    read_ids,
+)  # fmt: skip
+from boathook.cli.output import ID, Column, Progress, View, hint, say
+from boathook.domain import ids
+from boathook.service import dead_letter_groups, failure_causes, listings, operations
+from boathook.service.database import Database
+from boathook.service.dead_letter_groups import DeadLetterGroup
+from boathook.service.operations import ListFilter, Selection
+
+dead = typer.Typer(no_args_is_help=True, help="Dead letters: deliveries that failed permanently.")
+
+_VIEW: Final = View(
+    (
+        ID,
+        Column("code"),
+        Column("tries", "attempts"),
+        Column("died", output.age_of("ended_at")),
+        ITEM,
+        Column("type"),
+        Column("recipient"),
+        PROOF,
+    )
+)
+_GROUPS: Final = (
+    Column("number"),
+    Column("from", lambda group: group.source or group.application),
+    Column("type"),
+    Column("recipient"),
+    Column("code"),
+    Column("oldest", output.age_of("oldest")),
+)
+
+
+@dead.command("list", epilog=example("boathook dead list --code TIMEOUT --since 1d --json"))
+def list_dead(
+    ctx: typer.Context, source: Source = None, application: Application = None, type: Type = None,
+    recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, limit: Limit = 50,
+    after: After = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """List dead letters, newest events first; --since and --until filter by the time of failure."""
+    read_delivery_ids([after] if after else [])
+    wanted = ListFilter(
+        source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until,
+        limit=limit, after=after,
+    )  # fmt: skip
+    output.print_listing(ctx, listings.list_dead_letters, wanted, _VIEW, as_json=as_json)
+
+
+@dead.command("show", epilog=example("boathook dead show dlv_01h455vb4pex5vsknk084sn02q4_0"))
+def show_dead(ctx: typer.Context, delivery: Delivery, as_json: Json = False) -> None:
+    """Show one dead letter with its event, attempts, errors, side effects and history."""
+    show_delivery(ctx, delivery, as_json)
+
+
+@dead.command("groups", epilog=example("boathook dead groups", "boathook dead groups --recipient 'endpoint:*' --json"))
+def list_groups(
+    ctx: typer.Context, recipient: Recipient = None, code: Code = None, limit: Limit = 50, as_json: Json = False
+) -> None:  # fmt: skip
+    """List dead letters grouped by cause, most frequent first, with those that need more than a replay."""
+    found = run_with_database(
+        ctx, lambda database: dead_letter_groups.list_groups(database, recipient=recipient, code=code, limit=limit)
+    )
+    if as_json:
+        for group in found.rows:
+            output.print_json(_group(group))
+        return
+    if not found.rows:
+        hint("nothing found")
+    for group in found.rows:
+        _print_group(group)
+    if found.is_cut or found.groups > len(found.rows):
+        hint("more results: raise --limit or add --recipient")
+
+
+def _group(group: DeadLetterGroup) -> Mapping[str, object]:
+    fields = asdict(group)
+    newest = ids.show_delivery(fields.pop("event_id"), fields.pop("ordinal"))
+    del fields["key"]
+    return {
+        "id": group.id,
+        "sentence": failure_causes.describe_group(group),
+        "escalate": failure_causes.escalation_reasons(group),
+        "newest_id": newest,
+        **fields,
+    }
+
+
+def _print_group(group: DeadLetterGroup) -> None:
+    sentence = output.text(f"  {failure_causes.describe_group(group)}")
+    out.print(Text(group.id, style="bold") + sentence, soft_wrap=True)
+    since = f"newest {output.format_age(group.newest)} ago, oldest {output.format_age(group.oldest)} ago"
+    say(f"  {since}, {', '.join(group.types)}")
+    for reason in failure_causes.escalation_reasons(group):
+        out.print(Text("  escalate: ", style="bold red") + output.text(reason), soft_wrap=True)
+
+
+@dead.command("replay", epilog=example(
+    "boathook dead replay dlv_01h455vb4pex5vsknk084sn02q4_0",
+    "boathook dead replay --source stripe --code TIMEOUT --since 2h --rate 20 --yes",
+    "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --dry-run",
+))  # fmt: skip
+def replay_dead(
+    ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
+    recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
+    group: InGroup = None, rate: Rate = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Replay dead letters, each with its full number of attempts."""
+    wanted = ListFilter(
+        source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
+    )
+    replay, replay_group = partial(operations.replay_dead, rate=rate), partial(operations.replay_group, rate=rate)
+    move = _Move("replay", "replayed", replay, replay_group, note, dry_run, yes)
+    move.run(ctx, chosen, wanted, group, everything=everything)
+
+
+@dead.command("ignore", epilog=example(
+    "boathook dead ignore dlv_01h455vb4pex5vsknk084sn02q4_0 --note 'refunded by hand'",
+    "boathook dead ignore --recipient handler:crm --note 'the old CRM is gone' --yes",
+))  # fmt: skip
+def ignore_dead(
+    ctx: typer.Context, note: Annotated[str, typer.Option(help="Reason; stored as the outcome of the delivery.")],
+    chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
+    recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
+    group: InGroup = None, dry_run: DryRun = False, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Mark dead letters as ignored, with a note."""
+    wanted = ListFilter(
+        source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
+    )
+    move = _Move("ignore", "ignored", operations.ignore_dead, operations.ignore_group, note, dry_run, yes)
+    move.run(ctx, chosen, wanted, group, everything=everything)
+
+
+@dead.command("purge", epilog=example("boathook dead purge --source test --since 7d --yes"))
+def purge_dead(
+    ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
+    recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
+    group: InGroup = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
+) -> None:  # fmt: skip
+    """Permanently delete dead letters and their attempts; they are counted as dropped. Their events are kept."""
+    wanted = ListFilter(
+        source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
+    )
+    move = _Move("purge", "purged", operations.purge_dead, operations.purge_group, note, dry_run, yes)
+    move.run(ctx, chosen, wanted, group, everything=everything)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One action on dead letters: on a selection of them, or on a group."""
+
+    verb: str
+    done: str
+    on_selection: Callable[..., Awaitable[int]]
+    on_group: Callable[..., Awaitable[int]]
+    note: str | None
+    dry_run: bool
+    yes: bool
+
+    def run(
+        self,
+        ctx: typer.Context,
+        chosen: Sequence[str] | None,
+        wanted: ListFilter,
+        group: str | None,
+        *,
+        everything: bool,
+    ) -> None:
+        """Move what the options select, and print how many."""
+        is_filtered = wanted != ListFilter()
+        if group is None:
+            check_choice(chosen, is_filtered=is_filtered, everything=everything)
+        elif chosen or everything or is_filtered:
+            raise UsageError("give --group alone, without ids or filters")
+
+        async def move(database: Database) -> int | None:
+            if group is not None:
+                return await self._move_group(database, group)
+            return await self._move_selection(database, chosen, wanted)
+
+        if (number := run_with_database(ctx, move)) is not None:
+            say(f"{self.done} {_letters(number)}")
+
+    async def _move_selection(self, database: Database, chosen: Sequence[str] | None, wanted: ListFilter) -> int | None:
+        selection, total = Selection(wanted), None
+        if chosen:
+            keys = await operations.check_dead(database, read_delivery_ids(chosen))
+            selection, total = Selection(ListFilter(), keys), len(keys)
+        if self.dry_run or not chosen:
+            groups = await operations.count_dead(database, selection)
+            total = sum(group.number for group in groups)
+            if groups:
+                out.print(output.table(_GROUPS, groups))
+            say(_letters(total))
+            if total == 0 or not self._confirm(total):
+                return None
+        with Progress(self.verb, total) as report:
+            return await self.on_selection(database, selection, action(self.note), report=report)
+
+    async def _move_group(self, database: Database, reference: str) -> int | None:
+        (key,) = read_ids(ids.DEAD_GROUP, [reference])
+        group = await dead_letter_groups.find_group(database, key)
+        if group is None:
+            say(f"no dead letters are left in {reference}")
+            return None
+        say(failure_causes.describe_group(group))
+        for reason in failure_causes.escalation_reasons(group):
+            say(f"escalate: {reason}")
+        if self.verb == "replay":
+            await _print_preview(database, group)
+        if not self._confirm(group.number):
+            return None
+        with Progress(self.verb, group.number) as report:
+            return await self.on_group(database, key, action(self.note), report=report)
+
+    def _confirm(self, number: int) -> bool:
+        return confirm_selection(f"{self.verb} {_letters(number)}", dry_run=self.dry_run, yes=self.yes)
+
+
+async def _print_preview(database: Database, group: DeadLetterGroup) -> None:
+    """Print what a replay would run, and what would keep it from running."""
+    foreseen = await dead_letter_groups.preview_replay(database, group)
+    say(f"it would run {group.recipient} for {', '.join(group.types)}")
+    if not foreseen.is_open:
+        say("none would run: the endpoint is deleted or disabled; enable it first")
+    if not foreseen.has_route:
+        say("they would wait: no handler with this name is registered")
+    if foreseen.expunged:
+        say(f"{foreseen.expunged} stay dead letters: their payload was deleted")
+
+
+def _letters(number: int) -> str:
+    return f"{number} dead letter{'' if number == 1 else 's'}"

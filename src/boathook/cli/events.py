@@ -1,0 +1,253 @@
+"""Commands about events and deliveries: list, show, replay."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+
+from boathook.cli import output
+from boathook.cli.commands import example
+from boathook.cli.context import UsageError, action, cli_context, err, open_database, out, run, run_with_database
+from boathook.cli.options import (
+    After,
+    All,
+    Application,
+    Code,
+    DryRun,
+    Ids,
+    Json,
+    Limit,
+    Note,
+    Rate,
+    Recipient,
+    Since,
+    Source,
+    Type,
+    Unhandled,
+    Until,
+    Yes,
+    check_choice,
+    confirm_selection,
+    read_after,
+    read_delivery_ids,
+    read_ids,
+)  # fmt: skip
+from boathook.cli.output import ID, Column, Progress, View, say
+from boathook.domain import ids
+from boathook.domain.model import Attempt, State
+from boathook.service import listings, operations
+from boathook.service.listings import EventRow, ListFilter
+
+events = typer.Typer(no_args_is_help=True, help="Accepted events.")
+deliveries = typer.Typer(no_args_is_help=True, help="Deliveries: one event for one recipient.")
+
+RunName = Annotated[str | None, typer.Option("--run", help="Name of this run; a run replays each event once.")]
+Route = Annotated[bool, typer.Option("--route", help="Add deliveries for current handlers that never had one.")]
+To = Annotated[str | None, typer.Option(metavar="HANDLER", help="With --route: to this handler only.")]
+PROOF: Final = Column("proof", lambda row: output.grade(row.grade))
+ITEM: Final = Column("item", "item_path", is_optional=True)
+
+_EVENTS: Final = View(
+    (
+        ID,
+        Column("from", lambda row: row.source or row.application),
+        Column("type"),
+        PROOF,
+        Column("owed", "fanout"),
+        Column("size"),
+        Column("age", output.age_of("accepted_at")),
+    )
+)
+_DELIVERIES: Final = View(
+    (
+        ID,
+        Column("state"),
+        Column("tries", "attempts"),
+        Column("next", output.age_of("due_at")),
+        Column("ended", output.age_of("ended_at")),
+        ITEM,
+        Column("recipient"),
+        Column("type", lambda row: row.item_path and row.type, is_optional=True),
+        PROOF,
+    )
+)
+_LEFT: Final = (
+    "{} skipped: a dead letter was purged (--to HANDLER routes it anyway), or an older boathook stored the event as a"
+    " batch"
+)
+
+
+@events.command("list", epilog=example(
+    "boathook events list --source stripe --type 'invoice.*' --since 2h",
+    "boathook events list --unhandled --since 1d",
+))  # fmt: skip
+def list_events(
+    ctx: typer.Context, source: Source = None, application: Application = None, type: Type = None, since: Since = None,
+    until: Until = None, unhandled: Unhandled = False, limit: Limit = 50, after: After = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """List events, newest first."""
+    wanted = ListFilter(
+        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled,
+        limit=limit, after=read_after(ids.EVENT, after),
+    )  # fmt: skip
+    output.print_listing(ctx, listings.list_events, wanted, _EVENTS, as_json=as_json)
+
+
+@events.command("show", epilog=example("boathook events show evt_01h455vb4pex5vsknk084sn02q4"))
+def show_event(
+    ctx: typer.Context, event: Annotated[str, typer.Argument(metavar="ID", help="The event.")], as_json: Json = False
+) -> None:
+    """Show one event with its headers, body and deliveries."""
+    (event_id,) = read_ids(ids.EVENT, [event])
+    found = run_with_database(ctx, lambda database: listings.get_event(database, event_id))
+    if as_json:
+        output.print_json({**asdict(found.row), **asdict(found.stored), "deliveries": found.deliveries})
+        return
+    _print_event(found.row)
+    output.print_request(found.stored.headers, found.stored.body)
+    out.print(output.table(_DELIVERIES.columns, found.deliveries))
+
+
+@events.command("replay", epilog=example(
+    "boathook events replay evt_01h455vb4pex5vsknk084sn02q4",
+    "boathook events replay --source stripe --since 1d --rate 50 --run after-the-fix --yes",
+    "boathook events replay --route --unhandled --since 7d",
+    "boathook events replay --route --to handler:invoice --since 7d --dry-run",
+))  # fmt: skip
+def replay_events(
+    ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
+    since: Since = None, until: Until = None, unhandled: Unhandled = False, everything: All = False, rate: Rate = None,
+    run_name: RunName = None, route: Route = False, to: To = None, note: Note = None,
+    dry_run: DryRun = False, yes: Yes = False,
+) -> None:  # fmt: skip
+    """
+    Replay events: finished deliveries get a new delivery, dead letters are retried.
+
+    Pending and leased deliveries are not changed. With --route, events are routed with the current handlers instead:
+    each matching handler without a delivery of the event gets one. Repeating this adds nothing.
+    """
+    wanted = ListFilter(
+        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled
+    )
+    check_choice(chosen, is_filtered=wanted != ListFilter(), everything=everything)
+    if to is not None and not route:
+        raise UsageError("--to needs --route; a replay uses the existing recipients")
+    if route and run_name is not None:
+        raise UsageError("--run cannot be used with --route, which never adds a delivery twice")
+    if note is not None and run_name is not None:
+        raise UsageError("give --run or --note, not both: the run's name is the note")
+
+    async def work() -> None:
+        named = read_ids(ids.EVENT, chosen) if chosen else None
+        async with open_database(cli_context(ctx).settings()) as database:
+            number = len(named) if named else await operations.count_events(database, wanted)
+            # A dry run of a routing routes too, and takes it back.
+            if not (route and dry_run) and (not named or dry_run):
+                say(f"{number} events")
+                verb = "route" if route else "replay"
+                if number == 0 or not confirm_selection(f"{verb} {number} events", dry_run=dry_run, yes=yes):
+                    return
+            with Progress("routing" if route else "replaying", number) as report:
+                if not route:
+                    done = await operations.replay_events(
+                        database, named or wanted, action(run_name or note), rate=rate, is_once=run_name is not None,
+                        report=report,
+                    )  # fmt: skip
+                    said = f"{done.added} deliveries added, {done.revived} dead letters retried"
+                    say(f"replayed {done.events} events: {said}")
+                    return
+                routed = await operations.route_events(
+                    database, named or wanted, action(note), to=to, rate=rate, is_dry_run=dry_run, report=report
+                )
+        added = f"{routed.added} deliveries {'would be added' if dry_run else 'added'}"
+        say(f"{routed.events} events, {routed.routed} routed: {added}")
+        if routed.left:
+            err.print(_LEFT.format(routed.left), soft_wrap=True)
+
+    run(work())
+
+
+@deliveries.command("list", epilog=example("boathook deliveries list --state pending --source github"))
+def list_deliveries(
+    ctx: typer.Context, source: Source = None, application: Application = None, type: Type = None,
+    state: Annotated[State | None, typer.Option(help="Only in this state.")] = None, recipient: Recipient = None,
+    code: Code = None, since: Since = None, until: Until = None, limit: Limit = 50, after: After = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """List deliveries, newest events first."""
+    read_delivery_ids([after] if after else [])
+    wanted = ListFilter(
+        source=source, application=application, type=type, state=state and str(state), recipient=recipient, code=code,
+        since=since, until=until, limit=limit, after=after,
+    )  # fmt: skip
+    output.print_listing(ctx, listings.list_deliveries, wanted, _DELIVERIES, as_json=as_json)
+
+
+Delivery = Annotated[str, typer.Argument(metavar="ID", help="The delivery.")]
+
+
+@deliveries.command("show", epilog=example("boathook deliveries show dlv_01h455vb4pex5vsknk084sn02q4_0"))
+def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False) -> None:
+    """Show one delivery with its event, attempts, side effects and history."""
+    (key,) = read_delivery_ids([delivery])
+    found = run_with_database(ctx, lambda database: listings.get_delivery(database, key))
+    if as_json:
+        shown = {**asdict(found.row), "event": {**asdict(found.event), **asdict(found.stored)}}
+        made = {"attempts_made": found.attempts, "effects": found.side_effects, "audit": found.audit}
+        output.print_json({**shown, **made})
+        return
+    row = found.row
+    output.print_fields(
+        {
+            "delivery": row.id,
+            "recipient": row.recipient,
+            "item": row.item_path,
+            "item's type": row.item_path and row.type,
+            "state": row.state,
+            "attempts": row.attempts,
+            "replays": row.replays or None,
+            "due": output.moment(row.due_at),
+            "ended": output.moment(row.ended_at),
+            "order key": row.order_key,
+            "code": row.code,
+            "note": row.note,
+        }
+    )
+    out.print()
+    _print_event(found.event)
+    output.print_request(found.stored.headers, found.stored.body)
+    _print_attempts(found.attempts)
+    for effect in found.side_effects:
+        say(f"side effect: {effect.name} at {output.moment(effect.done_at)}, result {effect.result}")
+    for entry in reversed(found.audit):
+        because = f": {entry.note}" if entry.note else ""
+        say(f"{output.moment(entry.at)}  {entry.action} by {entry.actor}{because}")
+
+
+def _print_event(row: EventRow) -> None:
+    output.print_fields(
+        {
+            "event": row.id,
+            "source": row.source,
+            "application": row.application,
+            "type": row.type,
+            "dedup key": row.dedup_key,
+            "proof": row.grade,
+            "accepted": output.moment(row.accepted_at),
+        }
+    )
+    out.print()
+
+
+def _print_attempts(attempts: Sequence[Attempt]) -> None:
+    for attempt in attempts:
+        took = (attempt.ended_at - attempt.started_at).total_seconds()
+        head = Text(f"attempt {attempt.number}: {attempt.outcome}", style="bold")
+        rest = output.text(f"  {output.moment(attempt.started_at)}, {took:.3f} s, by {attempt.worker}")
+        out.print(head + rest, soft_wrap=True)
+        if attempt.error or attempt.code:
+            say(f"  {attempt.code or ''}: {attempt.error or ''}")
+        if attempt.traceback:
+            output.print_block("", attempt.traceback)

@@ -1,0 +1,176 @@
+"""Commands about rejected requests, and about conflicts: requests that share an event's key or body, but not both."""
+
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from boathook.cli import output
+from boathook.cli.commands import example
+from boathook.cli.context import UsageError, action, cli_context, open_database, out, run, run_with_database
+from boathook.cli.options import (
+    After,
+    All,
+    Application,
+    Ids,
+    Json,
+    Limit,
+    Since,
+    Source,
+    Until,
+    check_choice,
+    read_after,
+    read_ids,
+)  # fmt: skip
+from boathook.cli.output import ID, Column, View, say
+from boathook.domain import ids
+from boathook.service import listings
+from boathook.service.listings import ListFilter
+
+rejections = typer.Typer(no_args_is_help=True, help="Rejected requests.")
+conflicts = typer.Typer(
+    no_args_is_help=True, help="Requests with the same key and a different body, or the other way round."
+)
+
+Reason = Annotated[str | None, typer.Option(help="Only rejected for this reason.")]
+_REJECTIONS: Final = View(
+    (
+        ID,
+        Column("source"),
+        Column("reason"),
+        Column("age", output.age_of("refused_at")),
+        Column("accepted", lambda row: "yes" if row.event_id else ""),
+    )
+)
+_CONFLICTS: Final = View(
+    (
+        ID,
+        Column("from", lambda row: row.source or row.application),
+        Column("differs"),
+        Column("seen"),
+        Column("last", output.age_of("last_seen_at")),
+        Column("key", "dedup_key"),
+    )
+)
+
+
+@rejections.command("list", epilog=example("boathook rejections list --source stripe --reason signature_mismatch"))
+def list_rejections(
+    ctx: typer.Context, source: Source = None, reason: Reason = None,
+    state: Annotated[str | None, typer.Option(help="open: not accepted; accepted: accepted later.")] = None,
+    since: Since = None, until: Until = None, limit: Limit = 50, after: After = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """List rejected requests, newest first."""
+    if state not in {None, "open", "accepted"}:
+        raise UsageError("--state must be open or accepted")
+    after = read_after(ids.REJECTION, after)
+    wanted = ListFilter(source=source, code=reason, state=state, since=since, until=until, limit=limit, after=after)
+    output.print_listing(ctx, listings.list_rejections, wanted, _REJECTIONS, as_json=as_json)
+
+
+@rejections.command("show", epilog=example("boathook rejections show rej_01h455vb4pex5vsknk084sn02q4"))
+def show_rejection(
+    ctx: typer.Context, rejection: Annotated[str, typer.Argument(metavar="ID", help="The rejection.")],
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Show one rejected request with its reason, headers and body. Credentials are never stored."""
+    (rejection_id,) = read_ids(ids.REJECTION, [rejection])
+    row, stored = run_with_database(ctx, lambda database: listings.get_rejection(database, rejection_id))
+    if as_json:
+        output.print_json({**asdict(row), **asdict(stored)})
+        return
+    output.print_fields({**asdict(row), "refused_at": output.moment(row.refused_at)})
+    out.print()
+    output.print_request(stored.headers, stored.body)
+
+
+@rejections.command("reverify", epilog=example(
+    "boathook rejections reverify --source stripe --since 1d",
+    "boathook rejections reverify rej_01h455vb4pex5vsknk084sn02q4",
+))  # fmt: skip
+def reverify_rejections(
+    ctx: typer.Context, chosen: Ids = None, source: Source = None, reason: Reason = None, since: Since = None,
+    until: Until = None, everything: All = False, as_json: Json = False,
+) -> None:  # fmt: skip
+    """
+    Verify rejected requests again with the current secrets; valid ones are accepted.
+
+    Exits with 1 if any is still rejected.
+    """
+    # Imported only here, as what verifies requests takes longer to import than other commands take.
+    from boathook.service.reverification import reverify
+
+    wanted = ListFilter(source=source, code=reason, since=since, until=until)
+    check_choice(chosen, is_filtered=wanted != ListFilter(), everything=everything)
+
+    async def work() -> int:
+        named = read_ids(ids.REJECTION, chosen) if chosen else None
+        failed, number = 0, 0
+        settings = cli_context(ctx).settings()
+        async with open_database(settings) as database:
+            async for result in reverify(database, settings, named or wanted, action()):
+                number += 1
+                failed += result.outcome in {"refused", "impossible"}
+                grade = f" ({result.grade})" if result.grade else ""
+                detail = f"{result.event_id}{grade}" if result.event_id else result.detail
+                output.print_done(result, f"{result.rejection_id}  {result.outcome}  {detail}", as_json=as_json)
+        if not as_json:
+            say(f"{number} verified again, {number - failed} accepted, {failed} still rejected")
+        return failed
+
+    if run(work()):
+        raise typer.Exit(1)
+
+
+@conflicts.command("list", epilog=example("boathook conflicts list --source stripe --since 7d"))
+def list_conflicts(
+    ctx: typer.Context, source: Source = None, application: Application = None, since: Since = None,
+    until: Until = None, limit: Limit = 50, after: After = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """List conflicts, newest first."""
+    after = read_after(ids.CONFLICT, after)
+    wanted = ListFilter(source=source, application=application, since=since, until=until, limit=limit, after=after)
+    output.print_listing(ctx, listings.list_conflicts, wanted, _CONFLICTS, as_json=as_json)
+
+
+@conflicts.command("show", epilog=example("boathook conflicts show cfl_01h455vb4pex5vsknk084sn02q4"))
+def show_conflict(
+    ctx: typer.Context, conflict: Annotated[str, typer.Argument(metavar="ID", help="The conflict.")],
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Show one conflict with a diff of both bodies."""
+    # Imported only here, as it brings what reads providers' requests.
+    from boathook.service import conflicts as actions
+
+    (conflict_id,) = read_ids(ids.CONFLICT, [conflict])
+    found = run_with_database(ctx, lambda database: actions.compare_conflict(database, conflict_id))
+    row = found.twin.row
+    if as_json:
+        event = None if found.event is None or found.first is None else {**asdict(found.event), **asdict(found.first)}
+        shown = {**asdict(row), **asdict(found.twin.stored), "content_type": found.twin.content_type}
+        difference = None if found.lines is None else actions.unified_diff(found)
+        compared = {"verdict": found.verdict, "item_path": found.item_path, "difference": difference, "event": event}
+        output.print_json(shown | compared)
+        return
+    output.print_fields(
+        {
+            "conflict": row.id,
+            "event": row.event_id,
+            "item": found.item_path,
+            "source": row.source,
+            "application": row.application,
+            "differs": row.differs,
+            "key": row.dedup_key,
+            "seen": row.seen,
+            "first": output.moment(row.first_seen_at),
+            "last": output.moment(row.last_seen_at),
+        }
+    )
+    out.print()
+    say(found.verdict)
+    out.print()
+    if found.lines:
+        output.print_block("- original event, + conflict", actions.unified_diff(found))
+    else:
+        body = found.twin.stored.body.decode("utf-8", "backslashreplace")
+        output.print_block(f"body of the conflict, {row.size} bytes", body)

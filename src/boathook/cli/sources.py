@@ -1,0 +1,237 @@
+"""Commands about sources, and about the secrets that operators add to them while boathook runs."""
+
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from boathook.cli import output
+from boathook.cli.commands import example
+from boathook.cli.context import UsageError, action, cli_context, out, run, run_in_transaction, run_with_database
+from boathook.cli.options import Json, lifetime_option
+from boathook.cli.output import Column, View, say
+from boathook.config import Settings
+from boathook.domain.errors import ConfigError
+from boathook.service import handshake_secrets
+from boathook.service import source_secrets as actions
+from boathook.service import sources as source_views
+from boathook.service.database import Database
+from boathook.service.shown_settings import all_settings
+from boathook.service.source_secrets import SecretView
+from boathook.service.source_trial import SourceTestStep, run_source_test
+
+sources = typer.Typer(no_args_is_help=True, help="Sources: where requests arrive.")
+secrets = typer.Typer(no_args_is_help=True, help="Source secrets added without a restart.")
+sources.add_typer(secrets, name="secrets")
+
+Name = Annotated[str, typer.Argument(help="The source's name.")]
+SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="The source's name.")]
+SecretId = Annotated[str, typer.Argument(metavar="SECRET", help="Secret id, as listed.")]
+
+_SOURCES: Final = View(
+    (
+        Column("name"),
+        Column("provider"),
+        Column("proof", lambda row: output.grade(row["grade"]) if row["grade"] else "not ready"),
+        Column("secrets"),
+        Column("paths", lambda row: " ".join(row["paths"]), may_wrap=True),
+    )
+)
+
+
+@sources.command("list", epilog="Example: boathook sources list --json")
+def list_sources(ctx: typer.Context, as_json: Json = False) -> None:
+    """List the sources of the settings."""
+    settings = cli_context(ctx).settings()
+    rows = [_describe(settings, source_views.view_of(settings, name)) for name in settings.sources]
+    _SOURCES.print_rows(rows, as_json=as_json)
+
+
+@sources.command("show", epilog="Example: boathook sources show stripe")
+def show_source(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
+    """Show one source, its settings and whether it is ready. Secrets are never shown."""
+    settings = cli_context(ctx).settings()
+    if name not in settings.sources:
+        known = ", ".join(sorted(settings.sources)) or "none"
+        raise ConfigError(f"unknown source {name!r}; configured: {known}")
+    view = source_views.view_of(settings, name)
+    ready = f"no: {view.trouble}" if view.trouble else "yes"
+    row = {**all_settings(settings)["sources"][name], **_describe(settings, view), "ready": ready}
+    if as_json:
+        output.print_json(row)
+    else:
+        output.print_fields({key: _joined(value) for key, value in row.items() if value not in (None, [], False, "")})
+
+
+def _joined(value: object) -> object:
+    return " ".join(map(str, value)) if isinstance(value, list) else value
+
+
+@sources.command("providers", epilog="Example: boathook sources providers --json")
+def list_providers(as_json: Json = False) -> None:
+    """List the supported providers, what their signature covers, and their documentation.
+
+    Use `hmac` or `token` for other senders. --json adds settings, timeouts and retry schedules.
+    """
+    recipes = source_views.list_providers()
+    widest = max(len(recipe.name) for recipe in recipes)
+    for recipe in recipes:
+        # No table, which would break the addresses where they are to be copied.
+        line = f"{recipe.name:<{widest}}  {recipe.grade.value:<13}  {recipe.docs}"
+        output.print_done(recipe.describe(), line, as_json=as_json)
+
+
+@sources.command("test", epilog="Example: boathook sources test stripe")
+def try_one(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
+    """Send the running boathook a valid and a forged request of a source.
+
+    The valid request becomes an event that your handlers receive. Exits with 1 if either result is wrong.
+    """
+    steps = run(_try(cli_context(ctx).settings(), name))
+    for step in steps:
+        if as_json:
+            output.print_json(asdict(step))
+        else:
+            mark = Text("ok  ", style="green") if step.ok else Text("FAIL", style="bold red")
+            out.print(mark, output.text(f" {step.what}: {step.found}"), sep="", soft_wrap=True)
+    if not all(step.ok for step in steps):
+        raise typer.Exit(1)
+
+
+@sources.command("secret", epilog="Example: boathook sources secret notion")
+def show_secret(
+    ctx: typer.Context,
+    name: Name,
+    forget: Annotated[bool, typer.Option("--forget", help="Delete it, so that the sender can send another.")] = False,
+) -> None:
+    """Print and activate the secret that a sender such as Notion sent in its handshake.
+
+    Paste it where the sender asks for it. If the sender rejects it, another client sent it: delete it and start again.
+    """
+    settings = cli_context(ctx).settings()
+
+    async def read(database: Database) -> str | None:
+        if forget:
+            await handshake_secrets.forget_secret(database, settings, name, action())
+            return None
+        return await handshake_secrets.show_secret(database, settings, name, action())
+
+    say(run_with_database(ctx, read) or f"{name}: deleted")
+
+
+async def _try(settings: Settings, name: str) -> list[SourceTestStep]:
+    try:
+        return [step async for step in run_source_test(settings, name)]
+    except ConnectionError:
+        raise ConfigError(f"no response from {settings.server.bind}; start `boathook serve` first") from None
+
+
+def _describe(settings: Settings, view: source_views.SourceView) -> dict[str, Any]:
+    provider = source_views.find_provider(view.provider)
+    return {
+        "name": view.name,
+        "provider": view.provider,
+        "paths": list(view.paths),
+        "secrets": len(settings.sources[view.name].secrets),
+        "unsigned": view.is_unsigned,
+        "grade": None if view.grade is None else view.grade.value,
+        "docs": None if provider is None else provider.docs,
+    }
+
+
+def _state(line: SecretView) -> str:
+    return "unreadable" if not line.is_readable else "ended" if line.is_over else "holds"
+
+
+_SECRETS: Final = View(
+    (
+        Column("where"),
+        Column("name", is_whole=True),
+        Column("note", is_optional=True),
+        Column("added by", "added_by", is_optional=True),
+        Column("age", output.age_of("added_at"), is_optional=True),
+        Column("ends", output.moment_of("ends_at"), is_optional=True),
+        Column("state", _state),
+    )
+)
+
+
+@secrets.command("list", epilog=example("boathook sources secrets list stripe --json"))
+def list_secrets(ctx: typer.Context, source: SourceName, as_json: Json = False) -> None:
+    """List the secrets of a source and where each is stored. Their values are never shown."""
+    _SECRETS.print_rows(run_in_transaction(ctx, lambda work: actions.list_secrets(work, source)), as_json=as_json)
+
+
+@secrets.command("add", epilog=example(
+    "boathook sources secrets add stripe --secret env:NEW_STRIPE_SECRET --end-others 24h",
+    "boathook sources secrets add github --json",
+))  # fmt: skip
+def add_secret(
+    ctx: typer.Context,
+    source: SourceName,
+    secret: Annotated[
+        str | None,
+        typer.Option(metavar="REFERENCE", help="env:NAME, file:PATH or - for standard input; generated by default."),
+    ] = None,
+    note: Annotated[str, typer.Option(help="Label.")] = "",
+    end_others: Annotated[
+        timedelta | None, lifetime_option("When previously added secrets expire: 24h, 45m. Default: never.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Add a secret to a source; every gateway accepts it within seconds.
+
+    A generated secret is printed once: copy it to the sender's settings.
+    """
+    text = None if secret is None else _read_secret(cli_context(ctx).settings(), secret)
+    made = run_in_transaction(
+        ctx, lambda work: actions.add(work, source, text, note_text=note, others_end_after=end_others)
+    )
+    fields = {"id": made.secret.shown_id, "source": source, "others_ended": made.ended}
+    if text is None:
+        output.print_done(fields | {"secret": made.text}, made.text, as_json=as_json)
+    else:
+        output.print_done(fields, made.secret.shown_id, as_json=as_json)
+
+
+def _read_secret(settings: Settings, reference: str) -> str:
+    if reference == "-":
+        return sys.stdin.read().strip()
+    if not reference.startswith(("env:", "file:")):
+        raise UsageError(
+            "--secret: use env:NAME, file:PATH or - for standard input; command arguments are visible to other users"
+        )
+    return settings.resolve(reference, "--secret")
+
+
+@secrets.command(
+    "end", epilog=example("boathook sources secrets end stripe ssec_01h455vb4pex5vsknk084sn02q4 --after 24h")
+)
+def end_secret(
+    ctx: typer.Context,
+    source: SourceName,
+    secret: SecretId,
+    after: Annotated[timedelta | None, lifetime_option("When: 24h, 45m. Default: now.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Expire an added secret, now or later."""
+    ended = run_in_transaction(ctx, lambda work: actions.end(work, source, secret, after or timedelta()))
+    fields = {"id": ended.shown_id, "source": source, "ends_at": ended.ends_at}
+    output.print_done(fields, f"{secret} expires at {output.moment(ended.ends_at)}", as_json=as_json)
+
+
+@secrets.command("keep", epilog=example("boathook sources secrets keep stripe ssec_01h455vb4pex5vsknk084sn02q4"))
+def keep_secret(ctx: typer.Context, source: SourceName, secret: SecretId) -> None:
+    """Cancel the expiry of an added secret."""
+    run_in_transaction(ctx, lambda work: actions.end(work, source, secret, None))
+    say(f"{secret} never expires")
+
+
+@secrets.command("remove", epilog=example("boathook sources secrets remove stripe ssec_01h455vb4pex5vsknk084sn02q4"))
+def remove_secret(ctx: typer.Context, source: SourceName, secret: SecretId) -> None:
+    """Delete an added secret immediately."""
+    run_in_transaction(ctx, lambda work: actions.remove(work, source, secret))
+    say(f"{secret} removed")
