@@ -16,8 +16,8 @@ from boathook.providers.recipe import (
     SignText,
     StaticAnswer,
 )
+from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, Selector
 from boathook.providers.schemes import Addresses, Asymmetric, ConfiguredKey, FieldMac, Hmac, Jwt, NoProof, Proof, Token
-from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query, Selector
 from boathook.testing import make_keys, signed_request
 
 PUBLIC: Final = "https://hooks.example.com"

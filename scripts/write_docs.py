@@ -19,7 +19,7 @@ from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, S
 from boathook.observability.metrics import TABLE, Metric, MetricKind
 from boathook.providers import RECIPES
 from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
-from boathook.providers.selectors import Json, Selector
+from boathook.providers.request_reader import Json, Selector
 from boathook.service.authorization import ACCESS_RULES, Permission
 from scripts import docs_http, docs_providers, docs_python, docs_svix
 

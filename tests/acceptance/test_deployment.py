@@ -16,7 +16,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.server.sd_notify import ServiceNotifier
+from boathook.server.child_process import ServiceNotifier
 from boathook.testing import sign
 from tests.acceptance.conftest import free_port
 from tests.guards.documents import blocks

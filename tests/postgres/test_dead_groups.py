@@ -23,7 +23,8 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import Window
 from boathook.handlers.outbox import Outbox
-from boathook.service import bulk_jobs, failure_causes
+from boathook.service import bulk_jobs
+from boathook.service import dead_letters as actions
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.test_books import Store
 
@@ -207,26 +208,23 @@ async def test_only_the_dead_are_in_a_group(dead_letters: DeadLetterStore):
 
 class TestWords:
     async def test_one_sentence_says_what_failed(self):
-        assert failure_causes.describe_failure("handler:upgrade", 8, "KeyError", "KeyError: 'customer'") == (
+        assert actions.describe_failure("handler:upgrade", 8, "KeyError", "KeyError: 'customer'") == (
             "handler:upgrade failed 8 times, last with KeyError: 'customer'"
         )
-        assert failure_causes.describe_failure(
-            "endpoint:ep_1", 1, "HTTP_503", "the endpoint answered with status 503"
-        ) == ("endpoint:ep_1 failed at its only attempt, with the answer HTTP 503")
-        assert (
-            failure_causes.describe_failure("handler:a", 3, "TIMEOUT", "x")
-            == "handler:a failed 3 times, last by timeout"
+        assert actions.describe_failure("endpoint:ep_1", 1, "HTTP_503", "the endpoint answered with status 503") == (
+            "endpoint:ep_1 failed at its only attempt, with the answer HTTP 503"
         )
-        assert failure_causes.describe_failure("handler:a", 2, "NO_STOCK", "sold out\nfor good") == (
+        assert actions.describe_failure("handler:a", 3, "TIMEOUT", "x") == "handler:a failed 3 times, last by timeout"
+        assert actions.describe_failure("handler:a", 2, "NO_STOCK", "sold out\nfor good") == (
             "handler:a failed 2 times, last with NO_STOCK: sold out for good"
         )
-        assert failure_causes.describe_failure("handler:a", 0, "CANCELED", None).startswith(
+        assert actions.describe_failure("handler:a", 0, "CANCELED", None).startswith(
             "handler:a failed before the first attempt"
         )
 
     def test_there_is_advice_for_whatever_failed(self):
         codes = ["KeyError", "TIMEOUT", "LEASE_LOST", "HTTP_401", "HTTP_404", "HTTP_429", "HTTP_302", "HTTP_500", "DNS"]
-        advice = {failure_causes.advise("handler:a", code) for code in [*codes, "HTTP_422", "CONNECT", None]}
+        advice = {actions.advise("handler:a", code) for code in [*codes, "HTTP_422", "CONNECT", None]}
         assert len(advice) == 11
         assert all(text.endswith(".") for text in advice)
 
@@ -237,13 +235,13 @@ class TestEscalation:
     ):
         ((event, _),) = await dead_letters.add_dead("KeyError: 'a'")
         (group,) = await dead_letters.groups()
-        assert failure_causes.escalation_reasons(group) == []
+        assert actions.escalation_reasons(group) == []
         await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
         await dead_letters.fail_with(event, "KeyError", "KeyError: 'b'")
         (group,) = await dead_letters.groups()
-        assert failure_causes.escalation_reasons(group) == ["1 dead letter failed again after a replay"]
+        assert actions.escalation_reasons(group) == ["1 dead letter failed again after a replay"]
         row = await listings.get_delivery(dead_letters.db, event, 0)
-        assert failure_causes.delivery_escalation_reason(row.replays) == "it failed again after a replay"
+        assert actions.delivery_escalation_reason(row.replays) == "it failed again after a replay"
 
     async def test_a_group_that_grows_after_it_was_replayed_is_marked(
         self, dead_letters: DeadLetterStore, context: AppContext
@@ -253,12 +251,12 @@ class TestEscalation:
         await finish(context, await decide(context, bulk_jobs.replay_group, group.id))
         await dead_letters.add_dead("x", "x", "x")
         (group,) = await dead_letters.groups()
-        (reason,) = failure_causes.escalation_reasons(group)
+        (reason,) = actions.escalation_reasons(group)
         assert reason.startswith("3 dead letters failed since console:anna replayed them all on ")
 
     async def test_a_group_that_was_never_replayed_is_not(self, dead_letters: DeadLetterStore):
         await dead_letters.add_dead("x", "x")
-        assert failure_causes.escalation_reasons((await dead_letters.groups())[0]) == []
+        assert actions.escalation_reasons((await dead_letters.groups())[0]) == []
 
 
 class TestInTheBackground:

@@ -9,8 +9,7 @@ from boathook.api import auth
 from boathook.db.database import Database
 from boathook.handlers.manifest import Mount
 from boathook.server import mounts
-from boathook.server.lifespan import Lifespan
-from boathook.server.mounts import MountedApp
+from boathook.server.mounts import Lifespan, MountedApp
 from tests.postgres.api_client import make_context, make_token
 from tests.support import eventually
 

@@ -11,10 +11,9 @@ from urllib.parse import urlencode
 import pytest
 
 from boathook.console import context as visits
-from boathook.console import endpoint_lists, portal_context
+from boathook.console import endpoint_lists, portal
 from boathook.console.application_pages import Page
-from boathook.console.portal import all_pages
-from boathook.console.portal_context import PortalContext
+from boathook.console.portal import PortalContext, all_pages
 from boathook.console.rendering import csrf_token
 from boathook.db import api_keys
 from boathook.domain import ids
@@ -277,7 +276,7 @@ async def test_without_a_look_at_the_key_a_key_of_the_api_would_be_let_in(custom
         async with context.work() as work:
             return await api_keys.find(work.connection, keys.hash_token(token))
 
-    monkeypatch.setattr(portal_context, "find_key", find_any)
+    monkeypatch.setattr(portal, "find_key", find_any)
     async with customer.console.context.work(actor="test") as work:
         plain = (await keys.create(work, application=customer.tenant.application)).token
     (page,) = [page for page in PAGES if (page.method, page.path) == ("GET", "/endpoints/{endpoint}")]

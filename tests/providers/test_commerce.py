@@ -19,9 +19,8 @@ from boathook.domain.model import ProofStrength
 from boathook.domain.verification import Challenge, Rejected, Reply, Verified
 from boathook.providers import commerce, find_recipe
 from boathook.providers.recipe import Recipe
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Header, RequestReader
 from boathook.providers.schemes import SignedPart
-from boathook.providers.selectors import Header
 from boathook.testing import make_keys, sign, signed_request
 from tests.unit.verifier_factory import NOW, URL, request, verifier
 

@@ -27,10 +27,10 @@ from boathook.observability.exposition import to_prometheus
 from boathook.observability.live_metrics import LiveMetrics, gather
 from boathook.server import console, mounts
 from boathook.server.asgi_guard import WebSocketGuard
-from boathook.server.lifespan import Lifespan
 from boathook.server.loading import load_apps, with_apps
+from boathook.server.mounts import Lifespan
 from boathook.service.app_platform import open_platform
-from boathook.verification.body_schema import compile_body_schema
+from boathook.verification.verifier import compile_body_schema
 from tests.postgres.api_client import make_context, make_token
 from tests.postgres.test_mounts import MountClient
 from tests.support import eventually

@@ -20,9 +20,9 @@ from boathook.domain.model import ProofStrength
 from boathook.domain.verification import Challenge, KeyRequired, Rejected, Request, SourceSpec, Verdict, Verified
 from boathook.ingest import quarantine
 from boathook.providers.recipe import Recipe
+from boathook.providers.request_reader import Header
 from boathook.providers.schemes import Addresses, Asymmetric, NoProof, Token
-from boathook.providers.selectors import Header
-from boathook.service.doctor.finding import CheckStatus as Concern
+from boathook.service.doctor.handlers import CheckStatus as Concern
 from boathook.service.doctor.setup import _sources
 from boathook.testing import signed_request
 from boathook.verification import verifier as verify

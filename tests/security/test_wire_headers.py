@@ -21,7 +21,7 @@ from boathook.ingest.sources import CompiledSource
 from boathook.observability import meters
 from boathook.providers import signature_formats
 from boathook.providers.signature_formats import MAX_SIGNATURES
-from boathook.verification import asymmetric, timestamps
+from boathook.verification import asymmetric, signed_content
 from boathook.verification.check import signature_headers
 from boathook.verification.public_keys import is_valid_signature as fits_key
 from tests.providers.source_factory import NOW, ProviderSource, all_sources
@@ -140,7 +140,7 @@ async def test_no_hostile_header_is_a_fault_of_ours(provider_source: ProviderSou
 
 
 async def test_mutant_with_a_trusting_reader_of_moments_there_are_faults(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(timestamps, "parse_timestamp", lambda text, _unit: float(int(text)))
+    monkeypatch.setattr(signed_content, "parse_timestamp", lambda text, _unit: float(int(text)))
     provider_source = next(provider_source for provider_source in ALL if provider_source.label == "slack")
     assert {name for name, _ in await faults(provider_source)} == {"x-slack-request-timestamp"}
 

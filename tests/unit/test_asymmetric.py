@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import Encoding
 from boathook.domain.verification import KeyRequired, Reason, Rejected, SourceSpec
+from boathook.providers.request_reader import Header, Json
 from boathook.providers.schemes import (
     Asymmetric,
     ConfiguredKey,
@@ -24,7 +25,6 @@ from boathook.providers.schemes import (
     SignedPart,
     SignedTimestamp,
 )
-from boathook.providers.selectors import Header, Json
 from boathook.providers.signature_formats import Plain, Versioned
 from boathook.verification import asymmetric, public_keys
 from boathook.verification.asymmetric import AsymmetricCheck

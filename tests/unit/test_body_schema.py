@@ -14,7 +14,7 @@ from boathook.domain.errors import ConfigError
 from boathook.domain.verification import Challenge, Reason, Rejected, Request, SourceSpec, Verified
 from boathook.ingest.app import error_response
 from boathook.ingest.sources import compile_verifier
-from boathook.verification import body_schema
+from boathook.verification import verifier as verifying
 from boathook.verification.tokens import ValidProof
 from boathook.verification.verifier import Verifier
 
@@ -80,7 +80,7 @@ def test_the_proof_comes_before_any_look_into_the_body(monkeypatch):
         looks.append(body)
         return {}
 
-    monkeypatch.setattr(body_schema, "parse", parse)
+    monkeypatch.setattr(verifying, "parse", parse)
     verifier = Verifier(spec())
     for body in (GOOD, b"{", {"id": "p1", "amount": -1}):
         refused = verifier.verify(request(body, secret="forged"), NOW)

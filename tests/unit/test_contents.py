@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.service import body_view, curl
+from boathook.service import body_view, event_history
 from boathook.service.body_view import MASK, MAX_BYTES, BodyFormat, render
-from boathook.service.curl import CurlRequest, Shell, render_command
+from boathook.service.event_history import CurlRequest, Shell, render_command
 
 
 def test_json_is_laid_out_and_can_be_seen_as_it_was_sent():
@@ -132,10 +132,10 @@ def test_curl_reads_its_own_file_as_it_was_meant(tmp_path):
 
 
 def test_a_body_that_fits_no_command_is_read_from_the_download():
-    for body in (b"\x00", b"x" * (curl.MAX_INLINE_BYTES + 1)):
+    for body in (b"\x00", b"x" * (event_history.MAX_INLINE_BYTES + 1)):
         request = CurlRequest(url="http://h/", headers={}, body=body, file="e.bin")
         assert "--data-binary '@e.bin'" in render_command(request)
-        assert curl.needs_file(request)
+        assert event_history.needs_file(request)
 
 
 def test_secrets_are_masked_in_a_command_unless_they_are_asked_for():

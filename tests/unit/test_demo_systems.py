@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from boathook.demo.folder import Folder
+from boathook.demo.folder import Folder, environment
 from boathook.demo.screen import print_systems
-from boathook.demo.server_process import environment
 from boathook.demo.systems import EVENTS_PER_S, AppSimulators, SimulationResult, read_result
 
 RIGHT = {

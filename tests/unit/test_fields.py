@@ -15,10 +15,10 @@ from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
 from boathook.domain.verification import Reason, Rejected, Verified
 from boathook.providers.recipe import BodyFormat, EventId
-from boathook.providers.request_reader import expand_path
+from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, expand_path
 from boathook.providers.schemes import Addresses, FieldMac, Hmac, SignatureHeaders, SignedPart, SignedTimestamp, Token
-from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query
-from boathook.verification import field_signatures, timestamps, tokens
+from boathook.verification import hmac as verification_hmac
+from boathook.verification import signed_content, tokens
 from tests.unit.recipe_factory import SIGNED, recipe, source
 from tests.unit.verifier_factory import NOW, request
 
@@ -68,9 +68,9 @@ def test_every_statement_must_be_signed():
 def test_mutant_if_only_the_first_statement_counted_the_rest_could_be_forged(monkeypatch):
     forged = json.dumps([{"amount": 1, "sig": mac("1")}, {"amount": 9_999, "sig": mac("1")}]).encode()
     assert isinstance(judge(source(ITEMS, KEY), forged), Rejected)
-    judge_all = field_signatures.FieldCheck._judge
+    judge_all = verification_hmac.FieldCheck._judge
     monkeypatch.setattr(
-        field_signatures.FieldCheck, "_judge", lambda self, key, claims: judge_all(self, key, claims[:1])
+        verification_hmac.FieldCheck, "_judge", lambda self, key, claims: judge_all(self, key, claims[:1])
     )
     assert isinstance(judge(source(ITEMS, KEY), forged), Verified)
 
@@ -106,7 +106,7 @@ def test_what_states_nothing_or_badly_is_refused(body, reason, words):
 
 
 def test_mutant_a_request_that_states_nothing_would_pass_if_nothing_had_to_be_stated(monkeypatch):
-    monkeypatch.setattr(field_signatures, "read_signed_messages", lambda *_args, **_more: ())
+    monkeypatch.setattr(verification_hmac, "read_signed_messages", lambda *_args, **_more: ())
     assert isinstance(judge(source(ITEMS, KEY), b"[]"), Verified)
 
 
@@ -222,7 +222,7 @@ def test_mutant_without_a_window_an_old_capture_would_pass(monkeypatch):
     old = int(NOW) - 86_400
     body, headers = json.dumps({"at": old}).encode(), {"x-sig": mac(str(old))}
     assert isinstance(judge(source(stamped(), KEY), body, headers), Rejected)
-    monkeypatch.setattr(timestamps.TimestampWindow, "judge", lambda _self, text, _now: float(text))
+    monkeypatch.setattr(signed_content.TimestampWindow, "judge", lambda _self, text, _now: float(text))
     assert isinstance(judge(source(stamped(), KEY), body, headers), Verified)
 
 
@@ -408,7 +408,7 @@ def test_the_sources_own_addresses_replace_the_recipes_or_come_on_top():
 def test_mutant_without_the_fence_any_address_would_do(monkeypatch):
     fenced = source(recipe(SIGNED), KEY, addresses=("198.51.100.1",))
     assert isinstance(judge(fenced, b"{}", {"x-sig": mac("{}")}), Rejected)
-    monkeypatch.setattr("boathook.verification.addresses.is_within", lambda *_args: True)
+    monkeypatch.setattr("boathook.verification.tokens.is_within", lambda *_args: True)
     assert isinstance(judge(fenced, b"{}", {"x-sig": mac("{}")}), Verified)
 
 

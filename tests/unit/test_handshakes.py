@@ -24,8 +24,8 @@ from boathook.providers.recipe import (
     SignText,
     StaticAnswer,
 )
+from boathook.providers.request_reader import Form, Header, Json, Query
 from boathook.providers.schemes import Token
-from boathook.providers.selectors import Form, Header, Json, Query
 from boathook.verification import handshakes
 from tests.support import too_dear
 from tests.unit.recipe_factory import SIGNED, recipe, source

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from boathook.domain.verification import Reason, Rejected, Verified
 from boathook.providers.recipe import BatchItems, BodyFormat, EventId, EventType
-from boathook.providers.selectors import Header, Json
-from boathook.verification import batch_items, dedup_key
+from boathook.providers.request_reader import Header, Json
+from boathook.verification import batch_items
 from tests.support import too_dear
 from tests.unit.recipe_factory import SIGNED, recipe, source
 from tests.unit.verifier_factory import NOW, request
@@ -300,5 +300,5 @@ def test_items_with_different_ids_have_different_storable_keys(names):
 @given(st.text(max_size=40))
 def test_no_id_takes_a_key_that_boathook_makes(name):
     for own in ("sha256:", "fields:", "item:", "moment:", "id:"):
-        assert not dedup_key.make_dedup_key(own + name).startswith(own) or own == "id:"
-    assert dedup_key.make_dedup_key(name) != dedup_key.make_dedup_key("id:" + name)
+        assert not batch_items.make_dedup_key(own + name).startswith(own) or own == "id:"
+    assert batch_items.make_dedup_key(name) != batch_items.make_dedup_key("id:" + name)

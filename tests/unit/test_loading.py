@@ -13,7 +13,7 @@ import pytest
 from boathook import config
 from boathook.cli.apps import tables
 from boathook.config import Settings
-from boathook.config.validation_errors import is_secret
+from boathook.config.loader import is_secret
 from boathook.domain.errors import ConfigError
 from boathook.handlers.hooks import Hooks
 from boathook.observability.metrics import METRICS

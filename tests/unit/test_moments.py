@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from boathook.domain.errors import InvalidValue
-from boathook.domain.times import parse_duration, parse_time
+from boathook.domain.windows import parse_duration, parse_time
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 

@@ -13,7 +13,7 @@ from standardwebhooks.webhooks import Webhook
 
 from boathook.alerts import render
 from boathook.alerts.notifier import Notifier, SendFailed, Sent
-from boathook.domain.alert_message import AlertEntry, AlertMessage, AlertMessageKind, collapse, show_length, show_number
+from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, collapse, show_length, show_number
 from tests.alert_harness import SECRET, settings_of, webhook
 from tests.support import eventually
 from tests.unit.receivers import Authority, Receiver

@@ -7,8 +7,8 @@ from boathook.domain.model import ProofStrength
 from boathook.domain.verification import SourceSpec
 from boathook.providers import RECIPES
 from boathook.providers.recipe import Setting
+from boathook.providers.request_reader import BasicPassword, Header
 from boathook.providers.schemes import Hmac, SignatureHeaders, Token
-from boathook.providers.selectors import BasicPassword, Header
 from boathook.verification.source import resolve_source
 from tests.unit.recipe_factory import SIGNED, recipe, registered, source
 

@@ -15,9 +15,9 @@ from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.providers import RECIPES, extractor
 from boathook.providers.schemes import Hmac, TimestampFormat
-from boathook.verification import timestamps
+from boathook.verification import signed_content
 from boathook.verification.hmac import HmacCheck
-from boathook.verification.timestamps import parse_timestamp
+from boathook.verification.signed_content import parse_timestamp
 from boathook.verification.tokens import ValidProof
 from boathook.verification.verifier import Challenge, Reason, Rejected, SourceSpec, Verified, Verifier
 from tests.support import examples, too_dear
@@ -58,7 +58,9 @@ def test_a_timestamp_is_accepted_within_300_seconds_of_receiving(provider, skew_
 def test_mutant_with_a_one_sided_tolerance_the_future_would_pass(monkeypatch):
     sent = signed("stripe", BODY, timestamp=NOW + 10_000)
     assert isinstance(verifier("stripe").verify(sent, NOW), Rejected)
-    monkeypatch.setattr(timestamps, "parse_timestamp", lambda text, unit: min(parse_timestamp(text, unit) or NOW, NOW))
+    monkeypatch.setattr(
+        signed_content, "parse_timestamp", lambda text, unit: min(parse_timestamp(text, unit) or NOW, NOW)
+    )
     assert isinstance(verifier("stripe").verify(sent, NOW), Verified)
 
 

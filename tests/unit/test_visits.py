@@ -9,10 +9,9 @@ from starlette.applications import Starlette
 
 from boathook.domain.errors import ConfigError
 from boathook.handlers.manifest import Mount
-from boathook.server import lifespan
+from boathook.server import mounts
 from boathook.server.asgi_guard import HttpGuard, WebSocketGuard
-from boathook.server.lifespan import Lifespan
-from boathook.server.mounts import is_same_origin
+from boathook.server.mounts import Lifespan, is_same_origin
 from boathook.server.paths import check_mounts
 from tests.support import eventually
 
@@ -194,7 +193,7 @@ def asked(origin: str | None, host: str) -> dict:
 
 
 async def test_an_application_that_fails_to_start_is_started_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lifespan, "_RETRY_S", (0.01,))
+    monkeypatch.setattr(mounts, "_RETRY_S", (0.01,))
     seen = []
 
     async def app(_scope, receive, send) -> None:
@@ -244,7 +243,7 @@ async def test_starlettes_state_reaches_requests_and_its_end_is_waited_for():
 
 
 async def test_an_application_that_never_ends_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lifespan, "_STOP_WITHIN_S", 0.05)
+    monkeypatch.setattr(mounts, "_STOP_WITHIN_S", 0.05)
 
     async def app(_scope, _receive, send) -> None:
         await send({"type": "lifespan.startup.complete"})

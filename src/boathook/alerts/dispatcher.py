@@ -15,7 +15,7 @@ from boathook.db import alerts as alert_store
 from boathook.db.alerts import Alert, ClaimedMessage
 from boathook.db.database import Database
 from boathook.domain import ids
-from boathook.domain.alert_message import AlertEntry, AlertMessage, AlertMessageKind, collapse
+from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, collapse
 from boathook.domain.errors import DatabaseError
 from boathook.observability import meters
 from boathook.observability.log import get_logger

@@ -17,8 +17,7 @@ from boathook.db import alerts as alert_store
 from boathook.db.alerts import Alert
 from boathook.db.database import Connection, Database
 from boathook.db.metric_samples import WINDOW_S, HostSample
-from boathook.domain.alert_message import AlertMessage, AlertMessageKind
-from boathook.domain.alerts import AlertState, AlertStatus, transition
+from boathook.domain.alerts import AlertMessage, AlertMessageKind, AlertState, AlertStatus, transition
 from boathook.observability.log import get_logger
 from boathook.observability.metric_snapshot import MetricSnapshot
 

@@ -11,7 +11,7 @@ from boathook.alerts import render
 from boathook.alerts.mail import SmtpServer, send_mail
 from boathook.config.notifications import Channel, EmailChannel, SlackChannel, TelegramChannel, WebhookChannel
 from boathook.config.tables import Settings
-from boathook.domain.alert_message import AlertMessage
+from boathook.domain.alerts import AlertMessage
 from boathook.domain.errors import ConfigError, FetchFailed
 from boathook.domain.signing import sign_standard
 from boathook.http_client.messages import HttpResponse

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from boathook.config.notifications import EmailChannel, SlackChannel, TelegramChannel
-from boathook.domain.alert_message import AlertEntry, AlertMessage, AlertMessageKind, clean, show_length, show_number
+from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, clean, show_length, show_number
 
 MAX_ENTRIES: Final = 20
 """Alerts listed in one message; the others are only counted."""

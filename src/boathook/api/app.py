@@ -4,11 +4,10 @@ import asyncio
 from typing import Any, Final, cast
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
@@ -23,16 +22,39 @@ from boathook.api import (
     event_feed,
     event_types,
     examples,
-    health,
     messages,
     operational,
     tasks,
 )
 from boathook.api.errors import to_response
+from boathook.api.route import router
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Permission, check_routes, requires
 from boathook.service.unit_of_work import AppContext
+
+health_routes = router("Health")
+
+
+@health_routes.api_route(
+    "/health", methods=["GET"], status_code=204, operation_id="v1.health.get", summary="Check that the API works"
+)
+@health_routes.api_route("/health", methods=["HEAD"], status_code=204, include_in_schema=False)
+@requires(Permission.PUBLIC)
+async def check_health(request: Request) -> None:
+    """Answer 204 if the database does, too."""
+    app_context: AppContext = request.app.state.app_context
+    await app_context.ping()
+
+
+@health_routes.api_route(
+    "/health/ping", methods=["GET"], status_code=204, operation_id="v1.health.ping", summary="Ping"
+)
+@health_routes.api_route("/health/ping", methods=["HEAD"], status_code=204, include_in_schema=False)
+@requires(Permission.PUBLIC)
+async def ping() -> None:
+    """Answer 204."""
+
 
 BASE: Final = "/api/v1"
 ROUTERS: Final = (
@@ -41,7 +63,7 @@ ROUTERS: Final = (
     endpoint_secrets.routes,
     event_types.routes,
     authentication.routes,
-    health.routes,
+    health_routes,
     messages.routes,
     attempts.routes,
     attempts.counting,

@@ -10,8 +10,8 @@ from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, router
 from boathook.service import applications
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission, requires
-from boathook.service.schemas.applications import ApplicationIn, ApplicationPatch
 from boathook.service.schemas.fields import DEPRECATED, Output, Timestamp
+from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch
 
 routes = router("Application")
 

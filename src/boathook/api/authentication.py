@@ -11,8 +11,8 @@ from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, r
 from boathook.service import applications, keys, portal_sessions
 from boathook.service.applications import Application
 from boathook.service.authorization import Capability, Permission, requires
-from boathook.service.schemas.applications import ApplicationIn
 from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, null_as
+from boathook.service.schemas.messages import ApplicationIn
 
 routes = router("Authentication")
 

@@ -9,11 +9,11 @@ from pydantic.alias_generators import to_camel
 from boathook.api.event_types import EventTypeOut, show_event_type
 from boathook.api.route import AnyCall, router
 from boathook.domain.errors import InvalidValue
-from boathook.service import environment
+from boathook.service import openapi_import
 from boathook.service.authorization import Permission, requires
 from boathook.service.openapi_import import MAX_TYPES, schemas_of
-from boathook.service.schemas.event_types import EventTypeIn
 from boathook.service.schemas.fields import Input, Output, StrictBoolOrNull, Timestamp
+from boathook.service.schemas.messages import EventTypeIn
 
 routes = router("Environment")
 importing = router("Event Type")
@@ -82,9 +82,9 @@ class ImportOpenApiOut(Output):
 async def export_environment(call: AnyCall) -> EnvironmentOut:
     """Return all event types of the organization."""
     return EnvironmentOut(
-        version=environment.EXPORT_VERSION,
+        version=openapi_import.EXPORT_VERSION,
         created_at=datetime.now(UTC),
-        event_types=[show_event_type(one) for one in await environment.export_event_types(call.work)],
+        event_types=[show_event_type(one) for one in await openapi_import.export_event_types(call.work)],
         settings={},
         connectors=[],
     )
@@ -96,7 +96,7 @@ async def export_environment(call: AnyCall) -> EnvironmentOut:
 @requires(Permission.ENVIRONMENT_IMPORT)
 async def import_environment(call: AnyCall, body: EnvironmentIn) -> None:
     """Make or change the event types that are given; nothing is deleted."""
-    await environment.import_event_types(call.work, [(one.name, one.value()) for one in body.event_types or ()])
+    await openapi_import.import_event_types(call.work, [(one.name, one.value()) for one in body.event_types or ()])
 
 
 @importing.post(
@@ -109,8 +109,8 @@ async def import_openapi(call: AnyCall, body: ImportOpenApiIn) -> ImportOpenApiO
     """Make or change the event types that the document's webhooks, or x-webhooks, are."""
     if (body.spec is None) is (body.spec_raw is None):
         raise InvalidValue("write spec or specRaw, one of the two", "spec")
-    named = await environment.read_openapi((body.spec or {}) if body.spec_raw is None else body.spec_raw)
-    changed = await environment.import_openapi(call.work, named, is_dry_run=body.dry_run, is_whole=body.replace_all)
+    named = await openapi_import.read_openapi((body.spec or {}) if body.spec_raw is None else body.spec_raw)
+    changed = await openapi_import.import_openapi(call.work, named, is_dry_run=body.dry_run, is_whole=body.replace_all)
     shown = [
         EventTypeFromOpenApi(
             name=one.name,

@@ -12,8 +12,8 @@ from boathook.domain.endpoints import check_type
 from boathook.service import event_types
 from boathook.service.authorization import Permission, Principal, requires
 from boathook.service.event_types import EventType
-from boathook.service.schemas.event_types import EventTypeIn, EventTypePatch, EventTypeUpdate
 from boathook.service.schemas.fields import DEPRECATED, Output, Timestamp
+from boathook.service.schemas.messages import EventTypeIn, EventTypePatch, EventTypeUpdate
 
 routes = router("Event Type")
 

@@ -19,9 +19,8 @@ from boathook.service import applications, messages
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission, requires
 from boathook.service.messages import JSON_TYPE, MessageRow, NewMessage
-from boathook.service.schemas.applications import ApplicationIn
 from boathook.service.schemas.fields import Channels, Input, Output, Timestamp, TypeName, format_timestamp
-from boathook.service.schemas.messages import MessageIn
+from boathook.service.schemas.messages import ApplicationIn, MessageIn
 
 routes = router("Message")
 

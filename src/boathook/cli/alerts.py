@@ -11,7 +11,7 @@ from boathook.cli.commands import example
 from boathook.cli.context import actor, cli_context, run, run_in_transaction
 from boathook.cli.options import Json, lifetime_option
 from boathook.cli.output import Column, View
-from boathook.domain.alert_message import show_number
+from boathook.domain.alerts import show_number
 from boathook.observability import ALERT_RULES
 from boathook.service import alerts as actions
 from boathook.service.alerts import Alert, SendFailed

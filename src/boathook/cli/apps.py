@@ -27,7 +27,7 @@ from boathook.cli.context import (
 from boathook.cli.options import Json, Yes
 from boathook.cli.output import Column, View, say
 from boathook.config import Settings
-from boathook.config.validation_errors import is_secret
+from boathook.config.loader import is_secret
 from boathook.domain.errors import BoathookError, ConfigError
 from boathook.service.shown_settings import reference, without_password
 

@@ -37,9 +37,9 @@ from boathook.cli.options import (
 )  # fmt: skip
 from boathook.cli.output import ID, Column, Progress, View, hint, say
 from boathook.domain import ids
-from boathook.service import dead_letter_groups, failure_causes, listings, operations
+from boathook.service import dead_letters, listings, operations
 from boathook.service.database import Database
-from boathook.service.dead_letter_groups import DeadLetterGroup
+from boathook.service.dead_letters import DeadLetterGroup
 from boathook.service.operations import ListFilter, Selection
 
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: deliveries that failed permanently.")
@@ -93,7 +93,7 @@ def list_groups(
 ) -> None:  # fmt: skip
     """List dead letters grouped by cause, most frequent first, with those that need more than a replay."""
     found = run_with_database(
-        ctx, lambda database: dead_letter_groups.list_groups(database, recipient=recipient, code=code, limit=limit)
+        ctx, lambda database: dead_letters.list_groups(database, recipient=recipient, code=code, limit=limit)
     )
     if as_json:
         for group in found.rows:
@@ -113,19 +113,19 @@ def _group(group: DeadLetterGroup) -> Mapping[str, object]:
     del fields["key"]
     return {
         "id": group.id,
-        "sentence": failure_causes.describe_group(group),
-        "escalate": failure_causes.escalation_reasons(group),
+        "sentence": dead_letters.describe_group(group),
+        "escalate": dead_letters.escalation_reasons(group),
         "newest_id": newest,
         **fields,
     }
 
 
 def _print_group(group: DeadLetterGroup) -> None:
-    sentence = output.text(f"  {failure_causes.describe_group(group)}")
+    sentence = output.text(f"  {dead_letters.describe_group(group)}")
     out.print(Text(group.id, style="bold") + sentence, soft_wrap=True)
     since = f"newest {output.format_age(group.newest)} ago, oldest {output.format_age(group.oldest)} ago"
     say(f"  {since}, {', '.join(group.types)}")
-    for reason in failure_causes.escalation_reasons(group):
+    for reason in dead_letters.escalation_reasons(group):
         out.print(Text("  escalate: ", style="bold red") + output.text(reason), soft_wrap=True)
 
 
@@ -234,12 +234,12 @@ class _Move:
 
     async def _move_group(self, database: Database, reference: str) -> int | None:
         (key,) = read_ids(ids.DEAD_GROUP, [reference])
-        group = await dead_letter_groups.find_group(database, key)
+        group = await dead_letters.find_group(database, key)
         if group is None:
             say(f"no dead letters are left in {reference}")
             return None
-        say(failure_causes.describe_group(group))
-        for reason in failure_causes.escalation_reasons(group):
+        say(dead_letters.describe_group(group))
+        for reason in dead_letters.escalation_reasons(group):
             say(f"escalate: {reason}")
         if self.verb == "replay":
             await _print_preview(database, group)
@@ -254,7 +254,7 @@ class _Move:
 
 async def _print_preview(database: Database, group: DeadLetterGroup) -> None:
     """Print what a replay would run, and what would keep it from running."""
-    foreseen = await dead_letter_groups.preview_replay(database, group)
+    foreseen = await dead_letters.preview_replay(database, group)
     say(f"it would run {group.recipient} for {', '.join(group.types)}")
     if not foreseen.is_open:
         say("none would run: the endpoint is deleted or disabled; enable it first")

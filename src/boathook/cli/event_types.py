@@ -11,8 +11,8 @@ from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json, Limit, read_json
 from boathook.cli.output import Column, View, say
 from boathook.domain.endpoints import check_type
-from boathook.service import environment
 from boathook.service import event_types as actions
+from boathook.service import openapi_import
 from boathook.service.openapi_import import read_webhooks
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -119,7 +119,7 @@ def import_openapi(
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"FILE: cannot read {file}: {error}") from None
     changed = run_in_transaction(
-        ctx, lambda work: environment.import_openapi(work, named, is_dry_run=dry_run, is_whole=replace_all)
+        ctx, lambda work: openapi_import.import_openapi(work, named, is_dry_run=dry_run, is_whole=replace_all)
     )
     for type in changed:
         output.print_done({"name": type.name}, type.name, as_json=as_json)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from boathook.cli.context import UsageError, err, out, run_with_database
-from boathook.domain import times
+from boathook.domain import windows
 from boathook.domain.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def print_listing(
 def parse_time(text: str) -> datetime:
     """Read a time: ISO 8601 (UTC unless it says otherwise), or so long ago, such as ``90s``, ``2h`` or ``7d``."""
     try:
-        return times.parse_time(text.strip(), datetime.now(UTC))
+        return windows.parse_time(text.strip(), datetime.now(UTC))
     except InvalidValue as error:
         raise UsageError(str(error)) from None
 

@@ -15,7 +15,7 @@ from boathook.cli.options import Json, lifetime_option
 from boathook.cli.output import Column, View, say
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
-from boathook.service import handshake_secrets
+from boathook.service import source_secrets
 from boathook.service import source_secrets as actions
 from boathook.service import sources as source_views
 from boathook.service.database import Database
@@ -115,9 +115,9 @@ def show_secret(
 
     async def read(database: Database) -> str | None:
         if forget:
-            await handshake_secrets.forget_secret(database, settings, name, action())
+            await source_secrets.forget_secret(database, settings, name, action())
             return None
-        return await handshake_secrets.show_secret(database, settings, name, action())
+        return await source_secrets.show_secret(database, settings, name, action())
 
     say(run_with_database(ctx, read) or f"{name}: deleted")
 

@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 
 from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.sources import SourceSettings
-from boathook.config.telemetry import TracingSettings
 from boathook.config.types import (
     BaseUrl,
     Bind,
@@ -32,6 +31,25 @@ from boathook.config.types import (
 from boathook.domain.endpoints import read_retry
 from boathook.domain.errors import ConfigError
 from boathook.domain.policy import RetryDefaults
+
+
+class TracingSettings(Table):
+    """OpenTelemetry's traces, from the request that brings an event to every attempt of its deliveries."""
+
+    endpoint: BaseUrl
+    """Where a collector takes OTLP over HTTP; empty: nothing is traced."""
+    headers: dict[str, Secret] = Field(repr=False)
+    service: Annotated[str, Field(min_length=1, max_length=200)]
+    sample: Annotated[float, Field(ge=0, le=1)]
+    incoming: Literal["continue", "trust", "ignore"]
+    """Whether a sender's trace goes on, and whether its mark of what is sampled counts."""
+    propagate: bool
+    queue: PositiveInt
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is traced."""
+        return bool(self.endpoint)
 
 
 class DatabaseSettings(Table):

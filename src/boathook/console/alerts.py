@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from boathook.console import query_params
 from boathook.console.routes import BASE, ConsoleContext, Routes
-from boathook.domain.alert_message import show_number
+from boathook.domain.alerts import show_number
 from boathook.domain.errors import InvalidValue
 from boathook.service import alerts as actions
 from boathook.service.alerts import SendFailed, Sent

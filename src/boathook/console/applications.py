@@ -18,8 +18,7 @@ from boathook.service.applications import Application
 from boathook.service.authorization import Capability, Permission
 from boathook.service.messages import NewMessage
 from boathook.service.portal_sessions import PortalAppearance
-from boathook.service.schemas.applications import ApplicationIn, ApplicationPatch
-from boathook.service.schemas.messages import MessageIn
+from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch, MessageIn
 
 routes = Routes()
 

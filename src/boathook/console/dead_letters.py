@@ -12,10 +12,9 @@ from boathook.console import query_params
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
-from boathook.service import audit, bulk_jobs, dead_letter_groups, dead_letters, failure_causes, listings
+from boathook.service import audit, bulk_jobs, dead_letters, listings
 from boathook.service.authorization import Permission
-from boathook.service.dead_letter_groups import DeadLetterGroup
-from boathook.service.dead_letters import DeadLetterCursor, DeadLetterPage, Key
+from boathook.service.dead_letters import DeadLetterCursor, DeadLetterGroup, DeadLetterPage, Key
 from boathook.service.listings import DeliveryRow, ListFilter
 
 routes = Routes()
@@ -42,7 +41,7 @@ async def list_groups(context: ConsoleContext) -> Response:
     """Show what failed, in groups."""
     wishes = query_params.get_texts(context.query, ("recipient", "code", "page"))
     page = int(wishes["page"]) if wishes["page"].isdecimal() and len(wishes["page"]) < 4 else 0
-    found = await dead_letter_groups.list_groups(
+    found = await dead_letters.list_groups(
         context.app_context.database,
         recipient=wishes["recipient"] or None,
         code=wishes["code"] or None,
@@ -93,14 +92,14 @@ async def _show_group(context: ConsoleContext, status: int = 200, **errors: str)
     async with context.work() as work:
         group = await bulk_jobs.get_group(work, context.path["group"])
     database, after = context.app_context.database, _last_letter(context)
-    rows = await dead_letter_groups.list_letters(database, group, after=after, limit=_LETTERS)
+    rows = await dead_letters.list_letters(database, group, after=after, limit=_LETTERS)
     here = f"{DEAD_LETTERS_PATH}/groups/{group.id}"
     return context.page(
         "dead/group.html",
         status,
         group=_describe_group(group),
         newest=ids.show_delivery(group.event_id, group.ordinal),
-        advice=failure_causes.advise(group.recipient, group.code),
+        advice=dead_letters.advise(group.recipient, group.code),
         letters=_describe_all(rows),
         more=query_params.build_url(here, {}, after=rows[-1].id) if len(rows) == _LETTERS else "",
         history=await audit.list_of_subject(context.app_context, group.id, limit=_HISTORY),
@@ -118,8 +117,8 @@ async def preview_replay(context: ConsoleContext) -> Response:
 async def _preview_replay(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     async with context.work() as work:
         group = await bulk_jobs.get_group(work, context.path["group"])
-        foreseen = await dead_letter_groups.preview_replay(work.connection, group)
-        examples = await dead_letter_groups.list_letters(work.connection, group, limit=_EXAMPLES)
+        foreseen = await dead_letters.preview_replay(work.connection, group)
+        examples = await dead_letters.list_letters(work.connection, group, limit=_EXAMPLES)
     return context.page(
         "dead/rehearsal.html",
         status,
@@ -196,7 +195,7 @@ async def _show_letter(context: ConsoleContext, status: int = 200, **errors: str
         letter=_describe(row),
         event=found.event,
         group=await dead_letters.group_of(context.app_context, key),
-        advice=failure_causes.advise(row.recipient, row.code),
+        advice=dead_letters.advise(row.recipient, row.code),
         attempts=found.attempts[::-1],
         effects=found.side_effects,
         history=found.audit[:_HISTORY],
@@ -311,7 +310,7 @@ async def _search(context: ConsoleContext) -> DeadLetterPage:
 
 
 def _describe_group(group: DeadLetterGroup) -> _DescribedRow:
-    return _DescribedRow(group, failure_causes.describe_group(group), failure_causes.escalation_reasons(group))
+    return _DescribedRow(group, dead_letters.describe_group(group), dead_letters.escalation_reasons(group))
 
 
 def _describe_all(rows: Sequence[DeliveryRow]) -> list[_DescribedRow]:
@@ -319,7 +318,7 @@ def _describe_all(rows: Sequence[DeliveryRow]) -> list[_DescribedRow]:
 
 
 def _describe(row: DeliveryRow) -> _DescribedRow:
-    alarm = failure_causes.delivery_escalation_reason(row.replays) if row.state == "dead" else ""
+    alarm = dead_letters.delivery_escalation_reason(row.replays) if row.state == "dead" else ""
     return _DescribedRow(
-        row, failure_causes.describe_failure(row.recipient, row.attempts, row.code, row.note), [alarm] if alarm else []
+        row, dead_letters.describe_failure(row.recipient, row.attempts, row.code, row.note), [alarm] if alarm else []
     )

@@ -19,8 +19,7 @@ from boathook.console.endpoint_forms import (
     form_problems,
     submitted_values,
 )
-from boathook.console.endpoint_secrets import GRACE_PERIODS
-from boathook.console.endpoint_summary import HEIGHT, WIDTH, build_bars, endpoint_status, name_disabler
+from boathook.console.endpoint_lists import HEIGHT, WIDTH, build_bars, endpoint_status, name_disabler
 from boathook.console.routes import ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached, SecretUnreadable
@@ -33,6 +32,8 @@ from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
 from boathook.service.unit_of_work import UnitOfWork
 
 pages = Pages()
+GRACE_PERIODS: Final = (("0", "0 seconds"), ("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
+"""How long a former secret may sign along: seconds, and how a form says it."""
 routes = Routes()
 
 _MAX_SHOWN: Final = 100

@@ -14,10 +14,9 @@ from boathook.console.routes import ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.domain.model import State
-from boathook.service import body_view, curl, event_history, operations
+from boathook.service import body_view, event_history, operations
 from boathook.service.authorization import Permission
 from boathook.service.body_view import BodyView
-from boathook.service.curl import Shell
 from boathook.service.endpoint_secrets import hide_custom, hide_sensitive
 from boathook.service.event_history import (
     AttemptDetail,
@@ -26,6 +25,7 @@ from boathook.service.event_history import (
     EventHistory,
     EventRow,
     RecipientSideEffect,
+    Shell,
     StoredReply,
     StoredRequest,
 )
@@ -155,8 +155,8 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
         content=await render_body(body, size, context.query.get("view"), event.content_type),
         shown_size=size,
         shown_most=body_view.MAX_BYTES,
-        command=curl.render_command(request),
-        needs_file=curl.needs_file(request),
+        command=event_history.render_command(request),
+        needs_file=event_history.needs_file(request),
         **story,
     )
 
@@ -200,7 +200,9 @@ def _response_of(one: AttemptDetail) -> BodyView:
 async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
     event_id = _event_id(context)
     shell = Shell(context.query["shell"]) if context.query.get("shell") in set(Shell) else Shell.SH
-    event, stored = await event_history.read_event(context.app_context, event_id, max_bytes=curl.MAX_INLINE_BYTES + 1)
+    event, stored = await event_history.read_event(
+        context.app_context, event_id, max_bytes=event_history.MAX_INLINE_BYTES + 1
+    )
     only = context.query.get("delivery", "")
     story = await event_history.read_history(context.app_context, event_id, only=_ordinal(only) if only else None)
     request = await _request_of(context, event, stored, story.deliveries)
@@ -209,7 +211,7 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
     if attempt is not None:
         hidden = dict(hide_custom(attempt.request_headers.items(), hidden=body_view.MASK))
         is_masked = hidden != attempt.request_headers or any(map(body_view.is_sensitive, hidden))
-        request = curl.CurlRequest(
+        request = event_history.CurlRequest(
             url=attempt.url or _PLACEHOLDER_URL,
             headers=attempt.request_headers if has_secrets else hidden,
             body=stored.body,
@@ -222,8 +224,8 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
         attempt=attempt,
         shell=shell,
         shells=[(Shell.SH, "sh, bash, zsh, dash"), (Shell.FISH, "fish"), (Shell.CONFIG, "other: curl config file")],
-        command=curl.render_command(request, shell, has_secrets=has_secrets),
-        needs_file=curl.needs_file(request),
+        command=event_history.render_command(request, shell, has_secrets=has_secrets),
+        needs_file=event_history.needs_file(request),
         has_secrets=has_secrets,
         is_masked=is_masked,
     )
@@ -231,7 +233,7 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
 
 async def _request_of(
     context: ConsoleContext, event: EventRow, stored: StoredRequest, deliveries: Sequence[DeliveryRow]
-) -> curl.CurlRequest:
+) -> event_history.CurlRequest:
     """Return the request that brought an event, or that an endpoint gets of it."""
     headers = {"content-type": event.content_type} | {name.lower(): text for name, text in stored.headers.items()}
     if event.source is not None:
@@ -239,7 +241,7 @@ async def _request_of(
         url = f"{str(base).rstrip('/')}/in/{event.source}"
     else:
         url = await event_history.find_endpoint_url(context.app_context, deliveries) or _PLACEHOLDER_URL
-    return curl.CurlRequest(url=url, headers=headers, body=stored.body, file=f"{event.id}.bin")
+    return event_history.CurlRequest(url=url, headers=headers, body=stored.body, file=f"{event.id}.bin")
 
 
 def _attempt_of(tries: Sequence[AttemptDetail], number: str) -> AttemptDetail | None:

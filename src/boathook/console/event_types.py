@@ -13,11 +13,10 @@ from boathook.console import query_params
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import AdminError, InvalidValue
-from boathook.service import environment
 from boathook.service import event_types as actions
+from boathook.service import openapi_import
 from boathook.service.authorization import Permission
-from boathook.service.event_types import EventType, NewEventType
-from boathook.service.payload_schemas import find_fault
+from boathook.service.event_types import EventType, NewEventType, find_fault
 
 routes = Routes()
 _LIST: Final = f"{BASE}/event-types"
@@ -238,9 +237,9 @@ async def import_document(context: ConsoleContext) -> Response:
     text, is_whole = str(context.form.get("document", "")), bool(context.form.get("is_whole"))
     is_dry_run = not context.form.get("do")
     try:
-        named = await environment.read_openapi(text)
+        named = await openapi_import.read_openapi(text)
         async with context.work() as work:
-            changed = await environment.import_openapi(work, named, is_dry_run=is_dry_run, is_whole=is_whole)
+            changed = await openapi_import.import_openapi(work, named, is_dry_run=is_dry_run, is_whole=is_whole)
     except AdminError as error:
         return context.page(
             "event_types/import.html", 400, text=text, is_whole=is_whole, changed=None, error=str(error)

@@ -9,7 +9,7 @@ from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
 from boathook.console import query_params
-from boathook.console.bulk_jobs import JOBS_PATH
+from boathook.console.background_work import JOBS_PATH
 from boathook.console.event_detail import routes
 from boathook.console.routes import BASE, ConsoleContext
 from boathook.domain import ids

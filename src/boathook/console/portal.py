@@ -1,30 +1,223 @@
-"""The customers' portal: the way in by a link, and the pages of the one application that the link is for."""
+"""The customers' portal: signing in by a link, and the pages of the one application it is for."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from boathook.console import endpoint_lists, endpoint_secrets, endpoint_sending, endpoints
+from boathook.console import endpoint_actions, endpoint_lists, endpoints
 from boathook.console.application_pages import ApplicationScope, Page, Pages
-from boathook.console.portal_context import (
-    allow_icon_origin,
-    anonymous_values,
-    authenticate,
-    build_route,
-    end_session,
-    find_key,
-    read_appearance,
-    require_permission,
-    show_error,
-    start_session,
-)
-from boathook.console.rendering import ConsoleState, PageRenderer, check_origin, read_form
+from boathook.console.context import RequestContext, read_notice, read_verified_form, write_notice
+from boathook.console.rendering import ConsoleState, PageRenderer, check_origin, csrf_token, read_form
+from boathook.domain import ids
 from boathook.service import event_types, keys
-from boathook.service.authorization import Permission, requires
+from boathook.service.authorization import Permission, Principal, principal_of, requires
 from boathook.service.event_types import EventType
+from boathook.service.keys import ApiKey
 from boathook.service.portal_sessions import PATH, PortalAppearance, stylesheet_of
+from boathook.service.unit_of_work import AppContext, UnitOfWork
+
+LAYOUT: Final = "portal/base.html"
+_SESSION_COOKIE: Final = "boathook-portal"
+_NOTICE_COOKIE: Final = "boathook-portal-notice"
+_APPEARANCE_COOKIE: Final = "boathook-portal-look"
+_IMG_SRC_DIRECTIVE: Final = "img-src 'self'"
+_EXPIRED_LINK_TEXT: Final = "This link is no longer valid. Request a new link where you received this one."
+_NOT_ALLOWED_TEXT: Final = "your portal link does not allow this; request a link that does"
+
+
+class InvalidPortalToken(HTTPException):
+    """A visitor without a token that is valid."""
+
+    def __init__(self) -> None:
+        super().__init__(401, _EXPIRED_LINK_TEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortalContext(RequestContext):
+    """One request of a visitor of the portal."""
+
+    principal: Principal
+    token: str = field(repr=False)
+
+    @property
+    def actor(self) -> str:
+        """Who acts, for the audit."""
+        return f"portal:{ids.show(ids.API_KEY, self.principal.key_id)}"
+
+    @property
+    def side(self) -> ApplicationScope:
+        """The one application they may see."""
+        assert self.principal.application_id is not None, "a key of the portal has an application"
+        return ApplicationScope(
+            context=self,
+            reference=ids.show(ids.APPLICATION, self.principal.application_id),
+            base=PATH,
+            layout=LAYOUT,
+            is_portal=True,
+            may=self.principal.may,
+            flags=self.principal.feature_flags,
+        )
+
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[UnitOfWork]:
+        """Lend one transaction of the organization; it commits at the end and rolls back on an error."""
+        async with self.app_context.work(self.principal.organization, self.actor) as work:
+            yield work
+
+    def page(self, template: str, status: int = 200, **values: Any) -> Response:
+        """Return a page, with what each needs."""
+        notice, kind = (
+            ("", "") if self.is_fragment else read_notice(self.request, _cookie_name(self.request, _NOTICE_COOKIE))
+        )
+        shown = {**self.values, "notice": notice, "notice_kind": kind}
+        response = allow_icon_origin(self.renderer.show(template, status, **shown, **values), self.values["look"])
+        if notice:
+            set_cookie(response, self.request, self.app_context, _NOTICE_COOKIE, "", lifetime_s=0)
+        return response
+
+    def to(self, url: str, notice: str = "", kind: str = "good") -> Response:
+        """Send the browser to a page of ours, which shows a notice."""
+        response = RedirectResponse(url, 303)
+        if notice:
+            value = write_notice(notice, kind)
+            set_cookie(response, self.request, self.app_context, _NOTICE_COOKIE, value, lifetime_s=60)
+        return self.renderer.with_security_headers(response)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What every template may use."""
+        return {
+            "visit": self,
+            "form_token": csrf_token(self.token),
+            "nav": (),
+            "can": lambda _role: False,
+            "look": read_appearance(self.request),
+            "here": self.request.url.path,
+        }
+
+
+def build_route(renderer: PageRenderer, page: Page) -> Route:
+    """Return a page as a route of the portal: with who may come in, and a page for each error."""
+
+    @requires(page.permission)
+    async def endpoint(request: Request) -> Response:
+        context: PortalContext | None = None
+        try:
+            context = await authenticate(renderer, request)
+            require_permission(context, page.permission)
+            return renderer.with_security_headers(await page.handler(context.side))
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+            return show_error(renderer, request, error, context)
+
+    return Route(PATH + page.path, endpoint, methods=[page.method])
+
+
+def require_permission(context: PortalContext, permission: Permission) -> None:
+    """Refuse what the token does not allow. Raises HTTPException 403."""
+    if not context.principal.may(permission):
+        raise HTTPException(403, _NOT_ALLOWED_TEXT)
+
+
+async def authenticate(renderer: PageRenderer, request: Request) -> PortalContext:
+    """Return the visit of somebody with a valid token. Raises InvalidPortalToken, and Forged for a foreign form."""
+    app_context = renderer.state.app_context
+    token = request.cookies.get(_cookie_name(request, _SESSION_COOKIE), "")
+    key = await find_key(app_context, token)
+    form = await read_verified_form(renderer, request, token)
+    return PortalContext(renderer=renderer, request=request, principal=principal_of(key), token=token, form=form)
+
+
+async def find_key(app_context: AppContext, token: str) -> ApiKey:
+    """Return the key of a portal's token. Raises InvalidPortalToken where it is none, or not valid."""
+    if not token:
+        raise InvalidPortalToken
+    async with app_context.work() as work:
+        key = await keys.find_portal_key(work, token)
+    if key is None:
+        raise InvalidPortalToken
+    return key
+
+
+def show_error(
+    renderer: PageRenderer, request: Request, error: Exception, context: PortalContext | None = None
+) -> Response:
+    """Return the page for an error, which says what to do."""
+    values = anonymous_values(request) if context is None else {"notice": "", "notice_kind": "", **context.values}
+    response = renderer.show_error(error, back=f"{PATH}/endpoints", template="portal/error.html", **values)
+    return allow_icon_origin(response, values["look"])
+
+
+def allow_icon_origin(response: Response, look: PortalAppearance) -> Response:
+    """Let a page show the icon of its look, which may be elsewhere."""
+    if look.icon:
+        policy = response.headers["content-security-policy"]
+        response.headers["content-security-policy"] = policy.replace(
+            _IMG_SRC_DIRECTIVE, f"{_IMG_SRC_DIRECTIVE} {look.icon_origin}"
+        )
+    return response
+
+
+def anonymous_values(request: Request) -> dict[str, Any]:
+    """Return what a template needs for somebody who was not let in."""
+    return {"visit": None, "nav": (), "look": read_appearance(request), "notice": "", "notice_kind": "", "here": ""}
+
+
+def start_session(
+    renderer: PageRenderer, request: Request, key: ApiKey, token: str, look: PortalAppearance
+) -> Response:
+    """Return the answer that lets a browser in, for as long as the key is valid."""
+    app_context, response = renderer.state.app_context, Response(status_code=204)
+    left_s = 0 if key.expires_at is None else int((key.expires_at - datetime.now(UTC)).total_seconds())
+    set_cookie(response, request, app_context, _SESSION_COOKIE, token, lifetime_s=left_s)
+    set_cookie(response, request, app_context, _APPEARANCE_COOKIE, look.query, lifetime_s=left_s)
+    return renderer.with_security_headers(response)
+
+
+def end_session(context: PortalContext, response: Response) -> Response:
+    """Return the answer with which a browser forgets the portal."""
+    for name in (_SESSION_COOKIE, _APPEARANCE_COOKIE, _NOTICE_COOKIE):
+        set_cookie(response, context.request, context.app_context, name, "", lifetime_s=0)
+    return context.renderer.with_security_headers(response)
+
+
+def read_appearance(request: Request) -> PortalAppearance:
+    """Return how the portal shall look: as the link says, or as it said before."""
+    kept = request.cookies.get(_cookie_name(request, _APPEARANCE_COOKIE), "")
+    if "=" not in kept:  # as older versions wrote it
+        theme, _, colour = kept.partition(".")
+        kept = urlencode({"theme": theme, "colour": colour})
+    return PortalAppearance.of(request.query_params) or PortalAppearance.of(dict(parse_qsl(kept))) or PortalAppearance()
+
+
+def set_cookie(
+    response: Response, request: Request, app_context: AppContext, name: str, value: str, *, lifetime_s: int
+) -> None:
+    """Set a cookie of the portal; where other sites may show it, one that browsers also send from within these.
+
+    There it is partitioned (https://www.ietf.org/archive/id/draft-cutler-httpbis-partitioned-cookies-01.html): each
+    site that embeds the portal has cookies of its own, so that none can follow a visitor. Browsers take such cookies
+    over https only.
+    """
+    parts = [f"{_cookie_name(request, name)}={value}", f"Path={PATH}", f"Max-Age={lifetime_s}", "HttpOnly"]
+    is_secure, is_embedded = request.url.scheme == "https", bool(app_context.settings.console.embed_origins)
+    if is_secure:
+        parts.append("Secure")
+    parts += ["SameSite=None", "Partitioned"] if is_secure and is_embedded else ["SameSite=Lax"]
+    response.headers.append("set-cookie", "; ".join(parts))
+
+
+def _cookie_name(request: Request, name: str) -> str:
+    """Return a cookie's name; over https it is one that no plain page can set."""
+    return f"__Secure-{name}" if request.url.scheme == "https" else name
+
 
 STATIC: Final = f"{PATH}/static"
 _MAX_SHOWN: Final = 200
@@ -34,7 +227,7 @@ pages = Pages()
 
 def all_pages() -> list[Page]:
     """Return every page of an application that the portal has."""
-    areas = (endpoints.pages, endpoint_secrets.pages, endpoint_sending.pages, endpoint_lists.pages, pages)
+    areas = (endpoints.pages, endpoint_actions.pages, endpoint_lists.pages, pages)
     return [page for area in areas for page in area.entries]
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import FormData, QueryParams
 
 from boathook.domain.errors import InvalidValue
-from boathook.domain.times import parse_time
+from boathook.domain.windows import parse_time
 
 _MAX_CHARS: Final = 500
 

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import ConfigError, InvalidValue
-from boathook.service import handshake_secrets, sources
+from boathook.service import source_secrets, sources
 from boathook.service import source_secrets as actions
 from boathook.service.authorization import Permission
 from boathook.service.operations import AuditContext
@@ -184,7 +184,7 @@ async def remove_secret(context: ConsoleContext) -> Response:
 async def show_handshake_secret(context: ConsoleContext) -> Response:
     """Show the secret that a sender has told, in this answer alone; from now on it counts."""
     name = context.path["name"]
-    secret = await handshake_secrets.show_secret(
+    secret = await source_secrets.show_secret(
         context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
     )
     return context.page("sources/told.html", name=name, secret=secret)
@@ -194,7 +194,7 @@ async def show_handshake_secret(context: ConsoleContext) -> Response:
 async def forget_handshake_secret(context: ConsoleContext) -> Response:
     """Forget the secret that a sender has told, so that it can tell another."""
     name = context.path["name"]
-    await handshake_secrets.forget_secret(
+    await source_secrets.forget_secret(
         context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
     )
     return context.to(_page(name), "Secret deleted. The next secret from the sender is stored.")

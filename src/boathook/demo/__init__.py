@@ -1,13 +1,13 @@
-"""Starts a whole boathook and plays real life at it over HTTP, then checks the books against the senders' own record.
+"""Runs the demo: starts boathook, sends it realistic traffic, and compares the store with the senders' own record.
 
-folder   the demo's own folder, with configuration and secrets
-serving  the real `boathook serve`, as a process
-letters, traffic, client   strangers who send, and tally, what they were answered
-handlers what the demo's boathook does with the events
-receiver, sending   a customer whose server is told of what the shop does, and their record
-systems  the four ready-made apps, each played by its own simulator
-ledger   the senders' record against the store and the effects
-screen, advice   what is shown, and what to try next
+folder          the demo's folder and configuration, and the `boathook serve` that runs in it
+sample_events   events of four senders, and the record of what was sent and answered
+traffic         sends them, with repeats, disorder, conflicts and forgeries
+handlers        what the demo's boathook does with the events
+customer        an application with endpoints, the server behind them, and its record
+systems         the four ready-made apps, each run by its own simulator
+reconciliation  compares the senders' record with the store and the effects
+screen          the output, and what to try next
 """
 
 import asyncio
@@ -26,13 +26,11 @@ from boathook.config import defaults
 from boathook.db import integrity
 from boathook.db.database import Database
 from boathook.db.embedded import EmbeddedServer
-from boathook.demo import customer, folder, next_steps, reconciliation, screen
-from boathook.demo import server_process as serving
-from boathook.demo.folder import Folder
-from boathook.demo.receiver import Receiver
+from boathook.demo import customer, folder, reconciliation, screen
+from boathook.demo.customer import Receiver
+from boathook.demo.folder import Folder, ServerProcess
+from boathook.demo.sample_events import SenderLog
 from boathook.demo.screen import Screen
-from boathook.demo.sender_log import SenderLog
-from boathook.demo.server_process import ServerProcess
 from boathook.demo.systems import AppSimulators
 from boathook.demo.traffic import PROVIDERS, Traffic
 from boathook.domain.errors import BoathookError
@@ -144,7 +142,7 @@ class _Demo:
                 await reconciliation.create_tables(database)
                 self._say(f"starting boathook serve on http://127.0.0.1:{port} (its log: {self._folder.log})")
                 receiver = Receiver()
-                async with receiver.listen(), serving.serve(self._folder, port) as process:
+                async with receiver.listen(), folder.serve(self._folder, port) as process:
                     await self._await_ready(process)
                     is_left = self._stop_requested.is_set()
                     recipients = {} if is_left else await customer.set_up(database, self._folder, receiver)
@@ -237,7 +235,7 @@ class _Demo:
 
     def _advise(self, port: int, secret: str, *, is_serving: bool) -> None:
         self._console.print()
-        for line in next_steps.write(self._folder, port, secret, is_serving=is_serving):
+        for line in screen.write(self._folder, port, secret, is_serving=is_serving):
             # A line for a shell must not be broken, nor coloured.
             self._console.print(Text(line, style="dim" if line.startswith("#") else ""), soft_wrap=True)
         self._console.print()

@@ -11,7 +11,7 @@ from pathlib import Path
 from boathook.db.database import Database
 from boathook.db.statements import load
 from boathook.demo.handlers import APPLICATION
-from boathook.demo.sender_log import SenderLog, SentEvent
+from boathook.demo.sample_events import SenderLog, SentEvent
 from boathook.demo.traffic import PROVIDERS
 from boathook.domain import ids
 

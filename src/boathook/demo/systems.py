@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from boathook.demo.folder import Folder
-from boathook.demo.server_process import environment
+from boathook.demo.folder import Folder, environment
 
 EVENTS_PER_S: Final[Mapping[str, float]] = {"billing": 2.5, "fleet": 2.0, "music": 1.0, "cashdesk": 3.0}
 """How many payments, things, songs and requests of each shop fit a second of play."""

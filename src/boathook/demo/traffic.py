@@ -9,8 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from boathook.demo.sample_events import EventFactory, SampleEvent
-from boathook.demo.sender_log import SenderLog, SendResult, TimedResponse
+from boathook.demo.sample_events import EventFactory, SampleEvent, SenderLog, SendResult, TimedResponse
 from boathook.domain.errors import FetchFailed
 from boathook.domain.signing import make_standard_secret
 from boathook.service.remote import RemoteClient

@@ -10,7 +10,7 @@ from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.filters import Pattern, compile_filter
 from boathook.domain.model import Route
 from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
-from boathook.domain.times import parse_duration
+from boathook.domain.windows import parse_duration
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 
 _MOST_SINCE_S: Final = 3_650 * 86_400.0

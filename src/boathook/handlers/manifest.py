@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from boathook.config.loader import describe_error
 from boathook.config.notifications import RuleSettings
-from boathook.config.validation_errors import describe_error
 from boathook.domain.errors import ConfigError
 from boathook.observability import meters
 from boathook.observability.metrics import (

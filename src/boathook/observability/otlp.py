@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioB
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from boathook.config.telemetry import TracingSettings
+from boathook.config.tables import TracingSettings
 from boathook.domain.errors import BoathookError
 from boathook.observability import meters
 from boathook.observability.log import get_logger

@@ -21,7 +21,7 @@ from boathook.providers.recipe import (
     SignText,
     StaticAnswer,
 )
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Form, Header, Json, Query, RequestReader
 from boathook.providers.schemes import (
     Asymmetric,
     ConfiguredKey,
@@ -34,7 +34,6 @@ from boathook.providers.schemes import (
     SignedTimestamp,
     Token,
 )
-from boathook.providers.selectors import Form, Header, Json, Query
 from boathook.providers.signature_formats import Plain
 
 _SIGNATURE, _STAMP = "x-signature-ed25519", "x-signature-timestamp"

@@ -23,7 +23,7 @@ from boathook.providers.recipe import (
     Sample,
     Setting,
 )
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Header, Json, Query, RequestReader
 from boathook.providers.schemes import (
     Asymmetric,
     FetchedKey,
@@ -35,7 +35,6 @@ from boathook.providers.schemes import (
     TimestampFormat,
     Token,
 )
-from boathook.providers.selectors import Header, Json, Query
 from boathook.providers.standard import STANDARD_HMAC
 
 # Okta.

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm
 from boathook.providers.recipe import FINAL_4XX, BodyFormat, Confidence, EventId, EventType, Recipe, Sample, Setting
-from boathook.providers.request_reader import RequestReader, read_pairs
+from boathook.providers.request_reader import Form, Header, Json, RequestReader, read_pairs
 from boathook.providers.schemes import (
     FieldMac,
     Hmac,
@@ -21,7 +21,6 @@ from boathook.providers.schemes import (
     TimestampFormat,
     Token,
 )
-from boathook.providers.selectors import Form, Header, Json
 from boathook.providers.signature_formats import Pairs, Plain
 from boathook.providers.standard import STANDARD_HMAC
 

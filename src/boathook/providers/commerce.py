@@ -22,7 +22,7 @@ from boathook.providers.recipe import (
     Setting,
     StaticAnswer,
 )
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, RequestReader
 from boathook.providers.schemes import (
     Asymmetric,
     ConfiguredKey,
@@ -36,7 +36,6 @@ from boathook.providers.schemes import (
     SignedTimestamp,
     Token,
 )
-from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query
 
 _FORM: Final = "application/x-www-form-urlencoded"
 

@@ -12,8 +12,17 @@ import msgspec
 
 from boathook.domain.json_document import UNREADABLE, get_path, is_too_deep, parse, split_path
 from boathook.domain.verification import Request
-from boathook.providers.request_reader import read_form, read_form_field, read_pairs, single_value
-from boathook.providers.selectors import Form, Header, Json, Query, Selector
+from boathook.providers.request_reader import (
+    Form,
+    Header,
+    Json,
+    Query,
+    Selector,
+    read_form,
+    read_form_field,
+    read_pairs,
+    single_value,
+)
 
 ExtractedFields = Mapping[str, Any]
 FieldReader = Callable[[Request, ExtractedFields], Any]

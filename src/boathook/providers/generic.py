@@ -9,10 +9,9 @@ from boathook.domain.replies import check_media_type
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
 from boathook.providers.options import Options
 from boathook.providers.recipe import JSON, BodyFormat, EventId, EventType, ExpectedReply, Recipe, Sample, Setting
+from boathook.providers.request_reader import BasicPassword, Header, Query
 from boathook.providers.schemes import Hmac, NoProof, SignatureHeaders, TimestampFormat, Token
-from boathook.providers.selectors import BasicPassword, Header, Query
-from boathook.providers.signature_formats import Plain
-from boathook.providers.template import fields_of
+from boathook.providers.signature_formats import Plain, fields_of
 
 DOCS: Final = "https://github.com/boathook/boathook/blob/main/docs/reference/configuration.md"
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import split_path
-from boathook.providers.selectors import Header, Json
+from boathook.providers.request_reader import Header, Json
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

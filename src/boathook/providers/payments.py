@@ -23,7 +23,7 @@ from boathook.providers.recipe import (
     Setting,
     SignText,
 )
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Form, Header, Json, Query, RequestReader
 from boathook.providers.schemes import (
     Asymmetric,
     FetchedKey,
@@ -37,7 +37,6 @@ from boathook.providers.schemes import (
     SignedTimestamp,
     TimestampFormat,
 )
-from boathook.providers.selectors import Form, Header, Json, Query
 from boathook.providers.signature_formats import KeyedPairs, Pairs, Plain
 
 FORM: Final = "application/x-www-form-urlencoded"

@@ -20,7 +20,7 @@ from boathook.providers.recipe import (
     Setting,
     StaticAnswer,
 )
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Form, Header, Json, Query, RequestReader
 from boathook.providers.schemes import (
     Addresses,
     FieldMac,
@@ -31,7 +31,6 @@ from boathook.providers.schemes import (
     SignedParts,
     Token,
 )
-from boathook.providers.selectors import Form, Header, Json, Query
 
 FORM: Final = "application/x-www-form-urlencoded"
 

@@ -19,9 +19,8 @@ from boathook.providers.recipe import (
     Sample,
     StaticAnswer,
 )
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Header, Json, Query, RequestReader
 from boathook.providers.schemes import FieldMac, Hmac, SignatureHeaders, SignedPart, SignedParts, TimestampFormat
-from boathook.providers.selectors import Header, Json, Query
 from boathook.providers.signature_formats import MAX_SIGNATURES, Pairs, Plain
 
 _HUBSPOT_SIGNATURE = Header("x-hubspot-signature")

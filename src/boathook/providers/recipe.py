@@ -13,9 +13,8 @@ from typing import Any, Final
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
 from boathook.providers.options import Options
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import RequestReader, Selector
 from boathook.providers.schemes import Addresses, Asymmetric, FetchedKey, Hmac, Jwt, NoProof, Proof
-from boathook.providers.selectors import Selector
 
 PLAIN_TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"

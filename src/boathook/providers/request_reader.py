@@ -1,4 +1,4 @@
-"""What a request holds, read as far as a proof over chosen fields needs it; whatever was sent, nothing here raises."""
+"""Selects and reads parts of a request: headers, query, form and JSON fields; nothing it is sent makes it raise."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,47 @@ from urllib.parse import unquote_to_bytes
 
 from boathook.domain.json_document import UNREADABLE, get_path, parse, scalar_text, split_path
 from boathook.domain.verification import Request
-from boathook.providers.selectors import Form, Header, Json, Query, Selector
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header, by its lower-case name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A parameter of the URL's query."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A field of a form-urlencoded body."""
+
+    name: str
+    path: str = ""
+    """Dotted path into the JSON document that the field holds; empty: the field itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A value in a JSON body, by its dotted path; a number counts into an array, ``*`` stands for each element."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BasicPassword:
+    """The password of HTTP Basic authentication (RFC 7617), under one user name."""
+
+    username: str
+
+
+Selector = Header | Query | Form | Json
+
 
 _MAX_FIELDS = 1_000
 _JSON_OPENS = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[{\[]").match

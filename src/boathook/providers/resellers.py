@@ -7,9 +7,8 @@ from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Encoding
 from boathook.providers.generic import HMAC_SETTINGS, TOKEN_SETTINGS, configure_default_token, configure_hmac
 from boathook.providers.recipe import BodyFormat, Confidence, EventId, EventType, Recipe, Sample
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Header, Json, Query, RequestReader
 from boathook.providers.schemes import FieldMac, Hmac, SignatureHeaders, SignedPart, SignedParts, SignedTimestamp, Token
-from boathook.providers.selectors import Header, Json, Query
 from boathook.providers.signature_formats import Plain
 
 _SUNO_TASKS: Final = (Json("data.task_id"), Json("data.taskId"), Json("taskId"))

@@ -10,8 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from boathook.domain.signing import Algorithm, Encoding, KeyFormat
-from boathook.providers.request_reader import RequestReader
-from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query, Selector
+from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, RequestReader, Selector
 from boathook.providers.signature_formats import Plain, SignatureFormat
 
 TOLERANCE_S: Final = 300.0

@@ -6,7 +6,7 @@ from typing import Final
 from boathook.domain.model import ProofStrength
 from boathook.domain.signing import Encoding, KeyFormat
 from boathook.providers.recipe import BodyFormat, Confidence, EventId, EventType, Recipe, Sample
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Header, Json, RequestReader
 from boathook.providers.schemes import (
     Asymmetric,
     ConfiguredKey,
@@ -18,7 +18,6 @@ from boathook.providers.schemes import (
     SignedParts,
     SignedTimestamp,
 )
-from boathook.providers.selectors import Header, Json
 from boathook.providers.signature_formats import Versioned
 
 _STANDARD_NAMES: Final = SignatureHeaders(signature="webhook-signature", timestamp="webhook-timestamp", id="webhook-id")

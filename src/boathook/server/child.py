@@ -16,8 +16,7 @@ from boathook.config import Settings
 from boathook.domain.errors import BoathookError
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
-from boathook.server.child_config import HEARTBEAT, PREPARED, READY, ChildConfig, ProcessContext
-from boathook.server.gc_tuning import finish_startup
+from boathook.server.child_config import HEARTBEAT, PREPARED, READY, ChildConfig, ProcessContext, finish_startup
 from boathook.server.traces import traced
 
 _HEARTBEAT_INTERVAL_S: Final = 0.5

@@ -41,7 +41,7 @@ from boathook.ingest.verification_io import VerificationIO
 from boathook.observability import meters, tracing
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
-from boathook.server import gc_tuning
+from boathook.server import child_config
 from boathook.server.child_config import ProcessContext
 from boathook.server.console import Console
 from boathook.spool.segment_store import SpoolLimits
@@ -79,7 +79,7 @@ async def run_gateway(context: ProcessContext) -> None:
             console.open()
         telling = asyncio.create_task(_report_ready(context, console if desk.is_connected else None))
         sampling = asyncio.create_task(live_metrics.run())
-        gc_tuning.tune_for_latency()
+        child_config.tune_for_latency()
         try:
             await context.stop.wait()
             desk.begin_shutdown(settings.server.drain_s * _REPLY_WAIT_SHARE)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import BaseModel, ValidationError
 
 from boathook.config import SECTIONS, Settings, SourceSettings
-from boathook.config.loader import SOURCE_NAME
-from boathook.config.validation_errors import describe_error
+from boathook.config.loader import SOURCE_NAME, describe_error
 from boathook.domain.errors import BoathookError, ConfigError
 
 if TYPE_CHECKING:

@@ -26,13 +26,12 @@ from boathook.ingest.sources import compile_sources
 from boathook.observability import log
 from boathook.observability.live_metrics import SnapshotFile
 from boathook.server import traces
-from boathook.server.child_process import ChildProcess
+from boathook.server.child_process import ChildProcess, ServiceNotifier
 from boathook.server.fork_server import ForkServer
 from boathook.server.loading import load_hooks, migrations_of, with_apps
 from boathook.server.paths import check_mounts
 from boathook.server.sampler import Sampler
-from boathook.server.sd_notify import ServiceNotifier
-from boathook.service.doctor.finding import CheckStatus
+from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.doctor.handlers import examine as examine_handlers
 from boathook.spool import inspection
 

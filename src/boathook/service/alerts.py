@@ -18,8 +18,7 @@ from boathook.db.alerts import FiringCount as FiringCount  # noqa: PLC0414 - wha
 from boathook.db.audit import record
 from boathook.db.database import Connection
 from boathook.domain import ids
-from boathook.domain.alert_message import AlertEntry, AlertMessage, AlertMessageKind, show_number
-from boathook.domain.alerts import AlertState
+from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, AlertState, show_number
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.service.unit_of_work import UnitOfWork, new_id
 

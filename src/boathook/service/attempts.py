@@ -18,8 +18,7 @@ from boathook.domain.errors import InvalidState, NotFound
 from boathook.domain.windows import Window, range_of
 from boathook.service import endpoints, messages
 from boathook.service.endpoints import Endpoint
-from boathook.service.messages import MessageFilter, MessageStatus, Page
-from boathook.service.scans import ScanPage, scan_until_full
+from boathook.service.messages import MessageFilter, MessageStatus, Page, ScanPage, scan_until_full
 from boathook.service.unit_of_work import UnitOfWork
 
 _MAX_COUNT_RANGE: Final = timedelta(days=28)

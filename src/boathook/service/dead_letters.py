@@ -1,19 +1,218 @@
-"""Dead letters: found one by one, and replayed, ignored or purged as they were ticked.
+"""Finds dead letters, groups those that failed alike, says what to do, and replays, ignores or purges them.
 
 What is decided about a whole group is a bulk job, see `boathook.service.bulk_jobs`.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
 
-from boathook.db import dead_letter_groups
+from boathook.db import dead_letter_groups as store
+from boathook.db.database import Connection, Database
+from boathook.db.dead_letter_groups import MAX_LETTERS, ReplayPreview
 from boathook.db.dead_letter_groups import DeadLetterCursor as DeadLetterCursor  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.dead_letter_groups import DeadLetterGroup as DeadLetterGroup  # noqa: PLC0414 - what these functions return
 from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - what these functions return
 from boathook.db.delivery_commands import AuditContext, Selection
-from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - what these functions are asked for
-from boathook.db.queries.listings import ListFilter
+from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - what these functions take
+from boathook.db.queries import listings
+from boathook.db.queries.listings import DeliveryRow, ListFilter
 from boathook.domain import ids
+from boathook.domain.policy import CONNECTION_LOST
 from boathook.service import bulk_jobs, operations
 from boathook.service.unit_of_work import AppContext
+
+_LONGEST: Final = 300
+_STATUS: Final = re.compile(r"HTTP_(\d{3})")
+
+_ENDS: Final = {
+    "TIMEOUT": "by timeout",
+    "LEASE_LOST": "as its worker vanished while it ran",
+    "HANDLER_MISUSE": "as the handler broke its contract with boathook",
+    CONNECTION_LOST: "as its connection to PostgreSQL was lost",
+    "DNS": "as the endpoint's name could not be resolved",
+    "CONNECT": "as nothing could be reached at the endpoint's address",
+    "TLS": "as no safe connection to the endpoint could be made",
+    "PROXY": "as the proxy could not be used",
+    "BLOCKED": "as the endpoint's address may not be dialled",
+    "URL": "as the endpoint's address cannot be dialled",
+    "SEND": "as the connection to the endpoint broke",
+    "READ": "as the endpoint broke off before it answered",
+    "GONE": "as the endpoint said that it wants no more messages",
+    "ABORTED": "as the endpoint said that it does not want this message",
+}
+
+_ADVICE: Final = {
+    "TIMEOUT": "Find out what it waited for. Make the handler or the receiver quicker, or give it a longer timeout, "
+    "then replay one dead letter first.",
+    "LEASE_LOST": "Something ended the worker while it ran: look in its log and at the memory it may use. Replay one "
+    "dead letter and watch it.",
+    "HANDLER_MISUSE": "Correct the handler as the message says, deploy it, then replay.",
+    CONNECTION_LOST: "Nothing of it was stored. Once PostgreSQL is steady again, replay.",
+    "SECRET_UNREADABLE": "Restore the encryption key of the secret, or give the endpoint a new secret, then replay.",
+    "GONE": "The receiver asked to stop. If that was a mistake, enable the endpoint and replay; otherwise ignore it "
+    "with a note.",
+    "ABORTED": "The receiver rejects this message. Ask its owner why; ignore it with a note if that is correct.",
+    "CONTENT_GONE": "The message's content was deleted, so it cannot be sent. Ignore it with a note.",
+    "CANCELED": "It was canceled. Replay it only if that was a mistake; otherwise ignore it with a note.",
+    "BLOCKED": "Only public addresses are dialled. Correct the endpoint's URL, or add its network to outbound.allow.",
+    "URL": "Correct the endpoint's URL, then replay.",
+    "DNS": "Check the endpoint's URL and your resolver. Once the name resolves, replay.",
+    "TLS": "Have the receiver renew or repair its certificate, then replay.",
+}
+_UNREACHED: Final = frozenset({"CONNECT", "PROXY", "SEND", "READ"})
+
+
+def describe_failure(recipient: str, attempts: int, code: str | None, error: str | None) -> str:
+    """Return in one sentence what failed, without a full stop."""
+    times = {0: "failed before the first attempt", 1: "failed at its only attempt"}.get(
+        attempts, f"failed {attempts} times"
+    )
+    return f"{recipient} {times}, {_end(code or 'UNKNOWN', attempts, error or '')}"
+
+
+def _end(code: str, attempts: int, error: str) -> str:
+    last = "last " if attempts > 1 else ""
+    words = " ".join(error.split())
+    words = words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
+    if found := _STATUS.fullmatch(code):
+        return f"{last}with the answer HTTP {found[1]}"
+    if code in _ENDS:
+        return last + _ENDS[code]
+    if not words:
+        return f"{last}with {code}"
+    return f"{last}with {words}" if words.startswith(code) else f"{last}with {code}: {words}"
+
+
+def describe_group(group: DeadLetterGroup) -> str:
+    """Return one sentence about the common failure of a group, without the parts that differ."""
+    end = _end(group.code, 1, group.shape)
+    letters = "1 delivery" if group.number == 1 else f"{format_count(group.number)} deliveries"
+    return f"{letters} to {group.recipient} failed {end}"
+
+
+def format_count(number: int) -> str:
+    """Return a number of letters as it is shown; one that was not counted to its end with a plus."""
+    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + ("+" if number >= MAX_LETTERS else "")
+
+
+def advise(recipient: str, code: str | None) -> str:
+    """Return what to do next about a dead letter."""
+    code = code or ""
+    if code in _ADVICE:
+        return _ADVICE[code]
+    if found := _STATUS.fullmatch(code):
+        return _advise_on_status(int(found[1]))
+    if code in _UNREACHED:
+        return "See whether the receiver is up and reachable from here. Then replay one dead letter, then all."
+    if recipient.startswith("endpoint:"):
+        return "Read what the receiver answered, ask its owner to fix it, then replay."
+    return "Read the traceback, correct the handler or its data, deploy it, then replay one dead letter first."
+
+
+def _advise_on_status(status: int) -> str:
+    if status in {401, 403}:
+        return "The receiver does not trust the request: compare the endpoint's secret with its own, then replay."
+    if status == 404:
+        return "The endpoint's URL does not exist: correct it, then replay."
+    if status == 429:
+        return "Too many requests: give the endpoint a lower rate, then replay at that rate."
+    if 300 <= status < 400:
+        return "Redirects are not followed: give the endpoint the address it redirects to, then replay."
+    if status >= 500:
+        return (
+            "The receiver failed: ask its owner what went wrong. When it works again, replay one dead letter, then all."
+        )
+    return "The receiver refuses this request: compare what it expects with the event's type and body, then replay."
+
+
+def escalation_reasons(group: DeadLetterGroup) -> list[str]:
+    """Return why a group needs a fix instead of another replay; empty if nothing says so."""
+    reasons = []
+    if group.again:
+        reasons.append(f"{_count(group.again)} failed again after a replay")
+    if group.since_replay and group.replayed_at is not None:
+        since = group.replayed_at.strftime("%Y-%m-%d %H:%M UTC")
+        reasons.append(f"{_count(group.since_replay)} failed since {group.replayed_by} replayed them all on {since}")
+    return reasons
+
+
+def delivery_escalation_reason(replays: int) -> str:
+    """Return why a dead letter needs more than another replay; empty where nothing says so."""
+    if not replays:
+        return ""
+    times = "a replay" if replays == 1 else f"{replays} replays"
+    return f"it failed again after {times}"
+
+
+def _count(number: int) -> str:
+    return "1 dead letter" if number == 1 else f"{format_count(number)} dead letters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPage:
+    """Some of the groups that fit, with their types, and counts over all of them."""
+
+    rows: Sequence[DeadLetterGroup]
+    groups: int
+    letters: int
+    escalated: int
+    """Groups that need more than a replay."""
+    is_cut: bool
+    """Whether there may be more groups than were looked at."""
+
+
+async def list_groups(
+    database: Database, *, recipient: str | None = None, code: str | None = None, first: int = 0, limit: int = 0
+) -> GroupPage:
+    """Return groups, the largest first.
+
+    Args:
+        database: where they are.
+        recipient: a pattern; only groups of recipients like it.
+        code: only groups with this error code.
+        first: how many groups are skipped.
+        limit: most groups; 0 means all.
+    """
+    found, is_cut = await store.list_groups(database, recipient=recipient, code=code)
+    chosen = found[first : first + limit] if limit else found[first:]
+    return GroupPage(
+        rows=await store.with_types(database, chosen),
+        groups=len(found),
+        letters=sum(group.number for group in found),
+        escalated=sum(bool(escalation_reasons(group)) for group in found),
+        is_cut=is_cut,
+    )
+
+
+async def find_group(database: Database | Connection, key: UUID) -> DeadLetterGroup | None:
+    """Return one group with its types; None if no dead letter belongs to it any more."""
+    return await store.find_group(database, key)
+
+
+async def list_letters(
+    database: Database | Connection, group: DeadLetterGroup, *, after: Key | None = None, limit: int
+) -> Sequence[DeliveryRow]:
+    """Return the letters of a group, those that died last first.
+
+    Args:
+        database: where they are.
+        group: which group.
+        after: the last letter of the page before; one that does not exist any more leads to the first page.
+        limit: most letters.
+    """
+    place = None
+    if after is not None:
+        found = await listings.list_deliveries_of(database, *after)
+        place = found[0] if found else None
+    return await store.list_dead_letters(database, group.key, after=place, limit=limit)
+
+
+async def preview_replay(database: Database | Connection, group: DeadLetterGroup) -> ReplayPreview:
+    """Return what would keep the dead letters of a group from running if they were replayed."""
+    return await store.preview_replay(database, group)
 
 
 async def search(app_context: AppContext, wanted: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:
@@ -22,12 +221,12 @@ async def search(app_context: AppContext, wanted: ListFilter, before: DeadLetter
     Args:
         before: where the page before ended.
     """
-    return await dead_letter_groups.search_dead_letters(app_context.database, wanted, before=before)
+    return await store.search_dead_letters(app_context.database, wanted, before=before)
 
 
 async def group_of(app_context: AppContext, key: Key) -> str | None:
     """Return the id of the group a dead letter belongs to; None where it is not dead any more."""
-    group = await dead_letter_groups.group_of(app_context.database, key)
+    group = await store.group_of(app_context.database, key)
     return None if group is None else ids.show(ids.DEAD_GROUP, group)
 
 

@@ -1,4 +1,4 @@
-"""What can be done with event types, by the API and the command line alike."""
+"""Creates, changes, lists and archives event types, and checks payloads by their schemas."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -7,10 +7,33 @@ from typing import Any, Final
 
 from boathook.db import event_types
 from boathook.db.audit import record
+from boathook.db.database import Connection
 from boathook.db.event_types import EventType as EventType  # noqa: PLC0414 - what these actions return
 from boathook.db.event_types import SubscribedEndpoint
-from boathook.domain.errors import AlreadyExists, InvalidValue, NotFound
+from boathook.db.route_registry import read_schemas
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, NotFound
 from boathook.service.unit_of_work import UnitOfWork
+
+
+async def check_message(connection: Connection, *, organization: str, type: str, payload: Any) -> None:
+    """Refuse a payload that does not fit its event type's schema; a type without one takes any.
+
+    Raises:
+        InvalidMessage: it does not fit; the message names the path.
+    """
+    schemas = await read_schemas(connection, organization, type)
+    fault = find_fault(payload, schemas) if schemas else None
+    if fault is not None:
+        raise InvalidMessage(f"payload: {fault}; the schema of event type {type} wants otherwise")
+
+
+def find_fault(payload: Any, schemas: Mapping[str, Any]) -> str | None:
+    """Return why a payload does not fit the latest of the schemas by version, with the path; None where it fits."""
+    # What judges by schemas takes longer to import than most commands take.
+    from boathook.verification.json_schema import validate
+
+    return validate(payload, schemas)
+
 
 MAX_VERSIONS: Final = 20
 """Versions of its schema that an event type may have."""

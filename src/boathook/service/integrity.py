@@ -1,16 +1,76 @@
-"""Checks the store: every accepted event is pending or ended exactly once, and nothing else is stored."""
+"""Checks the store for users of the command line, and in the background for users of the console."""
 
 from datetime import datetime
 from typing import Final
+from uuid import UUID
 
 from boathook.config import Settings
-from boathook.db import integrity
+from boathook.db import integrity, integrity_runs
+from boathook.db.audit import record
 from boathook.db.database import Database
 from boathook.db.integrity import ProgressCallback as ProgressCallback  # noqa: PLC0414 - what these functions are asked for
 from boathook.db.integrity_report import Balance as Balance  # noqa: PLC0414 - what these functions return
 from boathook.db.integrity_report import CheckProgress as CheckProgress  # noqa: PLC0414 - what these functions return
 from boathook.db.integrity_report import IntegrityReport as IntegrityReport  # noqa: PLC0414 - what these functions return
 from boathook.db.integrity_report import Violation as Violation  # noqa: PLC0414 - what these functions return
+from boathook.db.integrity_runs import IntegrityRun
+from boathook.domain import ids
+from boathook.domain.errors import InvalidState, NotFound
+from boathook.ingest.sources import dedup_days_by_source
+from boathook.service.unit_of_work import UnitOfWork, new_id
+
+
+async def start(work: UnitOfWork, *, is_deep: bool = False, is_gentle: bool = False) -> IntegrityRun:
+    """Let the books be checked.
+
+    Args:
+        is_deep: also compare each stored body with its hash.
+        is_gentle: rest three times as long as each look takes.
+
+    Raises:
+        InvalidState: a check is under way.
+    """
+    settings = work.app_context.settings
+    request = {
+        "is_deep": is_deep,
+        "rest": GENTLE_PAUSE_RATIO if is_gentle else 0.0,
+        "dedup_days": settings.retention.dedup_days,
+        "dedup_days_of": dedup_days_by_source(settings),
+    }
+    run = await integrity_runs.start(work.connection, new_id(), request)
+    if run is None:
+        raise InvalidState("a check is under way; wait for its end, or stop it", "verify_running")
+    await record(work.connection, work.actor, "store.verify", run.shown_id)
+    return run
+
+
+async def list_last(work: UnitOfWork) -> list[IntegrityRun]:
+    """Return the checks made last, the youngest first."""
+    return await integrity_runs.list_recent(work.connection)
+
+
+async def get(work: UnitOfWork, reference: str) -> IntegrityRun:
+    """Return one check. Raises NotFound."""
+    run = await integrity_runs.find(work.connection, _id(reference))
+    if run is None:
+        raise NotFound(f"there is no check {reference}; only the last {integrity_runs.MAX_RUNS} are kept")
+    return run
+
+
+async def stop(work: UnitOfWork, reference: str) -> None:
+    """End a check that is under way. Raises NotFound, and InvalidState where it has ended."""
+    run = await get(work, reference)
+    if not await integrity_runs.stop(work.connection, run.id, f"stopped by {work.actor}"):
+        raise InvalidState(f"the check {reference} has ended already", "verify_ended")
+    await record(work.connection, work.actor, "store.verify.stop", reference)
+
+
+def _id(reference: str) -> UUID:
+    try:
+        return ids.read(ids.TASK, reference)
+    except ValueError:
+        raise NotFound(f"there is no check {reference}") from None
+
 
 QUERY_TIMEOUT_S: Final = 300.0
 """Statement timeout of a check; one query takes a fraction of a second if PostgreSQL is healthy."""

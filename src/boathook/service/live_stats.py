@@ -1,4 +1,4 @@
-"""What goes on at this moment, over all hosts: for whoever watches, in the console or at a terminal.
+"""Live statistics over all hosts, for the dashboard and `boathook top`, and the latest events and dead letters.
 
 What happens on this host is read off its processes' own counts, no older than a second. What happens on the others is
 as they have stored it last in PostgreSQL, some seconds ago.
@@ -8,14 +8,18 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from boathook.db.alerts import Alert
 from boathook.db.database import Database
-from boathook.db.metric_samples import HostSample, read_latest
+from boathook.db.metric_samples import HostSample, read_latest, read_since
+from boathook.db.metric_samples import Sample as Sample  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.latest import LatestDeadLetter, LatestEvent, read_latest_dead_letters, read_latest_events
 from boathook.domain.errors import DatabaseError, FetchFailed
 from boathook.observability.exposition import from_prometheus
 from boathook.observability.live_metrics import LiveMetrics
@@ -27,9 +31,36 @@ from boathook.observability.metric_snapshot import (
     combine_hosts,
     host_name,
 )
+from boathook.service.alerts import list_firing
+from boathook.service.unit_of_work import AppContext
 
 if TYPE_CHECKING:
     from boathook.service.remote import RemoteClient
+
+
+@dataclass(frozen=True, slots=True)
+class LatestActivity:
+    """What happened last, the latest first."""
+
+    events: Sequence[LatestEvent] = ()
+    dead_letters: Sequence[LatestDeadLetter] = ()
+    firing: Sequence[Alert] = ()
+    """All alarms that fire."""
+
+
+async def read_latest_activity(app_context: AppContext, limit: int) -> LatestActivity:
+    """Return the last *limit* events and dead letters, and the alarms that fire. Raises DatabaseError."""
+    database = app_context.database
+    events = await read_latest_events(database, limit)
+    dead_letters = await read_latest_dead_letters(database, limit)
+    async with app_context.reading() as connection:
+        return LatestActivity(events, dead_letters, await list_firing(connection))
+
+
+async def read_samples(app_context: AppContext, since: datetime, step_s: int) -> Sequence[Sample]:
+    """Return what all hosts have counted in each step of *step_s* seconds since a moment, oldest first."""
+    return await read_since(app_context.database, since, step_s)
+
 
 WINDOW_S: Final = 15.0
 """Seconds that rates and quantiles are about, as far as so much is remembered."""

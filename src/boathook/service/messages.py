@@ -1,9 +1,10 @@
 """What can be done with messages: publish them, send them again, try an endpoint out, forget what they hold."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 from uuid import UUID
 
 import msgspec
@@ -22,6 +23,7 @@ from boathook.db.messages import MessageStatus as MessageStatus  # noqa: PLC0414
 from boathook.db.messages import Page as Page  # noqa: PLC0414 - the same
 from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import MessageSummary
+from boathook.db.queries.endpoint_stats import ScanPage as ScanPage  # noqa: PLC0414 - what these functions return
 from boathook.db.resends import ResendKind
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidState, InvalidValue, NotFound
@@ -30,10 +32,28 @@ from boathook.domain.model import Accepted, Duplicate, IdempotencyConflict, Idem
 from boathook.domain.windows import Cursor, Window
 from boathook.handlers.outbox import Message
 from boathook.service import endpoints
+from boathook.service.event_types import check_message
 from boathook.service.idempotency import IdempotencyKey, key_reused
-from boathook.service.payload_schemas import check_message
-from boathook.service.scans import ScanPage, scan_until_full
 from boathook.service.unit_of_work import UnitOfWork, new_id
+
+Row = TypeVar("Row")
+
+BUDGET_S: Final = 0.15
+"""How long a search goes on before it says how far it has come."""
+
+
+async def scan_until_full(
+    step: Callable[[UUID | None, int], Awaitable[ScanPage[Row]]], place: UUID | None, limit: int
+) -> ScanPage[Row]:
+    """Take steps from *place* on until so many rows are found, nothing further is there, or time is up."""
+    ends, rows = time.monotonic() + BUDGET_S, list[Row]()
+    while True:
+        page = await step(place, limit - len(rows))
+        rows += page.rows
+        place = page.place
+        if place is None or len(rows) >= limit or time.monotonic() > ends:
+            return ScanPage(rows, place)
+
 
 _PING: Final = "svix.ping"
 _PONG: Final = b'{"success":true}'

@@ -32,7 +32,7 @@ from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransiti
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - what these functions are asked for
 from boathook.handlers.outbox import Outbox, message_dedup_days, receipt_of
-from boathook.service.payload_schemas import check_message
+from boathook.service.event_types import check_message
 
 BATCH: Final = 500
 

@@ -18,8 +18,7 @@ from boathook.domain.json_document import short_key
 from boathook.domain.model import State
 from boathook.ingest.event_builder import dedup_hashes
 from boathook.service.body_view import spellings
-from boathook.verification.batch_items import KEY_PREFIX
-from boathook.verification.dedup_key import make_dedup_key
+from boathook.verification.batch_items import KEY_PREFIX, make_dedup_key
 
 UNHANDLED: Final = "unhandled"
 """In place of a delivery's state: events of sources that no handler matched."""

@@ -1,4 +1,4 @@
-"""What operators do about the secrets of sources while boathook runs: see which there are, add, end and remove some.
+"""Lists, adds, ends and removes secrets of sources while boathook runs, and shows those from a handshake.
 
 Those of boathook.toml stay there: a program that wrote into its owner's file would be at odds with whoever keeps it
 under version control. What is added here counts besides them, at every gateway, without a restart.
@@ -12,18 +12,60 @@ from typing import Final
 from uuid import UUID
 
 from boathook.config import Settings
-from boathook.db import source_secrets
+from boathook.db import delivery_commands, source_secrets
 from boathook.db.audit import record
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext
 from boathook.db.source_secrets import SourceSecret, encryption_context
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError, InvalidState, InvalidValue, LimitReached, NotFound, SecretUnreadable
 from boathook.domain.signing import KeyFormat
+from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, source_spec
 from boathook.providers.schemes import FieldMac, Hmac
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from boathook.verification.source import find_source_recipe
 from boathook.verification.verifier import Verifier
+
+
+async def show_secret(database: Database, settings: Settings, name: str, action: AuditContext) -> str:
+    """Return the secret that the sender of a source has told; from now on it proves requests.
+
+    Raises:
+        NotFound: there is no such source, or its sender has told none yet.
+        ConfigError: this source's secret is not one that its sender tells.
+    """
+    _check_handshake(settings, name)
+    async with database.transaction() as connection:
+        await delivery_commands.record(connection, action, "source.secret.show", name)
+        secret = HandshakeSecrets(settings.server.data_dir).confirm(name)
+        if secret is None:
+            raise NotFound(f"the sender of {name} has not sent a secret yet; set up its webhook, then try again")
+    return secret
+
+
+async def forget_secret(database: Database, settings: Settings, name: str, action: AuditContext) -> None:
+    """Forget the secret that the sender of a source has told, so that it can tell another.
+
+    Raises:
+        NotFound: there is no such source, or nothing to forget.
+        ConfigError: this source's secret is not one that its sender tells.
+    """
+    _check_handshake(settings, name)
+    async with database.transaction() as connection:
+        await delivery_commands.record(connection, action, "source.secret.forget", name)
+        if not HandshakeSecrets(settings.server.data_dir).forget(name):
+            raise NotFound(f"the sender of {name} has not sent a secret")
+
+
+def _check_handshake(settings: Settings, name: str) -> None:
+    if name not in settings.sources:
+        known = ", ".join(sorted(settings.sources)) or "none"
+        raise NotFound(f"unknown source {name!r}; configured: {known}")
+    if not captures_secret(settings.sources[name]):
+        raise ConfigError(f"sources.{name}: its secret is configured in sources.{name}.secrets")
+
 
 MAX_SECRET_LENGTH: Final = 8_192
 """Characters of a secret: a public key in PEM is the longest."""

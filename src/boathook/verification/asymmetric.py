@@ -13,9 +13,8 @@ from typing import Final
 from boathook.domain.errors import ConfigError
 from boathook.domain.signing import Encoding
 from boathook.domain.verification import KeyRequired, Reason, Rejected, Request, SourceSpec
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import Header, RequestReader, Selector
 from boathook.providers.schemes import Asymmetric, ConfiguredKey, FetchedKey, SignatureAlgorithm
-from boathook.providers.selectors import Header, Selector
 from boathook.providers.signature_formats import MAX_SIGNATURES
 from boathook.verification.keyring import KeyRing
 from boathook.verification.public_keys import (
@@ -27,12 +26,12 @@ from boathook.verification.public_keys import (
 )
 from boathook.verification.signed_content import (
     SignedMessage,
+    TimestampWindow,
     describe_selector,
     join_signed,
     read_signed_messages,
     read_signed_timestamp,
 )
-from boathook.verification.timestamps import TimestampWindow
 from boathook.verification.tokens import ValidProof, reject, required_secrets
 
 MAX_ADDRESS: Final = 1_000

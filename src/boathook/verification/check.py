@@ -10,13 +10,11 @@ from typing import Final, Protocol, assert_never
 from boathook.domain.errors import ConfigError
 from boathook.domain.verification import KeyRequired, Reason, Rejected, Request, SourceSpec
 from boathook.providers.recipe import CaptureSecret, Recipe
+from boathook.providers.request_reader import Header
 from boathook.providers.schemes import Addresses, Asymmetric, FetchedKey, FieldMac, Hmac, Jwt, NoProof, Proof, Token
-from boathook.providers.selectors import Header
-from boathook.verification.addresses import AddressCheck
-from boathook.verification.field_signatures import FieldCheck
-from boathook.verification.hmac import HmacCheck
+from boathook.verification.hmac import FieldCheck, HmacCheck
 from boathook.verification.keyring import KeyRing
-from boathook.verification.tokens import TokenCheck, ValidProof, reject
+from boathook.verification.tokens import AddressCheck, TokenCheck, ValidProof, reject
 
 _PLACEHOLDER_SECRET: Final = "0" * 64
 """Stands for a secret the sender has not told yet; it is readable in every key form, and never compared with."""

@@ -18,11 +18,10 @@ from boathook.providers import RECIPES
 from boathook.providers.options import CREDENTIAL_HEADERS
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import FieldMac, Hmac, Proof
-from boathook.verification.addresses import AddressCheck
 from boathook.verification.check import Check, NoCheck, make_check, signature_headers
 from boathook.verification.keyring import KeyRing
-from boathook.verification.timestamps import MAX_TOLERANCE_S
-from boathook.verification.tokens import ValidProof
+from boathook.verification.signed_content import MAX_TOLERANCE_S
+from boathook.verification.tokens import AddressCheck, ValidProof
 
 MAX_BODY: Final = 16_384
 MAX_DECODED: Final = 65_536

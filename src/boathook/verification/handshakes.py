@@ -27,7 +27,7 @@ from boathook.providers.recipe import (
     SignText,
     StaticAnswer,
 )
-from boathook.providers.selectors import Json, Selector
+from boathook.providers.request_reader import Json, Selector
 
 MAX_TEXT: Final = 4_096
 """Characters of a question that are looked at."""

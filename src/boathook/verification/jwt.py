@@ -22,7 +22,7 @@ from boathook.providers.schemes import TOLERANCE_S, Jwt
 from boathook.providers.signature_formats import MAX_SIGNATURES
 from boathook.verification.keyring import KeyRing
 from boathook.verification.public_keys import MIN_RSA_BITS
-from boathook.verification.timestamps import TimestampWindow
+from boathook.verification.signed_content import TimestampWindow
 from boathook.verification.tokens import ValidProof, reject, required_secrets
 
 MAX_TOKEN: Final = 8_192

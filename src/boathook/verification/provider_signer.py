@@ -16,7 +16,7 @@ from boathook.domain.json_document import UNREADABLE, parse, split_path
 from boathook.domain.verification import Request, SourceSpec
 from boathook.providers import find_recipe
 from boathook.providers.recipe import Recipe
-from boathook.providers.request_reader import RequestReader
+from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, RequestReader, Selector
 from boathook.providers.schemes import (
     Addresses,
     Asymmetric,
@@ -30,8 +30,7 @@ from boathook.providers.schemes import (
     TimestampFormat,
     Token,
 )
-from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query, Selector
-from boathook.providers.template import fields_of
+from boathook.providers.signature_formats import fields_of
 from boathook.verification import provider_keys as keys
 from boathook.verification.hmac import make_signatures
 from boathook.verification.provider_keys import Keys

@@ -8,8 +8,8 @@ from boathook.domain.verification import SourceSpec
 from boathook.providers import find_recipe
 from boathook.providers.options import Options
 from boathook.providers.recipe import Recipe, Setting
+from boathook.providers.request_reader import BasicPassword
 from boathook.providers.schemes import Token
-from boathook.providers.selectors import BasicPassword
 
 
 class ResolvedSource(NamedTuple):

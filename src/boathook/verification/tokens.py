@@ -1,17 +1,29 @@
-"""Static tokens, and what every kind of proof has in common."""
+"""Static tokens, source addresses, and what every kind of proof has in common."""
 
 import base64
 import binascii
 from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
 from typing import NamedTuple, assert_never
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
 from boathook.domain.json_document import UNREADABLE, parse, scalar_text
 from boathook.domain.verification import Reason, Rejected, Request, SourceSpec
-from boathook.providers.request_reader import expand_path, read_form, read_form_field, read_pairs, single_value
+from boathook.http.limits import Network, is_within
+from boathook.providers.request_reader import (
+    BasicPassword,
+    Form,
+    Header,
+    Json,
+    Query,
+    expand_path,
+    read_form,
+    read_form_field,
+    read_pairs,
+    single_value,
+)
 from boathook.providers.schemes import Token
-from boathook.providers.selectors import BasicPassword, Form, Header, Json, Query
 
 
 class ValidProof(NamedTuple):
@@ -141,3 +153,41 @@ def _basic_password(value: str, username: str) -> bytes | None:
     except (binascii.Error, UnicodeEncodeError, ValueError):
         return None
     return password if colon and user == username.encode() else None
+
+
+class AddressCheck:
+    """Checks that requests to one source come from where they may; the source's own ``addresses`` come first.
+
+    Raises:
+        ConfigError: what should be a network is none.
+    """
+
+    def __init__(self, spec: SourceSpec, networks: Sequence[str] = ()) -> None:
+        self._networks = tuple(_network(spec, text) for text in spec.addresses or networks)
+
+    @property
+    def proof_headers(self) -> frozenset[str]:
+        """Nothing: the address is kept with every refusal."""
+        return frozenset()
+
+    def check(self, request: Request, _now: float) -> ValidProof | Rejected:
+        """Check one request."""
+        if is_within(request.client, self._networks):
+            return ValidProof(None)
+        shown = ascii(request.client[:60])
+        return reject(
+            Reason.ADDRESS_NOT_ALLOWED,
+            f"the sender's address {shown} lies in none of the {len(self._networks)} networks it may come from; "
+            "behind a proxy, server.trusted_proxies must name the proxy",
+            may_reverify=True,
+        )
+
+
+def _network(spec: SourceSpec, text: str) -> Network:
+    try:
+        return ip_network(text.strip())
+    except ValueError:
+        raise ConfigError(
+            f"sources.{spec.name}.addresses: {text!r} is no address and no network; "
+            "write such as 192.0.2.7, 192.0.2.0/24 or 2001:db8::/32, with no bits set behind the slash's count"
+        ) from None

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from boathook.domain.json_document import parse
+from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import UNREADABLE, parse
 from boathook.domain.model import ProofStrength
 from boathook.domain.verification import (
     UNKNOWN_TYPE,
@@ -31,19 +32,47 @@ from boathook.domain.verification import (
 from boathook.providers.extractor import FieldExtractor
 from boathook.providers.options import CREDENTIAL_HEADERS
 from boathook.providers.recipe import BodyFormat, ExpectedReply, Recipe
-from boathook.providers.request_reader import RequestReader, read_pairs
+from boathook.providers.request_reader import Header, Query, RequestReader, Selector, read_pairs
 from boathook.providers.schemes import Addresses, Asymmetric, FieldMac, Hmac, Proof, Token
-from boathook.providers.selectors import Header, Query, Selector
 from boathook.verification import diagnostics
-from boathook.verification.addresses import AddressCheck
-from boathook.verification.batch_items import BatchSplitter, batch_type
-from boathook.verification.body_schema import compile_body_schema
+from boathook.verification.batch_items import BatchSplitter, DedupKeyExtractor, batch_type, make_dedup_key
 from boathook.verification.check import Check, NoSecretLeft, make_check, signature_headers
-from boathook.verification.dedup_key import DedupKeyExtractor, make_dedup_key
 from boathook.verification.handshakes import Handshakes
 from boathook.verification.keyring import KeyRing
 from boathook.verification.source import resolve_source
-from boathook.verification.tokens import ValidProof
+from boathook.verification.tokens import AddressCheck, ValidProof
+
+
+class BodySchema:
+    """Judges whole bodies by a source's JSON Schema.
+
+    Args:
+        fault: says what is wrong with a parsed document.
+    """
+
+    def __init__(self, fault: Callable[[Any], str | None]) -> None:
+        self._fault = fault
+
+    def find_error(self, body: bytes) -> str | None:
+        """Return what is wrong with a body, naming the field; None where it fits."""
+        document = parse(body)
+        return "the body is not JSON" if document is UNREADABLE else self._fault(document)
+
+
+def compile_body_schema(source: str, schema: Any) -> BodySchema:
+    """Return what judges bodies by this schema.
+
+    Raises:
+        ConfigError: it is no schema, or uses what is refused here; the message names ``sources.NAME.schema``.
+    """
+    # Few sources have a schema, and importing what judges by one takes longer than all the rest of verification.
+    from boathook.verification.json_schema import CompiledSchema
+
+    try:
+        return BodySchema(CompiledSchema(schema).fault)
+    except ValueError as error:
+        raise ConfigError(f"sources.{source}.schema: {error}") from None
+
 
 __all__ = [
     "UNKNOWN_TYPE",

@@ -1,6 +1,6 @@
 """Diagnoses an installation; each finding says how to fix it."""
 
-from boathook.service.doctor.finding import CheckStatus, Finding
+from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.doctor.handlers import examine as examine_handlers
 from boathook.service.doctor.setup import check_settings, examine, examine_all
 

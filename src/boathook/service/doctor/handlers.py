@@ -1,7 +1,9 @@
-"""Looks over which sources and types the handlers name: whether an event can ever fit them."""
+"""What a check of an installation finds, and the check of the sources and types that handlers name."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Final
 
 from boathook.config import Settings
@@ -11,7 +13,26 @@ from boathook.domain.model import Route
 from boathook.domain.verification import UNKNOWN_TYPE
 from boathook.ingest.sources import compile_verifier
 from boathook.providers.recipe import Recipe
-from boathook.service.doctor.finding import CheckStatus, Finding
+
+
+class CheckStatus(StrEnum):
+    """How a thing is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    check: str
+    verdict: CheckStatus
+    found: str
+    fix: str = ""
+    """What to do about it; empty where all is well."""
+
 
 _CLOSE: Final = 0.75
 _CLOSE_TYPE: Final = 0.84

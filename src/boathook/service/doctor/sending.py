@@ -10,7 +10,7 @@ from boathook.db.health import SendingHealth, read_sending_health
 from boathook.db.secret_box import FILE_NAME, open_secret_box
 from boathook.domain.errors import ConfigError
 from boathook.service import secret_encryption
-from boathook.service.doctor.finding import CheckStatus, Finding
+from boathook.service.doctor.handlers import CheckStatus, Finding
 
 _METADATA: Final = (ip_address("169.254.169.254"), ip_address("fd00:ec2::254"))
 """Where clouds hand credentials to whoever asks from inside."""

@@ -21,7 +21,7 @@ from boathook.ingest.sources import compile_sources, compile_verifier
 from boathook.providers.schemes import NoProof
 from boathook.service.database import Migrations, ProgressCallback, server_url
 from boathook.service.doctor import sending, spool
-from boathook.service.doctor.finding import CheckStatus, Finding
+from boathook.service.doctor.handlers import CheckStatus, Finding
 
 _MIB: Final = 1 << 20
 _MIN_DISK: Final = 256 * _MIB

@@ -14,7 +14,7 @@ from boathook.db.events import EventStore
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewEvent
 from boathook.ingest.spooled_events import FolderSummary, events, summarize_folder
-from boathook.service.doctor.finding import CheckStatus, Finding
+from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.spool import root_of
 from boathook.spool.inspection import SegmentState, SpoolFolder, list_folders
 from boathook.spool.segment_store import SegmentStore, SpoolLimits

@@ -14,7 +14,7 @@ from boathook.domain.model import DEFAULT_ORGANIZATION
 from boathook.service import endpoint_secrets, endpoints
 from boathook.service.endpoint_values import read_url, read_values
 from boathook.service.endpoints import NewEndpoint
-from boathook.service.svix_import import audit_notes
+from boathook.service.svix_import import report
 from boathook.service.svix_import.fields import read_endpoint, read_headers, read_secret, why_no_secret
 from boathook.service.svix_import.reader import RemoteEndpoint
 from boathook.service.svix_import.report import Kind, Outcome, Report, draft_report
@@ -52,7 +52,7 @@ class Options:
 
 async def list_imported(work: UnitOfWork, application: Application) -> dict[str, Endpoint]:
     """Return an application's endpoints of earlier imports, by their ids on the server."""
-    return await audit_notes.imported_endpoints(work, await _list_all(work, application))
+    return await report.imported_endpoints(work, await _list_all(work, application))
 
 
 async def _list_all(work: UnitOfWork, application: Application) -> list[Endpoint]:
@@ -86,7 +86,7 @@ class EndpointImporter:
     async def write(self, remotes: Sequence[RemoteEndpoint]) -> None:
         """Create or change endpoints; one that is refused is reported, and the others are written."""
         rows = await _list_all(self._work, self._application)
-        self._known = await audit_notes.imported_endpoints(self._work, rows)
+        self._known = await report.imported_endpoints(self._work, rows)
         kept = {self._known[remote.id].id for remote in remotes if remote.id in self._known}
         self._others = {row.uid: row for row in rows if row.uid is not None and row.id not in kept}
         # Those known by id first, as their uids may have gone to others.
@@ -125,7 +125,7 @@ class EndpointImporter:
         draft.add_not_moved(label, left)
         self._written.add(found.shown_id)
         if remote.id not in self._known:
-            await audit_notes.record_import(self._work, Kind.ENDPOINT, found.shown_id, remote.id)
+            await report.record_import(self._work, Kind.ENDPOINT, found.shown_id, remote.id)
 
     def _unknown_types(self, new: NewEndpoint) -> dict[str, str]:
         unknown = [

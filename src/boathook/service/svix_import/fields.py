@@ -16,9 +16,8 @@ from boathook.domain.errors import InvalidValue
 from boathook.service.applications import NewApplication
 from boathook.service.endpoints import NewEndpoint
 from boathook.service.event_types import NewEventType
-from boathook.service.schemas.applications import ApplicationIn
 from boathook.service.schemas.endpoints import EndpointUpdate
-from boathook.service.schemas.event_types import EventTypeIn
+from boathook.service.schemas.messages import ApplicationIn, EventTypeIn
 from boathook.service.svix_import.reader import JsonObject, RemoteEndpoint
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -9,10 +9,10 @@ from boathook.db.applications import Application, PageRequest
 from boathook.db.endpoints import Endpoint
 from boathook.db.event_types import EventType
 from boathook.domain.errors import BoathookError, ConfigError, FetchFailed, InvalidValue
-from boathook.service import applications, environment, event_types
+from boathook.service import applications, event_types, openapi_import
 from boathook.service.applications import NewApplication
 from boathook.service.event_types import NewEventType
-from boathook.service.svix_import import audit_notes
+from boathook.service.svix_import import report
 from boathook.service.svix_import.endpoints import EndpointImporter, Options, list_imported
 from boathook.service.svix_import.fields import Converted, read_application, read_event_type
 from boathook.service.svix_import.reader import OPERATIONAL, JsonObject, RemoteEndpoint, SvixClient, application_path
@@ -115,14 +115,14 @@ class SvixImporter:
         """Import all event types; return those of earlier imports that the server no longer has."""
         wires = await self._reader.event_types()
         async with self._object("event types") as (work, draft):
-            known = {one.name: one for one in await environment.export_event_types(work)}
-            imported = await audit_notes.imported_event_types(work, list(known))
+            known = {one.name: one for one in await openapi_import.export_event_types(work)}
+            imported = await report.imported_event_types(work, list(known))
             for wire in wires:
                 label = f"event type {wire['name']}"
                 async with draft_report(work, draft, label) as one:
                     await _put_event_type(work, one, label, wire, known.get(wire["name"]))
                     if wire["name"] not in imported:
-                        await audit_notes.record_event_type_import(work, wire["name"])
+                        await report.record_event_type_import(work, wire["name"])
         missing = {name for name in imported if not known[name].is_archived} - {wire["name"] for wire in wires}
         return [name for name in sorted(missing) if not await self._reader.has_event_type(name)]
 
@@ -160,7 +160,7 @@ class SvixImporter:
             place, rows = None, None
             while rows is None or len(rows) == _PAGE:
                 rows = await applications.list_page(work, PageRequest(place, is_ascending=True, limit=_PAGE))
-                known |= await audit_notes.imported_applications(work, rows)
+                known |= await report.imported_applications(work, rows)
                 place = rows[-1].id if rows else None
         return known
 
@@ -199,7 +199,7 @@ class SvixImporter:
             changes = {name: getattr(new, name) for name in changed}
             application = await applications.update(work, application.shown_id, changes)
         if known is None or known.id != application.id:
-            await audit_notes.record_import(work, Kind.APPLICATION, application.shown_id, id)
+            await report.record_import(work, Kind.APPLICATION, application.shown_id, id)
         draft.record_write(Kind.APPLICATION, label, is_new=found is None, fields=changed)
         draft.add_not_moved(label, moved.not_moved)
         return application

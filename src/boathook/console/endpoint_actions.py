@@ -1,4 +1,4 @@
-"""Pages on which an endpoint is tried out, and sent again what it missed, with their progress."""
+"""Pages that act on an endpoint: reveal and rotate its secret, test it, recover and replay what it missed."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -7,16 +7,55 @@ from starlette.responses import Response
 
 from boathook.console import query_params
 from boathook.console.application_pages import ApplicationScope, Pages
-from boathook.console.endpoints import list_type_names
+from boathook.console.endpoints import GRACE_PERIODS, list_type_names
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.windows import after_message
-from boathook.service import attempts, endpoints, messages, tasks
+from boathook.service import attempts, endpoint_secrets, endpoints, messages, tasks
+from boathook.service.applications import Application
 from boathook.service.attempts import AttemptRow
 from boathook.service.authorization import Permission
+from boathook.service.endpoints import Endpoint
 from boathook.service.tasks import Task, TaskOperation, TaskState, TimeRange
+from boathook.service.unit_of_work import UnitOfWork
 
 pages = Pages()
+
+
+@pages.post("/endpoints/{endpoint}/secret", Permission.ENDPOINT_SECRET_VIEW)
+async def reveal_secret(scope: ApplicationScope) -> Response:
+    """Show what the receiver verifies with; who looked is noted."""
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        secret = await endpoint_secrets.reveal_secret(work, application, endpoint.shown_id)
+    return scope.page("endpoints/secret.html", application=application, endpoint=endpoint, secret=secret)
+
+
+@pages.post("/endpoints/{endpoint}/headers", Permission.ENDPOINT_HEADERS_VIEW)
+async def reveal_headers(scope: ApplicationScope) -> Response:
+    """Show the headers sent with each message, but those that prove who sends; who looked is noted."""
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        headers = await endpoint_secrets.reveal_headers(work, application, endpoint.shown_id)
+    return scope.page("endpoints/headers.html", application=application, endpoint=endpoint, headers=headers)
+
+
+@pages.post("/endpoints/{endpoint}/rotate", Permission.ENDPOINT_SECRET_ROTATE)
+async def rotate_secret(scope: ApplicationScope) -> Response:
+    """Give an endpoint another secret; the present one signs along for a while."""
+    grace = scope.field("grace")
+    if grace not in dict(GRACE_PERIODS):
+        raise InvalidValue(f"choose one of {', '.join(dict(GRACE_PERIODS))} seconds", "grace")
+    async with scope.work() as (work, application):
+        endpoint = await _get(scope, work, application)
+        await endpoint_secrets.rotate_secret(work, application, endpoint.shown_id, grace=timedelta(seconds=int(grace)))
+    along = "" if grace == "0" else f" The old secret stays valid for {dict(GRACE_PERIODS)[grace]}."
+    return scope.to(f"/endpoints/{endpoint.shown_id}", f"Secret rotated.{along}")
+
+
+async def _get(scope: ApplicationScope, work: UnitOfWork, application: Application) -> Endpoint:
+    return await endpoints.get(work, application, scope.context.path["endpoint"])
+
 
 PING_EVENT_TYPE: Final = "svix.ping"
 _TASK_TITLES: Final = {
