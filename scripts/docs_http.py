@@ -1,4 +1,4 @@
-"""Writes docs/reference/http-api.md from the OpenAPI document that the API serves."""
+"""Writes the routes of docs/reference/api.md from the OpenAPI document that the API serves."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,26 +10,25 @@ from fastapi.routing import APIRoute
 from boathook.api.app import ROUTERS
 
 HEAD: Final = """\
-# HTTP API, route by route
+## Routes
 
 {generated}
 
-What every route has in common, who may call and what errors look like is told in [the API](api.md). A running boathook
-serves the same as an OpenAPI document at `/api/v1/openapi.json`. Required fields are marked with a star.
+A running boathook serves the same as an OpenAPI document at `/api/v1/openapi.json`. A star marks required fields.
 """
 
 Schemas = Mapping[str, dict[str, Any]]
 
 
-def page(generated: str) -> str:
-    """Return the page."""
+def page(written: str, generated: str) -> str:
+    """Return the page: what is *written* by hand of it, then every route."""
     document = describe()
-    parts = [HEAD.format(generated=generated)]
+    parts = [written.partition("## Routes\n")[0], HEAD.format(generated=generated)]
     seen = ""
     for path, method, operation in sorted(_operations(document), key=lambda one: one[2]["tags"][0]):
         if operation["tags"][0] != seen:
             seen = operation["tags"][0]
-            parts.append(f"\n## {seen}\n")
+            parts.append(f"\n### {seen}\n")
         parts += _operation(path, method, operation, document["components"]["schemas"])
     return "".join(parts)
 
@@ -55,7 +54,7 @@ def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, 
 
 
 def _operation(path: str, method: str, operation: dict[str, Any], schemas: Schemas) -> Iterator[str]:
-    yield f"\n### {operation['summary']}\n\n`{method} {path}`\n\n{operation.get('description', '').strip()}\n"
+    yield f"\n#### {operation['summary']}\n\n`{method} {path}`\n\n{operation.get('description', '').strip()}\n"
     rows = [_parameter(one) for one in operation.get("parameters", ()) if one["in"] != "header"]
     rows += _body(operation, schemas)
     if rows:

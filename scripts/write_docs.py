@@ -504,7 +504,9 @@ def pages() -> dict[Path, str]:
         docs / "permissions.md": permissions(),
         docs / "providers.md": providers(),
         docs / "integrity.md": integrity_rules(),
-        docs / "http-api.md": docs_http.page(GENERATED.format(origin="src/boathook/api")),
+        docs / "api.md": docs_http.page(
+            (docs / "api.md").read_text("utf-8"), GENERATED.format(origin="src/boathook/api")
+        ),
         docs / "svix-clients.md": docs_svix.page(GENERATED.format(origin="tests/acceptance/svix/scenario.py")),
         docs / "python-api.md": docs_python.page(GENERATED.format(origin="the docstrings")),
     }

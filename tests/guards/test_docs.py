@@ -91,7 +91,7 @@ class TestEverythingIsDocumented:
         assert OWN_METRICS - counted_names() == set()
 
     def test_every_route_of_the_api(self):
-        told = set(re.findall(r"^`([A-Z]+) (/\S+)`$", read("reference/http-api.md"), re.MULTILINE))
+        told = set(re.findall(r"^`([A-Z]+) (/\S+)`$", read("reference/api.md"), re.MULTILINE))
         assert told == docs_http.routes()
 
     def test_every_public_name_with_its_docstring(self):
