@@ -11,8 +11,8 @@ pytestmark = pytest.mark.extended("the pages are seen by the tour of every page 
 def make(admin_page: CheckedPage, name: str) -> str:
     page = admin_page.go("/keys")
     page.get_by_label("Name").fill(name)
-    page.get_by_label("Ends").select_option(label="in 30 days")
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_label("Expires").select_option(label="in 30 days")
+    page.get_by_role("button", name="Create key").click()
     page.get_by_role("heading", name=name).wait_for()
     return page.locator("main pre").inner_text()
 
@@ -51,9 +51,9 @@ def test_a_key_for_one_application_needs_one_that_is_there(admin_page: CheckedPa
     admin_page.expected.add("400")
     page = admin_page.go("/keys")
     page.get_by_label("Name").fill("of acme")
-    page.get_by_label("For").select_option(label="one application")
+    page.get_by_label("Scope").select_option(label="one application")
     page.get_by_label("Application", exact=True).fill("nobody")
-    page.get_by_role("button", name="Make it").click()
+    page.get_by_role("button", name="Create key").click()
     page.get_by_text("unknown application nobody").wait_for()
     assert page.get_by_label("Name").input_value() == "of acme"
 

@@ -237,6 +237,7 @@ async def test_stopping_finishes_what_runs_and_gives_back_the_rest(shop: Databas
         await accept_events(shop, {}, {})
         await started.wait()
         stopping = asyncio.create_task(stop_soon())
+        assert isinstance(one._queues, handler_queues.HandlerQueues)
         queue = one._queues.queues["handler:note"]
         queue.record(0.0001)  # as if it were quick, so that the second one is claimed ahead
         queue._mean_s = 0.0001
