@@ -1,6 +1,7 @@
 """Requests to the operator's own servers: what is sent, what limits hold, and which go through the proxy."""
 
 import asyncio
+import logging
 import re
 import socket
 
@@ -84,9 +85,11 @@ async def test_an_answer_has_limits_of_size_and_time():
         assert receiver.finished == 0
     async with Receiver((b"HTTP/1.1 200 OK\r\n\r\n", *[b"x", 0.1] * 100)) as receiver:
         await refused(receiver.url, r"no answer came within 0\.4 s", timeout_s=0.4)
+        await eventually(lambda: receiver.accepted)
     async with Receiver((b"HTTP/1.1 200 OK\r\n\r\nx", 30.0)) as receiver:
         with pytest.raises(FetchFailed, match=r"^http://127\.0\.0\.1: nothing came for 0\.3 s"):
             await streamed(receiver.url, quiet_s=0.3)
+        await eventually(lambda: receiver.accepted)
 
 
 async def test_what_is_no_plain_address_and_who_does_not_answer_is_told_without_the_path():
@@ -96,6 +99,13 @@ async def test_what_is_no_plain_address_and_who_does_not_answer_is_told_without_
         closed.bind(("127.0.0.1", 0))
         error = await refused(f"http://127.0.0.1:{closed.getsockname()[1]}/hidden?token=hidden", "(?i)connect")
     assert "hidden" not in str(error)
+
+
+async def test_no_log_holds_what_address_and_headers_hide(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with Receiver() as receiver:
+        assert (await ask(f"{receiver.url}?token=hidden", headers={"authorization": "Bearer hidden"})).is_ok
+    assert "hidden" not in caplog.text
 
 
 @pytest.mark.parametrize("value", ["a\r\nx: y", "a\nb", "a\x00b"])

@@ -6,6 +6,7 @@ certificates hold all the same.
 
 import asyncio
 import json
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -90,18 +91,23 @@ class RemoteClient:
         # Imported only here: most processes that could make such a request make none.
         import httpx
 
+        for library in ("httpx", "httpcore"):  # they log addresses and headers, which hold tokens
+            logging.getLogger(library).setLevel(logging.WARNING)
         try:
             address = read_address(url)
         except ValueError as error:
             raise FetchFailed(str(error), is_final=True) from None
         given = {name.lower() for name in headers}
+        proxy = await self._proxy_for(address)
+        # As it was written, which a signature may cover; an HTTP proxy would be asked for it in CONNECT's place.
+        is_exact = proxy is None or proxy.url.scheme.startswith("socks")
         try:
             async with (
                 httpx.AsyncClient(
                     headers={"accept-encoding": "identity", "user-agent": self._user_agent},
                     auth=None if "authorization" in given else address.user,
                     verify=self._ssl,
-                    proxy=await self._proxy_for(address),
+                    proxy=proxy,
                     trust_env=False,
                     timeout=httpx.Timeout(quiet_s, connect=min(quiet_s, _CONNECT_S)),
                 ) as client,
@@ -110,8 +116,7 @@ class RemoteClient:
                     address.url,
                     headers=[(_encode(name), _encode(value)) for name, value in headers.items()],
                     content=body or None,
-                    # As it was written, which a signature may cover.
-                    extensions={"target": _target(address).encode()},
+                    extensions={"target": _target(address).encode()} if is_exact else {},
                 ) as response,
             ):
                 yield response
