@@ -23,35 +23,32 @@ fresh as (
     returning key
 ),
 owed as materialized (
-    select row_number() over (order by d.position) - 1 as ordinal, d.position, d.recipient, d.order_key, i.path, i.type
+    select row_number() over (order by d.position) - 1 as ordinal, d.recipient, d.order_key, i.path, i.type
     from unnest($19::integer[], $20::text[], $21::text[]) with ordinality as d (place, recipient, order_key, position)
     join item i on i.place = d.place
     join fresh f on f.key = i.key
 ),
 stored as (
-    insert into boathook.event (
-        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout, items)
-    select $2, $3, $4, $5, $6, $7, $8, $9::text::json, $10, $11, $12, (select count(*) from owed),
-        (select json_agg(json_build_array(i.path, i.type) order by i.place) from item i join fresh f on f.key = i.key)
-    where exists (select from fresh)
-),
-unhandled as (
-    insert into boathook.unhandled (event_id, source)
-    select $2, $3 where exists (select from fresh) and not exists (select from owed)
-    on conflict do nothing
-),
-delivered as (
-    insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked, item_path, item_type)
-    select $2, o.ordinal, o.recipient, o.order_key,
-        o.order_key is not null and (
-            row_number() over (partition by o.recipient, o.order_key order by o.position) > 1
-            or exists (
-                select from boathook.delivery d
-                where d.recipient = o.recipient and d.order_key = o.order_key and d.state <> 'dead')),
-        o.path, o.type
-    from owed o
-    order by o.position
-    returning is_blocked
+    select boathook.store_events(
+        array[$2::uuid], array[$3::text], array[$4::text], array[$5::text], array[$6::text], array[$7::text],
+        array[$8::text], array[$9::text], array[$10::text], array[$11::bytea], array[$12::bytea], array[d.number], null,
+        null, null, null, array[i.items], null, d.events, d.ordinals, d.recipients, d.order_keys, null, d.paths, d.types,
+        d.has_order, true, false) as has_blocked
+    from (
+            select count(*)::smallint as number, count(order_key) > 0 as has_order,
+                array_agg($2::uuid order by ordinal) as events,
+                array_agg(ordinal::smallint order by ordinal) as ordinals,
+                array_agg(recipient order by ordinal) as recipients,
+                array_agg(order_key order by ordinal) as order_keys,
+                array_agg(path order by ordinal) as paths,
+                array_agg(type order by ordinal) as types
+            from owed
+        ) as d,
+        (
+            select json_agg(json_build_array(i.path, i.type) order by i.place)::text as items
+            from item i join fresh f on f.key = i.key
+        ) as i
+    where i.items is not null
 )
 select
     exists (select from guard) as is_current,
@@ -59,7 +56,7 @@ select
     array(select key from expired) as expired,
     array(select key from fresh) as fresh,
     exists (select from owed) as is_owed,
-    exists (select from delivered where is_blocked) as has_blocked
+    coalesce((select has_blocked from stored), false) as has_blocked
 
 -- name: find_items
 -- Finds which events brought these items first, and what they were.

@@ -16,7 +16,7 @@ from boathook.db.dedup import delete_expired_keys
 from boathook.db.ordering import unblock
 from boathook.db.statements import load
 from boathook.domain import ids
-from boathook.domain.errors import DatabaseError, NotFound, RoutesChanged
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable, NotFound, RoutesChanged
 from boathook.domain.model import Accepted, Duplicate, Event, NewEvent, Origin, ProofStrength, Receipt
 
 SQL = load(__file__)
@@ -28,13 +28,27 @@ class EventStore:
     """The journal's events and its memory of what was seen."""
 
     def __init__(
-        self, database: Database, *, dedup_days: float = 30, dedup_days_of: Mapping[str, float] | None = None
+        self,
+        database: Database | None = None,
+        *,
+        dedup_days: float = 30,
+        dedup_days_of: Mapping[str, float] | None = None,
     ) -> None:
         self._database = database
         self._memory = timedelta(days=dedup_days)
         self._memory_of: dict[str | None, timedelta] = {
             source: timedelta(days=days) for source, days in (dedup_days_of or {}).items()
         }
+
+    def connect(self, database: Database) -> None:
+        """Store events in *database* from now on, where there was none yet."""
+        self._database = database
+
+    @property
+    def _connected(self) -> Database:
+        if self._database is None:
+            raise DatabaseUnavailable("PostgreSQL has not been reached yet")
+        return self._database
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Store *batch* and return a receipt for each event, in the same order.
@@ -49,14 +63,16 @@ class EventStore:
 
         Raises:
             RoutesChanged: the events were routed by outdated routes; nothing was stored.
-            DatabaseUnavailable: PostgreSQL is away, or did not answer in time.
+            DatabaseUnavailable: PostgreSQL is away, might lose what it commits, or did not answer in time.
             DatabaseError: PostgreSQL refused the batch, such as for one impossible row.
         """
-        return await retry_on_conflict(lambda: self._append(batch, within_s))
+        database = self._connected
+        database.require_safety()
+        return await retry_on_conflict(lambda: self._append(database, batch, within_s))
 
-    async def _append(self, batch: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
+    async def _append(self, database: Database, batch: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         receipts: list[Receipt] = []
-        async with self._database.acquire(within_s=within_s) as connection:
+        async with database.acquire(within_s=within_s) as connection:
             with translate_errors():
                 for has_items, run in groupby(batch, _has_items):
                     if has_items:
@@ -165,7 +181,7 @@ class EventStore:
     async def find_unstored(self, events: Sequence[NewEvent]) -> set[UUID]:
         """Return those of *events* that the journal knows nothing of, neither them nor others of their keys."""
         columns = _columns((event.id, event.key_hash, event.replay_hash) for event in events) or [(), (), ()]
-        rows = await self._database.fetch(SQL["find_unknown"], *columns)
+        rows = await self._connected.fetch(SQL["find_unknown"], *columns)
         return {row["id"] for row in rows}
 
     async def get(self, event_id: UUID) -> Event:
@@ -174,7 +190,7 @@ class EventStore:
         Raises:
             NotFound: there is no such event, or retention has dropped it.
         """
-        row = await self._database.fetchrow(SQL["get_event"], event_id)
+        row = await self._connected.fetchrow(SQL["get_event"], event_id)
         if row is None:
             raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}")
         return to_event(row)

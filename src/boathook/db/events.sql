@@ -5,65 +5,31 @@
 with guard as materialized (
     select version from boathook.registry where version = $1 for share
 ),
-input as materialized (
-    select i.*
-    from unnest(
-        $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::uuid[], $9::text[], $10::text[],
-        $11::text[], $12::text[], $13::bytea[], $14::bytea[], $15::smallint[], $16::interval[]
-    ) as i (
-        id, source, application, type, dedup_key, key, replay_key, grade, origin,
-        headers, content_type, body, body_sha256, fanout, memory
-    )
-    where exists (select from guard)
-),
 fresh as (
     insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at)
-    select key, replay_key, id, body_sha256, now() + memory from input order by key
+    select key, replay_key, id, body_sha256, now() + memory
+    from unnest($2::uuid[], $7::uuid[], $8::uuid[], $14::bytea[], $16::interval[])
+        as input (id, key, replay_key, body_sha256, memory)
+    where exists (select from guard)
+    order by key
     on conflict do nothing
     returning event_id
 ),
+new as (
+    select array_agg(event_id) as ids, count(*) = cardinality($2) as is_all from fresh
+),
 stored as (
-    insert into boathook.event (
-        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout, items)
-    select i.id, i.source, i.application, i.type, i.dedup_key, i.grade, i.origin, i.headers::json, i.content_type, i.body,
-        i.body_sha256, i.fanout, null
-    from input i join fresh f on f.event_id = i.id
-    order by i.id
-),
-unhandled as (
-    insert into boathook.unhandled (event_id, source)
-    select i.id, i.source from input i join fresh f on f.event_id = i.id
-    where $22 and i.fanout = 0 and i.source is not null
-    order by i.id
-    on conflict do nothing
-),
-owed as (
-    insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked)
-    select d.event_id, d.ordinal, d.recipient, d.order_key,
-        d.order_key is not null and (
-            row_number() over (partition by d.recipient, d.order_key order by d.position) > 1
-            or exists (
-                select from boathook.delivery o
-                where o.recipient = d.recipient and o.order_key = d.order_key and o.state <> 'dead'))
-    from unnest($17::uuid[], $18::smallint[], $19::text[], $20::text[])
-        with ordinality as d (event_id, ordinal, recipient, order_key, position)
-    join fresh f on f.event_id = d.event_id
-    where $21
-    order by d.position
-    returning recipient, order_key, is_blocked
-),
-owed_unordered as (
-    insert into boathook.delivery (event_id, ordinal, recipient)
-    select d.event_id, d.ordinal, d.recipient
-    from unnest($17::uuid[], $18::smallint[], $19::text[]) with ordinality as d (event_id, ordinal, recipient, position)
-    join fresh f on f.event_id = d.event_id
-    where not $21
-    order by d.position
+    select boathook.store_events(
+        $2, $3::text[], $4::text[], $5::text[], $6::text[], $9::text[], $10::text[], $11::text[], $12::text[],
+        $13::bytea[], $14, $15::smallint[], null, null, null, null, null, case when not is_all then ids end,
+        $17::uuid[], $18::smallint[], $19::text[], $20::text[], null, null, null, $21::boolean, $22::boolean,
+        false) as has_blocked
+    from new where ids is not null
 )
 select
     exists (select from guard) as is_current,
-    coalesce((select array_agg(event_id) from fresh), '{}') as fresh,
-    exists (select from owed where is_blocked) as has_blocked
+    coalesce((select ids from new), '{}') as fresh,
+    coalesce((select has_blocked from stored), false) as has_blocked
 
 -- name: find_seen
 -- Finds what dedup memory knows of each key and, failing that, of each replay key.

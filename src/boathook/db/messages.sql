@@ -106,15 +106,13 @@ with known as (
     insert into boathook.dedup (key, event_id, body_sha256, expires_at)
     values ($5, $1, sha256($6), now() + interval '1 day')
 ),
-stored as (
-    insert into boathook.event (
-        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
-    values ($1, null, $2, $3, $4, 'none', 'published', '{}', 'application/json', $6, sha256($6), 1)
-),
-owed as (
-    insert into boathook.delivery (event_id, ordinal, recipient, is_manual) values ($1, 0, $7, true)
+stored as materialized (
+    select boathook.store_events(
+        array[$1::uuid], null, array[$2::text], array[$3::text], array[$4::text], '{none}', '{published}', '{"{}"}',
+        '{application/json}', array[$6::bytea], array[sha256($6)], '{1}', null, null, null, null, null, null,
+        array[$1::uuid], '{0}', array[$7::text], null, null, null, null, false, false, true)
 )
-select pg_notify('boathook_due', '')
+select pg_notify('boathook_due', '') from stored
 
 -- name: list_listeners
 -- Reads what an application's live endpoints listen to.

@@ -24,9 +24,12 @@ standing as materialized (
     from ended o join boathook.event e on e.id = $1
 ),
 made as (
-    insert into boathook.delivery (event_id, ordinal, recipient, order_key, is_blocked, is_replay, item_path, item_type)
-    select $1, next, recipient, order_key, order_key is not null, true, item_path, item_type
-    from standing where takes and not is_gone and not is_open
-    returning ordinal
+    select d.ordinal from (
+            select array_agg(next::bigint) as ordinals, array_agg(recipient) as recipients,
+                array_agg(order_key) as order_keys, array_agg(item_path) as paths, array_agg(item_type) as types
+            from standing where takes and not is_gone and not is_open
+        ) as p, boathook.add_deliveries(
+            array[$1::uuid], p.ordinals, p.recipients, p.order_keys, null, p.paths, p.types, false) as d
+    where p.ordinals is not null
 )
-select recipient, order_key, is_gone, takes, is_open, (select ordinal::integer from made) as made from standing
+select recipient, order_key, is_gone, takes, is_open, (select ordinal from made) as made from standing

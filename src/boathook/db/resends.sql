@@ -64,13 +64,14 @@ planned as (
     where e.expunged_at is null and (e.content_until is null or e.content_until > now())
         and ($4 = 'all' or ($4 = 'missing' and not n.is_known) or ($4 = 'ended' and n.is_known and not n.is_open))
 )
-insert into boathook.delivery (
-    event_id, ordinal, recipient, order_key, is_blocked, is_replay, is_manual, owed_since, due_at)
-select event_id, ordinal, $1, order_key, order_key is not null, true, $5, clock_timestamp(), clock_timestamp()
-from planned
-where ordinal <= 32767
-order by position
-returning event_id, ordinal::integer as ordinal, order_key
+select d.event_id, d.ordinal, d.order_key
+from (
+        select array_agg(event_id order by position) as events, array_agg(ordinal::bigint order by position) as ordinals,
+            array_agg($1::text order by position) as recipients, array_agg(order_key order by position) as order_keys
+        from planned
+        where ordinal <= 32767
+    ) as p,
+    boathook.add_deliveries(p.events, p.ordinals, p.recipients, p.order_keys, null, null, null, $5::boolean) as d
 
 -- name: page_candidates
 -- Reads the next messages of an application, oldest first, with what routing looks at; the body only if $6.

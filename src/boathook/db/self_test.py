@@ -21,6 +21,9 @@ class _SingleConnection:
     async def acquire(self, *, within_s: float | None = None) -> AsyncIterator[Connection]:  # noqa: ARG002 - no limit here
         yield self._connection
 
+    def require_safety(self) -> None:
+        """Take any server: what is stored here is rolled back."""
+
 
 class _Rollback(Exception):
     pass

@@ -19,7 +19,6 @@ from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
-from boathook.domain.model import NewEvent, Receipt
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import ConnectionRegistry, WebSocketRefusal, WebSocketRouter
 from boathook.http.limits import ConnectionLimiter, RateLimiter
@@ -156,8 +155,8 @@ class _GatewayDatabase:
     def __init__(self, settings: Settings, prepared: asyncio.Event) -> None:
         self._settings = settings
         self._prepared = prepared
-        self._store: EventStore | None = None
         self.database: Database | None = None
+        self.events = EventStore(dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings))
         self.connected = asyncio.Event()
 
     def require_database(self) -> Database:
@@ -165,13 +164,6 @@ class _GatewayDatabase:
         if self.database is None:
             raise DatabaseUnavailable("PostgreSQL has not been reached yet")
         return self.database
-
-    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
-        """See `boathook.db.events.EventStore.append`."""
-        if self._store is None:
-            raise DatabaseUnavailable("PostgreSQL has not been reached yet")
-        self.require_database().require_safety()
-        return await self._store.append(batch, within_s=within_s)
 
     async def announce(self) -> None:
         """Tell workers and senders that something is due."""
@@ -231,9 +223,7 @@ class _GatewayDatabase:
             await database.close()
             raise
         self.database = database
-        self._store = EventStore(
-            database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings)
-        )
+        self.events.connect(database)
         self.connected.set()
 
     async def close(self) -> None:
@@ -261,7 +251,7 @@ class _GatewayRuntime:
         spool, database, retention, limits = settings.spool, settings.database, settings.retention, settings.limits
         event_builder = EventBuilder(Router((), UNROUTED), self._journal.read_router)
         self._intake = Intake(
-            self._journal,
+            self._journal.events,
             announce=self._journal.announce,
             route=event_builder.reroute,
             spool=Spool.at(settings.server.data_dir / "spool", _spool_limits(spool)) if spool.enabled else None,

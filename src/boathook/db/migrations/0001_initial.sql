@@ -790,43 +790,82 @@ create function boathook.active_routes() returns json language sql stable as $$
             '[]'))
 $$;
 
--- Stores a published event and what it is owed, inside the publisher's transaction. Answers 'outdated' and stores
--- nothing when the routes have changed since p_version; 'duplicate' with the first event's id when the key is known.
--- The version is compared without a lock: a publisher's transaction may be long, and must not hold up a deployment.
-create function boathook.publish(
-    p_version bigint, p_id uuid, p_application text, p_type text, p_dedup_key text, p_key uuid, p_headers json,
-    p_content_type text, p_body bytea, p_deliveries json, p_memory interval
-) returns text language plpgsql as $$
+-- Stores events that are new with their deliveries, in the transaction that has remembered their keys: the one statement
+-- that inserts events, whatever they come from. The first arrays describe the events; null where no event has a value.
+-- p_new names those to be stored, null is all. The d_ arrays describe the deliveries, in the order in which ordered ones
+-- are to run; they are due at once, or at d_due where that is later. p_has_order says whether one of them has an order key,
+-- p_has_unhandled whether an event of a source may have none, p_is_manual whether each gets one attempt only. Returns whether an ordered delivery waits for others: the
+-- caller then unblocks its line after the commit, as what it waits for may have ended meanwhile.
+create function boathook.store_events(
+    p_ids uuid[], p_sources text[], p_applications text[], p_types text[], p_dedup_keys text[], p_grades text[],
+    p_origins text[], p_headers text[], p_content_types text[], p_bodies bytea[], p_hashes bytea[], p_fanouts smallint[],
+    p_channels text[], p_tags text[], p_deliver_at timestamptz[], p_content_until timestamptz[], p_items text[], p_new uuid[],
+    d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[], d_due timestamptz[], d_paths text[],
+    d_types text[], p_has_order boolean, p_has_unhandled boolean, p_is_manual boolean
+) returns boolean language plpgsql as $$
 declare
-    first uuid;
-    sha bytea := sha256(p_body);
+    owed timestamptz := clock_timestamp();
+    blocked boolean[];
 begin
-    if p_version is distinct from (select version from boathook.registry) then
-        return 'outdated';
-    end if;
-    delete from boathook.dedup where key = p_key and expires_at < now();
-    insert into boathook.dedup (key, event_id, body_sha256, expires_at)
-    values (p_key, p_id, sha, now() + p_memory)
-    on conflict (key) do nothing;
-    if not found then
-        select event_id into first from boathook.dedup where key = p_key;
-        return 'duplicate ' || first;
-    end if;
     insert into boathook.event (
-        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
-    values (
-        p_id, null, p_application, p_type, p_dedup_key, 'none', 'published', p_headers, p_content_type, p_body, sha,
-        json_array_length(p_deliveries));
-    insert into boathook.delivery (event_id, ordinal, recipient, due_at, order_key, is_blocked)
-    select p_id, u.position - 1, u.recipient, clock_timestamp(), u.order_key,
-        u.order_key is not null and exists (
-            select from boathook.delivery o
-            where o.recipient = u.recipient and o.order_key = u.order_key and o.state <> 'dead')
-    from rows from (json_to_recordset(p_deliveries) as (recipient text, order_key text))
-        with ordinality as u (recipient, order_key, position)
-    order by u.position;
-    return 'accepted';
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout,
+        channels, tags, deliver_at, content_until, items)
+    select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.headers::json, e.content_type, e.body,
+        e.body_sha256, e.fanout, e.channels::text[], e.tags::text[], e.deliver_at, e.content_until, e.items::json
+    from unnest(
+        p_ids, p_sources, p_applications, p_types, p_dedup_keys, p_grades, p_origins, p_headers, p_content_types, p_bodies,
+        p_hashes, p_fanouts, p_channels, p_tags, p_deliver_at, p_content_until, p_items
+    ) as e (
+        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout, channels,
+        tags, deliver_at, content_until, items)
+    where p_new is null or e.id = any (p_new)
+    order by e.id;
+    if p_has_unhandled then
+        insert into boathook.unhandled (event_id, source)
+        select e.id, e.source from unnest(p_ids, p_sources, p_fanouts) as e (id, source, fanout)
+        where e.fanout = 0 and e.source is not null and (p_new is null or e.id = any (p_new))
+        order by e.id
+        on conflict do nothing;
+    end if;
+    if p_has_order then
+        blocked := array(
+            select d.order_key is not null and (
+                count(*) filter (where p_new is null or d.event_id = any (p_new)) over (
+                    partition by d.recipient, d.order_key order by d.position
+                    rows between unbounded preceding and 1 preceding) > 0
+                or exists (
+                    select from boathook.delivery o
+                    where o.recipient = d.recipient and o.order_key = d.order_key and o.state <> 'dead'))
+            from unnest(d_events, d_recipients, d_order_keys)
+                with ordinality as d (event_id, recipient, order_key, position)
+            order by d.position);
+    end if;
+    insert into boathook.delivery (
+        event_id, ordinal, recipient, order_key, is_blocked, owed_since, due_at, item_path, item_type, is_manual)
+    select d.event_id, d.ordinal, d.recipient, d.order_key, coalesce(d.is_blocked, false), greatest(owed, d.due),
+        greatest(owed, d.due), d.path, d.type, p_is_manual
+    from unnest(d_events, d_ordinals, d_recipients, d_order_keys, blocked, d_due, d_paths, d_types)
+        with ordinality as d (event_id, ordinal, recipient, order_key, is_blocked, due, path, type, position)
+    where p_new is null or d.event_id = any (p_new)
+    order by d.position;
+    return coalesce(true = any (blocked), false);
 end $$;
+
+-- Owes events, or items of them, once more, as replays, resends and rerouting do: the one statement that adds deliveries
+-- to events that are stored. A null time is now. An ordered one waits until `lines.unblock` finds it first in its line.
+create function boathook.add_deliveries(
+    p_events uuid[], p_ordinals bigint[], p_recipients text[], p_order_keys text[], p_due timestamptz[], p_paths text[],
+    p_types text[], p_is_manual boolean
+) returns table (event_id uuid, ordinal integer, recipient text, order_key text) language sql as $$
+    insert into boathook.delivery as o (
+        event_id, ordinal, recipient, order_key, is_blocked, is_replay, is_manual, owed_since, due_at, item_path, item_type)
+    select d.event_id, d.ordinal, d.recipient, d.order_key, d.order_key is not null, true, p_is_manual,
+        coalesce(d.due, clock_timestamp()), coalesce(d.due, clock_timestamp()), d.path, d.type
+    from unnest(p_events, p_ordinals, p_recipients, p_order_keys, p_due, p_paths, p_types)
+        with ordinality as d (event_id, ordinal, recipient, order_key, due, path, type, position)
+    order by d.position
+    returning o.event_id, o.ordinal::integer, o.recipient, o.order_key
+$$;
 
 -- An id as people see it: a prefix and 27 characters of Crockford's base 32.
 create function boathook.show_id(prefix text, id uuid) returns text language sql immutable strict parallel safe as $$
@@ -868,7 +907,7 @@ $$;
 -- Handlers may name an application by id, one of the default organization by uid too, and one that is not known at all.
 create function boathook.routes_for(p_organization text, p_application text) returns json language sql stable as $$
     with found as materialized (
-        select id, uid, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name
+        select id, uid, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name, is_operational
         from boathook.application
         where organization = p_organization and deleted_at is null
             and (id = boathook.read_id('app', p_application) or uid = p_application)
@@ -894,80 +933,136 @@ create function boathook.routes_for(p_organization text, p_application text) ret
         'routes', coalesce((select json_agg(route order by part, first, second) from lines), '[]'))
 $$;
 
--- Stores a message and what it is owed, inside the publisher's transaction. The message is a JSON object; what it may
--- hold is the list of columns below, and `routes_for` gave it its application and both versions. Answers
---   accepted          it is stored
---   outdated          nothing is stored: the routes, or who bears the name, have changed; ask routes_for again
---   missing           nothing is stored: the application was deleted
+-- Stores messages and what they are owed, each once. The t_ arrays describe for whom: what `routes_for` answered, and the
+-- SHA-256 of the API token that asks, null for none; the m_ arrays the messages, each with the number of its target; the d_
+-- arrays their deliveries. Of each message the verdict is null where it is stored, else
+--   unauthorized      its token is not valid any more
+--   outdated          the routes, or who bears the name, have changed; ask routes_for again
+--   missing           the application was deleted
 --   duplicate ID      a message with this key and body is there already
 --   conflict ID       one with this key is, but with another body
 --   repeated ID       one with this idempotency key is, made of the same request: by its canonical form, or as it is
 --                     written where an older version knew only that
 --   clash ID          one with this idempotency key is, made of another request
--- Versions are compared without a lock: a publisher's transaction may be long, and must not hold up a deployment. A key
--- that another transaction is about to store is waited for.
-create function boathook.publish_message(p_message json, p_body bytea, p_deliveries json) returns text language plpgsql as $$
+-- Versions are compared without a lock: a publisher's transaction may be long, and must not hold up a deployment. Tokens
+-- are locked, so that a revocation that has committed is seen. A key that another transaction is about to store is waited
+-- for, up to p_lock_timeout. has_blocked is what store_events returns.
+create function boathook.publish_messages(
+    t_organizations text[], t_applications uuid[], t_uids text[], t_registries text[], t_routes text[], t_tokens bytea[],
+    m_targets integer[], m_ids uuid[], m_names text[], m_types text[], m_dedup_keys text[], m_keys uuid[],
+    m_replay_keys uuid[], m_fingerprints bytea[], m_canonicals bytea[], m_memories interval[], m_headers text[],
+    m_content_types text[], m_bodies bytea[], m_hashes bytea[], m_fanouts smallint[], m_channels text[], m_tags text[],
+    m_deliver_at timestamptz[], m_content_until timestamptz[],
+    d_events uuid[], d_ordinals smallint[], d_recipients text[], d_order_keys text[], d_due timestamptz[],
+    p_has_order boolean, p_lock_timeout text, out verdicts text[], out has_blocked boolean
+) language plpgsql as $$
 declare
-    m record;
-    a record;
-    seen record;
-    sha bytea := sha256(p_body);
-    owed timestamptz := clock_timestamp();
+    current_registry text := (select version || '.' || xmin::text from boathook.registry);
+    refused text[];
+    wanted integer;
+    fresh uuid[] := '{}';
 begin
-    select * into m from json_to_record(p_message) as r (
-        id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
-        dedup_key text, key uuid, replay_key uuid, fingerprint bytea, canonical bytea, memory interval, headers json, content_type text,
-        channels text[], tags text[], deliver_at timestamptz, content_until timestamptz);
-    if m.registry is distinct from (select version || '.' || xmin::text from boathook.registry) then
-        return 'outdated';
+    if p_lock_timeout is not null then
+        perform set_config('lock_timeout', p_lock_timeout, true);
     end if;
-    if m.application is null then
-        if exists (
-            select from boathook.application where organization = m.organization and uid = m.uid and deleted_at is null) then
-            return 'outdated';
-        end if;
-    else
-        select routes_version || '.' || xmin::text as version, uid, deleted_at into a
-        from boathook.application where id = m.application;
-        if not found or a.deleted_at is not null then
-            return 'missing';
-        end if;
-        if a.version is distinct from m.routes or (m.uid is not null and a.uid is distinct from m.uid) then
-            return 'outdated';
-        end if;
+    perform from boathook.api_key where token_sha256 = any (t_tokens) order by id for share;
+    refused := array(
+        select case
+            when t.token is not null and not exists (
+                select from boathook.api_key k
+                where k.token_sha256 = t.token and k.organization = t.organization and k.application_id is null
+                    and k.revoked_at is null and (k.expires_at is null or k.expires_at > now()))
+                then 'unauthorized'
+            when t.registry is distinct from current_registry then 'outdated'
+            when t.application is not null and (a.id is null or a.deleted_at is not null) then 'missing'
+            when t.application is not null and (
+                a.routes_version || '.' || a.xmin::text is distinct from t.routes
+                or (t.uid is not null and a.uid is distinct from t.uid))
+                then 'outdated'
+            when t.application is null and exists (
+                select from boathook.application n
+                where n.organization = t.organization and n.uid = t.uid and n.deleted_at is null)
+                then 'outdated'
+            end
+        from unnest(t_organizations, t_applications, t_uids, t_registries, t_routes, t_tokens)
+            with ordinality as t (organization, application, uid, registry, routes, token, position)
+        left join boathook.application a on a.id = t.application
+        order by t.position);
+    wanted := (select count(*) from unnest(m_targets) as m (target) where refused[m.target] is null);
+    for round in 1..2 loop
+        exit when cardinality(fresh) = wanted;
+        with stored as (
+            insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at, fingerprint, canonical)
+            select m.key, m.replay_key, m.id, m.hash, now() + m.memory, m.fingerprint, m.canonical
+            from unnest(m_targets, m_ids, m_keys, m_replay_keys, m_hashes, m_memories, m_fingerprints, m_canonicals)
+                as m (target, id, key, replay_key, hash, memory, fingerprint, canonical)
+            where refused[m.target] is null and (round = 1 or m.id <> all (fresh))
+            order by coalesce(m.replay_key, m.key), m.key
+            on conflict do nothing
+            returning event_id
+        )
+        select fresh || coalesce(array_agg(event_id), '{}') into fresh from stored;
+        exit when round = 2 or cardinality(fresh) = wanted;
+        delete from boathook.dedup
+        where (key = any (m_keys) or replay_key = any (m_replay_keys)) and expires_at < now();
+        exit when not found;
+    end loop;
+    if cardinality(fresh) > 0 then
+        has_blocked := boathook.store_events(
+            m_ids, null, m_names, m_types, m_dedup_keys, array_fill('none'::text, array[cardinality(m_ids)]),
+            array_fill('published'::text, array[cardinality(m_ids)]), m_headers, m_content_types, m_bodies, m_hashes,
+            m_fanouts, m_channels, m_tags, m_deliver_at, m_content_until, null,
+            case when cardinality(fresh) < cardinality(m_ids) then fresh end,
+            d_events, d_ordinals, d_recipients, d_order_keys, d_due, null, null, p_has_order, false, false);
     end if;
-    delete from boathook.dedup where (key = m.key or replay_key = m.replay_key) and expires_at < now();
-    insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at, fingerprint, canonical)
-    values (m.key, m.replay_key, m.id, sha, now() + m.memory, m.fingerprint, m.canonical)
-    on conflict do nothing;
-    if not found then
-        select event_id, coalesce(canonical = m.canonical, fingerprint is not distinct from m.fingerprint) as is_same
-        into seen from boathook.dedup where replay_key = m.replay_key;
-        if found then
-            return case when seen.is_same then 'repeated ' else 'clash ' end || seen.event_id;
-        end if;
-        select event_id, body_sha256 into seen from boathook.dedup where key = m.key;
-        if not found then
-            return 'outdated';  -- its memory has run out this moment
-        end if;
-        return case when seen.body_sha256 = sha then 'duplicate ' else 'conflict ' end || seen.event_id;
+    if cardinality(fresh) = cardinality(m_ids) then
+        verdicts := array_fill(null::text, array[cardinality(m_ids)]);
+        return;
     end if;
-    insert into boathook.event (
-        id, source, application, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout,
-        channels, tags, deliver_at, content_until)
-    values (
-        m.id, null, m.name, m.type, m.dedup_key, 'none', 'published', m.headers, m.content_type, p_body, sha,
-        json_array_length(p_deliveries), m.channels, m.tags, m.deliver_at, m.content_until);
-    owed := greatest(owed, m.deliver_at);
-    insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key, is_blocked)
-    select m.id, u.position - 1, u.recipient, owed, owed, u.order_key,
-        u.order_key is not null and exists (
-            select from boathook.delivery o
-            where o.recipient = u.recipient and o.order_key = u.order_key and o.state <> 'dead')
-    from rows from (json_to_recordset(p_deliveries) as (recipient text, order_key text))
-        with ordinality as u (recipient, order_key, position)
-    order by u.position;
-    return 'accepted';
+    verdicts := array(
+        select case
+            when m.id = any (fresh) then null
+            when refused[m.target] is not null then refused[m.target]
+            when same_request.event_id is not null then
+                case when coalesce(same_request.canonical = m.canonical,
+                    same_request.fingerprint is not distinct from m.fingerprint) then 'repeated ' else 'clash ' end
+                || same_request.event_id
+            when same_key.event_id is not null then
+                case when same_key.body_sha256 = m.hash then 'duplicate ' else 'conflict ' end || same_key.event_id
+            else 'outdated'  -- its memory has run out this moment
+            end
+        from unnest(m_targets, m_ids, m_keys, m_replay_keys, m_hashes, m_fingerprints, m_canonicals)
+            with ordinality as m (target, id, key, replay_key, hash, fingerprint, canonical, position)
+        left join boathook.dedup same_request on same_request.replay_key = m.replay_key
+        left join boathook.dedup same_key on same_key.key = m.key
+        order by m.position);
 end $$;
+
+-- Does what publish_messages does for one message, inside the publisher's transaction and through any driver: the message
+-- is a JSON object of the columns below, p_deliveries a list. Answers 'accepted', or the verdict of publish_messages.
+create function boathook.publish_message(p_message json, p_body bytea, p_deliveries json) returns text language sql as $$
+    select coalesce(done.verdicts[1], 'accepted')
+    from json_to_record(p_message) as m (
+            id uuid, organization text, application uuid, uid text, name text, registry text, routes text, type text,
+            dedup_key text, key uuid, replay_key uuid, fingerprint bytea, canonical bytea, memory interval, headers json,
+            content_type text, channels text[], tags text[], deliver_at timestamptz, content_until timestamptz),
+        (
+            select coalesce(array_agg(u.position::smallint - 1::smallint order by u.position), '{}') as ordinals,
+                array_agg(u.recipient order by u.position) as recipients,
+                array_agg(u.order_key order by u.position) as order_keys,
+                count(*)::smallint as number, count(u.order_key) > 0 as has_order
+            from rows from (json_to_recordset(p_deliveries) as (recipient text, order_key text))
+                with ordinality as u (recipient, order_key, position)
+        ) as d,
+        boathook.publish_messages(
+            array[m.organization], array[m.application], array[m.uid], array[m.registry], array[m.routes],
+            array[null::bytea], array[1], array[m.id], array[m.name], array[m.type], array[m.dedup_key], array[m.key],
+            array[m.replay_key], array[m.fingerprint], array[m.canonical], array[m.memory], array[m.headers::text],
+            array[m.content_type], array[p_body], array[sha256(p_body)], array[d.number], array[m.channels::text],
+            array[m.tags::text], array[m.deliver_at], array[m.content_until], array_fill(m.id, array[d.number::integer]),
+            d.ordinals, d.recipients, d.order_keys, array_fill(m.deliver_at, array[d.number::integer]), d.has_order,
+            null
+        ) as done
+$$;
 
 select boathook.ensure_partitions(4);
