@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import both, console, deliver, handle, ingest, isolation, latency, spool
+from benchmarks import both, console, deliver, handle, ingest, isolation, latency, publish, spool
 from benchmarks.environment import BenchmarkEnvironment
 from boathook.cli import output
 from boathook.config import load
@@ -16,6 +16,7 @@ from boathook.domain.errors import ConfigError
 BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, Any]]]] = {
     "ingest": ingest.ingest,
     "duplicates": ingest.duplicates,
+    "publish": publish.publish,
     "handle": handle.handle,
     "latency": latency.latency,
     "deliver": deliver.deliver,

@@ -20,7 +20,7 @@ from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength, Route
 from boathook.handlers.outbox import Message, Outbox, message_dedup_days
-from boathook.service import applications, endpoints, operations
+from boathook.service import applications, endpoints, keys, operations
 from boathook.service.unit_of_work import AppContext
 
 _KEY: Final = "a key for made-up secrets only"
@@ -68,6 +68,17 @@ async def _create_setup(url: str, urls: Sequence[str]) -> DeliverySetup:
     finally:
         await database.close()
     return DeliverySetup(url, application.shown_id, tuple(one.recipient for one in made))
+
+
+async def make_token(setup: DeliverySetup) -> str:
+    """Return a new token of the API."""
+    settings = settings_for(setup.database_url)
+    database = await Database.open(setup.database_url, purpose="benchmark", size=1)
+    try:
+        async with AppContext(settings, database, open_secret_box(settings), Outbox()).work(actor="benchmark") as work:
+            return (await keys.create(work)).token
+    finally:
+        await database.close()
 
 
 def route_to_endpoints(setup: DeliverySetup, source: str, types: Sequence[str]) -> None:

@@ -22,6 +22,9 @@ from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import ConfigError, DatabaseError
 
 _START_DEADLINE_S = 60.0
+_IDLE_WINDOW_S = 0.5
+_IDLE_SHARE = 0.08
+_IDLE_DEADLINE_S = 15.0
 
 
 class BenchmarkEnvironment:
@@ -63,6 +66,11 @@ class BenchmarkEnvironment:
     @property
     def _admin_url(self) -> str:
         return self._given_url if self._server is None else self._server.url
+
+    def postgres_cpu_s(self) -> float | None:
+        """Return the processor seconds that the environment's own PostgreSQL has used; None where it has none."""
+        pid = None if self._server is None else self._server.pid()
+        return None if pid is None else _cpu_s(Path("/proc", str(pid)))
 
     async def _check(self) -> None:
         database = await Database.open(self._admin_url, purpose="benchmark", size=1)
@@ -200,6 +208,20 @@ class Server:
         assert self._process is not None
         return max((_resident(child) for child in _children(self._process.pid)), default=0)
 
+    def cpu_s(self) -> float:
+        """Return the processor seconds that all its processes have used."""
+        assert self._process is not None
+        return _cpu_s(Path("/proc", str(self._process.pid)))
+
+    def wait_until_idle(self) -> None:
+        """Wait until it uses hardly any processor, as it does once it has started."""
+        deadline = time.monotonic() + _IDLE_DEADLINE_S
+        while time.monotonic() < deadline:
+            began, used = time.monotonic(), self.cpu_s()
+            time.sleep(_IDLE_WINDOW_S)
+            if self.cpu_s() - used < _IDLE_SHARE * (time.monotonic() - began):
+                return
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -226,6 +248,18 @@ def _children(pid: int) -> list[Path]:
     lines = Path(f"/proc/{pid}/task/{pid}/children")
     pids = lines.read_text().split() if lines.exists() else []
     return [folder for child in pids for folder in (Path("/proc", child), *_children(int(child)))]
+
+
+def _cpu_s(process: Path) -> float:
+    """Return the processor seconds of a process and of all that it has started, those that have ended included."""
+    ticks = 0
+    for folder in (process, *_children(int(process.name))):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _resident(process: Path) -> int:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -50,11 +50,16 @@ def prepare(prefix: Path, count: int, *, parts: int, first: int = 0, size: int =
     The signatures hold for five minutes.
     """
     for part in range(parts):
-        with Path(f"{prefix}.{part}").open("wb") as file:
-            requests = [_request(number, size) for number in range(first + part, first + count, parts)]
-            for request in requests * repeat:
-                file.write(b"%0*d" % (_LENGTH_DIGITS, len(request)))
-                file.write(request)
+        requests = [_request(number, size) for number in range(first + part, first + count, parts)]
+        write_requests(Path(f"{prefix}.{part}"), requests * repeat)
+
+
+def write_requests(path: Path, requests: Iterable[bytes]) -> None:
+    """Write requests as `run_load` reads them."""
+    with path.open("wb") as file:
+        for request in requests:
+            file.write(b"%0*d" % (_LENGTH_DIGITS, len(request)))
+            file.write(request)
 
 
 def _request(number: int, size: int) -> bytes:

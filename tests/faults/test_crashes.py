@@ -14,6 +14,7 @@ import pytest
 
 from boathook.observability.failpoints import FAILPOINTS
 from tests.acceptance.conftest import BoathookProcess, payload, signed
+from tests.acceptance.svix.test_crashes import PUBLISHING
 from tests.crash_schedule import CrashSchedule
 from tests.databases import created
 from tests.faults.conftest import Sender, effect_counts, judge, open_deliveries, stored_keys
@@ -116,6 +117,7 @@ def test_no_point_is_forgotten():
         *KEEPER_POINTS,
         *SPOOL_POINTS,
         *SEND_POINTS,
+        *PUBLISHING,
     ]
     assert sorted(walked) == sorted(FAILPOINTS)
 

@@ -4,6 +4,7 @@ import json
 import random
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from boathook.api import idempotency, messages
+from boathook.api import idempotency, messages, publish
 from boathook.api.route import ApiRoute
+from boathook.service.authorization import Principal
+from boathook.service.group_publisher import KnownToken
 from tests.support import examples
 
 CREATE = next(
@@ -52,6 +55,29 @@ def test_a_request_has_one_form_however_it_is_written(payload: dict[str, Any], d
         ensure_ascii=dice.choice([True, False]),
     )
     assert form(anew, b"with_content=false") == form(json.dumps(body))
+
+
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        "eventId": st.none() | st.text("abc", min_size=1, max_size=3),
+        "channels": st.none() | st.lists(st.text("abc", min_size=1, max_size=2), min_size=1, max_size=4),
+        "tags": st.none() | st.lists(st.text("abc", min_size=1, max_size=2), max_size=4),
+        "payloadRetentionPeriod": st.none() | st.integers(1, 90),
+    },
+)
+
+
+@settings(max_examples=examples(300))
+@given(PAYLOADS, FIELDS)
+def test_a_plain_request_has_the_same_form_where_it_is_stored_in_a_group(payload: Any, fields: dict[str, Any]):
+    body = json.dumps({"eventType": "a.b", "payload": payload} | fields)
+    token = KnownToken(b"", Principal(UUID(int=1), "default"), 0.0)
+    read = publish._read_message(body.encode(), publish._PlainRequest("acme", "", "/", "key"), token)
+    request = Request(
+        {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"key")]}
+    )
+    assert read.idempotency == idempotency.read_key(request, token.principal, body.encode(), CREATE._canonicalizer)
 
 
 @settings(max_examples=examples(300))

@@ -27,6 +27,7 @@ from boathook.api import (
     tasks,
 )
 from boathook.api.errors import to_response
+from boathook.api.publish import PublishRoute
 from boathook.api.route import router
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.observability.log import get_logger
@@ -86,7 +87,12 @@ Ids and uids are alike in paths. Lists come in pages: pass `iterator` on until `
 
 
 def build_api(app_context: AppContext) -> "Api":
-    """Return the API below /api/v1, standing on *desk*."""
+    """Return the API below /api/v1."""
+    return Api(PublishRoute(app_context, cast("Asgi", build_app(app_context))))
+
+
+def build_app(app_context: AppContext) -> FastAPI:
+    """Return the application with every route of the API."""
     app = FastAPI(
         title="boathook",
         version="1",
@@ -106,7 +112,7 @@ def build_api(app_context: AppContext) -> "Api":
     app.add_middleware(
         CORSMiddleware, allow_origins=["*"], allow_methods=["*"], allow_headers=["*"], max_age=_CORS_AGE_S
     )
-    return Api(app)
+    return app
 
 
 async def _answer_error(request: Request, error: Exception) -> Response:
@@ -139,9 +145,8 @@ def _document(app: FastAPI) -> bytes:
 class Api:
     """The API as an ASGI application, with and without a slash at the end of a path."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self._app = app
-        self._answer = cast("Asgi", app)
+    def __init__(self, answer: Asgi) -> None:
+        self._answer = answer
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request; what was raised outside of routes becomes JSON too."""

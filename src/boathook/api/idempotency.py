@@ -94,15 +94,40 @@ def read_key(
     word = request.headers.get("idempotency-key")
     if not word:
         return None
+    canonical = canonicalizer.canonical(request, body)
+    return make_key(principal, word, f"{request.method} {request.url.path}", request.url.query, body, canonical)
+
+
+def make_key(principal: Principal, word: str, route: str, query: str, body: bytes, canonical: bytes) -> IdempotencyKey:
+    """Return the key that a client's *word* is for a request.
+
+    Args:
+        principal: who asks.
+        word: the value of the header.
+        route: method and path, with a blank between.
+        query: the query as it is written.
+        body: the body as it is written.
+        canonical: query and body as `RequestCanonicalizer` has them.
+    """
     # Answers hold secrets, so only whoever may do the same is given them.
     rights = None if principal.capabilities is None else sorted(principal.capabilities)
     whose = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
-    route = f"{request.method} {request.url.path}"
     return IdempotencyKey(
         key=_hash(whose.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
-        fingerprint=_hash(request.url.query.encode(), body),
-        canonical=_hash(canonicalizer.canonical(request, body)),
+        fingerprint=_hash(query.encode(), body),
+        canonical=_hash(canonical),
     )
+
+
+def canonical_of_values(body: Mapping[str, Any], given: bytes) -> bytes:
+    """Return what `RequestCanonicalizer` makes of a body with these *given* bytes and no query.
+
+    Args:
+        body: the model's fields that are not at their default, by their Python names; payloads as bytes.
+        given: the bytes of the field ``payload``.
+    """
+    values = {name: sorted(set(one)) if _is_words(one) else one for name, one in body.items()}
+    return _ENCODER.encode([values | {"payload": _EXACT.decode(given)}, {}])
 
 
 def _hash(*parts: bytes) -> bytes:

@@ -37,6 +37,8 @@ class RoutedApplication:
     """Its id as people see it, under which its events are stored."""
     version: str
     """Of its endpoints, as `Routing.registry`."""
+    is_operational: bool = False
+    """Whether it is the one that the organization's operational events go to, which the API does not show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

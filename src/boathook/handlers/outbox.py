@@ -85,6 +85,77 @@ class Message:
     """Hash of that request as it is understood, which is compared instead where the key's first request had one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message about to be stored, whoever it goes to."""
+
+    message: Message
+    id: UUID
+    dedup_key: str
+    replay_key: UUID | None
+    memory_days: float
+    """How long its keys are remembered."""
+    headers: Mapping[str, str]
+    content_type: str
+    channels: tuple[str, ...]
+    tags: tuple[str, ...]
+    body: bytes
+    began_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRoutes:
+    """What one name is routed by."""
+
+    routing: Routing
+    router: Router
+    name: str
+    """Under which its events are stored."""
+    uid: str | None
+    """The name given, where it is no id: who bears it may change."""
+
+    def recipients(self, draft: Draft) -> tuple[NewDelivery, ...]:
+        """Return the deliveries that *draft* is owed. Raises TooManyDeliveries."""
+        owed = self.router.route(
+            source=None,
+            application=self.name,
+            type=draft.message.type,
+            headers=draft.headers,
+            body=draft.body,
+            channels=draft.channels,
+        )
+        if len(owed) > MAX_DELIVERIES:
+            raise TooManyDeliveries(f"{len(owed)} recipients want this message; it can have at most {MAX_DELIVERIES}")
+        return owed
+
+    def arguments(self, draft: Draft) -> tuple[str, str, str]:
+        """Return the arguments of `PUBLISH_MESSAGE`, with the recipients that want *draft*."""
+        message, application = draft.message, self.routing.application
+        row = {
+            "id": draft.id,
+            "organization": message.organization,
+            "type": message.type,
+            "dedup_key": draft.dedup_key,
+            "replay_key": draft.replay_key,
+            "fingerprint": message.fingerprint and "\\x" + message.fingerprint.hex(),
+            "canonical": message.canonical and "\\x" + message.canonical.hex(),
+            "memory": f"{draft.memory_days} days",
+            "headers": draft.headers,
+            "content_type": draft.content_type,
+            "channels": draft.channels or None,
+            "tags": draft.tags or None,
+            "deliver_at": message.deliver_at,
+            "content_until": message.content_until,
+            "application": application and application.id,
+            "uid": self.uid,
+            "name": self.name,
+            "registry": self.routing.registry,
+            "routes": application and application.version,
+            "key": message_key(self.name, draft.dedup_key),
+        }
+        return _text(row), "\\x" + draft.body.hex(), _text(self.recipients(draft))
+
+
 class Outbox:
     """Publishes messages by the routes it read last, and reads them again when they are outdated."""
 
@@ -124,20 +195,46 @@ class Outbox:
             except StopIteration as stop:
                 return self._counted(stop.value)
 
+    def draft(self, message: Message) -> Draft:
+        """Return *message* as it is to be stored. Raises InvalidMessage."""
+        return _draft(message, self._memory_days)
+
+    def cached_routes(self, organization: str, application: str) -> CompiledRoutes | None:
+        """Return the routes that were read last for an application's id or uid; they may be outdated."""
+        return self._route_cache.get((organization, application))
+
+    def cache_routes(self, organization: str, application: str, routing: Routing) -> CompiledRoutes:
+        """Compile the routes of an application's id or uid. Raises NotFound."""
+        compiled = _compile(application, routing)
+        self._route_cache.put((organization, application), compiled)
+        return compiled
+
+    def forget_routes(self, organization: str, application: str) -> None:
+        """Let the routes of an application's id or uid be read again."""
+        self._route_cache.drop((organization, application))
+
+    def count(self, drafts: Iterable[Draft]) -> None:
+        """Count messages that were stored in a group."""
+        ended_ns = time.time_ns()
+        number = 0
+        for number, draft in enumerate(drafts, start=1):  # noqa: B007 - the last number is how many there were
+            tracing.record_publish(draft.id, draft.headers, draft.began_ns, ended_ns, draft.message.type)
+        self.published += number
+        meters.count("boathook_published_total", number)
+
     def _steps(self, message: Message) -> Generator[SqlCall, Any, Published]:
         """Yield the calls that publish *message*, each answered by what it returned."""
-        draft, began_ns = _draft(message, self._memory_days), time.time_ns()
+        draft = self.draft(message)
         place = message.organization, message.application
         compiled = self._route_cache.get(place)
         for _ in range(_MOST_ROUNDS):
             if compiled is None:
-                compiled = _compile(message.application, decode_routing((yield ROUTES_FOR, place)))
-                self._route_cache.put(place, compiled)
+                compiled = self.cache_routes(*place, decode_routing((yield ROUTES_FOR, place)))
             answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)
             if answer not in {"outdated", "missing"}:
                 outcome = _outcome(draft, answer)
                 if isinstance(outcome, Accepted):
-                    tracing.record_publish(draft.id, draft.headers, began_ns, time.time_ns(), message.type)
+                    tracing.record_publish(draft.id, draft.headers, draft.began_ns, time.time_ns(), message.type)
                 else:
                     yield REPLICATE, REPLICATE_ARGUMENTS
                 return outcome
@@ -151,89 +248,48 @@ class Outbox:
         return outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Draft:
-    """A message about to be stored, whoever it goes to."""
-
-    id: UUID
-    type: str
-    dedup_key: str
-    headers: Mapping[str, str]
-    channels: tuple[str, ...]
-    body: bytes
-    row: dict[str, Any]
-    """What else `boathook.publish_message` stores, by its names."""
-
-
-@dataclass(frozen=True, slots=True)
-class _CompiledRoutes:
-    """What one name is routed by."""
-
-    routing: Routing
-    router: Router
-    name: str
-    """Under which its events are stored."""
-    uid: str | None
-    """The name given, where it is no id: who bears it may change."""
-
-    def arguments(self, draft: _Draft) -> tuple[str, str, str]:
-        """Return the arguments of `PUBLISH_MESSAGE`, with the recipients that want *draft*."""
-        owed = self.router.route(
-            source=None,
-            application=self.name,
-            type=draft.type,
-            headers=draft.headers,
-            body=draft.body,
-            channels=draft.channels,
-        )
-        if len(owed) > MAX_DELIVERIES:
-            raise TooManyDeliveries(f"{len(owed)} recipients want this message; it can have at most {MAX_DELIVERIES}")
-        application = self.routing.application
-        row = draft.row | {
-            "application": application and application.id,
-            "uid": self.uid,
-            "name": self.name,
-            "registry": self.routing.registry,
-            "routes": application and application.version,
-            "key": message_key(self.name, draft.dedup_key),
-        }
-        return _text(row), "\\x" + draft.body.hex(), _text(owed)
-
-
 class _RouteCache:
     """Compiled routes, those used last; bounded in lines, as one application may have very many."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str], _CompiledRoutes] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], CompiledRoutes] = OrderedDict()
         self._lines = 0
 
-    def get(self, place: tuple[str, str]) -> _CompiledRoutes | None:
+    def get(self, place: tuple[str, str]) -> CompiledRoutes | None:
         with self._lock:
             if place in self._kept:
                 self._kept.move_to_end(place)
             return self._kept.get(place)
 
-    def put(self, place: tuple[str, str], compiled: _CompiledRoutes) -> None:
+    def put(self, place: tuple[str, str], compiled: CompiledRoutes) -> None:
         with self._lock:
-            before = self._kept.pop(place, None)
+            self._remove(place)
             self._kept[place] = compiled
-            self._lines += _weight(compiled) - (_weight(before) if before else 0)
+            self._lines += _weight(compiled)
             while self._lines > _MAX_ROUTES and len(self._kept) > 1:
                 self._lines -= _weight(self._kept.popitem(last=False)[1])
 
+    def drop(self, place: tuple[str, str]) -> None:
+        with self._lock:
+            self._remove(place)
 
-def _weight(compiled: _CompiledRoutes) -> int:
+    def _remove(self, place: tuple[str, str]) -> None:
+        before = self._kept.pop(place, None)
+        self._lines -= _weight(before) if before else 0
+
+
+def _weight(compiled: CompiledRoutes) -> int:
     # One that has no routes takes its place as well.
     return 10 + len(compiled.routing.routes)
 
 
-def _compile(name: str, routing: Routing) -> _CompiledRoutes:
+def _compile(name: str, routing: Routing) -> CompiledRoutes:
     is_id = is_application_id(name)
     if routing.application is None and is_id:
         raise NotFound(f"there is no application {name}; it may have been deleted")
     stored_as = name if routing.application is None else routing.application.name
-    return _CompiledRoutes(routing, Router(routing.routes, 0), stored_as, None if is_id else name)
+    return CompiledRoutes(routing, Router(routing.routes, 0), stored_as, None if is_id else name)
 
 
 def receipt_of(message: Message, published: Published) -> Receipt:
@@ -278,30 +334,28 @@ def _hash_key(material: bytes) -> UUID:
     return UUID(bytes=hashlib.sha256(material).digest()[:16])
 
 
-def _draft(message: Message, memory_days: float) -> _Draft:
-    identifier = ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))
-    type, own_id = _name("type", message.type), None if message.id is None else _name("id", message.id)
+def _draft(message: Message, memory_days: float) -> Draft:
+    began_ns = time.time_ns()
+    identifier = ids.make(began_ns // 1_000_000, secrets.randbits(74))
+    _name("type", message.type)
+    own_id = None if message.id is None else _name("id", message.id)
     body, content_type = _encoded(message.payload)
     channels, tags = _names("channels", message.channels), _names("tags", message.tags)
-    dedup_key = own_id or ids.show(ids.EVENT, identifier)
-    headers = tracing.with_traceparent(_headers(message.headers or {}))
-    row = {
-        "id": identifier,
-        "organization": message.organization,
-        "type": type,
-        "dedup_key": dedup_key,
-        "replay_key": message.idempotency and _hash_key(b"idempotency\x00" + message.idempotency),
-        "fingerprint": message.fingerprint and "\\x" + message.fingerprint.hex(),
-        "canonical": message.canonical and "\\x" + message.canonical.hex(),
-        "memory": f"{memory_days if own_id else _ONE_DAY} days",
-        "headers": headers,
-        "content_type": _name("content_type", message.content_type or content_type),
-        "channels": channels or None,
-        "tags": tags or None,
-        "deliver_at": _moment("deliver_at", message.deliver_at),
-        "content_until": _moment("content_until", message.content_until),
-    }
-    return _Draft(id=identifier, type=type, dedup_key=dedup_key, headers=headers, channels=channels, body=body, row=row)
+    _moment("deliver_at", message.deliver_at)
+    _moment("content_until", message.content_until)
+    return Draft(
+        message,
+        identifier,
+        own_id or ids.show(ids.EVENT, identifier),
+        None if message.idempotency is None else _hash_key(b"idempotency\x00" + message.idempotency),
+        memory_days if own_id else _ONE_DAY,
+        tracing.with_traceparent(_headers(message.headers or {})),
+        _name("content_type", message.content_type or content_type),
+        channels,
+        tags,
+        body,
+        began_ns,
+    )
 
 
 def _name(field: str, text: Any) -> str:
@@ -348,7 +402,7 @@ def _text(value: Mapping[str, Any] | Iterable[NewDelivery]) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _outcome(draft: _Draft, answer: str) -> Published:
+def _outcome(draft: Draft, answer: str) -> Published:
     verdict, _, first = answer.partition(" ")
     match verdict:
         case "accepted":

@@ -20,6 +20,8 @@ FAILPOINTS: Final = (
     "accept.before_commit",
     "accept.after_commit",
     "accept.before_reply",
+    "publish.before_commit",
+    "publish.after_commit",
     "spool.before_write",
     "spool.after_sync",
     "drain.before_commit",

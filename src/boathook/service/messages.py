@@ -87,7 +87,9 @@ async def create(work: UnitOfWork, application: Application, new: NewMessage) ->
     if work.app_context.settings.outbound.validate_payloads:
         payload = _parsed(new.body)
         await check_message(work.connection, organization=work.organization, type=new.type, payload=payload)
-    outcome = await work.app_context.outbox.publish(work.connection, _to_publish(work, application, new))
+    outcome = await work.app_context.outbox.publish(
+        work.connection, to_message(work.organization, application.shown_id, new)
+    )
     match outcome:
         case Accepted():
             return _row(new, outcome.event_id), False
@@ -102,11 +104,12 @@ async def create(work: UnitOfWork, application: Application, new: NewMessage) ->
             assert_never(outcome)
 
 
-def _to_publish(work: UnitOfWork, application: Application, new: NewMessage) -> Message:
+def to_message(organization: str, application: str, new: NewMessage) -> Message:
+    """Return a message of the API as the outbox takes it."""
     key = new.idempotency
     return Message(
-        organization=work.organization,
-        application=application.shown_id,
+        organization=organization,
+        application=application,
         type=new.type,
         payload=new.body,
         content_type=new.content_type,

@@ -15,6 +15,7 @@ from tests.crash_schedule import CrashSchedule
 from tests.support import until
 
 SENDING = tuple(point for point in FAILPOINTS if point.startswith("send."))
+PUBLISHING = tuple(point for point in FAILPOINTS if point.startswith("publish."))
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +97,45 @@ def test_a_sender_killed_at_every_point_loses_nothing(admin_url, pg_template, tm
         judge(app, endpoint, accepted, box)
 
 
+def publish_until_accepted(app: Application, number: int) -> str:
+    """Publish one message with one key as often as it takes; return the id it is answered with."""
+    body = {"eventType": "invoice.paid", "payload": {"n": number}}
+    headers = {"authorization": f"Bearer {app.api.token}", "idempotency-key": f"key-{number}"}
+
+    def answered() -> str | None:
+        answer = httpx.post(f"{app.api.base}/api/v1{app.path}/msg", json=body, headers=headers, timeout=300)
+        return answer.json()["id"] if answer.status_code == 202 else None
+
+    return until(answered)
+
+
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
+def test_a_gateway_killed_around_a_commit_of_messages_loses_and_doubles_none(
+    admin_url, pg_template, tmp_path, receiver
+):
+    crashes = CrashSchedule(tmp_path, dict.fromkeys(PUBLISHING, 3))
+    folder = tmp_path / "house"
+    folder.mkdir()
+    with (
+        open_database(admin_url, pg_template) as url,
+        open_server(folder, url, **crashes.environment) as server,
+    ):
+        app = server.application()
+        box = receiver.mailbox()
+        endpoint = app.endpoint(box)
+        accepted: list[str] = []
+        while crashes.pending():
+            accepted.append(publish_until_accepted(app, len(accepted)))
+        accepted += [publish_until_accepted(app, len(accepted) + n) for n in range(4)]
+        judge(app, endpoint, accepted, box)
+        stored = {row["id"] for row in app.api.pages(f"{app.path}/msg", limit=250)}
+        assert stored == set(accepted), "a message was stored twice, or never answered"
+        assert len(stored) == len(accepted)
+
+
 def test_there_are_points_to_be_killed_at():
     assert len(SENDING) >= 3
+    assert len(PUBLISHING) == 2
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")

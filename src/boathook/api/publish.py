@@ -1,0 +1,202 @@
+"""Publishing a message, in front of the API's other routes: a plain request is answered without the toolkit's layers.
+
+It is plain where the body has only a type, a payload and what most publishers add to it, and the token is one of the
+whole organization. Such a message is stored by group commit, and the answer is that of `messages.create_message`, byte
+for byte. Everything else goes there unchanged, with every error: nothing is refused here.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, cast
+from uuid import UUID
+
+import msgspec
+
+from boathook.api.errors import to_response
+from boathook.api.idempotency import canonical_of_values, make_key
+from boathook.domain import ids
+from boathook.domain.endpoints import check_channels, check_tags, check_type, check_uid, parse_reference
+from boathook.domain.errors import InvalidMessage, TooManyDeliveries
+from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Message, Receive, Send
+from boathook.service.group_publisher import GroupPublisher, KnownToken
+from boathook.service.idempotency import IdempotencyKey
+from boathook.service.messages import NewMessage
+from boathook.service.schemas.fields import format_timestamp
+from boathook.service.unit_of_work import AppContext
+
+_PATH: Final = re.compile(r"/api/v1/app/([a-zA-Z0-9\-_.]{1,256})/msg")
+_MAX_BODY: Final = 65_536
+"""Bytes of a body; reading a larger one takes so long that others would wait."""
+_UNUSUAL: Final = frozenset({b"origin", b"transfer-encoding", b"expect"})
+_Days = Annotated[int, msgspec.Meta(ge=1, le=90)]
+_Hours = Annotated[int, msgspec.Meta(ge=1, le=2160)]
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """The fields of a plain request; `MessageIn` has all there are."""
+
+    event_type: str
+    payload: msgspec.Raw
+    event_id: str | None = None
+    channels: list[str] | None = None
+    tags: list[str] | None = None
+    payload_retention_period: _Days | None = None
+    payload_retention_hours: _Hours | None = None
+
+
+_BODY: Final = msgspec.json.Decoder(_Body)
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    """The fields of `messages.MessageOut`, in their order."""
+
+    id: str
+    event_id: str | None
+    event_type: str
+    payload: msgspec.Raw
+    channels: tuple[str, ...] | None
+    tags: tuple[str, ...] | None
+    deliver_at: None
+    timestamp: str
+
+
+_FIELDS: Final = tuple(name for name in _Body.__struct_fields__ if name != "payload")
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainRequest:
+    """What is needed of the head of a request."""
+
+    reference: str
+    token: str
+    path: str
+    idempotency_key: str
+
+
+class PublishRoute:
+    """Publishes plain messages in groups, and leaves every other request to the application behind it."""
+
+    def __init__(self, app_context: AppContext, others: Asgi) -> None:
+        self._publisher = GroupPublisher(app_context)
+        self._others = others
+        # A schema is checked in the message's own transaction.
+        self._is_open = not app_context.settings.outbound.validate_payloads
+        self._max_body = min(_MAX_BODY, app_context.settings.outbound.max_message)
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = self._read_head(scope) if self._is_open and scope["type"] == "http" else None
+        if request is None:
+            await self._others(scope, receive, send)
+            return
+        body, receive = await _read_body(receive)
+        try:
+            answer = None if body is None else await self._publish(scope, request, body)
+        except Exception as error:  # noqa: BLE001 - every answer is JSON
+            await cast("Asgi", to_response(error))(scope, receive, send)
+            return
+        if answer is None:
+            await self._others(scope, receive, send)
+            return
+        head = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json"), (b"vary", b"Origin")]
+        await send({"type": "http.response.start", "status": 202, "headers": head})
+        await send({"type": "http.response.body", "body": answer})
+
+    def _read_head(self, scope: dict[str, Any]) -> _PlainRequest | None:
+        path = scope["path"]
+        found = _PATH.fullmatch(path) if scope["method"] == "POST" and not scope["query_string"] else None
+        if found is None or parse_reference(ids.APPLICATION, found[1]) is None:
+            return None
+        values: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            values.setdefault(name, value)
+        if not _UNUSUAL.isdisjoint(values):
+            return None
+        length = values.get(b"content-length", b"")
+        if not length.isdigit() or int(length) > self._max_body:
+            return None
+        scheme, _, token = values.get(b"authorization", b"").decode("latin-1").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            return None
+        return _PlainRequest(found[1], token, path, values.get(b"idempotency-key", b"").decode("latin-1"))
+
+    async def _publish(self, scope: dict[str, Any], request: _PlainRequest, body: bytes) -> bytes | None:
+        token = await self._publisher.find_token(request.token)
+        if token is None:
+            return None
+        scope[IS_AUTHENTICATED] = True
+        try:
+            new = _read_message(body, request, token)
+            prepared = await self._publisher.prepare(token, request.reference, new)
+        except (ValueError, RecursionError, InvalidMessage, TooManyDeliveries):
+            return None
+        if prepared is None or not await self._publisher.commit(prepared):
+            return None
+        return _answer(prepared.draft.id, new)
+
+
+async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
+    """Read a body; return it, None where the client has gone, and what gives the same messages to another reader."""
+    messages = [await receive()]
+    while messages[-1].get("more_body"):
+        messages.append(await receive())
+    is_whole = messages[-1]["type"] == "http.request"
+    body = b"".join(message["body"] for message in messages) if is_whole else None
+    kept = iter(messages)
+
+    async def again() -> Message:
+        return next(kept, None) or await receive()
+
+    return body, again
+
+
+def _read_message(body: bytes, request: _PlainRequest, token: KnownToken) -> NewMessage:
+    """Return the message of a plain body. Raises ValueError where it is not plain, or breaks a rule."""
+    given = _BODY.decode(body)
+    payload = bytes(given.payload)
+    if not payload.startswith(b"{"):
+        raise ValueError("the payload is no object")
+    if given.payload_retention_period is not None and given.payload_retention_hours is not None:
+        raise ValueError("the retention is given twice")
+    msgspec.json.decode(payload)
+    return NewMessage(
+        type=check_type(given.event_type),
+        body=payload,
+        uid=None if given.event_id is None else check_uid(given.event_id, ids.MESSAGE),
+        channels=() if given.channels is None else check_channels(given.channels),
+        tags=check_tags(given.tags) if given.tags else (),
+        content_until=_content_until(given),
+        idempotency=_idempotency(given, body, request, token) if request.idempotency_key else None,
+    )
+
+
+def _content_until(given: _Body) -> datetime | None:
+    days, hours = given.payload_retention_period, given.payload_retention_hours
+    if days is None and hours is None:
+        return None
+    return datetime.now(UTC) + timedelta(days=days or 0, hours=hours or 0)
+
+
+def _idempotency(given: _Body, body: bytes, request: _PlainRequest, token: KnownToken) -> IdempotencyKey:
+    """Return the key of a request as `idempotency.read_key` does: a repetition may take the other way."""
+    values = {name: value for name in _FIELDS if (value := getattr(given, name)) is not None}
+    canonical = canonical_of_values(values, bytes(given.payload))
+    return make_key(token.principal, request.idempotency_key, f"POST {request.path}", "", body, canonical)
+
+
+def _answer(identifier: UUID, new: NewMessage) -> bytes:
+    return _ENCODER.encode(
+        _Answer(
+            ids.show(ids.MESSAGE, identifier),
+            new.uid,
+            new.type,
+            msgspec.Raw(new.body),
+            new.channels or None,
+            new.tags or None,
+            None,
+            format_timestamp(ids.made_at(identifier)),
+        )
+    )

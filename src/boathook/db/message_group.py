@@ -1,0 +1,158 @@
+"""Stores the messages of concurrent API requests in one transaction, each with a verdict of its own."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from boathook.db.availability import translate_errors
+from boathook.db.database import Database
+from boathook.db.ordering import unblock
+from boathook.db.statements import load
+from boathook.domain.errors import DatabaseError, DatabaseUnavailable
+from boathook.domain.model import NewDelivery
+
+SQL = load(__file__)
+
+_LOCK_TIMEOUT: Final = "250ms"
+"""How long a group waits for a key that another transaction is about to store."""
+_ROLLED_BACK_STATES: Final = ("40", "55P03")
+"""SQLSTATEs of a statement that PostgreSQL gave up for a deadlock or a lock it did not get: it stored nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTarget:
+    """The application that a message is for, as it was read, and the API token that asks for it."""
+
+    organization: str
+    application_id: UUID
+    uid: str | None
+    """The uid it was asked for by; another application may bear it by now."""
+    registry: str
+    """Versions of the routes, as `route_registry.Routing` has them."""
+    routes: str
+    token_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessageRow:
+    """A message about to be stored with its deliveries."""
+
+    target: MessageTarget
+    id: UUID
+    application: str
+    type: str
+    dedup_key: str
+    key: UUID
+    replay_key: UUID | None
+    fingerprint: bytes | None
+    canonical: bytes | None
+    memory_days: float
+    headers: str
+    content_type: str
+    body: bytes
+    channels: tuple[str, ...]
+    tags: tuple[str, ...]
+    deliver_at: datetime | None
+    content_until: datetime | None
+    deliveries: Sequence[NewDelivery]
+
+
+class GroupRolledBack(DatabaseError):
+    """None of a group was stored, for a reason that may be one message's alone."""
+
+
+async def insert_group(database: Database, rows: Sequence[NewMessageRow]) -> list[str | None]:
+    """Store messages in one transaction; return a verdict of each, None where it is stored.
+
+    The verdicts are those of the SQL function `publish_messages`.
+
+    Raises:
+        GroupRolledBack: nothing was stored, as one of them waits for another transaction or breaks a rule.
+        DatabaseUnavailable: PostgreSQL is away, or might lose what it commits. Whether they were stored is unknown.
+    """
+    database.require_safety()
+    targets: dict[MessageTarget, int] = {}
+    numbers = [targets.setdefault(row.target, len(targets) + 1) for row in rows]
+    owed = [
+        (row.id, ordinal, one.recipient, one.order_key, row.deliver_at)
+        for row in rows
+        for ordinal, one in enumerate(row.deliveries)
+    ]
+    has_order = any(one[3] is not None for one in owed)
+    arguments = (
+        *_columns(map(_target, targets), 6),
+        numbers,
+        *_columns(map(_row, rows), 18),
+        *_columns(owed, 5),
+        has_order,
+        _LOCK_TIMEOUT,
+    )
+    async with database.acquire() as connection:
+        try:
+            with translate_errors():
+                done = await connection.fetchrow(SQL["publish_messages"], *arguments)
+        except DatabaseError as error:
+            if _is_rolled_back(error):
+                raise GroupRolledBack(str(error)) from error
+            raise
+        assert done is not None
+        if done["has_blocked"]:
+            with translate_errors():
+                await unblock(connection, [(recipient, key) for _, _, recipient, key, _ in owed])
+    verdicts: list[str | None] = done["verdicts"]
+    return verdicts
+
+
+def _is_rolled_back(error: DatabaseError) -> bool:
+    if not isinstance(error, DatabaseUnavailable):
+        return True
+    return str(getattr(error.__cause__, "sqlstate", "")).startswith(_ROLLED_BACK_STATES)
+
+
+def _target(target: MessageTarget) -> tuple[Any, ...]:
+    return (
+        target.organization,
+        target.application_id,
+        target.uid,
+        target.registry,
+        target.routes,
+        target.token_sha256,
+    )
+
+
+def _row(row: NewMessageRow) -> tuple[Any, ...]:
+    return (
+        row.id,
+        row.application,
+        row.type,
+        row.dedup_key,
+        row.key,
+        row.replay_key,
+        row.fingerprint,
+        row.canonical,
+        timedelta(days=row.memory_days),
+        row.headers,
+        row.content_type,
+        row.body,
+        hashlib.sha256(row.body).digest(),
+        len(row.deliveries),
+        _array(row.channels),
+        _array(row.tags),
+        row.deliver_at,
+        row.content_until,
+    )
+
+
+def _array(names: tuple[str, ...]) -> str | None:
+    """Write an array of text as PostgreSQL reads it: a driver's arrays of arrays all have one length."""
+    if not names:
+        return None
+    quoted = (name.replace("\\", "\\\\").replace('"', '\\"') for name in names)
+    return "{" + ",".join(f'"{name}"' for name in quoted) + "}"
+
+
+def _columns(rows: Iterable[Sequence[Any]], number: int) -> list[tuple[Any, ...]]:
+    return list(zip(*rows, strict=True)) or [()] * number

@@ -1,0 +1,205 @@
+"""Publishes messages of concurrent API requests by group commit: those that arrive during a commit form the next one.
+
+Each message is stored or it is not, with all its deliveries; who asked for it is told only after the commit. What is
+out of the ordinary is left to `messages.create`, in a transaction of its own: a message that is there already, routes
+that have changed, a revoked token, a key that another transaction holds.
+"""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
+from boathook.db.messages import message_key
+from boathook.db.route_registry import read_routing
+from boathook.handlers.outbox import CompiledRoutes, Draft
+from boathook.observability.failpoints import failpoint
+from boathook.observability.log import get_logger
+from boathook.service import keys
+from boathook.service.authorization import Principal
+from boathook.service.messages import NewMessage, to_message
+from boathook.service.unit_of_work import AppContext
+
+_LANES: Final = 2
+_MAX_MESSAGES: Final = 128
+_MAX_DELIVERIES: Final = 4_096
+_MAX_BYTES: Final = 4_194_304
+"""Of one commit; one message is taken at least."""
+_MAX_WAITING: Final = 4_096
+_TOKEN_AGE_S: Final = 1.0
+"""How long a token is known without asking; each commit asks again, so a revoked one stores nothing in that time."""
+_MAX_TOKENS: Final = 10_000
+_LOG = get_logger("api")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownToken:
+    """A valid token of a whole organization."""
+
+    sha256: bytes
+    principal: Principal
+    known_until: float
+
+
+@dataclass(slots=True)
+class PreparedMessage:
+    """A message that waits for a commit."""
+
+    draft: Draft
+    row: NewMessageRow
+    is_stored: "asyncio.Future[bool]"
+
+
+class GroupPublisher:
+    """Publishes messages for the API in groups; each request waits for its own."""
+
+    def __init__(self, app_context: AppContext) -> None:
+        self._context = app_context
+        self._tokens: dict[bytes, KnownToken] = {}
+        self._waiting: deque[PreparedMessage] = deque()
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._loading: dict[tuple[str, str], asyncio.Task[CompiledRoutes | None]] = {}
+
+    async def find_token(self, token: str) -> KnownToken | None:
+        """Return a token that may do all in its organization; None for any other."""
+        sha256 = keys.hash_token(token)
+        known = self._tokens.get(sha256)
+        if known is not None and known.known_until > time.monotonic():
+            return known
+        async with self._context.reading() as connection:
+            principal = await keys.find_principal(connection, token)
+        if principal is None or not principal.is_for_organization:
+            self._tokens.pop(sha256, None)
+            return None
+        if len(self._tokens) >= _MAX_TOKENS:
+            self._tokens.clear()
+        known = self._tokens[sha256] = KnownToken(sha256, principal, time.monotonic() + _TOKEN_AGE_S)
+        return known
+
+    async def prepare(self, token: KnownToken, application: str, new: NewMessage) -> "PreparedMessage | None":
+        """Return a message with its deliveries; None where it is for `messages.create`.
+
+        Args:
+            token: who asks.
+            application: the application's id or uid.
+            new: the message.
+
+        Raises:
+            InvalidMessage: a field breaks a rule.
+            TooManyDeliveries: more endpoints want it than an event can be owed to.
+            DatabaseUnavailable: PostgreSQL is away.
+        """
+        organization = token.principal.organization
+        outbox = self._context.outbox
+        routes = outbox.cached_routes(organization, application)
+        if routes is None or routes.routing.application is None:
+            routes = await self._load_routes(organization, application)
+        found = None if routes is None else routes.routing.application
+        if routes is None or found is None or found.is_operational or len(self._waiting) >= _MAX_WAITING:
+            return None
+        target = MessageTarget(organization, found.id, routes.uid, routes.routing.registry, found.version, token.sha256)
+        draft = outbox.draft(to_message(organization, application, new))
+        return PreparedMessage(draft, _to_row(target, routes, draft), asyncio.get_running_loop().create_future())
+
+    async def commit(self, prepared: "PreparedMessage") -> bool:
+        """Store a message; return True once it is committed, False where it is not stored and is for `messages.create`.
+
+        Raises:
+            DatabaseUnavailable: PostgreSQL is away; whether the message is stored is unknown.
+        """
+        self._waiting.append(prepared)
+        if len(self._lanes) < _LANES:
+            lane = asyncio.create_task(self._run_lane(), name="api:publish")
+            self._lanes.add(lane)
+            lane.add_done_callback(self._lanes.discard)
+        if await prepared.is_stored:
+            return True
+        # Whatever it was, what is known may be outdated.
+        message = prepared.draft.message
+        self._context.outbox.forget_routes(message.organization, message.application)
+        self._tokens.pop(prepared.row.target.token_sha256, None)
+        return False
+
+    async def _load_routes(self, organization: str, application: str) -> CompiledRoutes | None:
+        """Read an application's routes, once for all who ask at the same time; None where there is none."""
+        place = organization, application
+        if place not in self._loading:
+            self._loading[place] = asyncio.create_task(self._read_routes(*place))
+            self._loading[place].add_done_callback(lambda _: self._loading.pop(place))
+        return await asyncio.shield(self._loading[place])
+
+    async def _read_routes(self, organization: str, application: str) -> CompiledRoutes | None:
+        async with self._context.reading() as connection:
+            routing = await read_routing(connection, organization, application)
+        if routing.application is None:
+            return None
+        return self._context.outbox.cache_routes(organization, application, routing)
+
+    async def _run_lane(self) -> None:
+        while self._waiting:
+            await self._commit(self._take())
+
+    def _take(self) -> list[PreparedMessage]:
+        """Take what waited longest, as much as one commit may hold."""
+        taken: list[PreparedMessage] = []
+        deliveries = size = 0
+        while self._waiting and len(taken) < _MAX_MESSAGES:
+            row = self._waiting[0].row
+            deliveries += len(row.deliveries)
+            size += len(row.body)
+            if taken and (deliveries > _MAX_DELIVERIES or size > _MAX_BYTES):
+                break
+            taken.append(self._waiting.popleft())
+        return taken
+
+    async def _commit(self, taken: list[PreparedMessage]) -> None:
+        try:
+            failpoint("publish.before_commit")
+            verdicts = await insert_group(self._context.database, [one.row for one in taken])
+            failpoint("publish.after_commit")
+            stored = [one for one, verdict in zip(taken, verdicts, strict=True) if verdict is None]
+            self._context.outbox.count(one.draft for one in stored)
+            if any(one.row.deliveries for one in stored):
+                self._context.notify_due()
+            self._answer(stored, is_stored=True)
+        except GroupRolledBack as error:
+            _LOG.debug("group_rolled_back", error=str(error), messages=len(taken))
+        except Exception as error:  # noqa: BLE001 - a lane must outlive any surprise, and its callers must hear of it
+            for one in taken:
+                if not one.is_stored.done():
+                    one.is_stored.set_exception(error)
+        self._answer(taken, is_stored=False)
+
+    @staticmethod
+    def _answer(waiting: list[PreparedMessage], *, is_stored: bool) -> None:
+        for one in waiting:
+            if not one.is_stored.done():
+                one.is_stored.set_result(is_stored)
+
+
+def _to_row(target: MessageTarget, routes: CompiledRoutes, draft: Draft) -> NewMessageRow:
+    message = draft.message
+    return NewMessageRow(
+        target,
+        draft.id,
+        routes.name,
+        message.type,
+        draft.dedup_key,
+        message_key(routes.name, draft.dedup_key),
+        draft.replay_key,
+        message.fingerprint,
+        message.canonical,
+        draft.memory_days,
+        msgspec.json.encode(draft.headers).decode() if draft.headers else "{}",
+        draft.content_type,
+        draft.body,
+        draft.channels,
+        draft.tags,
+        message.deliver_at,
+        message.content_until,
+        routes.recipients(draft),
+    )
