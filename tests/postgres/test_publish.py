@@ -11,6 +11,7 @@ import pytest
 from boathook.api.app import Api, build_app
 from boathook.db import integrity
 from boathook.db.database import Database
+from boathook.db.message_group import GroupRolledBack, insert_group
 from boathook.domain import ids
 from boathook.handlers.outbox import Message
 from boathook.service import group_publisher
@@ -311,12 +312,10 @@ async def test_a_request_that_fails_around_its_commit_is_stored_once_when_it_com
 async def test_a_message_that_breaks_the_group_fails_alone(
     api: ApiClient, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insert = group_publisher.insert_group
-
     async def refuse_one(database: Database, rows: Any) -> Any:
         if any(b"poison" in row.body for row in rows):
-            raise group_publisher.GroupRolledBack("one of them is refused")
-        return await insert(database, rows)
+            raise GroupRolledBack("one of them is refused")
+        return await insert_group(database, rows)
 
     monkeypatch.setattr(group_publisher, "insert_group", refuse_one)
     bodies = [PLAIN | {"payload": {"n": n, "text": "poison" * (n == 5)}} for n in range(20)]

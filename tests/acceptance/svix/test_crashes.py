@@ -102,9 +102,9 @@ def publish_until_accepted(app: Application, number: int) -> str:
     body = {"eventType": "invoice.paid", "payload": {"n": number}}
     headers = {"authorization": f"Bearer {app.api.token}", "idempotency-key": f"key-{number}"}
 
-    def answered() -> str | None:
+    def answered() -> str:
         answer = httpx.post(f"{app.api.base}/api/v1{app.path}/msg", json=body, headers=headers, timeout=300)
-        return answer.json()["id"] if answer.status_code == 202 else None
+        return str(answer.json()["id"]) if answer.status_code == 202 else ""
 
     return until(answered)
 
