@@ -72,20 +72,20 @@ def _sample_snapshot() -> MetricSnapshot:
             "boathook_events_accepted_total": {(name,): 890 for name in sources},
             "boathook_duplicates_total": {(name,): 9 for name in sources},
             "boathook_rejections_total": {(name, "signature_mismatch"): 1 for name in sources},
-            "boathook_deliveries_total": {(name, key): n for name in handlers for key, n in outcomes.items()},
-            "boathook_sends_total": {("succeeded",): 400, ("retry",): 9, ("dead",): 1},
+            "boathook_attempts_total": {(name, key): n for name in handlers for key, n in outcomes.items()},
+            "boathook_endpoint_requests_total": {("succeeded",): 400, ("retry",): 9, ("dead",): 1},
         },
         gauges={
             "boathook_backlog": {
                 (name, state): n for name in handlers for state, n in (("due", 3), ("later", 9), ("dead", 2))
             },
-            "boathook_backlog_age": {(name, "10s"): 3 for name in handlers},
+            "boathook_backlog_due": {(name, "10s"): 3 for name in handlers},
         },
         histograms={
             "boathook_ack_seconds": {(): _sample_buckets("boathook_ack_seconds")},
-            "boathook_accept_to_start_seconds": {(): _sample_buckets("boathook_accept_to_start_seconds")},
+            "boathook_first_attempt_delay_seconds": {(): _sample_buckets("boathook_first_attempt_delay_seconds")},
             "boathook_handler_seconds": {(name,): _sample_buckets("boathook_handler_seconds") for name in handlers},
-            "boathook_send_seconds": {(): _sample_buckets("boathook_send_seconds")},
+            "boathook_endpoint_request_seconds": {(): _sample_buckets("boathook_endpoint_request_seconds")},
         },
     )
 

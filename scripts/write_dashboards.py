@@ -52,7 +52,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Alarms",
                 "short",
-                (("sum by (severity) (max by (severity) (boathook_alarms{@}))", "{{severity}}"),),
+                (("sum by (severity) (max by (severity) (boathook_alerts_firing{@}))", "{{severity}}"),),
                 "Alarms that boathook itself sees firing; the console has them one by one.",
                 "stat",
             ),
@@ -81,8 +81,8 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "Attempts",
                 "ops",
                 (
-                    (rate("boathook_deliveries_total", "outcome"), "handlers: {{outcome}}"),
-                    (rate("boathook_sends_total", "outcome"), "endpoints: {{outcome}}"),
+                    (rate("boathook_attempts_total", "outcome"), "handlers: {{outcome}}"),
+                    (rate("boathook_endpoint_requests_total", "outcome"), "endpoints: {{outcome}}"),
                 ),
                 "Attempts that ended, by what became of the delivery.",
                 stacked=True,
@@ -103,7 +103,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "From accepting to the first attempt",
                 "s",
-                quantiles("boathook_accept_to_start_seconds"),
+                quantiles("boathook_first_attempt_delay_seconds"),
                 "How long events wait before anything is tried.",
             ),
             Panel(
@@ -117,7 +117,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "Restarts and dropped log lines",
                 "ops",
                 (
-                    (rate("boathook_restarts_total", "role"), "restart: {{role}}"),
+                    (rate("boathook_process_restarts_total", "role"), "restart: {{role}}"),
                     (rate("boathook_log_lines_dropped_total"), "lines dropped"),
                 ),
                 "Child processes that died and were started again; lines that nobody read fast enough.",
@@ -125,7 +125,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Messages about alarms",
                 "ops",
-                ((rate("boathook_notices_total", "channel, outcome"), "{{channel}}: {{outcome}}"),),
+                ((rate("boathook_alert_messages_total", "channel, outcome"), "{{channel}}: {{outcome}}"),),
                 "What channels took, and what they did not.",
             ),
         ),
@@ -179,7 +179,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Clock skew of senders",
                 "s",
-                (("max by (source) (boathook_signature_skew_seconds{@})", "{{source}}"),),
+                (("max by (source) (boathook_sender_clock_skew_seconds{@})", "{{source}}"),),
                 "The sender's clock minus ours, at the latest verified request.",
             ),
             Panel(
@@ -218,7 +218,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Attempts by handler",
                 "ops",
-                ((rate("boathook_deliveries_total", "recipient"), "{{recipient}}"),),
+                ((rate("boathook_attempts_total", "recipient"), "{{recipient}}"),),
                 "Attempts that ended.",
                 stacked=True,
             ),
@@ -227,9 +227,9 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "percentunit",
                 (
                     (
-                        rate("boathook_deliveries_total", "recipient", 'outcome=~"retry|dead"')
+                        rate("boathook_attempts_total", "recipient", 'outcome=~"retry|dead"')
                         + " / "
-                        + rate("boathook_deliveries_total", "recipient"),
+                        + rate("boathook_attempts_total", "recipient"),
                         "{{recipient}}",
                     ),
                 ),
@@ -238,7 +238,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Given up",
                 "ops",
-                ((rate("boathook_deliveries_total", "recipient", 'outcome="dead"'), "{{recipient}}"),),
+                ((rate("boathook_attempts_total", "recipient", 'outcome="dead"'), "{{recipient}}"),),
                 "Deliveries that became dead letters.",
             ),
             Panel(
@@ -250,7 +250,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Running",
                 "short",
-                (("sum by (recipient) (boathook_running{@})", "{{recipient}}"),),
+                (("sum by (recipient) (boathook_handlers_running{@})", "{{recipient}}"),),
                 "Handlers that are running.",
                 stacked=True,
             ),
@@ -277,7 +277,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Breakers open",
                 "short",
-                (("max by (dependency) (boathook_breaker_open{@})", "{{dependency}}"),),
+                (("max by (dependency) (boathook_circuit_breaker_open{@})", "{{dependency}}"),),
                 "Dependencies that keep failing, whose handlers pause.",
             ),
             Panel(
@@ -285,7 +285,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "ops",
                 (
                     (rate("boathook_leases_lost_total", "recipient"), "lost: {{recipient}}"),
-                    (rate("boathook_leases_reaped_total"), "reaped"),
+                    (rate("boathook_leases_expired_total"), "reaped"),
                 ),
                 "Attempts whose worker was gone or too late.",
             ),
@@ -309,7 +309,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Requests to endpoints",
                 "ops",
-                ((rate("boathook_sends_total", "outcome"), "{{outcome}}"),),
+                ((rate("boathook_endpoint_requests_total", "outcome"), "{{outcome}}"),),
                 "By what became of the delivery.",
                 stacked=True,
             ),
@@ -318,20 +318,30 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "percentunit",
                 (
                     (
-                        rate("boathook_sends_total", "", 'outcome=~"retry|dead"')
+                        rate("boathook_endpoint_requests_total", "", 'outcome=~"retry|dead"')
                         + " / "
-                        + rate("boathook_sends_total"),
+                        + rate("boathook_endpoint_requests_total"),
                         "failed",
                     ),
                 ),
                 "Requests after which the delivery is owed again or was given up.",
             ),
-            Panel("Duration", "s", quantiles("boathook_send_seconds"), "One request, to its response's headers."),
-            Panel("Under way", "short", (("sum(boathook_sending{@})", "requests"),), "Requests that are under way."),
+            Panel(
+                "Duration",
+                "s",
+                quantiles("boathook_endpoint_request_seconds"),
+                "One request, to its response's headers.",
+            ),
+            Panel(
+                "Under way",
+                "short",
+                (("sum(boathook_endpoint_requests_in_flight{@})", "requests"),),
+                "Requests that are under way.",
+            ),
             Panel(
                 "Messages published",
                 "ops",
-                ((rate("boathook_published_total"), "published"),),
+                ((rate("boathook_messages_published_total"), "published"),),
                 "Also where their transactions rolled back later.",
             ),
             Panel(
@@ -344,7 +354,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "Endpoints disabled",
                 "ops",
-                ((rate("boathook_endpoints_disabled_total", "because"), "{{because}}"),),
+                ((rate("boathook_endpoints_disabled_total", "reason"), "{{reason}}"),),
                 "Endpoints that boathook has disabled, as they failed or were gone.",
             ),
         ),
@@ -355,20 +365,20 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
             Panel(
                 "PostgreSQL away",
                 "bool_yes_no",
-                (("max by (instance) (boathook_journal_away{@})", "{{instance}}"),),
+                (("max by (instance) (boathook_database_unavailable{@})", "{{instance}}"),),
                 "Whether a gateway takes events into its spool.",
                 "stat",
             ),
             Panel(
                 "Events in the spool",
                 "short",
-                (("sum by (instance) (boathook_spool_records{@})", "{{instance}}"),),
+                (("sum by (instance) (boathook_spool_events{@})", "{{instance}}"),),
                 "Events that wait on disk for PostgreSQL.",
             ),
             Panel(
                 "Spool used",
                 "percentunit",
-                (("max by (instance) (boathook_spool_filled{@})", "{{instance}}"),),
+                (("max by (instance) (boathook_spool_used_ratio{@})", "{{instance}}"),),
                 "Share of spool.max_bytes, of the fullest gateway.",
             ),
             Panel(
@@ -390,7 +400,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "Trouble of the spool",
                 "short",
                 (
-                    ("max by (kind) (boathook_spool_aside{@})", "aside: {{kind}}"),
+                    ("max by (kind) (boathook_spool_set_aside{@})", "aside: {{kind}}"),
                     ("max(boathook_spool_failing{@})", "disk fails"),
                 ),
                 "What a person has to look at.",
@@ -406,21 +416,21 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "Events in a group commit",
                 "short",
                 (
-                    (quantile(0.5, "boathook_commit_batch_rows"), "p50"),
-                    (quantile(0.99, "boathook_commit_batch_rows"), "p99"),
+                    (quantile(0.5, "boathook_commit_batch_events"), "p50"),
+                    (quantile(0.99, "boathook_commit_batch_events"), "p99"),
                 ),
                 "The busier, the more.",
             ),
             Panel(
                 "Waiting in memory for PostgreSQL",
                 "short",
-                (("sum by (instance) (boathook_intake_queue{@})", "{{instance}}"),),
+                (("sum by (instance) (boathook_ingest_queue_events{@})", "{{instance}}"),),
                 "Events in the queues of gateways.",
             ),
             Panel(
                 "Oldest snapshot",
                 "s",
-                (("max(boathook_oldest_xmin_age_seconds{@})", "age"),),
+                (("max(boathook_oldest_snapshot_age_seconds{@})", "age"),),
                 "A transaction that stays open keeps PostgreSQL from cleaning up.",
             ),
             Panel(

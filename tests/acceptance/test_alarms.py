@@ -247,7 +247,9 @@ def test_nothing_is_processed_while_traffic_comes(gateway: BoathookProcess, aler
 def test_the_metrics_count_what_was_told(gateway: BoathookProcess) -> None:
     def shown() -> bool:
         text = httpx.get(f"{gateway.base}/metrics").text
-        return 'boathook_notices_total{channel="ops",outcome="sent"}' in text and "boathook_alarms{" in text
+        return (
+            'boathook_alert_messages_total{channel="ops",outcome="sent"}' in text and "boathook_alerts_firing{" in text
+        )
 
     until(shown)
 

@@ -77,7 +77,7 @@ def test_five_clients_with_all_connections_shut_nobody_out(boathook: Callable[..
         metrics = httpx.get(f"{running.base}/metrics", timeout=300).text
         reason = "too_many" if request_ is SLOW else "evicted"
         assert f'boathook_connections_refused_total{{reason="{reason}"}}' in metrics
-        assert "boathook_connections_filled 0." in metrics or "boathook_connections_filled 1.0" in metrics
+        assert "boathook_connections_used_ratio 0." in metrics or "boathook_connections_used_ratio 1.0" in metrics
     until(lambda: "idle" not in str(httpx.get(f"{running.base}/readyz", timeout=300).json()["notes"]))
 
 

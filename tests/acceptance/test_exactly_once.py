@@ -169,7 +169,7 @@ def test_metrics_and_health_tell_the_truth(shared: BoathookProcess):
 
     def counted() -> bool:
         text = httpx.get(shared.base + "/metrics").text
-        return "boathook_events_accepted_total" in text and "boathook_deliveries_total{" in text
+        return "boathook_events_accepted_total" in text and "boathook_attempts_total{" in text
 
     until(counted)
     assert isinstance(httpx.get(shared.base + "/metrics.json").json(), dict)

@@ -22,12 +22,12 @@ from tests.support import until
 ALERTS = {rule["alert"]: rule for rule in yaml.safe_load(ALERT_RULES.read_text())["groups"][0]["rules"]}
 ROOT = Path(__file__).parents[2]
 
-AWAY = 'boathook_journal_away{instance="a"}'
+AWAY = 'boathook_database_unavailable{instance="a"}'
 OLD = 'boathook_spool_oldest_seconds{instance="a"}'
-ASIDE = 'boathook_spool_aside{{kind="{}"}}'
+ASIDE = 'boathook_spool_set_aside{{kind="{}"}}'
 ANSWERED = 'boathook_requests_total{{source="stripe", status="{}"}}'
-ENDED = 'boathook_deliveries_total{{recipient="handler:pay", outcome="{}"}}'
-SENT = 'boathook_sends_total{{outcome="{}"}}'
+ENDED = 'boathook_attempts_total{{recipient="handler:pay", outcome="{}"}}'
+SENT = 'boathook_endpoint_requests_total{{outcome="{}"}}'
 UNPROVEN = 'boathook_rejections_total{source="stripe", reason="signature_mismatch"}'
 ACCEPTED = 'boathook_events_accepted_total{source="stripe"}'
 DEAD = 'boathook_backlog{{recipient="{}", state="dead"}}'
@@ -46,13 +46,13 @@ def acknowledged(quick: str, slow: str) -> dict[str, str]:
 
 CASES = [
     # alert, whether it fires, after how long, series by the minute
-    ("BoathookJournalAway", True, "3m", {AWAY: "0 1x60"}),
-    ("BoathookJournalAway", False, "1m", {AWAY: "0 1x60"}),
-    ("BoathookJournalAway", False, "10m", {AWAY: "0 1 0x60"}),
+    ("BoathookDatabaseUnavailable", True, "3m", {AWAY: "0 1x60"}),
+    ("BoathookDatabaseUnavailable", False, "1m", {AWAY: "0 1x60"}),
+    ("BoathookDatabaseUnavailable", False, "10m", {AWAY: "0 1 0x60"}),
     ("BoathookDatabaseUnsafe", True, "3m", {"boathook_database_unsafe": "0 1x60"}),
     ("BoathookDatabaseUnsafe", False, "3m", {"boathook_database_unsafe": "0 1 0x60"}),
-    ("BoathookSpoolFilling", True, "2m", {"boathook_spool_filled": "0.4 0.51x60"}),
-    ("BoathookSpoolFilling", False, "2m", {"boathook_spool_filled": "0.5x60"}),
+    ("BoathookSpoolFilling", True, "2m", {"boathook_spool_used_ratio": "0.4 0.51x60"}),
+    ("BoathookSpoolFilling", False, "2m", {"boathook_spool_used_ratio": "0.5x60"}),
     ("BoathookSpoolOld", True, "10m", {OLD: "901x60", AWAY: "0x60"}),
     ("BoathookSpoolOld", False, "10m", {OLD: "901x60", AWAY: "1x60"}),
     ("BoathookSpoolOld", False, "10m", {OLD: "899x60", AWAY: "0x60"}),
@@ -62,16 +62,16 @@ CASES = [
     ("BoathookSpoolRefusedByPostgres", True, "2m", {ASIDE.format("refused"): "0 1x60"}),
     ("BoathookSpoolRefusedByPostgres", False, "2m", {ASIDE.format("refused"): "0x60", ASIDE.format("damaged"): "3x60"}),
     ("BoathookSpoolDamaged", True, "2m", {ASIDE.format("damaged"): "0 1x60"}),
-    ("BoathookSpoolDamaged", True, "10m", {"boathook_spool_damaged_total": "0x5 1x60"}),
-    ("BoathookSpoolDamaged", True, "10m", {"boathook_spool_damaged_total": "_x5 1x60"}),
-    ("BoathookSpoolDamaged", False, "90m", {"boathook_spool_damaged_total": "1x120", ASIDE.format("refused"): "3x120"}),
+    ("BoathookSpoolDamaged", True, "10m", {"boathook_spool_damaged_segments_total": "0x5 1x60"}),
+    ("BoathookSpoolDamaged", True, "10m", {"boathook_spool_damaged_segments_total": "_x5 1x60"}),
+    ("BoathookSpoolDamaged", False, "90m", {"boathook_spool_damaged_segments_total": "1x120", ASIDE.format("refused"): "3x120"}),
     ("BoathookEventsTurnedAway", True, "10m", {ANSWERED.format(503): "0x5 1x60"}),
     ("BoathookEventsTurnedAway", True, "10m", {ANSWERED.format(503): "_x5 1x60"}),
-    ("BoathookEventsTurnedAway", True, "10m", {"boathook_spool_refused_total": "0x5 1x60"}),
+    ("BoathookEventsTurnedAway", True, "10m", {"boathook_spool_rejected_total": "0x5 1x60"}),
     ("BoathookEventsTurnedAway", False, "30m", {ANSWERED.format(503): "9x60", ANSWERED.format(200): "0+5x60"}),
-    ("BoathookEventsTurnedAway", False, "30m", {ANSWERED.format(401): "0+5x60", "boathook_spool_refused_total": "4x60"}),
-    ("BoathookSpoolInUse", True, "10m", {'boathook_spool_records{instance="a"}': "0x3 5x60"}),
-    ("BoathookSpoolInUse", False, "10m", {'boathook_spool_records{instance="a"}': "0 5 0x60"}),
+    ("BoathookEventsTurnedAway", False, "30m", {ANSWERED.format(401): "0+5x60", "boathook_spool_rejected_total": "4x60"}),
+    ("BoathookSpoolInUse", True, "10m", {'boathook_spool_events{instance="a"}': "0x3 5x60"}),
+    ("BoathookSpoolInUse", False, "10m", {'boathook_spool_events{instance="a"}': "0 5 0x60"}),
     ("BoathookDeadLetters", True, "10m", {DEAD.format("handler:pay"): "0x5 1x60"}),
     ("BoathookDeadLetters", True, "10m", {DEAD.format("endpoint"): "_x5 1x60"}),
     ("BoathookDeadLetters", True, "20h", {DEAD.format("handler:pay"): "0 28x1300", ENDED.format("dead"): "28x1300"}),
@@ -97,15 +97,15 @@ CASES = [
     ("BoathookConflictSeen", True, "10m", {'boathook_conflicts_total{source="stripe"}': "0x5 1x60"}),
     ("BoathookConflictSeen", True, "10m", {'boathook_conflicts_total{source="stripe"}': "_x5 1x60"}),
     ("BoathookConflictSeen", False, "90m", {'boathook_conflicts_total{source="stripe"}': "4x120"}),
-    ("BoathookEndpointDisabled", True, "10m", {'boathook_endpoints_disabled_total{because="gone"}': "0x5 1x60"}),
-    ("BoathookEndpointDisabled", True, "10m", {'boathook_endpoints_disabled_total{because="gone"}': "_x5 1x60"}),
-    ("BoathookEndpointDisabled", False, "90m", {'boathook_endpoints_disabled_total{because="gone"}': "2x120"}),
+    ("BoathookEndpointDisabled", True, "10m", {'boathook_endpoints_disabled_total{reason="gone"}': "0x5 1x60"}),
+    ("BoathookEndpointDisabled", True, "10m", {'boathook_endpoints_disabled_total{reason="gone"}': "_x5 1x60"}),
+    ("BoathookEndpointDisabled", False, "90m", {'boathook_endpoints_disabled_total{reason="gone"}': "2x120"}),
     ("BoathookNothingProcessed", True, "20m", {DUE: "5x60", ENDED.format("succeeded"): "7x60"}),
     ("BoathookNothingProcessed", False, "20m", {DUE: "5x60", ENDED.format("succeeded"): "0+1x60"}),
     ("BoathookNothingProcessed", False, "20m", {DUE: "5x60", SENT.format("succeeded"): "0+1x60"}),
     ("BoathookNothingProcessed", False, "20m", {DUE: "0x60", ENDED.format("succeeded"): "7x60"}),
-    ("BoathookNoticesFail", True, "20m", {'boathook_notices_total{channel="ops", outcome="failed"}': "0+1x60"}),
-    ("BoathookNoticesFail", False, "20m", {'boathook_notices_total{channel="ops", outcome="sent"}': "0+1x60"}),
+    ("BoathookAlertMessagesFail", True, "20m", {'boathook_alert_messages_total{channel="ops", outcome="failed"}': "0+1x60"}),
+    ("BoathookAlertMessagesFail", False, "20m", {'boathook_alert_messages_total{channel="ops", outcome="sent"}': "0+1x60"}),
 ]  # fmt: skip
 
 
@@ -160,7 +160,7 @@ BOARDS = [
     for panel in json.loads(dashboards.read(name))["panels"]
     for target in panel["targets"]
 ]
-UNSEEN = {"boathook_sends_total": set(SENDS.values()), "boathook_notices_total": {"sent", "failed"}}
+UNSEEN = {"boathook_endpoint_requests_total": set(SENDS.values()), "boathook_alert_messages_total": {"sent", "failed"}}
 """Metrics that count nothing here, with what their label may say."""
 
 

@@ -54,7 +54,9 @@ def _ready(gateway: BoathookProcess, postgres: OwnServer) -> None:
 
 def away(gateway: BoathookProcess) -> float:
     text = httpx.get(f"{gateway.base}/metrics").text
-    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("boathook_journal_away "))
+    return next(
+        float(line.split()[1]) for line in text.splitlines() if line.startswith("boathook_database_unavailable ")
+    )
 
 
 def send(gateway: BoathookProcess, *keys: str) -> None:

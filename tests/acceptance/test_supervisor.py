@@ -223,7 +223,7 @@ def test_rejections_are_kept_within_bounds_and_without_credentials(boathook: Cal
     assert all(len(row[2]) == 65_536 and row[3] == 120_000 for row in stripe)
     assert "canary" not in str([row[4] for row in kept()])
     metrics = httpx.get(f"{running.base}/metrics").text
-    assert 'boathook_quarantine_dropped_total{source="stripe"}' in metrics
+    assert 'boathook_rejections_dropped_total{source="stripe"}' in metrics
     assert "canary" not in running.log() + metrics
 
 

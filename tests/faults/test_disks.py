@@ -527,6 +527,6 @@ def _expect_told(env: Environment, host: Host, path: Path, gone: set[str], key: 
     env.expect("C1", gone == {key}, f"one record is rotten, missing are {sorted(gone)[:9]}")
     env.expect("C15", path.with_suffix(DAMAGED_SUFFIX).exists(), "the damaged segment is not kept")
     env.expect("C15", not path.with_suffix(DONE_SUFFIX).exists(), "the damaged segment is kept as if it were whole")
-    env.expect("C15", metric(host, "boathook_spool_damaged_total") == 1, "no metric tells of the damage")
+    env.expect("C15", metric(host, "boathook_spool_damaged_segments_total") == 1, "no metric tells of the damage")
     (shown,) = [one for one in host.listing("spool", "status") if one["lost"]]
     env.expect("C15", shown["lost"] == 1 and shown["segments"]["bad"] == 1, f"spool status says {shown}")

@@ -186,7 +186,7 @@ def test_while_it_is_unsafe_events_go_into_the_spool_and_somebody_is_told(
     assert status == 200
     assert "fsync is off" in told["notes"][0]
     assert post(running, "meanwhile") == 200
-    until(lambda: figure(running, "boathook_spool_records") == 1)
+    until(lambda: figure(running, "boathook_spool_events") == 1)
     message = {"eventType": "invoice.paid", "payload": {}}
     until(lambda: api("/app/acme/msg", message) == 503)
     assert events(own_server) == 1

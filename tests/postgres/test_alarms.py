@@ -29,7 +29,7 @@ from tests.support import eventually
 from tests.unit.receivers import OK, Receiver
 
 LEVEL = "boathook_connections"
-SPOOLED = MetricSnapshot(gauges={"boathook_spool_records": {(): 7}})
+SPOOLED = MetricSnapshot(gauges={"boathook_spool_events": {(): 7}})
 HIGH = {"high": {"metric": LEVEL, "above": 10, "clear_s": 0, "summary": "it is high"}}
 BACKLOG = {"waits": {"metric": "boathook_backlog", "by": ["recipient"], "above": 10, "clear_s": 0}}
 
@@ -420,11 +420,11 @@ async def test_a_figure_that_pauses_while_keepers_change_ends_nothing_and_one_th
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
-        await harness.record_sample("boathook_sending", 0)
+        await harness.record_sample("boathook_endpoint_requests_in_flight", 0)
         await harness.evaluate()
         assert [one.state for one in await harness.open_alarms()] == ["firing"]
         await db.execute("update boathook.metric_sample set at = at - interval '61 seconds'")
-        await harness.record_sample("boathook_sending", 0)
+        await harness.record_sample("boathook_endpoint_requests_in_flight", 0)
     async with open_harness(db, harness.settings) as later:
         await later.evaluate()
         assert await later.open_alarms() == []
@@ -486,7 +486,7 @@ class StillClock:
 class TestAlone:
     """What a host tells while PostgreSQL is away."""
 
-    RULES: ClassVar = {"spooled": {"metric": "boathook_spool_records", "by": ["host"], "above": 0, "clear_s": 0}}
+    RULES: ClassVar = {"spooled": {"metric": "boathook_spool_events", "by": ["host"], "above": 0, "clear_s": 0}}
 
     def alone(self, settings):
         return LocalEvaluator(settings, compile_rules(settings), "me", Notifier(settings))
@@ -499,12 +499,12 @@ class TestAlone:
         assert sent_alerts(receiver) == [("fires", "spooled", "me")]
         async with open_harness(db, settings) as harness:
             await alone.sync_to_database(db)
-            await harness.record_sample("boathook_spool_records", 5, host="me")
+            await harness.record_sample("boathook_spool_events", 5, host="me")
             await harness.evaluate()
             await harness.deliver()
             assert sent_alerts(receiver) == [("fires", "spooled", "me")]
             await alone.sync_to_database(db)
-            await harness.record_sample("boathook_spool_records", 0, host="me")
+            await harness.record_sample("boathook_spool_events", 0, host="me")
             await harness.evaluate()
             await harness.deliver()
             assert sent_alerts(receiver)[1:] == [("recovered", "spooled", "me")]
@@ -512,7 +512,7 @@ class TestAlone:
     async def test_what_the_keeper_has_told_before_it_tells_no_second_time(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         async with open_harness(db, settings) as harness:
-            await harness.record_sample("boathook_spool_records", 5, host="me")
+            await harness.record_sample("boathook_spool_events", 5, host="me")
             await harness.evaluate()
             await harness.deliver()
             alone = self.alone(settings)
@@ -529,7 +529,7 @@ class TestAlone:
             await alone.run_once(counted)
         kept = alone._window._hosts["me"]
         assert len(kept) < 400
-        assert (set(kept[-1].snapshot.gauges), kept[-1].snapshot.counters) == ({"boathook_spool_records"}, {}), (
+        assert (set(kept[-1].snapshot.gauges), kept[-1].snapshot.counters) == ({"boathook_spool_events"}, {}), (
             "what no rule of a host looks at is not kept"
         )
 
@@ -537,7 +537,7 @@ class TestAlone:
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         await self.alone(settings).run_once(SPOOLED)
         async with open_harness(db, settings) as harness:
-            await harness.record_sample("boathook_spool_records", 5, host="me")
+            await harness.record_sample("boathook_spool_events", 5, host="me")
             await harness.evaluate()
             await harness.deliver()
             assert sent_alerts(receiver) == [("fires", "spooled", "me")] * 2
@@ -561,12 +561,12 @@ class TestAlone:
         url = "postgresql://127.0.0.1:1/none"
         settings = settings_of(url=url, channels={"ops": webhook(receiver.url)}, rules=self.RULES)
         server = settings.server.model_copy(update={"data_dir": tmp_path})
-        meters.gauge("boathook_spool_records", 3)
+        meters.gauge("boathook_spool_events", 3)
         try:
             sampler = Sampler(settings.model_copy(update={"server": server}), "supervisor-0")
             await sampler.stop()  # which samples once more
         finally:
-            meters.drop_series("boathook_spool_records")
+            meters.drop_series("boathook_spool_events")
         assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("fires", "spooled")]
 
 

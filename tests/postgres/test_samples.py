@@ -67,10 +67,10 @@ async def keep(db: Database, *rows: HostSample) -> None:
 
 
 async def test_hosts_are_added_up_and_quantiles_are_of_all_of_them(db: Database) -> None:
-    xmin = "boathook_oldest_xmin_age_seconds"
-    here = host_sample("a", NOON, 90, quarter(90, 0), spool_records=2, oldest_xmin_age_seconds=5, connections=3)
+    xmin = "boathook_oldest_snapshot_age_seconds"
+    here = host_sample("a", NOON, 90, quarter(90, 0), spool_events=2, oldest_snapshot_age_seconds=5, connections=3)
     there = host_sample(
-        "b", NOON + timedelta(seconds=7), 10, quarter(0, 10), spool_records=1, oldest_xmin_age_seconds=9
+        "b", NOON + timedelta(seconds=7), 10, quarter(0, 10), spool_events=1, oldest_snapshot_age_seconds=9
     )
     await keep(db, here, there)
 
@@ -78,20 +78,20 @@ async def test_hosts_are_added_up_and_quantiles_are_of_all_of_them(db: Database)
 
     assert (one.at, one.hosts, one.snapshot.span_s) == (NOON, 2, 10)
     assert one.snapshot.arrived.accepted == 100
-    gauges = [one.snapshot.gauge(name) for name in ("boathook_spool_records", "boathook_connections", xmin)]
+    gauges = [one.snapshot.gauge(name) for name in ("boathook_spool_events", "boathook_connections", xmin)]
     assert gauges == [3, 3, 9]
     assert (one.snapshot.quantile("boathook_ack_seconds", 0.5) or 9) <= 0.001
     assert (one.snapshot.quantile("boathook_ack_seconds", 0.95) or 0) > 0.5
 
 
 async def test_levels_of_one_host_are_its_highest_of_the_time(db: Database) -> None:
-    rows = [host_sample("a", NOON + timedelta(seconds=10 * n), due=n, spool_records=n % 3) for n in range(12)]
+    rows = [host_sample("a", NOON + timedelta(seconds=10 * n), due=n, spool_events=n % 3) for n in range(12)]
     await keep(db, *rows)
 
     (one,) = await read_since(db, NOON, 120)
 
     assert (one.snapshot.arrived.accepted, one.snapshot.span_s) == (12, 120)
-    assert (one.snapshot.gauge("boathook_spool_records"), one.snapshot.backlog.due) == (2, 11)
+    assert (one.snapshot.gauge("boathook_spool_events"), one.snapshot.backlog.due) == (2, 11)
 
 
 @pytest.mark.parametrize("step_s", [10, 60, 120, 900, 3600])
@@ -117,8 +117,8 @@ async def test_what_is_read_for_charts_says_the_same_without_names(db: Database)
             ACCEPTED: {("shop",): 3, ("bank",): 4},
             "boathook_requests_total": {("shop", "503"): 1, ("shop", "200"): 3},
             "boathook_rejections_total": {("bank", "signature_mismatch"): 2},
-            "boathook_deliveries_total": {("handler:a", "succeeded"): 5, ("handler:b", "dead"): 1},
-            "boathook_sends_total": {("retry",): 7},
+            "boathook_attempts_total": {("handler:a", "succeeded"): 5, ("handler:b", "dead"): 1},
+            "boathook_endpoint_requests_total": {("retry",): 7},
         },
         gauges={"boathook_backlog": {("handler:a", "due"): 2, (ENDPOINTS, "later"): 9}},
     )
@@ -180,12 +180,12 @@ def gathered(at: float, accepted: int, rejections: dict[str, int]) -> MetricSnap
             ACCEPTED: {("shop",): accepted},
             "boathook_rejections_total": {("shop", reason): n for reason, n in rejections.items()},
             "boathook_requests_total": {("shop", "200"): accepted, ("shop", "503"): 2 * at},
-            "boathook_deliveries_total": {("h", "succeeded"): 5 * at, ("h", "retry"): at, ("h", "dead"): at},
-            "boathook_sends_total": {("succeeded",): 3 * at},
+            "boathook_attempts_total": {("h", "succeeded"): 5 * at, ("h", "retry"): at, ("h", "dead"): at},
+            "boathook_endpoint_requests_total": {("succeeded",): 3 * at},
         },
         gauges={
             "boathook_backlog": {("h", "due"): 7, ("h", "dead"): 1},
-            "boathook_backlog_age": {("h", "10s"): 4, ("h", "older"): 3},
+            "boathook_backlog_due": {("h", "10s"): 4, ("h", "older"): 3},
         },
     )
 

@@ -99,7 +99,7 @@ def flooded(running: BoathookProcess, forgeries: int, real: int) -> Measured:
     grown, body_parses = isolated_gateway.memory_bytes(running) - memory, isolated_gateway.body_parses(running)
     hints = isolated_gateway.body_parses(running, "hints")
     log_lines = sum("evt_" in line or "xxx" in line for line in running.log().splitlines())
-    metric = "boathook_quarantine_dropped_total"
+    metric = "boathook_rejections_dropped_total"
     assert metric in httpx.get(f"{running.base}/metrics").text
     logged = isolated_gateway.wal_bytes(url) - wal_bytes
     after = isolated_gateway.counts(url)

@@ -88,15 +88,15 @@ class TestChart:
         assert made.increases(SeriesSelector(ACCEPTED, by=("source",)), ago(60)) == {"old": 0, "new": 3}
 
     def test_levels_of_hosts_are_added_up_or_the_highest_counts(self):
-        spool, oldest = "boathook_spool_records", "boathook_spool_oldest_seconds"
+        spool, oldest = "boathook_spool_events", "boathook_spool_oldest_seconds"
         made = chart(("a", 5, {spool: {(): 3}, oldest: {(): 8}}), ("b", 2, {spool: {(): 4}, oldest: {(): 6}}))
         assert made.values(SeriesSelector(spool), ago(60)) == {"": 7}
         assert made.values(SeriesSelector(oldest), ago(60)) == {"": 8}
         assert made.values(SeriesSelector(spool, by=("host",)), ago(60)) == {"a": 3, "b": 4}
 
     def test_a_host_that_is_gone_has_no_level(self):
-        made = chart(("a", 120, {"boathook_spool_records": {(): 3}}))
-        assert made.values(SeriesSelector("boathook_spool_records"), ago(60)) == {}
+        made = chart(("a", 120, {"boathook_spool_events": {(): 3}}))
+        assert made.values(SeriesSelector("boathook_spool_events"), ago(60)) == {}
 
     def test_the_same_sample_told_twice_counts_once(self):
         made = chart(("a", 40, {ACCEPTED: {("s",): 1}}), ("a", 0, {ACCEPTED: {("s",): 2}}))
@@ -174,14 +174,20 @@ class TestThresholds:
 
     def test_unless_something_has_risen(self):
         one = rule(
-            metric="boathook_backlog", labels={"state": "due"}, above=0, unless=[{"metric": "boathook_sends_total"}]
+            metric="boathook_backlog",
+            labels={"state": "due"},
+            above=0,
+            unless=[{"metric": "boathook_endpoint_requests_total"}],
         )
         idle = chart(
-            *(("a", s, {"boathook_backlog": {("h", "due"): 4}, "boathook_sends_total": {("x",): 7}}) for s in (60, 0))
+            *(
+                ("a", s, {"boathook_backlog": {("h", "due"): 4}, "boathook_endpoint_requests_total": {("x",): 7}})
+                for s in (60, 0)
+            )
         )
         busy = chart(
             *(
-                ("a", s, {"boathook_backlog": {("h", "due"): 4}, "boathook_sends_total": {("x",): 7 - s}})
+                ("a", s, {"boathook_backlog": {("h", "due"): 4}, "boathook_endpoint_requests_total": {("x",): 7 - s}})
                 for s in (60, 0)
             )
         )

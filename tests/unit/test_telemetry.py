@@ -94,7 +94,7 @@ def _count_10000() -> None:
 def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: Path):
     meters.count("boathook_events_accepted_total", 5, source="a")
     meters.observe("boathook_ack_seconds", 0.003)
-    meters.gauge("boathook_intake_queue", 7)
+    meters.gauge("boathook_ingest_queue_events", 7)
     SnapshotFile(tmp_path, "gateway-0").write()
     meters.reset()
     SnapshotFile(tmp_path, "gateway-0").restore()
@@ -103,7 +103,7 @@ def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: P
     merged = gather(tmp_path, "gateway-0", time.time())
     assert merged.counters["boathook_events_accepted_total"][("a",)] == 6
     assert sum(merged.histograms["boathook_ack_seconds"][()].counts) == 2
-    assert "boathook_intake_queue" not in merged.gauges
+    assert "boathook_ingest_queue_events" not in merged.gauges
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ def test_a_torn_file_counts_as_none(tmp_path: Path, content: bytes):
 def test_processes_are_added_up_and_gauges_only_of_the_living(tmp_path: Path):
     for slot, is_alive in (("worker-0", True), ("worker-1", False)):
         meters.reset()
-        meters.count("boathook_deliveries_total", 2, recipient="handler:x", outcome="succeeded")
-        meters.gauge("boathook_running", 3, recipient="handler:x")
+        meters.count("boathook_attempts_total", 2, recipient="handler:x", outcome="succeeded")
+        meters.gauge("boathook_handlers_running", 3, recipient="handler:x")
         meters.gauge("boathook_backlog", 10, recipient="handler:x", state="pending")
         SnapshotFile(tmp_path, slot).write(is_alive=is_alive)
     meters.reset()
-    meters.gauge("boathook_running", 4, recipient="handler:x")
+    meters.gauge("boathook_handlers_running", 4, recipient="handler:x")
     meters.gauge("boathook_backlog", 12, recipient="handler:x", state="pending")
     merged = gather(tmp_path, "gateway-0", time.time())
-    assert merged.counters["boathook_deliveries_total"] == {("handler:x", "succeeded"): 4}
-    assert merged.gauges["boathook_running"] == {("handler:x",): 7}
+    assert merged.counters["boathook_attempts_total"] == {("handler:x", "succeeded"): 4}
+    assert merged.gauges["boathook_handlers_running"] == {("handler:x",): 7}
     assert merged.gauges["boathook_backlog"] == {("handler:x", "pending"): 12}
 
 
@@ -350,11 +350,11 @@ class TestMirrors:
     def test_of_a_gauge_add_up_too(self):
         meters.gauge("boathook_backlog", 4, recipient="handler:shop.a", state="due")
         meters.gauge("boathook_backlog", 6, recipient="handler:shop.b", state="due")
-        meters.gauge("boathook_running", 1, recipient="handler:shop.a")
-        meters.gauge("boathook_running", 2, recipient="handler:shop.b")
+        meters.gauge("boathook_handlers_running", 1, recipient="handler:shop.a")
+        meters.gauge("boathook_handlers_running", 2, recipient="handler:shop.b")
         shop = Boathook("shop")
         shop.mirror("shop_backlog", "Waiting.", of="boathook_backlog", labels={"status": "state"})
-        shop.mirror("shop_running", "Running.", of="boathook_running")
+        shop.mirror("shop_running", "Running.", of="boathook_handlers_running")
         assert series("shop_", gather(None, "", time.time())) == ['shop_backlog{status="due"} 10.0', "shop_running 3.0"]
 
     def test_several_make_up_one_metric_and_the_same_one_twice_is_one(self):
@@ -383,9 +383,12 @@ class TestMirrors:
 
     def test_are_left_out_as_long_as_the_settings_are_unknown(self):
         shop = Boathook("shop")
-        meters.count("boathook_published_total")
+        meters.count("boathook_messages_published_total")
         shop.mirror(
-            "shop_told", "Told.", of="boathook_published_total", constants={"provider": lambda: shop.settings.provider}
+            "shop_told",
+            "Told.",
+            of="boathook_messages_published_total",
+            constants={"provider": lambda: shop.settings.provider},
         )
         assert series("shop_told", gather(None, "", time.time())) == []
 
@@ -404,4 +407,4 @@ class TestMirrors:
 
     def test_cannot_have_the_name_of_a_metric_that_is_counted(self):
         with pytest.raises(ConfigError, match="counted by itself"):
-            Boathook("shop").mirror("boathook_running", "Running.", of="boathook_running")
+            Boathook("shop").mirror("boathook_handlers_running", "Running.", of="boathook_handlers_running")

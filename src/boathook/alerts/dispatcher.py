@@ -78,7 +78,7 @@ class AlertDispatcher:
         match outcome:
             case Sent():
                 await alert_store.mark_sent(self._database, channel, taken.message_id)
-                meters.count("boathook_notices_total", channel=channel, outcome="sent")
+                meters.count("boathook_alert_messages_total", channel=channel, outcome="sent")
                 _LOG.info("notice_sent", channel=channel, alarms=len(taken.notices))
             case SendFailed(error, rest_s):
                 given_up = await alert_store.mark_failed(
@@ -90,7 +90,7 @@ class AlertDispatcher:
                     pause_s=max(FIRST_PAUSE_S, rest_s),
                     longest_s=max(LONGEST_PAUSE_S, rest_s),
                 )
-                meters.count("boathook_notices_total", channel=channel, outcome="failed")
+                meters.count("boathook_alert_messages_total", channel=channel, outcome="failed")
                 _LOG.warning("notice_failed", channel=channel, error=error, given_up=given_up)
 
 

@@ -165,7 +165,7 @@ class AlertEvaluator:
     def _show(self, opened: Iterable[Alert]) -> None:
         firing = [alarm for alarm in opened if alarm.state is not AlertState.PENDING]
         for severity in ("warning", "critical"):
-            meters.gauge("boathook_alarms", sum(one.severity == severity for one in firing), severity=severity)
+            meters.gauge("boathook_alerts_firing", sum(one.severity == severity for one in firing), severity=severity)
 
 
 def _due(alarm: Alert, repeat_s: float, now: datetime) -> str | None:

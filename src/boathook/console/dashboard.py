@@ -122,7 +122,7 @@ CHART_SPECS: Final = (
         ChartSeries("due", lambda snapshot: snapshot.backlog.due),
         ChartSeries("later", lambda snapshot: snapshot.backlog.later),
         ChartSeries("dead", lambda snapshot: snapshot.backlog.dead),
-        ChartSeries("in the spool", lambda snapshot: snapshot.gauge("boathook_spool_records")),
+        ChartSeries("in the spool", lambda snapshot: snapshot.gauge("boathook_spool_events")),
     )),
     ChartSpec("trouble", "Trouble", "per minute", (
         ChartSeries("attempts failed", _each_minute(lambda snapshot: snapshot.worked.failed)),

@@ -117,7 +117,7 @@ class EndpointAttempt(Attempt):
 
     def count(self, outcome: str) -> None:
         """See `Attempt.count`."""
-        meters.count("boathook_sends_total", outcome=outcome)
+        meters.count("boathook_endpoint_requests_total", outcome=outcome)
 
 
 class EndpointQueue:
@@ -542,8 +542,8 @@ class EndpointQueues:
 
     def report(self) -> None:
         """Set the gauges."""
-        meters.gauge("boathook_sending", self.running)
-        meters.gauge("boathook_endpoint_breakers_open", sum(queue.open_until is not None for queue in self))
+        meters.gauge("boathook_endpoint_requests_in_flight", self.running)
+        meters.gauge("boathook_endpoint_circuit_breakers_open", sum(queue.open_until is not None for queue in self))
 
 
 def _rest_s(queue: EndpointQueue, now: float, clock: datetime) -> float:

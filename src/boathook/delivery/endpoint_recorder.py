@@ -132,7 +132,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
                 key, because, revision=one.send.revision, then=self._operational_webhooks.publish_disabled
             )
             if is_disabled:
-                meters.count("boathook_endpoints_disabled_total", because=because)
+                meters.count("boathook_endpoints_disabled_total", reason=because)
                 _LOG.warning("endpoint_disabled", endpoint=ids.show(ids.ENDPOINT, key), because=because)
 
 

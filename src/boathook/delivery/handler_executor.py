@@ -68,7 +68,7 @@ class HandlerExecutor(Executor[HandlerAttempt]):
         running = attempt.running = RunningAttempt(work, attempt.started_at)
         if work.claim.attempt == 1 and work.event is not None:
             waited_s = (attempt.started_at - work.event.accepted_at).total_seconds()
-            meters.observe("boathook_accept_to_start_seconds", max(0.0, waited_s))
+            meters.observe("boathook_first_attempt_delay_seconds", max(0.0, waited_s))
         loop = asyncio.get_running_loop()
         slot = (
             self._slots.pop() if self._slots else RunSlot(self._handlers, keeps_connection=self._is_keeping_connections)

@@ -97,7 +97,7 @@ class HandlerAttempt(Attempt):
 
     def count(self, outcome: str) -> None:
         """See `Attempt.count`."""
-        meters.count("boathook_deliveries_total", recipient=self.work.claim.recipient, outcome=outcome)
+        meters.count("boathook_attempts_total", recipient=self.work.claim.recipient, outcome=outcome)
 
 
 class HandlerQueue:
@@ -310,7 +310,7 @@ class HandlerQueues:
             known = TimeoutError() if isinstance(error, HandlerTimeout) else error
             state = self._breakers.record(breaker, known, self._clock.now())
             is_open = 0 if state is BreakerState.CLOSED else 1
-            meters.gauge("boathook_breaker_open", is_open, dependency=breaker.dependency)
+            meters.gauge("boathook_circuit_breaker_open", is_open, dependency=breaker.dependency)
 
     # Giving back
 
@@ -338,4 +338,4 @@ class HandlerQueues:
     def report(self) -> None:
         """Set the gauges."""
         for recipient, queue in self.queues.items():
-            meters.gauge("boathook_running", queue.running, recipient=recipient)
+            meters.gauge("boathook_handlers_running", queue.running, recipient=recipient)

@@ -54,7 +54,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         """Requests of this turn of the event loop, which are sent together."""
         self._given_up: set[EndpointAttempt] = set()
         self._token_cache: TokenCache | None = None
-        self._seconds = meters.histogram("boathook_send_seconds")
+        self._seconds = meters.histogram("boathook_endpoint_request_seconds")
         self._traces = traces
         self._is_closed = False
 

@@ -146,13 +146,13 @@ class Keeper:
         while taken := await self._store.reap():
             failpoint("keeper.after_reap")
             get_logger("keeper").warning("leases_reaped", leases=taken)
-            meters.count("boathook_leases_reaped_total", taken)
+            meters.count("boathook_leases_expired_total", taken)
 
     async def _bury(self, max_age_s: float) -> None:
         """Bury what no sender will ever send."""
         while buried := await dead_letter_undeliverable(self._database, max_age_s=max_age_s):
             get_logger("keeper").info("deliveries_buried", deliveries=buried)
-            meters.count("boathook_deliveries_total", buried, recipient=ENDPOINTS, outcome="dead")
+            meters.count("boathook_attempts_total", buried, recipient=ENDPOINTS, outcome="dead")
 
     async def _seal(self) -> None:
         """Seal what the audit tells, and tell the log the last seal, which nobody can change there."""
@@ -175,9 +175,9 @@ class Keeper:
         for (recipient, state), value in counts.items():
             meters.gauge("boathook_backlog", value, recipient=recipient, state=state)
         for (recipient, age), value in ages.items():
-            meters.gauge("boathook_backlog_age", value, recipient=recipient, age=age)
+            meters.gauge("boathook_backlog_due", value, recipient=recipient, age=age)
         meters.gauge("boathook_oldest_due_seconds", max((one.oldest_due_s for one in backlog), default=0.0))
-        meters.gauge("boathook_oldest_xmin_age_seconds", await self._store.oldest_snapshot_s())
+        meters.gauge("boathook_oldest_snapshot_age_seconds", await self._store.oldest_snapshot_s())
         failing, disabled = await self._store.count_unhealthy_endpoints()
         meters.gauge("boathook_failing_endpoints", failing)
         meters.gauge("boathook_disabled_endpoints", disabled)
@@ -193,9 +193,9 @@ def _forget_counts() -> None:
 
 _COUNTED: Final = (
     "boathook_backlog",
-    "boathook_backlog_age",
+    "boathook_backlog_due",
     "boathook_oldest_due_seconds",
-    "boathook_oldest_xmin_age_seconds",
+    "boathook_oldest_snapshot_age_seconds",
     "boathook_failing_endpoints",
     "boathook_disabled_endpoints",
     "boathook_unhandled_events",

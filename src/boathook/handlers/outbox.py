@@ -220,7 +220,7 @@ class Outbox:
         for number, draft in enumerate(drafts, start=1):  # noqa: B007 - the last number is how many there were
             tracing.record_publish(draft.id, draft.headers, draft.began_ns, ended_ns, draft.message.type)
         self.published += number
-        meters.count("boathook_published_total", number)
+        meters.count("boathook_messages_published_total", number)
 
     def _steps(self, message: Message) -> Generator[SqlCall, Any, Published]:
         """Yield the calls that publish *message*, each answered by what it returned."""
@@ -244,7 +244,7 @@ class Outbox:
     def _counted(self, outcome: Published) -> Published:
         if isinstance(outcome, Accepted):
             self.published += 1
-            meters.count("boathook_published_total")
+            meters.count("boathook_messages_published_total")
         return outcome
 
 

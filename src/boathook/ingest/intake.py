@@ -131,7 +131,7 @@ class Intake:
         Args:
             is_away: begin with the spool, as the store is known not to answer.
         """
-        meters.gauge("boathook_journal_away", 0)
+        meters.gauge("boathook_database_unavailable", 0)
         if self.spool is not None and (await self.spool.open() or is_away):
             self._switch_to_spool("events wait in the spool" if not is_away else "it has not been reached yet")
         self._tasks = [asyncio.create_task(self._run_committer(), name=f"intake:{n}") for n in range(self._lanes)]
@@ -170,10 +170,10 @@ class Intake:
         """
         known = self._recent.find(event)
         if known is not None:
-            meters.count("boathook_memory_hits_total")
+            meters.count("boathook_dedup_cache_hits_total")
             return Duplicate(known)
         if self._is_stopping or not self._has_room():
-            meters.count("boathook_intake_overloaded_total")
+            meters.count("boathook_ingest_overloaded_total")
             raise Overloaded("too many events are waiting to be committed")
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         entry = (event, receipt, time.monotonic())
@@ -235,7 +235,7 @@ class Intake:
         receipts = await self._store.append(events, self._time_left(entries[0][2]))
         failpoint("accept.after_commit")
         meters.observe("boathook_commit_seconds", time.perf_counter() - began)
-        meters.observe("boathook_commit_batch_rows", len(entries))
+        meters.observe("boathook_commit_batch_events", len(entries))
         for (event, waiter, _), receipt in zip(entries, receipts, strict=True):
             self._on_stored(event, receipt)
             if not waiter.done():
@@ -265,7 +265,7 @@ class Intake:
             return False
         if self.mode is Mode.DIRECT:
             _LOG.warning("journal_away", reason=why, note="taking events into the spool")
-            meters.gauge("boathook_journal_away", 1)
+            meters.gauge("boathook_database_unavailable", 1)
             self.mode = Mode.SPOOLING
         elif self.mode is Mode.CATCHING_UP:
             self.mode = Mode.DRAINING
@@ -361,7 +361,7 @@ class Intake:
                 break
         self._has_spooled.clear()
         self.mode = Mode.DIRECT
-        meters.gauge("boathook_journal_away", 0)
+        meters.gauge("boathook_database_unavailable", 0)
         _LOG.info("spool_drained", events=total, seconds=round(time.monotonic() - began, 3))
         self._has_work.set()
 

@@ -85,7 +85,7 @@ class Quarantine:
         size = min(len(request.body), MAX_STORED_BODY)
         is_over = self._rate is None or self._rate.wait_s(source, time.monotonic()) > 0
         if is_over or len(self._waiting) >= _MAX_WAITING or self._bytes + size > _MAX_WAITING_BYTES:
-            meters.count("boathook_quarantine_dropped_total", source=source)
+            meters.count("boathook_rejections_dropped_total", source=source)
             return
         if explain is not None and (hint := explain()) is not None:
             verdict = replace(verdict, detail=f"{verdict.detail}; {hint}")

@@ -200,7 +200,7 @@ def _compile(
         rate=RateLimiter(source.rate, source.burst or max(1, int(source.rate))) if source.rate else None,
         accepted=meters.counter("boathook_events_accepted_total", source=name),
         duplicates=meters.counter("boathook_duplicates_total", source=name),
-        skew_s=meters.gauge_handle("boathook_signature_skew_seconds", source=name),
+        skew_s=meters.gauge_handle("boathook_sender_clock_skew_seconds", source=name),
         inline=inline_policy(settings, name),
         renew=renew,
     )

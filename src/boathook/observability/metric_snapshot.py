@@ -226,9 +226,9 @@ class MetricSnapshot(msgspec.Struct):
     def recipients(self) -> dict[str, RecipientCounts]:
         """Attempts by recipient; those of all endpoints together under `ENDPOINTS`."""
         table = _CountTable()
-        for (recipient, outcome), n in self.counters.get("boathook_deliveries_total", {}).items():
+        for (recipient, outcome), n in self.counters.get("boathook_attempts_total", {}).items():
             table.add(recipient, _OUTCOME_FIELDS.get(outcome, "retried"), n)
-        for (outcome,), n in self.counters.get("boathook_sends_total", {}).items():
+        for (outcome,), n in self.counters.get("boathook_endpoint_requests_total", {}).items():
             table.add(ENDPOINTS, _OUTCOME_FIELDS.get(outcome, "retried"), n)
         return {recipient: RecipientCounts(**counts) for recipient, counts in table.items()}
 
@@ -238,7 +238,7 @@ class MetricSnapshot(msgspec.Struct):
         found: dict[str, dict[str, int]] = {}
         for (recipient, state), value in self.gauges.get("boathook_backlog", {}).items():
             found.setdefault(recipient, {})[state] = int(value)
-        for (recipient, age), value in self.gauges.get("boathook_backlog_age", {}).items():
+        for (recipient, age), value in self.gauges.get("boathook_backlog_due", {}).items():
             if recipient in found and age in _AGE_FIELDS:
                 found[recipient][_AGE_FIELDS[age]] = int(value)
         return {recipient: BacklogCounts(**one) for recipient, one in found.items()}

@@ -129,10 +129,10 @@ class _Exporter(SpanExporter):
             self._post(encode_spans(spans).SerializeToString(), left_s)
         except BoathookError as error:
             self._note(str(error))
-            meters.count("boathook_spans_total", len(spans), outcome="dropped")
+            meters.count("boathook_trace_spans_total", len(spans), outcome="dropped")
             return SpanExportResult.FAILURE
         self._note(None)
-        meters.count("boathook_spans_total", len(spans), outcome="exported")
+        meters.count("boathook_trace_spans_total", len(spans), outcome="exported")
         return SpanExportResult.SUCCESS
 
     def _note(self, error: str | None) -> None:

@@ -173,7 +173,7 @@ class ChildProcess:
         self._plan_restart(now)
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
         _LOG.warning("child_ended", child=self.slot, pid=pid, how=how, restart_in_s=self.pause_s)
-        meters.count("boathook_restarts_total", role=self.role)
+        meters.count("boathook_process_restarts_total", role=self.role)
 
     def _plan_restart(self, now: float) -> None:
         self.pause_s = (

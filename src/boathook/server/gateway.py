@@ -333,7 +333,7 @@ class _GatewayRuntime:
 
     async def _sample(self) -> None:
         while True:
-            meters.gauge("boathook_intake_queue", self._intake.waiting)
+            meters.gauge("boathook_ingest_queue_events", self._intake.waiting)
             await asyncio.sleep(_SAMPLE_S)
 
     async def __aexit__(self, *_: object) -> None:

@@ -190,6 +190,6 @@ def read_traffic(live_metrics: LiveMetrics) -> Mapping[str, Traffic]:
         )
         for name, counts in now.sources.items()
     }
-    for (name,), skew_s in now.gauges.get("boathook_signature_skew_seconds", {}).items():
+    for (name,), skew_s in now.gauges.get("boathook_sender_clock_skew_seconds", {}).items():
         traffic.setdefault(name, Traffic()).skew_s = skew_s
     return traffic

@@ -78,8 +78,8 @@ class Spool:
     async def open(self) -> bool:
         """Start writing, adopt what dead processes have left, and return whether anything waits."""
         # From nought on, so that the first one is an increase.
-        meters.count("boathook_spool_refused_total", 0)
-        meters.count("boathook_spool_damaged_total", 0)
+        meters.count("boathook_spool_rejected_total", 0)
+        meters.count("boathook_spool_damaged_segments_total", 0)
         self._writer = asyncio.create_task(self._write_groups(), name="spool:write")
         return await self.adopt()
 
@@ -93,8 +93,8 @@ class Spool:
             self._last_error = str(error)
         else:
             self._last_error = ""
-            meters.gauge("boathook_spool_aside", refused, kind="refused")
-            meters.gauge("boathook_spool_aside", damaged, kind="damaged")
+            meters.gauge("boathook_spool_set_aside", refused, kind="refused")
+            meters.gauge("boathook_spool_set_aside", damaged, kind="damaged")
         return not self.is_empty
 
     @property
@@ -157,7 +157,7 @@ class Spool:
         except SpoolUnavailable as error:
             _LOG.error("spool_not_put_aside", segment=str(segment.path), error=str(error))
         if segment.is_damaged:
-            meters.count("boathook_spool_damaged_total")
+            meters.count("boathook_spool_damaged_segments_total")
             _LOG.error("spool_damaged", segment=str(segment.path), lost=segment.contents.lost, note="kept as .bad")
         failpoint("drain.after_finish")
 
@@ -195,7 +195,7 @@ class Spool:
             await self._call(partial(self._shelf.write, [payload for payload, _ in group]))
             failpoint("spool.after_sync")
         except Exception as error:  # noqa: BLE001 - the writer must outlive any surprise, and its callers must hear of it
-            meters.count("boathook_spool_refused_total", len(group))
+            meters.count("boathook_spool_rejected_total", len(group))
             self._refused_at = time.monotonic()
             told = (
                 error if isinstance(error, SpoolUnavailable) else SpoolUnavailable(str(error) or type(error).__name__)
@@ -253,9 +253,9 @@ class Spool:
 
     def _set_status(self, depth: SpoolStatus) -> None:
         self.depth = depth
-        meters.gauge("boathook_spool_records", depth.records)
+        meters.gauge("boathook_spool_events", depth.records)
         meters.gauge("boathook_spool_bytes", depth.size)
-        meters.gauge("boathook_spool_filled", depth.filled)
+        meters.gauge("boathook_spool_used_ratio", depth.filled)
         meters.gauge("boathook_spool_oldest_seconds", 0.0 if depth.oldest_at is None else time.time() - depth.oldest_at)
         meters.gauge("boathook_spool_failing", float(depth.is_failing))
 

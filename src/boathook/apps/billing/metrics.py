@@ -102,6 +102,6 @@ _show("billing_webhooks_conflict_total", "Requests with the id of another event,
 _show("billing_webhooks_invalid_signature_total", "Requests without a valid signature or secret.",
       "boathook_rejections_total", source=SOURCE, reason=_UNPROVEN)  # fmt: skip
 _show("billing_webhooks_failed_final_total", "Events given up: by the rules, or after the last attempt.",
-      "boathook_deliveries_total", recipient=_HANDLERS, outcome="dead")  # fmt: skip
+      "boathook_attempts_total", recipient=_HANDLERS, outcome="dead")  # fmt: skip
 _show("billing_webhook_backlog", "Events not ended: due, later, leased, blocked or dead.", "boathook_backlog",
       {"status": "state"}, recipient=_HANDLERS)  # fmt: skip

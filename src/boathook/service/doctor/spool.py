@@ -114,7 +114,7 @@ def _contents(tallies: list[FolderSummary]) -> Finding:
         found = f"events left by processes that have ended: {left}"
         return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "start a gateway here, or run `boathook spool drain`")
     if held:
-        fix = "check that PostgreSQL accepts events: `boathook_journal_away` shows since when it does not"
+        fix = "check that PostgreSQL accepts events: `boathook_database_unavailable` shows since when it does not"
         return Finding(_PENDING_CHECK, CheckStatus.WARN, f"events waiting for PostgreSQL: {held}", fix)
     return Finding(_PENDING_CHECK, CheckStatus.OK, "nothing waits")
 
