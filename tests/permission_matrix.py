@@ -11,7 +11,7 @@ from boathook.api.app import ROUTERS
 from boathook.console.app import AREAS
 from boathook.console.portal import all_pages
 from boathook.console.rendering import csrf_token
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.service.authorization import ACCESS_RULES, AccessRule, Capability, Permission, permission_of
 
 ALONE: Final = (

@@ -42,7 +42,7 @@ OPENAPI: Final = "boathook.service.openapi_import:"
 
 CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/route.py": {"json": (API,)},
-    "api/examples.py": {"json": (API,)},
+    "api/endpoints.py": {"json": (API,)},
     "api/idempotency.py": {"json": (API,), "_plain": (API,)},
     "api/messages.py": {"json": (API,)},
     "service/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},

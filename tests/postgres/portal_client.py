@@ -15,7 +15,7 @@ from boathook.db.applications import Application
 from boathook.db.database import Database
 from boathook.db.endpoints import Endpoint
 from boathook.db.operators import ClientInfo
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.service import applications, endpoints, keys, messages, operators

@@ -9,7 +9,7 @@ import pytest
 from boathook.db.queries import endpoint_stats as sights
 from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.service import attempts, event_types
 from boathook.service.event_types import NewEventType
 from boathook.service.unit_of_work import new_id

@@ -13,7 +13,7 @@ from boathook.api import build_api
 from boathook.api import route as calls
 from boathook.console import build_console, dashboard
 from boathook.console import routes as pages
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.service.authorization import (
     ACCESS_RULES,

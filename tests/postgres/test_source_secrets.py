@@ -16,7 +16,7 @@ from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, LimitReached, NotFound, SecretUnreadable
 from boathook.ingest.secrets_cache import FILE_NAME, SecretsCache
-from boathook.service import secret_encryption, source_secrets
+from boathook.service import endpoint_secrets, source_secrets
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.api_client import make_context
 
@@ -180,11 +180,11 @@ async def test_a_change_of_the_encryption_key_takes_them_along(db: Database):
     context = context_of(db)
     await add(context, "sealed with the old key")
     both = SecretBox(["another key, long enough too", KEY])
-    found = await secret_encryption.reencrypt(db, both, AuditContext(actor="test"))
+    found = await endpoint_secrets.reencrypt(db, both, AuditContext(actor="test"))
     assert (found.number, found.old, found.unreadable.total()) == (1, 1, 0)
     (one,) = await stored.list_all(db)
     assert SecretBox(["another key, long enough too"]).open(one.sealed, one.context) == "sealed with the old key"
-    lost = await secret_encryption.examine(db, SecretBox([KEY]))
+    lost = await endpoint_secrets.examine(db, SecretBox([KEY]))
     assert lost.unreadable.total() == 1
     assert lost.endpoints == [one.shown_id]
 

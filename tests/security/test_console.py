@@ -33,7 +33,7 @@ from boathook.db import operators as operator_journal
 from boathook.db.database import Database
 from boathook.db.operators import ClientInfo
 from boathook.domain import ids
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.server.proxies import apply_forwarded_headers
 from boathook.service import keys, operators
 from boathook.service.authorization import ACCESS_RULES

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from boathook import config
 from boathook.config import Settings
 from boathook.domain.errors import FetchFailed
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
 from boathook.service.oidc import AuthorizationRequest, OidcIdentity, OidcProvider, OidcRejected

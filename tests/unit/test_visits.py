@@ -11,8 +11,8 @@ from boathook.domain.errors import ConfigError
 from boathook.handlers.manifest import Mount
 from boathook.server import mounts
 from boathook.server.asgi_guard import HttpGuard, WebSocketGuard
+from boathook.server.loading import check_mounts
 from boathook.server.mounts import Lifespan, is_same_origin
-from boathook.server.paths import check_mounts
 from tests.support import eventually
 
 START = {"type": "http.response.start", "status": 200, "headers": []}

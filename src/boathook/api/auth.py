@@ -1,4 +1,4 @@
-"""Who calls: the bearer token, looked up with each request, so that a revoked one is refused at once."""
+"""Authenticates an API request by its bearer token, read on each request so that a revoked one is refused at once."""
 
 from collections.abc import Mapping
 

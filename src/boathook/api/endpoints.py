@@ -1,17 +1,22 @@
-"""Routes of endpoints."""
+"""Routes of endpoints: their settings, secrets and headers, and sending an example."""
 
-from typing import Annotated, Any
+import re
+from datetime import timedelta
+from typing import Annotated, Any, Final
 
-from fastapi import Path, Response
+import msgspec
+from fastapi import Path, Request, Response
 from pydantic import Field
 
+from boathook.api.errors import answer_json
+from boathook.api.messages import MessageOut, show_message
 from boathook.api.pages import EndpointPage, ListOf
-from boathook.api.route import ApplicationCall, router
-from boathook.service import endpoints
+from boathook.api.route import ApplicationCall, body_of, router
+from boathook.service import endpoint_secrets, endpoints, messages
 from boathook.service.authorization import Permission, requires
 from boathook.service.endpoints import Endpoint
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch, EndpointUpdate
-from boathook.service.schemas.fields import DEPRECATED, Output, Timestamp
+from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictInt, Text, Timestamp, TypeName, null_as
 from boathook.service.unit_of_work import UnitOfWork
 
 routes = router("Endpoint")
@@ -150,3 +155,163 @@ async def patch_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, body: 
 async def delete_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> None:
     """Delete an endpoint; what is still owed to it is not sent, and its uid may be used again."""
     await endpoints.delete(call.work, call.application, endpoint_id)
+
+
+_VOID_ROTATION: Final = re.compile(r"svix-libs/(\d+)\.(\d+)[^/\s]*/(?:java|kotlin|csharp)\b", re.IGNORECASE)
+_ROTATION_ANSWERS_SINCE: Final = (2, 7)
+
+
+class EndpointSecretOut(Output):
+    """What receivers verify with."""
+
+    key: str = Field(
+        description="whsec_ and base64 of the shared secret, or whpk_ and base64 of an Ed25519 public key.",
+        examples=["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"],
+    )
+
+
+class EndpointSecretRotateIn(Input):
+    """The next secret."""
+
+    key: Text | None = Field(default=None, description="null generates one.")
+    grace_period_seconds: Annotated[int, Field(strict=True, ge=0, le=604_800)] | None = Field(
+        default=None, description="Seconds that the old secret stays valid; default 86400."
+    )
+
+    @property
+    def grace(self) -> timedelta:
+        """How long the present secret signs along."""
+        seconds = self.grace_period_seconds
+        return endpoint_secrets.DEFAULT_GRACE if seconds is None else timedelta(seconds=seconds)
+
+
+class EndpointHeadersIn(Input):
+    """All headers sent with each message."""
+
+    headers: dict[str, str] = Field(examples=[{"x-shop": "north"}])
+
+
+class EndpointHeadersPatchIn(Input):
+    """Headers to set or remove."""
+
+    headers: Annotated[dict[str, str | None], null_as({}, dict[str, str | None] | None)] = Field(
+        default_factory=dict, description="null removes.", examples=[{"x-shop": "south", "x-old": None}]
+    )
+    delete_headers: Annotated[list[str], null_as([], list[str] | None)] = Field(
+        default_factory=list, description="Names to remove."
+    )
+
+
+class EndpointHeadersOut(Output):
+    """The headers sent with each message."""
+
+    headers: dict[str, str]
+    sensitive: list[str] = Field(description="Names of those whose values are not shown.", examples=[["authorization"]])
+
+
+def show_headers(headers: endpoint_secrets.Headers) -> EndpointHeadersOut:
+    """Return an endpoint's headers as the API shows them."""
+    return EndpointHeadersOut(headers=dict(headers.shown), sensitive=list(headers.sensitive))
+
+
+@routes.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/secret", operation_id="v1.endpoint.get-secret", summary="Get a secret"
+)
+@requires(Permission.ENDPOINT_SECRET_VIEW)
+async def get_secret(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
+    """Return what receivers verify signatures with."""
+    return EndpointSecretOut(key=await endpoint_secrets.get_secret(call.work, call.application, endpoint_id))
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/secret/rotate",
+    operation_id="v1.endpoint.rotate-secret",
+    summary="Rotate a secret",
+    response_model=EndpointSecretOut,
+    responses={204: {"description": "Done, for clients that understand no other answer"}},
+)
+@requires(Permission.ENDPOINT_SECRET_ROTATE)
+async def rotate_secret(
+    call: ApplicationCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
+) -> Response:
+    """Give an endpoint another secret; the present one signs along for a while."""
+    given = body or EndpointSecretRotateIn()
+    key = await endpoint_secrets.rotate_secret(
+        call.work, call.application, endpoint_id, secret=given.key, grace=given.grace
+    )
+    return Response(status_code=204) if _wants_nothing(request) else answer_json(200, {"key": key})
+
+
+def _wants_nothing(request: Request) -> bool:
+    """Return whether the client is one that takes any answer but 204 for an error."""
+    found = _VOID_ROTATION.search(request.headers.get("user-agent", ""))
+    return found is not None and (int(found[1]), int(found[2])) < _ROTATION_ANSWERS_SINCE
+
+
+@routes.get(
+    "/app/{app_id}/endpoint/{endpoint_id}/headers", operation_id="v1.endpoint.get-headers", summary="Get headers"
+)
+@requires(Permission.ENDPOINT_HEADERS_VIEW)
+async def get_headers(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
+    """Return an endpoint's headers; of sensitive ones only the names."""
+    return show_headers(await endpoint_secrets.get_headers(call.work, call.application, endpoint_id))
+
+
+@routes.put(
+    "/app/{app_id}/endpoint/{endpoint_id}/headers",
+    status_code=204,
+    operation_id="v1.endpoint.update-headers",
+    summary="Replace headers",
+)
+@requires(Permission.ENDPOINT_MANAGE)
+async def put_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointHeadersIn) -> None:
+    """Replace all headers of an endpoint."""
+    await endpoint_secrets.set_headers(call.work, call.application, endpoint_id, body.headers)
+
+
+@routes.patch(
+    "/app/{app_id}/endpoint/{endpoint_id}/headers",
+    status_code=204,
+    operation_id="v1.endpoint.patch-headers",
+    summary="Change headers",
+)
+@requires(Permission.ENDPOINT_MANAGE)
+async def patch_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointHeadersPatchIn) -> None:
+    """Set or remove some headers of an endpoint."""
+    await endpoint_secrets.change_headers(call.work, call.application, endpoint_id, body.headers, body.delete_headers)
+
+
+class EventExampleIn(Input):
+    """What an endpoint is tried out with."""
+
+    event_type: TypeName = Field(examples=["svix.ping"])
+    example_index: Annotated[StrictInt, Field(ge=0), null_as(0, Annotated[int, Field(ge=0)] | None)] = Field(
+        default=0, description="Which of the examples in the event type's schema."
+    )
+    payload: dict[str, Any] | None = Field(default=None, description="Sent in place of an example.")
+
+
+class _Payload(msgspec.Struct):
+    """The bytes of a payload within a request."""
+
+    payload: msgspec.Raw
+
+
+@routes.post(
+    "/app/{app_id}/endpoint/{endpoint_id}/send-example",
+    operation_id="v1.endpoint.send-example",
+    summary="Send a test message",
+    response_model=MessageOut,
+)
+@requires(Permission.MESSAGE_PUBLISH)
+async def send_example(
+    call: ApplicationCall, request: Request, endpoint_id: EndpointRef, body: EventExampleIn
+) -> Response:
+    """Send an endpoint one message, whatever it listens to."""
+    payload = None
+    if body.payload is not None:
+        payload = messages.object_of(bytes(msgspec.json.decode(await body_of(request), type=_Payload).payload))
+    row = await messages.send_example(
+        call.work, call.application, endpoint_id, body.event_type, payload=payload, index=body.example_index
+    )
+    return answer_json(200, show_message(row, has_content=False))

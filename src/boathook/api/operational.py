@@ -8,14 +8,16 @@ from typing import Annotated
 from fastapi import Depends, Response
 from pydantic import Field
 
-from boathook.api.endpoint_secrets import (
+from boathook.api.endpoints import (
+    EndpointBasicsOut,
     EndpointHeadersIn,
     EndpointHeadersOut,
+    EndpointRef,
     EndpointSecretOut,
     EndpointSecretRotateIn,
+    basics_of,
     show_headers,
 )
-from boathook.api.endpoints import EndpointBasicsOut, EndpointRef, basics_of
 from boathook.api.errors import not_found
 from boathook.api.pages import EndpointPage, ListOf
 from boathook.api.route import AnyCall, Call, router

@@ -5,6 +5,5 @@ fleet     a car-rental back office on RentProg's and Umnico's webhooks
 music     callbacks of Suno's music generation
 cashdesk  a cash-register cabinet that sends webhooks to shops
 
-They share how commands ask and print (`terminal`), how they are tried out (`trials`), and what simulators are made of
-(`traffic`).
+They share how commands ask and print (`terminal`), and what their simulators send, wait for and report (`trials`).
 """

@@ -1,22 +1,42 @@
-"""How an app is tried out: what every ``boathook APP simulate`` takes, how it sends and waits, and what it answers.
-
-The commands of all apps are alike, so that whoever runs one can run the others: ``--url``, ``--count``, ``--seed``,
-``--wait``, ``--json``; the answer is one object, and the exit code is 1 unless everything is as it must be.
-"""
+"""What the simulators of apps share: made-up requests, mixed histories, sending, waiting, and the result of a trial."""
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 
 from boathook import Boathook, BoathookError
 from boathook.apps.terminal import print_json, print_rows, say
+
+Step = TypeVar("Step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """One request."""
+
+    method: str = "POST"
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    expect: int = 200
+    """The status it should be answered with."""
+
+
+def tell_in_turns(histories: Sequence[Sequence[Step]], dice: random.Random) -> Iterator[Step]:
+    """Yield the steps of all histories, mixed, each history in its own order."""
+    turns = [number for number, history in enumerate(histories) for _ in history]
+    dice.shuffle(turns)
+    rest = [iter(history) for history in histories]
+    for number in turns:
+        yield next(rest[number])
+
 
 Url = Annotated[str, typer.Option("--url", help="Where boathook serves; loopback must be in outbound.allow.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Makes up the same again.", show_default=False)]

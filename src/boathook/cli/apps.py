@@ -33,7 +33,7 @@ from boathook.service.shown_settings import reference, without_password
 
 if TYPE_CHECKING:
     from boathook.server.loading import Boathook
-    from boathook.service.apps import KnownApps
+    from boathook.service.database import KnownApps
 
 apps = typer.Typer(help="Apps loaded by apps.load, such as boathook.apps.billing.")
 
@@ -74,7 +74,7 @@ def list_apps(ctx: typer.Context, as_json: Json = False) -> None:
     from boathook.server import with_apps
 
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
-    known = run(_read_journal(settings, loaded))
+    known = run(_read_known_apps(settings, loaded))
     rows = [_describe(settings, module, hook, known) for module, hook in zip(settings.apps.load, loaded, strict=True)]
     ours = {*settings.apps.load, settings.server.app}
     rows += [_unloaded_app(owner) for owner in (known.owners if known else ()) if owner not in ours]
@@ -91,7 +91,7 @@ def forget(
 
     Their pending deliveries and the app's tables are kept.
     """
-    from boathook.service import apps as actions
+    from boathook.service import database as actions
 
     settings = cli_context(ctx).settings()
     if module in (*settings.apps.load, settings.server.app):
@@ -166,10 +166,10 @@ _MASKED = str(SecretStr("any"))
 """What pydantic shows of a secret."""
 
 
-async def _read_journal(settings: Settings, loaded: "Sequence[Boathook]") -> "KnownApps | None":
-    """Return what the journal knows of apps; None where there is none, or it is away."""
+async def _read_known_apps(settings: Settings, loaded: "Sequence[Boathook]") -> "KnownApps | None":
+    """Return what the database knows of apps; None where it is missing or unavailable."""
     from boathook.server import migrations_of
-    from boathook.service.apps import read_known
+    from boathook.service.database import read_known
 
     try:
         async with open_database(settings) as database:
@@ -241,7 +241,7 @@ def _add(whole: typer.Typer, settings: Settings) -> None:
 
 @contextlib.asynccontextmanager
 async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
-    """Lend the URL of the journal's server. Raises ConfigError where the apps' tables are not what they are to be."""
+    """Lend the URL of the database server. Raises ConfigError where tables of the apps are not current."""
     from boathook.service.database import require_current
 
     async with server_url(settings) as url:

@@ -1,4 +1,4 @@
-"""What every command shares: the settings, the way to the journal, and who is at the keyboard."""
+"""The context of a command: its settings, its way to the database, and the operator."""
 
 import asyncio
 import contextlib
@@ -86,7 +86,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def server_url(settings: config.Settings) -> contextlib.AbstractAsyncContextManager[str]:
-    """Lend the URL of the journal's server, an embedded one running at least as long.
+    """Lend the URL of the database server; an embedded one runs at least as long.
 
     Raises:
         ConfigError: no server is configured and no embedded one was made before.
@@ -115,7 +115,7 @@ def _say(message: str) -> None:
 def open_database(
     settings: config.Settings, *, purpose: str = "cli", statement_timeout_s: float | None = None
 ) -> contextlib.AbstractAsyncContextManager["Database"]:
-    """Lend connections to the journal.
+    """Lend connections to the database.
 
     Raises:
         ConfigError: there is no database yet, or an error shows that its schema is not current.

@@ -1,4 +1,4 @@
-"""What endpoints can be given on the command line, and how it is read."""
+"""Options that set an endpoint's values, and their parsers."""
 
 from typing import Annotated, Any
 

@@ -23,7 +23,7 @@ from boathook.cli.context import (
 )
 from boathook.cli.options import Json, Limit, Metadata, Since, Until, Yes, read_pairs
 from boathook.cli.output import ID, Column, Progress, View, say
-from boathook.service import applications, attempts, endpoint_secrets, messages, secret_encryption
+from boathook.service import applications, attempts, endpoint_secrets, messages
 from boathook.service import endpoints as actions
 from boathook.service.applications import Application, PageRequest
 from boathook.service.endpoints import Endpoint
@@ -255,10 +255,10 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
     """
     settings = cli_context(ctx).settings()
 
-    async def do() -> secret_encryption.EncryptionReport:
+    async def do() -> endpoint_secrets.EncryptionReport:
         async with open_app_context(settings) as lent:
             with Progress("encrypting") as report:
-                return await secret_encryption.reencrypt(lent.database, lent.secret_box, action(), report)
+                return await endpoint_secrets.reencrypt(lent.database, lent.secret_box, action(), report)
 
     found = run(do())
     unreadable = sum(found.unreadable.values())

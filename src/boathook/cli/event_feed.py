@@ -1,4 +1,4 @@
-"""Where events come from that somebody listens to: a gateway far away, or the journal of the settings at hand."""
+"""Reads accepted events for `boathook listen`, from a gateway or from the database of the settings."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -157,7 +157,7 @@ def _read(data: str) -> FeedEvent:
 async def from_database(
     settings: Settings, wish: FeedFilter, since: datetime | None, say: NoticeCallback
 ) -> AsyncGenerator[FeedEvent, None]:
-    """Yield the events of the journal of these settings, each once.
+    """Yield the events of the settings' database, each once.
 
     Raises:
         ConfigError: there is no database yet.

@@ -167,7 +167,7 @@ def request_for(heard: FeedEvent, url: str, signing: SigningOptions | None) -> R
 
 
 def check_secret(secret: str, *, is_for_messages: bool) -> None:
-    """Refuse at once a secret that no message could be signed with. Raises Misused."""
+    """Refuse at once a secret that no message could be signed with. Raises UsageError."""
     if is_for_messages and not secret.startswith(STANDARD_PREFIX):
         raise UsageError(
             f"--secret: messages are signed by {MESSAGE_SCHEME}; write one that starts with {STANDARD_PREFIX}"

@@ -9,7 +9,7 @@ from boathook.cli.commands import example
 from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json
 from boathook.cli.output import Column, View, hint, moment_of, say
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.service import operators as actions
 
 operators = typer.Typer(no_args_is_help=True, help="Operators of the console.")

@@ -1,4 +1,4 @@
-"""How things look on a terminal, and as JSON."""
+"""Output on a terminal and as JSON: tables, fields, pages and progress."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What visits have in common, whoever comes: an operator to the console, or a customer to the portal."""
+"""The context of a request to the console or the portal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

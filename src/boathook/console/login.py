@@ -1,4 +1,4 @@
-"""The way in and out: passwords, what slows down whoever guesses them, and the identity provider."""
+"""Signing in and out: passwords, the delay after wrong ones, and the identity provider."""
 
 import base64
 import secrets

@@ -5,7 +5,7 @@ from starlette.responses import Response
 from boathook.console.login import LoginRateLimiter
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import AdminError, InvalidState
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.service import operators
 from boathook.service.authorization import Permission
 

@@ -1,4 +1,4 @@
-"""What visitors ask for, read from addresses and forms, and links back to a page with other wishes."""
+"""Reads query parameters and form fields, and builds links with changed parameters."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

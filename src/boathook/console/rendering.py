@@ -1,4 +1,4 @@
-"""What all pages share: templates, files that browsers may keep, headers, forms, and how errors are shown."""
+"""Renders pages: templates, static files, headers, forms and errors."""
 
 import contextlib
 import functools

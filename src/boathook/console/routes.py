@@ -1,4 +1,4 @@
-"""A visit of somebody who has signed in, and the routes of an area of the console."""
+"""The context of a signed-in operator's request, and the routes of an area of the console."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from boathook.console.context import RequestContext, read_notice, read_verified_form, write_notice
 from boathook.console.rendering import ConsoleState, PageRenderer, csrf_token
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.service import alerts, operators
 from boathook.service.alerts import FiringCount
 from boathook.service.authorization import ACCESS_RULES, Permission, requires, role_may

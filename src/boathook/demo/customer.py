@@ -19,7 +19,7 @@ from boathook.db.database import Database
 from boathook.db.secret_box import open_secret_box
 from boathook.demo.folder import Folder
 from boathook.demo.handlers import APPLICATION
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.handlers.outbox import Outbox, message_dedup_days
 from boathook.service import applications, endpoint_secrets, endpoints, operators
 from boathook.service.unit_of_work import AppContext

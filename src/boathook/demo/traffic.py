@@ -1,4 +1,4 @@
-"""Real life, made up: strangers who repeat themselves, mix up the order, contradict themselves, and forge."""
+"""The demo's traffic: events of four senders, with repeats, disorder, conflicts and forgeries."""
 
 import asyncio
 import contextlib

@@ -1,1 +1,1 @@
-"""What the words mean: plain Python, no I/O, no clock, no third-party import."""
+"""The domain: plain Python without I/O, clock or third-party imports."""

@@ -1,4 +1,4 @@
-"""What an endpoint may be like: its address, secret, headers, names and retry schedule; judged from plain values.
+"""Validates the values of an endpoint: address, secret, headers, names and retry schedule.
 
 The forms are those of Standard Webhooks 1.0.0 and of Svix's API, whose clients boathook serves.
 """

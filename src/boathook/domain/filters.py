@@ -1,4 +1,4 @@
-"""Which recipients want an event: type patterns with ``*``, channels, filters on body and headers, order keys.
+"""Routing: type patterns with ``*``, channels, filters on body and headers, and order keys.
 
 A filter is a mapping that reads as "all of these"::
 

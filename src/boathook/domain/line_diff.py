@@ -1,4 +1,4 @@
-"""How two texts differ, line by line, in bounded time whatever the lines are.
+"""Compares two texts line by line, in bounded time whatever the lines are.
 
 The fewest lines that must be taken away and added are found as Eugene W. Myers describes (An O(ND) Difference
 Algorithm and Its Variations, 1986), up to so many: where more differ, nobody reads how.

@@ -1,4 +1,4 @@
-"""What happens next to a delivery: one decision, in one place, from plain values.
+"""Decides what happens next to a delivery: one function, from plain values.
 
 A worker hands over how an attempt ended; `decide` answers with the move to make. Nothing here
 reads a clock or throws dice: the moment and the jitter come from the caller, so that a test or a

@@ -1,4 +1,4 @@
-"""What goes into verification and what comes out: a request, a source's specification, and three verdicts."""
+"""The input and output of verification: a request, a source's specification, and three verdicts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

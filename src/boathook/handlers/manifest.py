@@ -1,4 +1,4 @@
-"""What an app declares besides its handlers: settings, tables, sources, chores, HTTP routes, commands and metrics."""
+"""An app's declarations besides its handlers: settings, tables, sources, chores, routes, commands and metrics."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence

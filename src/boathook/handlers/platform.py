@@ -1,4 +1,4 @@
-"""What boathook offers a running app: its database, the operators' actions, the guarded HTTP client, live messages.
+"""The interface that a running app uses: its database, operators' actions, HTTP client and live messages.
 
 The rooms that can do these things lie above this one. The server, and the command line, build a `Platform` of them
 and bind it to each `Boathook` they load; here stands only what it can do.

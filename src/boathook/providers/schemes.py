@@ -1,4 +1,4 @@
-"""What makes a request genuine, as data: a MAC, a hash or signature over stated bytes, a token, an address.
+"""Signature schemes as data: a MAC, a hash or signature over stated bytes, a token, an address.
 
 A proof says what is to be checked; `boathook.ingest` has the code that checks it.
 """

@@ -1,4 +1,4 @@
-"""How a webhook is set up at each sender, as steps for people: where on its site, which address, which secret.
+"""Set-up guides: the steps at each provider, the address to enter, and where its secret is.
 
 ``{url}`` stands for the source's address at boathook. What the recipe itself knows, such as how long the sender waits
 and how often it tries again, is not repeated here.

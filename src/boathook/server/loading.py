@@ -13,12 +13,36 @@ from pydantic import BaseModel, ValidationError
 from boathook.config import SECTIONS, Settings, SourceSettings
 from boathook.config.loader import SOURCE_NAME, describe_error
 from boathook.domain.errors import BoathookError, ConfigError
+from boathook.handlers.manifest import Mount
 
 if TYPE_CHECKING:
     from boathook.handlers.api import Boathook as Boathook  # noqa: PLC0414 - what is loaded
     from boathook.handlers.hooks import Hooks
     from boathook.observability.live_metrics import LiveMetrics
     from boathook.service.app_platform import AppPlatform, ServerUrlFactory
+
+_RESERVED_PATHS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
+_RESERVED_PREFIXES: Final = ("/api/v1", "/console", "/in", "/portal")
+
+
+def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
+    """Return the mounts of all apps, which are given by their names.
+
+    Raises:
+        ConfigError: two apps want one path, or one wants a path of ours; the message names them.
+    """
+    owners: dict[str, str] = {}
+    found = [(app, mount) for app, some in mounts.items() for mount in some]
+    for app, mount in found:
+        if mount.path in _RESERVED_PATHS or any(
+            f"{mount.path}/".startswith(f"{below}/") for below in _RESERVED_PREFIXES
+        ):
+            raise ConfigError(f"hook.mount: {app} cannot have {mount.path}, which is boathook's own; take another path")
+        if mount.path in owners:
+            raise ConfigError(f"hook.mount: {mount.path} is mounted by {owners[mount.path]} and by {app}")
+        owners[mount.path] = app
+    return [mount for _, mount in found]
+
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _RESERVED_NAMES: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})

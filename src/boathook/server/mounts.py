@@ -20,7 +20,7 @@ from boathook.http.origins import is_own_origin
 from boathook.ingest.app import read_headers
 from boathook.observability.log import get_logger
 from boathook.server.asgi_guard import HttpGuard, WebSocketGuard
-from boathook.server.paths import check_mounts
+from boathook.server.loading import check_mounts
 from boathook.server.proxies import apply_forwarded_headers
 from boathook.service.authorization import Permission, Principal
 

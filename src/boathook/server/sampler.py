@@ -1,4 +1,4 @@
-"""Stores every ten seconds what all processes of this host have counted in PostgreSQL, for charts and alert rules.
+"""Stores a sample of this host's metrics every ten seconds in PostgreSQL, for charts and alerts.
 
 It runs in the supervisor, which every host has and which lives as long as anything here does. What PostgreSQL does not
 take is kept for an hour, also on disk, and stored later; meanwhile this host evaluates its own alert rules. Of the

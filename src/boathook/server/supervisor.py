@@ -28,8 +28,7 @@ from boathook.observability.live_metrics import SnapshotFile
 from boathook.server import traces
 from boathook.server.child_process import ChildProcess, ServiceNotifier
 from boathook.server.fork_server import ForkServer
-from boathook.server.loading import load_hooks, migrations_of, with_apps
-from boathook.server.paths import check_mounts
+from boathook.server.loading import check_mounts, load_hooks, migrations_of, with_apps
 from boathook.server.sampler import Sampler
 from boathook.service.doctor.handlers import CheckStatus
 from boathook.service.doctor.handlers import examine as examine_handlers

@@ -1,4 +1,4 @@
-"""What operators can do, for apps: the same actions as the command line's, in the name of the app."""
+"""The operators' actions as apps call them, recorded in the name of the app."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence

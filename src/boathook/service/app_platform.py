@@ -1,4 +1,4 @@
-"""What one process lends its apps: connections, operators' actions, a guarded HTTP client, live messages, its state.
+"""The platform of a process's apps: connections, operators' actions, HTTP client, live messages and state.
 
 Nothing is connected before it is first needed, so an app that never asks costs nothing, wherever it is loaded.
 """

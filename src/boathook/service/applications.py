@@ -1,4 +1,4 @@
-"""What can be done with applications, by the API and the command line alike."""
+"""Creates, reads, updates, lists and deletes applications."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

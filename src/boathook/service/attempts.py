@@ -1,4 +1,4 @@
-"""What can be done with attempts: look at them, count them, forget what was answered."""
+"""Lists, reads and counts attempts, and deletes their responses."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from boathook.db.api_keys import ApiKey
 from boathook.domain import ids
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 

@@ -1,12 +1,13 @@
-"""Opens the database of the settings, an embedded one included, and brings its schema up to date."""
+"""Opens the database of the settings, brings its schema up to date, and reads which apps it knows."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from boathook.config import Settings
-from boathook.db import migrations
-from boathook.db.database import Database as Database  # noqa: PLC0414 - what is lent
+from boathook.db import migrations, route_registry
+from boathook.db.database import Database as Database  # noqa: PLC0414 - what is opened
 from boathook.domain.errors import ConfigError, DatabaseError
 
 Migrations = Sequence[tuple[str, Path]]
@@ -117,3 +118,29 @@ async def require_current(where: Database | str, apps: Migrations = (), *, cause
     """Raise ConfigError, because of *cause*, if a database, or the one at a URL, lacks migrations."""
     if lacking := await migrations.list_pending(where, apps):
         raise ConfigError(f"database migrations are missing: {', '.join(lacking)}; run `boathook migrate`") from cause
+
+
+@dataclass(frozen=True, slots=True)
+class KnownApps:
+    """What the database knows of apps."""
+
+    pending: Sequence[str]
+    """Names of the migrations that it lacks."""
+    owners: Sequence[str]
+    """Modules that have registered handlers."""
+
+    def pending_of(self, app: str) -> list[str]:
+        """Return the migrations that it lacks of one app, without the app's name."""
+        return [name.partition("/")[2] for name in self.pending if name.startswith(f"{app}/")]
+
+
+async def read_known(database: Database, apps: Migrations) -> KnownApps:
+    """Return what the database knows. Raises ConfigError if the migrations of an app cannot be read."""
+    return KnownApps(await migrations.list_pending(database, apps), await route_registry.list_owners(database))
+
+
+async def forget(database: Database, module: str) -> None:
+    """Remove the handlers of an app: no further event gets a delivery for them. Raises ConfigError if it has none."""
+    if module not in await route_registry.list_owners(database):
+        raise ConfigError(f"unknown app {module}; see `boathook apps list`")
+    await route_registry.register(database, module, [])

@@ -1,20 +1,84 @@
-"""What an endpoint holds sealed and can be changed apart from the rest: its secret and its headers."""
+"""Reveals and rotates the secrets of endpoints, changes their headers, and encrypts all stored secrets anew."""
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from boathook.db import endpoints
+from boathook.db import delivery_commands, encrypted_secrets, endpoints
 from boathook.db.applications import Application
 from boathook.db.audit import record
+from boathook.db.database import Database
+from boathook.db.delivery_commands import AuditContext
+from boathook.db.secret_box import SecretBox
 from boathook.delivery.signer import make_ed25519_secret as make_ed25519_secret  # noqa: PLC0414 - what may be asked for
 from boathook.delivery.signer import make_secret, read_signer
 from boathook.domain.endpoints import SENSITIVE_HEADERS, is_reserved
-from boathook.domain.errors import LimitReached, NotFound
+from boathook.domain.errors import LimitReached, NotFound, SecretUnreadable
 from boathook.service.endpoint_values import read_headers, read_secret
 from boathook.service.endpoints import decrypt_headers, encrypt_headers, get, lock, publish_updated
 from boathook.service.unit_of_work import UnitOfWork
+
+_NAMED: Final = 5
+
+ProgressCallback = Callable[[int], None]
+"""Told how many were looked at so far."""
+
+
+@dataclass(slots=True)
+class EncryptionReport:
+    """How the sealed texts are."""
+
+    number: int = 0
+    old: int = 0
+    """Readable, but sealed with another key than the first."""
+    unreadable: Counter[str] = field(default_factory=Counter)
+    """By the reason, which names the key."""
+    endpoints: list[str] = field(default_factory=list)
+    """Ids of some endpoints, or secrets of sources, with something unreadable."""
+
+
+async def examine(database: Database, secret_box: SecretBox) -> EncryptionReport:
+    """Try to open everything that is sealed; nothing is changed."""
+    found = EncryptionReport()
+    async for one in encrypted_secrets.list_all(database):
+        _try_decrypt(secret_box, one, found)
+    return found
+
+
+async def reencrypt(
+    database: Database, secret_box: SecretBox, action: AuditContext, report: ProgressCallback | None = None
+) -> EncryptionReport:
+    """Seal with the first key whatever another one sealed; what cannot be read stays as it is.
+
+    It may be interrupted and repeated. What is changed meanwhile is sealed with the first key by whoever changes it.
+    """
+    found = EncryptionReport()
+    async for one in encrypted_secrets.list_all(database):
+        text = _try_decrypt(secret_box, one, found)
+        if text is not None and not secret_box.is_current(one.sealed):
+            await encrypted_secrets.update(database, one, secret_box.encrypt(text, one.context))
+        if report is not None:
+            report(found.number)
+    if found.old:
+        async with database.transaction() as connection:
+            await delivery_commands.record(connection, action, "endpoint.reencrypt", f"{found.old} sealed texts")
+    return found
+
+
+def _try_decrypt(secret_box: SecretBox, one: encrypted_secrets.EncryptedSecret, found: EncryptionReport) -> str | None:
+    found.number += 1
+    try:
+        text = secret_box.open(one.sealed, one.context)
+    except SecretUnreadable as error:
+        found.unreadable[str(error)] += 1
+        if len(found.endpoints) < _NAMED:
+            found.endpoints.append(one.shown_id)
+        return None
+    found.old += not secret_box.is_current(one.sealed)
+    return text
+
 
 MAX_OLD_SECRETS: Final = 10
 DEFAULT_GRACE: Final = timedelta(days=1)

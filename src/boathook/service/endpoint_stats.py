@@ -1,4 +1,4 @@
-"""How endpoints do: which are disabled or failing, and the figures of one."""
+"""Statistics of endpoints: disabled and failing ones, and the figures of one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What can be done with endpoints, by the API and the command line alike.
+"""Creates, reads, updates, lists, enables and deletes endpoints.
 
 Each change is told to the organization as an operational event, in the same transaction.
 """

@@ -1,4 +1,4 @@
-"""Who listens hears of each event once, soon after it was committed, and may go on where a connection broke.
+"""Yields each accepted event once, soon after its commit, and resumes after a lost connection.
 
 Ids are made before the commit, so the order of ids is not that of commits: what was committed a moment ago may have an
 id older than what was heard long before. Therefore the last minute is looked through again and again, and what was

@@ -1,4 +1,4 @@
-"""What can be done with messages: publish them, send them again, try an endpoint out, forget what they hold."""
+"""Publishes, lists, resends and expunges messages, and sends test messages; scans a long history in steps."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence

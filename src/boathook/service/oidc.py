@@ -18,7 +18,7 @@ import msgspec
 
 from boathook.config import Settings
 from boathook.domain.errors import FetchFailed, InvalidState
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
 

@@ -1,4 +1,4 @@
-"""What operators do with deliveries and events: replay, ignore, purge; and send by shell.
+"""Actions on deliveries and events: replay, ignore, purge, route and send.
 
 Each leaves a row in the audit, in the transaction that makes the change. Large jobs run in bounded batches, so that
 they neither hold locks for long nor keep a transaction open, and may be interrupted and repeated at any point: what

@@ -21,7 +21,7 @@ from boathook.db.audit import record
 from boathook.db.operators import ClientInfo as ClientInfo  # noqa: PLC0414 - what these functions are asked for
 from boathook.db.operators import Operator as Operator  # noqa: PLC0414 - what these functions return
 from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, LimitReached, NotFound
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.service.keys import hash_token
 from boathook.service.oidc import OidcIdentity
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id

@@ -1,4 +1,4 @@
-"""The way into the customers' portal: a link with a token of one application, and how the portal shall look there."""
+"""Portal sessions: links with a token of one application, and the appearance of the portal."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What operators see of the sources of the settings: how each is set up, what comes in, and how to tell its sender."""
+"""Reads the sources of the settings: how each is set up, what arrives, and the steps at its provider."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What can be asked to be done in the background, and how far it has come."""
+"""Starts background tasks and reads their progress."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

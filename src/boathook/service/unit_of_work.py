@@ -1,4 +1,4 @@
-"""What actions of operators and API users stand on: the parts they need, and one transaction of one organization."""
+"""The application context that actions need, and the unit of work: one transaction of one organization."""
 
 import asyncio
 import contextlib

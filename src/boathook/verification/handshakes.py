@@ -1,4 +1,4 @@
-"""What senders ask before events flow, and what they are answered.
+"""Handshakes: the challenges that senders send before events flow, and their answers.
 
 An answer may be a MAC over a stranger's words under the key that signs events, so every question's text must match
 the alphabet and length its recipe allows, in whole.

@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.service.authorization import ACCESS_RULES, Capability, Permission
 from boathook.service.keys import hash_token
 from tests.acceptance.svix.receiver import Answer, Receiver

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from boathook.apps.billing.sending import differences
-from boathook.apps.traffic import Letter
+from boathook.apps.trials import Letter
 from tests.apps.billing.traffic import await_books, make_simulation, send_steps, shuffled
 from tests.support import sampled
 

@@ -13,7 +13,7 @@ from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 from boathook.apps.billing.settings import Plan
 from boathook.apps.billing.simulator import Arrival, Sender, Simulation
-from boathook.apps.traffic import Letter
+from boathook.apps.trials import Letter
 
 PLANS = (
     Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30),

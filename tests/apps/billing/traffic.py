@@ -14,7 +14,7 @@ import httpx
 from boathook.apps.billing.sending import differences
 from boathook.apps.billing.settings import Plan
 from boathook.apps.billing.simulator import Arrival, Expected, Sender, Simulation, Step
-from boathook.apps.traffic import Letter
+from boathook.apps.trials import Letter
 from tests.apps.billing.server import SECRET, BillingServer
 
 PLANS = (

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from boathook.apps.fleet.simulator import Expected
 from boathook.apps.fleet.tables import TABLES
-from boathook.apps.traffic import Letter
+from boathook.apps.trials import Letter
 from tests.apps.app_server import AppServer
 from tests.support import until
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from boathook.apps.fleet.simulator import Sender, Simulation
-from boathook.apps.traffic import Letter
+from boathook.apps.trials import Letter
 from tests.apps.fleet.server import TOKEN, UMNICO, FleetServer, differences, started
 from tests.crash_schedule import CrashSchedule
 from tests.support import until

@@ -12,7 +12,7 @@ import pytest
 
 from boathook.apps.music.simulator import Books, Registration, Reseller, Simulator
 from boathook.apps.music.studio import content_of
-from boathook.apps.traffic import Letter
+from boathook.apps.trials import Letter
 from boathook.observability.failpoints import FAILPOINTS
 from tests.apps.music.server import SECRET, MusicServer, SlowStudio, clip, unique
 from tests.crash_schedule import CrashSchedule

@@ -10,8 +10,7 @@ from boathook.apps.billing import desk
 from boathook.apps.billing.app import hook
 from boathook.apps.billing.settings import BillingSettings
 from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, Sender, Simulation
-from boathook.apps.traffic import Letter
-from boathook.apps.trials import Answers, Trial, has_open, pick_seed, send, settle
+from boathook.apps.trials import Answers, Letter, Trial, has_open, pick_seed, send, settle
 
 TOLERANCE: Final = timedelta(minutes=30)
 """How far the end of a subscription may be from now plus its days: as long as the traffic took."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 from boathook.apps.billing.settings import Plan
-from boathook.apps.traffic import Letter, tell_in_turns
+from boathook.apps.trials import Letter, tell_in_turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

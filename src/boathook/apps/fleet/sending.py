@@ -10,8 +10,7 @@ from boathook import Boathook, Transaction
 from boathook.apps.fleet.settings import FleetSettings
 from boathook.apps.fleet.simulator import Expected, Sender, Simulation, Thing
 from boathook.apps.fleet.tables import TABLES
-from boathook.apps.traffic import Letter
-from boathook.apps.trials import Answers, Trial, has_open, pick_seed, send, settle
+from boathook.apps.trials import Answers, Letter, Trial, has_open, pick_seed, send, settle
 
 _AT_ONCE: Final = 8
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from boathook.apps.fleet.settings import ALIAS, PATH, UMNICO_PATH
 from boathook.apps.fleet.words import Action, Entity
-from boathook.apps.traffic import Letter, tell_in_turns
+from boathook.apps.trials import Letter, tell_in_turns
 
 MODELS: Final = ("Kia Rio", "Hyundai Solaris", "Skoda Octavia", "Haval Jolion")
 NAMES: Final = ("Иван Петров", "Anna Schmidt", "Мария Кузнецова", "John O'Neil", 'Lev "Fast" Orlov')

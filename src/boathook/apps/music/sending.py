@@ -9,8 +9,7 @@ from boathook.apps.music.app import hook, settings
 from boathook.apps.music.simulator import Books, Registration, Reseller, Simulator
 from boathook.apps.music.studio import Studio
 from boathook.apps.music.tracks import NewTrack
-from boathook.apps.traffic import Letter
-from boathook.apps.trials import Answers, Trial, has_open, pick_seed, send, settle
+from boathook.apps.trials import Answers, Letter, Trial, has_open, pick_seed, send, settle
 
 _TASKS = """
     select task_id, status from music.track where task_id = any($1)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.stages import Status
 from boathook.apps.music.studio import content_of
-from boathook.apps.traffic import Letter, tell_in_turns
+from boathook.apps.trials import Letter, tell_in_turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Looks over what is needed to send: secrets, endpoints, and where requests may go."""
+"""Checks what sending needs: secrets, endpoints and allowed networks."""
 
 from collections.abc import AsyncIterator, Sequence
 from ipaddress import ip_address
@@ -9,7 +9,7 @@ from boathook.db.database import Database
 from boathook.db.health import SendingHealth, read_sending_health
 from boathook.db.secret_box import FILE_NAME, open_secret_box
 from boathook.domain.errors import ConfigError
-from boathook.service import secret_encryption
+from boathook.service import endpoint_secrets
 from boathook.service.doctor.handlers import CheckStatus, Finding
 
 _METADATA: Final = (ip_address("169.254.169.254"), ip_address("fd00:ec2::254"))
@@ -38,7 +38,7 @@ async def _secrets(settings: Settings, database: Database, sending: SendingHealt
         fix = f"restore {file} from a backup, or set outbound.encryption_keys"
         return Finding(check, CheckStatus.FAIL, f"are encrypted, and the key is not there: {file} is missing", fix)
     try:
-        found = await secret_encryption.examine(database, open_secret_box(settings))
+        found = await endpoint_secrets.examine(database, open_secret_box(settings))
     except ConfigError as error:
         return Finding(check, CheckStatus.FAIL, str(error), "correct outbound.encryption_keys")
     if is_file and sending.hosts > 1 and not found.unreadable:
@@ -48,7 +48,7 @@ async def _secrets(settings: Settings, database: Database, sending: SendingHealt
     return _sealed(check, found)
 
 
-def _sealed(check: str, found: secret_encryption.EncryptionReport) -> Finding:
+def _sealed(check: str, found: endpoint_secrets.EncryptionReport) -> Finding:
     if found.unreadable:
         reasons = "; ".join(found.unreadable)
         names = _names(found.endpoints)
