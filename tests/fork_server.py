@@ -23,7 +23,7 @@ from typing import NoReturn
 import setproctitle
 
 _MODULES = (
-    "boathook.cli.apps",
+    "boathook.cli.app_commands",
     "boathook.service.applications",
     "boathook.service.endpoint_secrets",
     "boathook.service.endpoints",

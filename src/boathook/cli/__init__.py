@@ -14,7 +14,7 @@ top       live statistics: dashboard draws them
 spool     events on disk that wait for PostgreSQL
 import_   configuration of another system
 config    settings, Grafana dashboards
-apps      the apps that are loaded, and their own commands
+apps      the apps that are loaded: app_commands adds their own commands
 """
 
 import gc
@@ -109,7 +109,7 @@ def _whole(arguments: list[str]) -> typer.Typer:
     if parse_global_options(asked)[1] in COMMAND_ENTRIES or "--version" in asked:
         return app
     # Imported only here, as most commands are our own.
-    from boathook.cli.apps import with_commands
+    from boathook.cli.app_commands import with_commands
 
     try:
         return with_commands(app, asked)

@@ -1,10 +1,7 @@
-"""Commands about the apps that are loaded, and the commands that they bring along."""
+"""Commands about the apps that are loaded."""
 
-import contextlib
-import copy
-import functools
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -12,16 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from pydantic import SecretStr
 
-from boathook.cli.commands import COMMAND_ENTRIES, parse_global_options
 from boathook.cli.context import (
-    CliContext,
     UsageError,
     cli_context,
     confirm,
     open_database,
     run,
     run_with_database,
-    server_url,
     warn_once,
 )  # fmt: skip
 from boathook.cli.options import Json, Yes
@@ -200,62 +194,3 @@ def _describe(settings: Settings, module: str, hook: "Boathook", known: "KnownAp
 def _unloaded_app(owner: str) -> dict[str, Any]:
     empty: dict[str, Any] = {key: [] for key in ("sources", "handlers", "chores", "mounts", "migrations", "pending")}
     return {"name": None, "module": owner, "loaded": False, "commands": False, **empty}
-
-
-def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
-    """Return *app* with the commands of the apps, if *arguments* ask for one of them or for help.
-
-    Raises:
-        ConfigError: the command may be an app's, but they cannot be loaded; or it is a ready-made one's that is not.
-    """
-    config, word = parse_global_options(arguments)
-    try:
-        return _extended(app, CliContext(file=config), word)
-    except ConfigError as error:
-        if word is not None:
-            raise
-        warn_once(str(error))
-        return app
-
-
-def _extended(app: typer.Typer, opened: CliContext, word: str | None) -> typer.Typer:
-    settings = opened.plain_settings()
-    whole = copy.copy(app)
-    whole.registered_groups = list(app.registered_groups)
-    if settings.apps.load:
-        _add(whole, settings)
-    if word is not None and word not in {one.name for one in whole.registered_groups}:
-        _refuse_ready_made(word, settings)
-    return whole
-
-
-def _add(whole: typer.Typer, settings: Settings) -> None:
-    from boathook.server import bind, migrations_of, with_apps
-
-    settings, loaded = with_apps(settings)
-    bind(settings, loaded, server_url=functools.partial(_current_url, settings, migrations_of(loaded)))
-    for hook in loaded:
-        if hook.manifest.commands is not None and hook.name not in COMMAND_ENTRIES:
-            whole.add_typer(hook.manifest.commands, name=hook.name)
-
-
-@contextlib.asynccontextmanager
-async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
-    """Lend the URL of the database server. Raises ConfigError where tables of the apps are not current."""
-    from boathook.service.database import require_current
-
-    async with server_url(settings) as url:
-        await require_current(url, folders)
-        yield url
-
-
-def _refuse_ready_made(word: str, settings: Settings) -> None:
-    module = f"boathook.apps.{word}"
-    spec = find_spec(module) if word.isidentifier() else None
-    if spec is None or spec.submodule_search_locations is None:
-        return  # typer says that there is no such command
-    if module in settings.apps.load:
-        raise ConfigError(f"{word} is loaded, but has no commands")
-    if settings.apps.load:
-        raise ConfigError(f'{word} is a ready-made app: add "{module}" to load under [apps] in boathook.toml')
-    raise ConfigError(f'{word} is a ready-made app: add load = ["{module}"] under [apps] in boathook.toml')

@@ -1,0 +1,74 @@
+"""Adds the commands of apps to boathook's own."""
+
+import contextlib
+import copy
+import functools
+from collections.abc import AsyncIterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from boathook.cli.commands import COMMAND_ENTRIES, parse_global_options
+from boathook.cli.context import CliContext, server_url, warn_once
+from boathook.config import Settings
+from boathook.domain.errors import ConfigError
+
+
+def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
+    """Return *app* with the commands of the apps, if *arguments* ask for one of them or for help.
+
+    Raises:
+        ConfigError: the command may be an app's, but they cannot be loaded; or it is a ready-made one's that is not.
+    """
+    config, word = parse_global_options(arguments)
+    try:
+        return _extended(app, CliContext(file=config), word)
+    except ConfigError as error:
+        if word is not None:
+            raise
+        warn_once(str(error))
+        return app
+
+
+def _extended(app: typer.Typer, opened: CliContext, word: str | None) -> typer.Typer:
+    settings = opened.plain_settings()
+    whole = copy.copy(app)
+    whole.registered_groups = list(app.registered_groups)
+    if settings.apps.load:
+        _add(whole, settings)
+    if word is not None and word not in {one.name for one in whole.registered_groups}:
+        _refuse_ready_made(word, settings)
+    return whole
+
+
+def _add(whole: typer.Typer, settings: Settings) -> None:
+    from boathook.server import bind, migrations_of, with_apps
+
+    settings, loaded = with_apps(settings)
+    bind(settings, loaded, server_url=functools.partial(_current_url, settings, migrations_of(loaded)))
+    for hook in loaded:
+        if hook.manifest.commands is not None and hook.name not in COMMAND_ENTRIES:
+            whole.add_typer(hook.manifest.commands, name=hook.name)
+
+
+@contextlib.asynccontextmanager
+async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
+    """Lend the URL of the database server. Raises ConfigError where tables of the apps are not current."""
+    from boathook.service.database import require_current
+
+    async with server_url(settings) as url:
+        await require_current(url, folders)
+        yield url
+
+
+def _refuse_ready_made(word: str, settings: Settings) -> None:
+    module = f"boathook.apps.{word}"
+    spec = find_spec(module) if word.isidentifier() else None
+    if spec is None or spec.submodule_search_locations is None:
+        return  # typer says that there is no such command
+    if module in settings.apps.load:
+        raise ConfigError(f"{word} is loaded, but has no commands")
+    if settings.apps.load:
+        raise ConfigError(f'{word} is a ready-made app: add "{module}" to load under [apps] in boathook.toml')
+    raise ConfigError(f'{word} is a ready-made app: add load = ["{module}"] under [apps] in boathook.toml')
