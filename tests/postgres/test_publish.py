@@ -15,6 +15,7 @@ from boathook.db.message_group import GroupRolledBack, insert_group
 from boathook.domain import ids
 from boathook.handlers.outbox import Message
 from boathook.service import group_publisher
+from boathook.service.messages import NewMessage
 from tests.postgres.api_client import ApiClient, make_token, open_api_client
 from tests.support import eventually
 
@@ -321,3 +322,21 @@ async def test_a_message_that_breaks_the_group_fails_alone(
     bodies = [PLAIN | {"payload": {"n": n, "text": "poison" * (n == 5)}} for n in range(20)]
     await asyncio.gather(*[api.ask(202, "POST", PATH, body) for body in bodies])
     assert await stored(db) == 20
+
+
+async def test_a_message_that_comes_as_the_last_lane_ends_is_not_forgotten(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_publisher, "_LANES", 1)
+    publisher = group_publisher.GroupPublisher(api.context)
+    token = await publisher.find_token(api.headers["authorization"].removeprefix("Bearer "))
+    assert token is not None
+    first, second = [await publisher.prepare(token, "acme", NewMessage(type="a", body=b"{}")) for _ in range(2)]
+    assert first is not None
+    assert second is not None
+    coming = publisher.commit(second)
+    # Called between the end of the lane and whatever is called once its task is known to be done.
+    first.is_stored.add_done_callback(lambda _: coming.send(None))
+    assert await publisher.commit(first)
+    assert await asyncio.wait_for(second.is_stored, 60)
+    coming.close()

@@ -8,7 +8,7 @@ that have changed, a revoked token, a key that another transaction holds.
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -61,7 +61,8 @@ class GroupPublisher:
         self._context = app_context
         self._tokens: dict[bytes, KnownToken] = {}
         self._waiting: deque[PreparedMessage] = deque()
-        self._lanes: set[asyncio.Task[None]] = set()
+        self._lanes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loading: dict[tuple[str, str], asyncio.Task[CompiledRoutes | None]] = {}
 
     async def find_token(self, token: str) -> KnownToken | None:
@@ -70,6 +71,8 @@ class GroupPublisher:
         known = self._tokens.get(sha256)
         if known is not None and known.known_until > time.monotonic():
             return known
+        if known is not None:  # one asks, the others go on with what is known
+            self._tokens[sha256] = replace(known, known_until=time.monotonic() + _TOKEN_AGE_S)
         async with self._context.reading() as connection:
             principal = await keys.find_principal(connection, token)
         if principal is None or not principal.is_for_organization:
@@ -112,17 +115,12 @@ class GroupPublisher:
             DatabaseUnavailable: PostgreSQL is away; whether the message is stored is unknown.
         """
         self._waiting.append(prepared)
-        if len(self._lanes) < _LANES:
+        if self._lanes < _LANES:
+            self._lanes += 1
             lane = asyncio.create_task(self._run_lane(), name="api:publish")
-            self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)
-        if await prepared.is_stored:
-            return True
-        # Whatever it was, what is known may be outdated.
-        message = prepared.draft.message
-        self._context.outbox.forget_routes(message.organization, message.application)
-        self._tokens.pop(prepared.row.target.token_sha256, None)
-        return False
+            self._tasks.add(lane)
+            lane.add_done_callback(self._tasks.discard)
+        return await prepared.is_stored
 
     async def _load_routes(self, organization: str, application: str) -> CompiledRoutes | None:
         """Read an application's routes, once for all who ask at the same time; None where there is none."""
@@ -140,8 +138,12 @@ class GroupPublisher:
         return self._context.outbox.cache_routes(organization, application, routing)
 
     async def _run_lane(self) -> None:
-        while self._waiting:
-            await self._commit(self._take())
+        try:
+            while self._waiting:
+                await self._commit(self._take())
+        finally:
+            # At once, and not when the task is known to be done: who comes in between starts another lane.
+            self._lanes -= 1
 
     def _take(self) -> list[PreparedMessage]:
         """Take what waited longest, as much as one commit may hold."""
@@ -161,7 +163,12 @@ class GroupPublisher:
             failpoint("publish.before_commit")
             verdicts = await insert_group(self._context.database, [one.row for one in taken])
             failpoint("publish.after_commit")
-            stored = [one for one, verdict in zip(taken, verdicts, strict=True) if verdict is None]
+            stored = []
+            for one, verdict in zip(taken, verdicts, strict=True):
+                if verdict is None:
+                    stored.append(one)
+                else:
+                    self._forget(one, verdict)
             self._context.outbox.count(one.draft for one in stored)
             if any(one.row.deliveries for one in stored):
                 self._context.notify_due()
@@ -173,6 +180,14 @@ class GroupPublisher:
                 if not one.is_stored.done():
                     one.is_stored.set_exception(error)
         self._answer(taken, is_stored=False)
+
+    def _forget(self, one: PreparedMessage, verdict: str) -> None:
+        """Forget what a verdict shows to be outdated."""
+        message = one.draft.message
+        if verdict == "unauthorized":
+            self._tokens.pop(one.row.target.token_sha256, None)
+        elif verdict in {"outdated", "missing"}:
+            self._context.outbox.forget_routes(message.organization, message.application)
 
     @staticmethod
     def _answer(waiting: list[PreparedMessage], *, is_stored: bool) -> None:
