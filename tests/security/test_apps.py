@@ -131,7 +131,7 @@ class TestMetrics:
         text = to_prometheus(gather(None, None, 0.0))
         lines = [line for line in text.splitlines() if b"shelf_books_total" in line]
         assert lines[0] == rb"# HELP shelf_books_total first\nsecond \\ third"
-        assert [line[-2:] for line in lines[2:]] == [b" 2"] * 3
+        assert [line[-4:] for line in lines[2:]] == [b" 2.0"] * 3
         assert len(text) < 100_000
         assert max(len(str(key)) for key in meters._series_cache) < 1_000
 
