@@ -20,7 +20,7 @@ from boathook.console.routes import BASE, SIGN_IN
 from boathook.db.database import Database
 from boathook.db.secret_box import open_secret_box
 from boathook.domain.errors import ConfigError
-from boathook.domain.roles import Role
+from boathook.domain.model import Role
 from boathook.handlers.outbox import Outbox, message_dedup_days
 from boathook.service import operators
 from boathook.service.authorization import Capability
