@@ -109,7 +109,7 @@ def test_a_waiting_event_is_handled_at_once_when_the_app_wakes_it(garage: Boatho
 def test_metrics_of_handlers_and_mirrors_of_the_gateways_own_are_shown(garage: BoathookProcess):
     assert send(garage, "evt_metrics").status == 200
     until(lambda: number(garage, 'garage_washed_total{kind="car.moved"}') >= 1)
-    until(lambda: number(garage, 'webhook_requests_total{provider="tilda",http_code="200"}') >= 1)
+    until(lambda: number(garage, 'webhook_requests_total{http_code="200",provider="tilda"}') >= 1)
 
 
 def test_vitals_show_all_processes_with_rates_and_no_problem(garage: BoathookProcess):

@@ -93,7 +93,7 @@ def test_a_body_that_does_not_fit_is_refused_before_it_has_a_key(boathook: Calla
         "the body is not JSON",
     ]
     metrics = httpx.get(f"{running.base}/metrics").text
-    assert 'boathook_rejections_total{source="payments",reason="body_invalid"} 4' in metrics
+    assert 'boathook_rejections_total{reason="body_invalid",source="payments"} 4' in metrics
 
     # The sample of a provider knows nothing of the owner's schema, which does not make the source wrong.
     trial = running.listing("sources", "test", "payments")

@@ -465,7 +465,7 @@ def test_what_happens_is_counted(server, song):
         return name in httpx.get(f"{server.base}/metrics", timeout=300).text
 
     for name in (
-        'music_callbacks_total{stage="complete",result="applied"}',
+        'music_callbacks_total{result="applied",stage="complete"}',
         'music_files_total{kind="audio",result="stored"}',
         'music_file_bytes_total{kind="cover"}',
     ):
