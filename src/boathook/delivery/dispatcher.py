@@ -337,7 +337,8 @@ class Dispatcher(Generic[A]):
                     await self._deliveries.reap(dead_workers=predecessors)
                     predecessors = ()
                 self._wake.clear()
-                self._put_back(self._queues.release())
+                if released := self._queues.release():
+                    self._put_back(released)
                 if self._returned:
                     await self._give_back()
                 claimed, wait_s = await self._queues.claim()

@@ -139,15 +139,11 @@ class EndpointQueue:
         """Whether its health says anything but that it is well."""
         self.used_at = time.monotonic()
         self.update(due)
-        self._mean_s: float | None = None
+        self.mean_s: float | None = None
+        """How long its requests take; None: not known yet."""
         self._last_finished_at = 0.0
         self._since: datetime = EPOCH
         self._full_look_at = 0.0
-
-    @property
-    def is_new(self) -> bool:
-        """Whether its pace is not known yet."""
-        return self._mean_s is None
 
     def update(self, due: DueEndpoint) -> None:
         """Take in what the journal says about the endpoint."""
@@ -160,13 +156,13 @@ class EndpointQueue:
         """Return whether its requests take long, or those under way now have."""
         if self.running and now - self._last_finished_at > SLOW_S:
             return True
-        return self._mean_s is not None and self._mean_s > SLOW_S
+        return self.mean_s is not None and self.mean_s > SLOW_S
 
     def prefetch_limit(self, limit: int, most: int) -> int:
         """Return how many claims may wait here for a place, at most *most*, when it has *limit* places."""
-        if self._mean_s is None or self.concurrency is not None or self.rate is not None or self.open_until is not None:
+        if self.mean_s is None or self.concurrency is not None or self.rate is not None or self.open_until is not None:
             return 0
-        return min(most, int(limit * PREFETCH_S / max(self._mean_s, 0.0001)))
+        return min(most, int(limit * PREFETCH_S / max(self.mean_s, 0.0001)))
 
     def want(self, slots: int, now: float, *, is_probe: bool) -> EndpointClaimLimit:
         """Return the claim for so many slots, from the watermark on or, once a second, from the beginning."""
@@ -206,8 +202,8 @@ class EndpointQueue:
         self._last_finished_at = now
         if took_s is None:
             return
-        mean = self._mean_s
-        self._mean_s = took_s if mean is None else mean + _EWMA_WEIGHT * (took_s - mean)
+        mean = self.mean_s
+        self.mean_s = took_s if mean is None else mean + _EWMA_WEIGHT * (took_s - mean)
 
     def accept(self, attempt: EndpointAttempt) -> None:
         """Take in what was claimed."""
@@ -374,7 +370,7 @@ class EndpointQueues:
         if len(queue.waiting) > prefetch_limit // 2:  # claim many at a time, not one for each that ends
             return 0
         slots = share + prefetch_limit - held
-        return min(slots, _MAX_FIRST_CLAIM) if queue.is_new else slots
+        return min(slots, _MAX_FIRST_CLAIM) if queue.mean_s is None else slots
 
     def _free(self, queue: EndpointQueue, now: float) -> int:
         kept = self._places // CONCURRENCY_SHARE if queue.is_slow(now) else 0

@@ -47,7 +47,7 @@ _EWMA_WEIGHT: Final = 0.2
 class HandlerAttempt(Attempt):
     """One delivery on its way through its handler."""
 
-    __slots__ = ("queue", "running", "work")
+    __slots__ = ("is_blocking", "queue", "running", "work")
 
     SUCCEEDED_EVENT = "attempt_ended"
     SUCCEEDED_LEVEL = INFO
@@ -58,12 +58,8 @@ class HandlerAttempt(Attempt):
         super().__init__(work.claim, lease_until)
         self.work = work
         self.queue = queue
+        self.is_blocking = work.claim.order_key is not None or queue.handler.max_concurrency is not None
         self.running: RunningAttempt | None = None
-
-    @property
-    def is_blocking(self) -> bool:  # type: ignore[override]
-        """See `Attempt.is_blocking`."""
-        return self.work.claim.order_key is not None or self.queue.handler.max_concurrency is not None
 
     @property
     def state(self) -> AttemptState:
