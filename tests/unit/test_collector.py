@@ -18,11 +18,11 @@ role, folder, mutant = sys.argv[1:]
 gc.disable()
 import boathook.delivery.keeper, boathook.delivery.http_executor, boathook.delivery.handler_executor
 from boathook import config
-from boathook.server import child, gateway, gc_tuning
+from boathook.server import child, child_config, gateway
 from boathook.server.child_config import ProcessContext, ChildConfig
 
 if mutant:
-    gc_tuning.finish_startup = child.finish_startup = lambda: None
+    child_config.finish_startup = child.finish_startup = lambda: None
 settings = config.load(overrides={"server.data_dir": folder, "server.roles": ["gateway", "worker", "keeper"]})
 
 async def tell(*_, **__):
