@@ -479,6 +479,16 @@ async def test_a_stream_that_nobody_reads_any_more_is_ended(client, script):
         await eventually(lambda: client._under_way == 0)
 
 
+async def test_streams_that_are_left_while_data_comes_cost_the_others_nothing(client):
+    async with Receiver((1.0, OK)) as receiver, FileServer(is_endless=True) as server:
+        slow = asyncio.create_task(client.request("GET", receiver.url))
+        for _ in range(40):
+            async with client.stream("GET", server.url, timeout_s=30.0) as response:
+                assert await asyncio.wrap_future(response.read())
+        assert (await slow).is_ok
+        await eventually(lambda: client._under_way == 0)
+
+
 async def test_a_closed_client_ends_its_streams(client):
     script = (b"HTTP/1.1 200 OK\r\n\r\nx", 30.0)
     async with Receiver(script) as receiver, client.stream("GET", receiver.url, timeout_s=30.0) as response:

@@ -3,6 +3,7 @@
 A request goes: address read -> name looked up and judged -> handed to libcurl, pinned to what was judged -> its answer.
 """
 
+import contextlib
 import functools
 import os
 import select
@@ -160,7 +161,8 @@ class CurlMultiClient:
         """Move every request on that can move, and return the answers."""
         for descriptor, bits in events:
             if descriptor in self._resting:
-                self._poll.unregister(descriptor)
+                with contextlib.suppress(OSError):  # closed meanwhile, and so not registered any more
+                    self._poll.unregister(descriptor)
             else:
                 self._multi.socket_action(descriptor, _conditions(bits))
         self._unpark()

@@ -87,9 +87,11 @@ class CurlThread:
         self._is_woken = False
         while self._inbox:
             self._begin(self._inbox.popleft())
+        results = self._curl.turn(events)
+        # Not before: it may close sockets that the events are of.
         while self._resumed:
             self._curl.resume(self._resumed.popleft())
-        return self._curl.turn(events)
+        return results
 
     def _begin(self, batch: Sequence[OutgoingRequest]) -> None:
         for request in batch:
