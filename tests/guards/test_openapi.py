@@ -7,16 +7,11 @@ import pytest
 
 from boathook.api import pages
 from boathook.api.app import build_app
-from boathook.config import load
-from boathook.db.secret_box import SecretBox
-from boathook.handlers.outbox import Outbox
-from boathook.service.unit_of_work import AppContext
 
 
 def document() -> dict[str, Any]:
     """Return the document as it is served."""
-    app_context = AppContext(load(None), None, SecretBox(["a key for tests, and for tests only"]), Outbox())
-    return build_app(app_context).openapi()
+    return build_app().openapi()
 
 
 def arrays(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

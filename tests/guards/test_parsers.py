@@ -45,6 +45,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/endpoints.py": {"json": (API,)},
     "api/idempotency.py": {"json": (API,), "_plain": (API,)},
     "api/messages.py": {"json": (API,)},
+    "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
     "service/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "console/app.py": {"json": ("boathook.console.app:_MAX_REPORT_BYTES",)},
     "console/applications.py": {"json": (FORM,)},

@@ -10,7 +10,7 @@ from boathook.db.queries import endpoint_stats as sights
 from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.model import Role
-from boathook.service import attempts, event_types
+from boathook.service import event_types, messages
 from boathook.service.event_types import NewEventType
 from boathook.service.unit_of_work import new_id
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
@@ -362,7 +362,7 @@ async def put_attempts(db, endpoint: str, number: int, *, failed_at: int) -> Non
 async def test_a_rare_attempt_is_found_by_looking_further_and_each_look_is_bounded(console, anna, db, monkeypatch):
     _, there = await with_endpoint(console, anna)
     await put_attempts(db, there.rpartition("/")[2], 5_000, failed_at=0)
-    monkeypatch.setattr(attempts, "BUDGET_S", 0.0)
+    monkeypatch.setattr(messages, "BUDGET_S", 0.0)
     page = await anna.get_page(f"{there}/attempts?result=failed")
     looks = 1
     while "500" not in re.sub(r"\s+", " ", page.partition("<tbody>")[2]):

@@ -160,6 +160,9 @@ def plain_route(monkeypatch):
     planted = calls.router("Thing")
     planted.add_route("/thing", forgotten)
     monkeypatch.setattr(api_module, "ROUTERS", (*api_module.ROUTERS, planted))
+    api_module.build_app.cache_clear()
+    yield
+    api_module.build_app.cache_clear()
 
 
 def test_the_api_does_not_start_with_a_route_that_asks_for_nothing(db, plain_route):

@@ -59,7 +59,9 @@ LONGEST = 64_000
 EVENTS = {"accepted", "duplicate", "conflict", "refused"} | {
     name
     for module in Path(boathook.__file__).parent.rglob("*.py")
-    for name in re.findall(r'\.(?:debug|info|warning|error|exception)\(\s*"([a-z_]+)"', module.read_text("utf-8"))
+    for name in re.findall(
+        r'(?:\.(?:debug|info|warning|error|exception)\(\s*|_EVENT = )"([a-z_]+)"', module.read_text("utf-8")
+    )
 }
 
 SHOP = """

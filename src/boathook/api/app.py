@@ -1,6 +1,7 @@
 """The API as one ASGI application."""
 
 import asyncio
+import functools
 from typing import Any, Final, cast
 
 import msgspec
@@ -42,7 +43,7 @@ health_routes = router("Health")
 @requires(Permission.PUBLIC)
 async def check_health(request: Request) -> None:
     """Answer 204 if the database does, too."""
-    app_context: AppContext = request.app.state.app_context
+    app_context: AppContext = request.state.app_context
     await app_context.ping()
 
 
@@ -84,11 +85,12 @@ Ids and uids are alike in paths. Lists come in pages: pass `iterator` on until `
 
 def build_api(app_context: AppContext) -> "Api":
     """Return the API below /api/v1."""
-    return Api(PublishRoute(app_context, cast("Asgi", build_app(app_context))))
+    return Api(app_context, PublishRoute(app_context, cast("Asgi", build_app())))
 
 
-def build_app(app_context: AppContext) -> FastAPI:
-    """Return the application with every route of the API."""
+@functools.cache
+def build_app() -> FastAPI:
+    """Return the application with every route of the API; built once, as working out its routes takes long."""
     app = FastAPI(
         title="boathook",
         version="1",
@@ -98,7 +100,6 @@ def build_app(app_context: AppContext) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.app_context = app_context
     app.state.document = None
     app.add_route(f"{BASE}/openapi.json", _describe, include_in_schema=False)
     check_routes([*app.routes, *(route for routes in ROUTERS for route in routes.routes)])
@@ -141,12 +142,14 @@ def _document(app: FastAPI) -> bytes:
 class Api:
     """The API as an ASGI application, with and without a slash at the end of a path."""
 
-    def __init__(self, answer: Asgi) -> None:
+    def __init__(self, app_context: AppContext, answer: Asgi) -> None:
+        self._app_context = app_context
         self._answer = answer
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one request; what was raised outside of routes becomes JSON too."""
         is_begun = False
+        scope.setdefault("state", {})["app_context"] = self._app_context
 
         async def watch(message: dict[str, Any]) -> None:
             nonlocal is_begun

@@ -126,7 +126,7 @@ class ApiRoute(APIRoute):
         return handle
 
     async def _answer(self, request: Request, inner: Callable[[Request], Awaitable[Response]]) -> Response:
-        app_context: AppContext = request.app.state.app_context
+        app_context: AppContext = request.state.app_context
         raw = await _read_body(request, app_context.settings.outbound.max_message)
         whole = _ApiRequest(request.scope, request.receive, raw)
         if ACCESS_RULES[self._permission].is_public:
@@ -140,7 +140,7 @@ class ApiRoute(APIRoute):
     async def _act(
         self, request: Request, whole: _ApiRequest, raw: bytes, inner: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        app_context: AppContext = request.app.state.app_context
+        app_context: AppContext = request.state.app_context
         is_read = request.method in _READ_METHODS
         async with app_context.reading() if is_read else app_context.writing() as connection:
             principal = await authenticate(connection, request.headers)
@@ -182,7 +182,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
     if answer.status_code != 409 or request.method in _READ_METHODS:
         return answer
     try:
-        await request.app.state.app_context.replicate_reads()
+        await request.state.app_context.replicate_reads()
     except Exception as unsafe:  # noqa: BLE001 - every answer is JSON
         return to_response(unsafe)
     return answer
