@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -70,6 +70,10 @@ class CurlTransfer:
         is_proxied: whether the requests go through a proxy, which is then all that is dialled.
     """
 
+    __slots__ = (
+        "_answered_at", "_began_at", "_body", "_body_size", "_fault", "_guard", "_head_size", "_interim", "_is_proxied",
+        "_keep", "_limits", "_lines", "_refusal", "_status", "_url", "handle", "home", "request",
+    )  # fmt: skip
     _own_options: Options = _POOLED
 
     def __init__(
@@ -366,19 +370,20 @@ def _encode(line: str) -> bytes:
 
 def _read_headers(lines: Sequence[bytes]) -> dict[str, str]:
     """Return the first headers by name; of those that come twice the last."""
-    return dict(_headers(lines[1 : _MOST_KEPT + 1]))
+    found: dict[str, str] = {}
+    for line in lines[1 : _MOST_KEPT + 1]:
+        name, colon, value = line.partition(b":")
+        if colon:
+            found[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
+    return found
 
 
 def _join_headers(lines: Sequence[bytes]) -> dict[str, str]:
     """Return all headers by name; those that come twice are joined by a comma and a space."""
     found: dict[str, str] = {}
-    for name, value in _headers(lines[1:]):
-        found[name] = f"{found[name]}, {value}" if name in found else value
-    return found
-
-
-def _headers(lines: Sequence[bytes]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        name, colon, value = line.partition(b":")
+    for line in lines[1:]:
+        raw_name, colon, raw_value = line.partition(b":")
         if colon:
-            yield name.decode("latin-1").strip().lower(), value.strip().decode("latin-1")
+            name, value = raw_name.decode("latin-1").strip().lower(), raw_value.strip().decode("latin-1")
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
