@@ -83,7 +83,7 @@ class Attempt:
     """One claimed delivery, from its claim until its result is recorded."""
 
     __slots__ = (
-        "decision", "is_stopped", "lease", "lease_until", "outcome", "recorded", "started_at", "task", "took_s",
+        "decision", "is_stopped", "lease", "lease_until", "outcome", "started_at", "task", "took_s",
     )  # fmt: skip
 
     SUCCEEDED_EVENT: ClassVar[str]
@@ -106,7 +106,6 @@ class Attempt:
         """The executor may say how long the attempt took; else the dispatcher measures it."""
         self.outcome: Outcome
         self.decision: Decision
-        self.recorded: asyncio.Future[bool]
         self.task: asyncio.Task[None] | None = None
         self.is_stopped = False
 
@@ -401,7 +400,7 @@ class Dispatcher(Generic[A]):
             self._quit.set()
 
     async def _attempt(self, attempt: A) -> None:
-        """Make one attempt, from its start until its result is recorded."""
+        """Make one attempt, and conclude it or hand its result over to `_write`."""
         attempt.started_at = self._clock.now()
         began = time.monotonic()
         result: Result
@@ -433,9 +432,9 @@ class Dispatcher(Generic[A]):
             self._put_back([attempt])
             self._log.info("attempt_stopped", **attempt.fields(), took_s=round(attempt.took_s, 4))
         else:
-            await self._settle(attempt, result)
+            self._settle(attempt, result)
 
-    async def _settle(self, attempt: A, outcome: Outcome) -> None:
+    def _settle(self, attempt: A, outcome: Outcome) -> None:
         """Decide what follows an outcome, and have it written with the next batch."""
         attempt.outcome = outcome
         decision: Decision = _SUCCEEDED
@@ -444,17 +443,10 @@ class Dispatcher(Generic[A]):
             if attempt.is_single and isinstance(decision, RetryAt):
                 decision = DeadLetter(decision.code, decision.error)
         attempt.decision = decision
-        attempt.recorded = asyncio.get_running_loop().create_future()
         self._results.append(attempt)
         self._has_results.set()
         if attempt.is_blocking:
             self._is_urgent.set()
-        is_held = await attempt.recorded
-        self._held.discard(attempt)
-        if is_held:
-            self._conclude(attempt, decision, _OUTCOMES[type(decision)])
-        else:
-            self._lost(attempt)
 
     def _lost(self, attempt: A) -> None:
         self._held.discard(attempt)
@@ -496,8 +488,11 @@ class Dispatcher(Generic[A]):
                 self._is_urgent.clear()
                 batch, self._results = self._results[:_MAX_BATCH], self._results[_MAX_BATCH:]
                 for attempt, is_held in zip(batch, await self._write_batch(batch), strict=True):
-                    if not attempt.recorded.done():
-                        attempt.recorded.set_result(is_held)
+                    self._held.discard(attempt)
+                    if is_held:
+                        self._conclude(attempt, attempt.decision, _OUTCOMES[type(attempt.decision)])
+                    else:
+                        self._lost(attempt)
                 self._is_writing = False
                 # What is written together costs PostgreSQL less.
                 if not any(attempt.is_blocking for attempt in self._results):
