@@ -77,6 +77,8 @@ async def test_messages_are_announced_once_they_are_committed(opened, pg_url, db
     await eventually(is_heard)
     assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a b", "payload": {}})).status_code == 422
     assert "" not in heard
+    endpoint = {"url": "https://receiver.example/hooks"}
+    assert (await client.post("/api/v1/app/acme/endpoint", json=endpoint)).status_code == 201
     assert (await client.post("/api/v1/app/acme/msg", json={"eventType": "a.b", "payload": {}})).status_code == 202
     await eventually(lambda: "" in heard)
 
