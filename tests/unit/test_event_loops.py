@@ -1,0 +1,44 @@
+"""The event loops of tests: what a server has accepted in its last moment is closed with its loop."""
+
+import asyncio
+import gc
+import socket
+from typing import Any
+
+import pytest
+
+from tests import conftest
+from tests.support import eventually
+
+
+def leave_an_accepted_connection() -> None:
+    """Close a loop whose server has accepted a connection that nobody has closed."""
+
+    async def accept() -> socket.socket:
+        loop: Any = asyncio.get_running_loop()
+        server = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+        client = socket.create_connection(server.sockets[0].getsockname())
+        await eventually(lambda: len(loop._transports) == 1)
+        server.close()
+        return client
+
+    loop = asyncio.new_event_loop()
+    client = loop.run_until_complete(accept())
+    loop.close()
+    client.close()
+    gc.collect()
+
+
+@pytest.mark.filterwarnings("default::ResourceWarning")
+def test_what_was_accepted_last_is_closed_with_the_loop(recwarn: pytest.WarningsRecorder):
+    leave_an_accepted_connection()
+    assert [str(one.message) for one in recwarn if one.category is ResourceWarning] == []
+
+
+@pytest.mark.filterwarnings("default::ResourceWarning")
+def test_mutant_otherwise_the_garbage_collector_finds_it(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+):
+    monkeypatch.setattr(asyncio.selector_events.BaseSelectorEventLoop, "close", conftest._close_loop)
+    leave_an_accepted_connection()
+    assert any("unclosed transport" in str(one.message) for one in recwarn)
