@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from boathook import config
+from boathook.api.publish import PublishRoute
 from boathook.db import connection, database, events
 from boathook.db.database import Database
 from boathook.db.events import EventStore
@@ -276,12 +277,17 @@ async def test_a_repeat_that_reads_what_the_standby_lacks_waits_too(
     assert await send(shop, *request_, **headers) == status
 
 
+NOT_IN_A_GROUP: Any = staticmethod(lambda _scope: None)
+"""In the place of `PublishRoute._read_head`: a group locks the row of the token, whose transaction waits by itself."""
+
+
 @pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
 @pytest.mark.parametrize("mark", ["now", "pg_current_xact_id"])
 async def test_without_a_record_in_the_log_a_repeat_would_be_acknowledged_at_once(
     mark: str, shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant of the test above; even a transaction id alone waits for nothing."""
+    monkeypatch.setattr(PublishRoute, "_read_head", NOT_IN_A_GROUP)
     monkeypatch.setattr(outbox, "REPLICATE", SqlFunction(mark))
     monkeypatch.setattr(outbox, "REPLICATE_ARGUMENTS", ())
     standby.pause()
@@ -305,6 +311,7 @@ async def test_what_exists_would_be_acknowledged_at_once(
     async def read_only(_connection: object) -> None:
         pass
 
+    monkeypatch.setattr(PublishRoute, "_read_head", NOT_IN_A_GROUP)
     monkeypatch.setattr(unit_of_work, "replicate_reads", read_only)
     standby.pause()
     await make_visible(shop, own_server, *request_)
