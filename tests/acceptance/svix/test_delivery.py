@@ -197,6 +197,8 @@ class TestWhoGetsWhat:
         third = app.send(kind="other")
         everything.wait(3)
         pattern.wait(2)
+        paid.wait(1)
+        voided.wait(1)
         assert {tuple(sorted(box.messages())) for box in (everything,)} == {tuple(sorted([first, second, third]))}
         assert paid.messages() == [first]
         assert voided.messages() == [second]
