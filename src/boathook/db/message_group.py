@@ -76,17 +76,17 @@ async def insert_group(database: Database, rows: Sequence[NewMessageRow]) -> lis
     database.require_safety()
     targets: dict[MessageTarget, int] = {}
     numbers = [targets.setdefault(row.target, len(targets) + 1) for row in rows]
-    owed = [
+    deliveries = [
         (row.id, ordinal, one.recipient, one.order_key, row.deliver_at)
         for row in rows
         for ordinal, one in enumerate(row.deliveries)
     ]
-    has_order = any(one[3] is not None for one in owed)
+    has_order = any(one[3] is not None for one in deliveries)
     arguments = (
         *_columns(map(_target, targets), 6),
         numbers,
         *_columns(map(_row, rows), 18),
-        *_columns(owed, 5),
+        *_columns(deliveries, 5),
         has_order,
         _LOCK_TIMEOUT,
     )
@@ -101,7 +101,7 @@ async def insert_group(database: Database, rows: Sequence[NewMessageRow]) -> lis
         assert done is not None
         if done["has_blocked"]:
             with translate_errors():
-                await unblock(connection, [(recipient, key) for _, _, recipient, key, _ in owed])
+                await unblock(connection, [(recipient, key) for _, _, recipient, key, _ in deliveries])
     verdicts: list[str | None] = done["verdicts"]
     return verdicts
 

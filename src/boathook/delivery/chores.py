@@ -98,7 +98,7 @@ async def _hold(turn_of: Connection, one: _Owned) -> None:
 
 
 async def _do(one: _Owned) -> None:
-    """Do a chore once; an error is told and counted, and goes no further."""
+    """Do a chore once; an error is logged and counted, and goes no further."""
     app, name = one.app, one.chore.name
     outcome, started = "broken_off", time.monotonic()
     try:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -65,7 +65,7 @@ class AttemptStuck(Exception):
 
 
 class DatabaseClock:
-    """The time of PostgreSQL, as far as the latest claim told."""
+    """The time of PostgreSQL, as of the latest claim."""
 
     def __init__(self) -> None:
         self._ahead = timedelta()
@@ -79,7 +79,7 @@ class DatabaseClock:
         return datetime.now(UTC) + self._ahead
 
 
-class Attempt:
+class Attempt(ABC):
     """One claimed delivery, from its claim until its result is recorded."""
 
     __slots__ = (
@@ -110,27 +110,27 @@ class Attempt:
         self.is_stopped = False
 
     @property
+    @abstractmethod
     def state(self) -> AttemptState:
         """What the retry decision needs to know of the delivery."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def policy(self) -> RetryPolicy:
         """The retry policy of the recipient."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """The recipient, as metrics name it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fields(self) -> dict[str, Any]:
         """Return what a log line says about the attempt."""
-        raise NotImplementedError
 
+    @abstractmethod
     def count(self, outcome: str) -> None:
         """Count the attempt in the metrics."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """Cancel the task of the attempt; its delivery is given back."""
@@ -156,7 +156,7 @@ class Executor(Protocol[A_contra]):
 
         `Success` and failures are recorded by the dispatcher. `Completed` says that the result is committed already.
         """
-        raise NotImplementedError
+        ...
 
     def stop(self, attempt: A_contra) -> None:
         """Break off an attempt because the process ends."""

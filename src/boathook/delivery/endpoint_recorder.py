@@ -1,4 +1,4 @@
-"""Writes the results of sending, many at a time, with what they say of their endpoints and whom that is told."""
+"""Writes the results of sending in batches, with the health of endpoints and the operational webhooks about them."""
 
 import random
 import time
@@ -177,16 +177,16 @@ class OperationalWebhooks:
         self._outbox = Outbox()
 
     async def publish_attempts(self, connection: Connection, held: Sequence[FinishedSend]) -> None:
-        """Tell of the attempts that are worth it to whoever listens."""
+        """Publish operational webhooks about attempts that subscribers want to know of."""
         news = [(one, kind) for one in held if (kind := operational_event_type(one)) is not None]
         if not news:
             return
-        told = await find_operational_subscribers(connection, list({one.send.endpoint_id for one, _ in news}))
-        if not told:
+        subscribers = await find_operational_subscribers(connection, list({one.send.endpoint_id for one, _ in news}))
+        if not subscribers:
             return
         names = await find_message_uids(connection, [one.send.event_id for one, _ in news])
         for one, kind in news:
-            listener = told.get(one.send.endpoint_id)
+            listener = subscribers.get(one.send.endpoint_id)
             if listener is not None:
                 data = _attempt(listener, one, names.get(one.send.event_id))
                 await self._report(connection, listener.organization, kind, data)
@@ -206,7 +206,7 @@ class OperationalWebhooks:
                 await publish_operational_event(
                     self._outbox, connection, organization=organization, type=kind, data=data
                 )
-        except Exception as error:  # noqa: BLE001 - what is told must not hold up what it tells of
+        except Exception as error:  # noqa: BLE001 - a webhook about a result must not hold up the result
             _LOG.error("report_failed", type=kind, endpoint=data["endpointId"], error=repr(error))
 
 

@@ -147,7 +147,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         return None
 
     async def close(self) -> None:
-        """Give up what is under way; of that nothing is told any more."""
+        """Give up the requests in flight; their results are dropped."""
         self._is_closed = True
         self._http_sender.close()
         if self._token_cache is not None:

@@ -97,9 +97,9 @@ async def _end(connection: Connection, outbox: Outbox, task: Task, state: TaskSt
     await tasks.save(connection, task, state, place=task.place, data=data)
     if task.kind not in tasks.API_OPERATIONS:
         return
-    told = {"taskId": task.shown_id, "task": task.kind.value, "status": state.value, "data": data}
+    payload = {"taskId": task.shown_id, "task": task.kind.value, "status": state.value, "data": data}
     await publish_operational_event(
-        outbox, connection, organization=task.organization, type="background_task.finished", data=told
+        outbox, connection, organization=task.organization, type="background_task.finished", data=payload
     )
 
 
@@ -168,7 +168,7 @@ async def _purge(connection: Connection, task: Task, after: UUID) -> StepResult:
 
 async def _aggregate(connection: Connection, task: Task, after: UUID) -> StepResult:
     rows = await tasks.page_subscriptions(connection, task.organization, after, limit=_APPLICATIONS)
-    told = [
+    stats = [
         {
             "appId": ids.show(ids.APPLICATION, row.application_id),
             "explicitlySubscribedEventTypes": list(row.types),
@@ -176,7 +176,7 @@ async def _aggregate(connection: Connection, task: Task, after: UUID) -> StepRes
         }
         for row in rows
     ]
-    data = {"event_types": [*task.data.get("event_types", ()), *told]}
+    data = {"event_types": [*task.data.get("event_types", ()), *stats]}
     return StepResult(data, _from(rows[-1].application_id if len(rows) == _APPLICATIONS else None))
 
 
@@ -185,7 +185,7 @@ async def _count(connection: Connection, task: Task, after: UUID) -> StepResult:
     application_ids = None if chosen is None else [UUID(one) for one in chosen]
     window = range_of(_moment(task, "since"), _moment(task, "until"))
     rows = await tasks.page_usage(connection, task.organization, after, window, application_ids, limit=_COUNTED)
-    told = [
+    stats = [
         {
             "appId": ids.show(ids.APPLICATION, row.application_id),
             "appUid": row.uid,
@@ -193,7 +193,7 @@ async def _count(connection: Connection, task: Task, after: UUID) -> StepResult:
         }
         for row in rows
     ]
-    data = {"appStats": [*task.data.get("appStats", ()), *told]}
+    data = {"appStats": [*task.data.get("appStats", ()), *stats]}
     return StepResult(data, _from(rows[-1].application_id if len(rows) == _COUNTED else None))
 
 

@@ -1,6 +1,6 @@
 """Publishes messages of concurrent API requests by group commit: those that arrive during a commit form the next one.
 
-Each message is stored or it is not, with all its deliveries; who asked for it is told only after the commit. What is
+Each message is stored or it is not, with all its deliveries; its request is answered only after the commit. What is
 out of the ordinary is left to `messages.create`, in a transaction of its own: a message that is there already, routes
 that have changed, a revoked token, a key that another transaction holds.
 """
@@ -93,7 +93,7 @@ class GroupPublisher:
 
         Raises:
             InvalidMessage: a field breaks a rule.
-            TooManyDeliveries: more endpoints want it than an event can be owed to.
+            TooManyDeliveries: more endpoints want it than an event may have deliveries.
             DatabaseUnavailable: PostgreSQL is away.
         """
         organization = token.principal.organization

@@ -167,13 +167,13 @@ def _encode(text: str) -> bytes:
 
 async def _reason(response: "httpx.Response") -> str:
     """Return what the response says of its status."""
-    told = b""
+    text = b""
     async for piece in response.aiter_raw():
-        told += piece
-        if len(told) > _MAX_ERROR_BYTES:
+        text += piece
+        if len(text) > _MAX_ERROR_BYTES:
             break
     try:
-        document: Any = json.loads(told[:_MAX_ERROR_BYTES])
+        document: Any = json.loads(text[:_MAX_ERROR_BYTES])
         detail = document.get("detail") if isinstance(document, dict) else None
         if isinstance(detail, list):  # one problem or more, each with its place
             detail = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in detail)
