@@ -167,7 +167,7 @@ async def wait_until_delivered(setup: DeliverySetup, count: int) -> None:
     database = await Database.open(setup.database_url, purpose="benchmark", size=1)
     try:
         await _wait_until_drained(database)
-        succeeded = await database.fetchval("select count(*) from boathook.outcome where state = 'succeeded'")
+        succeeded = await database.fetchval("select count(*) from boathook.delivery_archive where state = 'succeeded'")
     finally:
         await database.close()
     assert succeeded >= count, f"{succeeded} of {count} deliveries succeeded"

@@ -10,12 +10,12 @@ declare
 begin
     for week in reverse 5 .. 1 loop
         monday := (date_trunc('week', now() at time zone 'UTC') - make_interval(weeks => week)) at time zone 'UTC';
-        foreach parent in array array['event', 'attempt', 'outcome', 'effect', 'reply'] loop
+        foreach parent in array array['event', 'attempt', 'delivery_archive', 'side_effect', 'reply'] loop
             child := parent || '_' || to_char(monday at time zone 'UTC', 'YYYYMMDD');
             if to_regclass('boathook.' || child) is null then
                 execute format(
                     'create table boathook.%%I partition of boathook.%%I for values from (%%L) to (%%L)',
-                    child, parent, boathook.first_id(monday), boathook.first_id(monday + interval '7 days'));
+                    child, parent, boathook.min_id(monday), boathook.min_id(monday + interval '7 days'));
             end if;
         end loop;
     end loop;
@@ -88,7 +88,7 @@ select p.*,
 from piece p;
 
 insert into boathook.delivery (
-    event_id, ordinal, recipient, state, owed_since, due_at, attempts, fence, leased_by, lease_until, code, error, died_at)
+    event_id, ordinal, recipient, state, enqueued_at, due_at, attempts, fence, leased_by, lease_until, code, error, dead_at)
 select id, 0, recipient, state, moment, case when state = 'pending' then now() + interval '1 hour' else moment end,
     case state when 'dead' then tries when 'leased' then 1 else 0 end, case state when 'dead' then tries when 'leased' then 1 else 0 end,
     case when state = 'leased' then 'worker-1' end, case when state = 'leased' then now() + interval '1 day' end,
@@ -96,7 +96,7 @@ select id, 0, recipient, state, moment, case when state = 'pending' then now() +
     case when state = 'dead' then 'it broke at line ' || (n / 500) %% 7 end, case when state = 'dead' then moment + interval '1 minute' end
 from owed where state in ('dead', 'pending', 'leased');
 
-insert into boathook.outcome (event_id, ordinal, recipient, state, is_replay, attempts, replays, note, ended_at)
+insert into boathook.delivery_archive (event_id, ordinal, recipient, state, is_replay, attempts, replays, note, ended_at)
 select id, 0, recipient, state, false, tries, 0, case when state = 'ignored' then 'nothing to do' end, moment + interval '20 ms'
 from owed where state in ('succeeded', 'ignored');
 
@@ -149,7 +149,7 @@ select 'default', 'order.made' || n, 'An order of kind ' || n from generate_seri
 
 -- name: vacuum_history
 -- Bring statistics and visibility to where upkeep keeps them.
-vacuum (analyze) boathook.event, boathook.attempt, boathook.outcome, boathook.delivery, boathook.dedup, boathook.rejection,
+vacuum (analyze) boathook.event, boathook.attempt, boathook.delivery_archive, boathook.delivery, boathook.dedup, boathook.rejection,
     boathook.conflict, boathook.audit
 
 -- name: vacuum_samples

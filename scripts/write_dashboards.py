@@ -50,10 +50,10 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
         "Overview",
         (
             Panel(
-                "Alarms",
+                "Alerts",
                 "short",
                 (("sum by (severity) (max by (severity) (boathook_alerts_firing{@}))", "{{severity}}"),),
-                "Alarms that boathook itself sees firing; the console has them one by one.",
+                "Alerts that boathook itself sees firing; the console has them one by one.",
                 "stat",
             ),
             Panel(
@@ -123,7 +123,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "Child processes that died and were started again; lines that nobody read fast enough.",
             ),
             Panel(
-                "Messages about alarms",
+                "Messages about alerts",
                 "ops",
                 ((rate("boathook_alert_messages_total", "channel, outcome"), "{{channel}}: {{outcome}}"),),
                 "What channels took, and what they did not.",

@@ -1,4 +1,4 @@
-"""Test harness for alarms: settings with channels, metric samples, rule evaluation and a webhook receiver."""
+"""Test harness for alerts: settings with channels, metric samples, rule evaluation and a webhook receiver."""
 
 import contextlib
 import json
@@ -32,11 +32,11 @@ kind = "webhook"
 url = "{url}"
 secret = "{secret}"
 [notifications]
-every_s = 1.0
-group_s = 0.0
-gap_s = 0.0
+evaluation_interval_s = 1.0
+group_wait_s = 0.0
+min_interval_s = 0.0
 """
-"""Settings that send every alarm to a webhook at once."""
+"""Settings that send every alert to a webhook at once."""
 
 
 def settings_of(*, url: str = "", channels: Any = None, rules: Any = None, own: bool = False, **keys: Any):
@@ -46,7 +46,7 @@ def settings_of(*, url: str = "", channels: Any = None, rules: Any = None, own: 
     tables["outbound"]["allow"] = ["127.0.0.0/8"]
     tables["server"]["public_url"] = "https://hooks.example.com"
     table = tables["notifications"]
-    table.update({"group_s": 0, "gap_s": 0, **keys, "channels": channels or {}})
+    table.update({"group_wait_s": 0, "min_interval_s": 0, **keys, "channels": channels or {}})
     off = {} if own else {name: {"enabled": False} for name in config.notifications.default_rules()}
     table["rules"] = {**off, **(rules or {})}
     return config.Settings.model_validate(tables)
@@ -62,7 +62,7 @@ async def insert_sample(db: Database, host: str, gauges: Any) -> None:
     await metric_samples.insert(db, [HostSample(host, datetime.now(UTC), MetricSnapshot(span_s=10, gauges=gauges))])
 
 
-class AlarmHarness:
+class AlertHarness:
     """Runs the keeper's rule evaluation and notification step by step."""
 
     def __init__(self, db, settings):
@@ -87,25 +87,25 @@ class AlarmHarness:
             await task
 
     async def advance_time(self, **length: float) -> None:
-        """Advance time by moving every stored time of alarms into the past."""
+        """Advance time by moving every stored time of alerts into the past."""
         gone = timedelta(**length)
         for table, columns in {
-            "alarm": ("since", "fired_at", "recovered_at", "told_at"),
-            "alarm_notice": ("not_before", "created_at", "ended_at", "taken_until"),
-            "alarm_channel": ("not_before", "sent_at", "error_at"),
-            "alarm_silence": ("created_at", "until"),
+            "alert": ("since", "fired_at", "recovered_at", "notified_at"),
+            "alert_notification": ("not_before", "created_at", "ended_at", "taken_until"),
+            "alert_channel": ("not_before", "sent_at", "error_at"),
+            "alert_silence": ("created_at", "until"),
         }.items():
             moved = ", ".join(f"{column} = {column} - $1::interval" for column in columns)
             await self.db.execute(f"update boathook.{table} set {moved}", gone)
         await self.db.execute(
-            "update boathook.alarm_channel set recent = array(select r - $1::interval from unnest(recent) as r)", gone
+            "update boathook.alert_channel set recent = array(select r - $1::interval from unnest(recent) as r)", gone
         )
 
-    async def open_alarms(self):
+    async def open_alerts(self):
         async with self.db.acquire() as connection:
             return await kept.list_open(connection)
 
-    async def ended_alarms(self):
+    async def ended_alerts(self):
         async with self.db.acquire() as connection:
             return await kept.list_ended(connection)
 
@@ -120,7 +120,7 @@ class AlarmHarness:
 
 @contextlib.asynccontextmanager
 async def open_harness(db, settings):
-    harness = AlarmHarness(db, settings)
+    harness = AlertHarness(db, settings)
     try:
         yield harness
     finally:
@@ -132,7 +132,7 @@ def sent_alerts(receiver) -> list[tuple[str, str, str]]:
     return [
         (one["kind"], one["rule"], one["subject"])
         for request in receiver.requests
-        for one in json.loads(request.body)["data"]["alarms"]
+        for one in json.loads(request.body)["data"]["alerts"]
     ]
 
 
@@ -147,7 +147,7 @@ class AlertReceiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 found = Webhook(SECRET).verify(body, {name.lower(): value for name, value in self.headers.items()})
-                receiver.alerts += found["data"]["alarms"]
+                receiver.alerts += found["data"]["alerts"]
                 self.send_response(204)
                 self.end_headers()
 
@@ -155,7 +155,7 @@ class AlertReceiver:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/alarms"
+        self.url = f"http://127.0.0.1:{self.server.server_port}/alerts"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def __enter__(self) -> Self:

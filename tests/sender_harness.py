@@ -150,8 +150,8 @@ async def add_endpoint(
     secret_box = SecretBox([KEY])
     for kind in ("headers", "auth"):
         if kind in columns:
-            sealed = secret_box.encrypt(msgspec.json.encode(columns.pop(kind)).decode(), f"endpoint_{kind}:{name}")
-            columns[f"sealed_{kind}"] = sealed
+            encrypted = secret_box.encrypt(msgspec.json.encode(columns.pop(kind)).decode(), f"endpoint_{kind}:{name}")
+            columns[f"encrypted_{kind}"] = encrypted
     encoded = None if retry is None else msgspec.json.encode(retry).decode()
     await _insert(db, "endpoint", id=endpoint.id, application_id=application, url=url, retry=encoded, **columns)
     await add_secret(db, endpoint, endpoint.secret)
@@ -160,11 +160,11 @@ async def add_endpoint(
 
 async def add_secret(db: Database, endpoint: StoredEndpoint, secret: str, *, expires_in_s: float | None = None) -> None:
     """Store another secret of an endpoint; without an expiry it is the current one."""
-    sealed = SecretBox([KEY]).encrypt(secret, f"endpoint_secret:{ids.show(ids.ENDPOINT, endpoint.id)}")
+    encrypted = SecretBox([KEY]).encrypt(secret, f"endpoint_secret:{ids.show(ids.ENDPOINT, endpoint.id)}")
     await db.execute(
-        "insert into boathook.endpoint_secret (endpoint_id, sealed, expires_at)"
+        "insert into boathook.endpoint_secret (endpoint_id, encrypted, expires_at)"
         " values ($1, $2, now() + make_interval(secs => $3))",
-        endpoint.id, sealed, expires_in_s,
+        endpoint.id, encrypted, expires_in_s,
     )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def sender_settings(url: str, *, outbound: Mapping[str, Any] | None = None, **ta
         None,
         {
             "database": {"url": url},
-            "worker": {"poll_s": 0.05, "lease_s": 5.0, **tables.pop("worker", {})},
+            "worker": {"poll_interval_s": 0.05, "lease_s": 5.0, **tables.pop("worker", {})},
             "server": {"drain_s": 5.0, **tables.pop("server", {})},
             "outbound": {"allow": ["127.0.0.0/8"], "encryption_keys": [KEY], "timeout_s": 10.0, **(outbound or {})},
             **tables,

@@ -32,7 +32,7 @@ QUICK_RETRY = "1, 2, 4, 8"
 
 def settings_for(url: str, *, sources: Mapping[str, Any] | None = None, **worker: Any) -> Settings:
     """Return settings for the database *url* with a short poll interval and quick retries."""
-    own = {"poll_s": 0.05, "retry": QUICK_RETRY, **worker}
+    own = {"poll_interval_s": 0.05, "retry": QUICK_RETRY, **worker}
     return load(None, {"database": {"url": url}, "worker": own, "sources": sources or {}})
 
 
@@ -107,7 +107,7 @@ async def delivery_states(db: Database) -> dict[str, int]:
     """Count all deliveries by state."""
     rows = await db.fetch(
         "select state, count(*) as n from (select state from boathook.delivery"
-        " union all select state from boathook.outcome) as d group by state"
+        " union all select state from boathook.delivery_archive) as d group by state"
     )
     return {row["state"]: row["n"] for row in rows}
 

@@ -136,7 +136,7 @@ class BoathookProcess:
             [worker]
             lease_s = 2.0
             retry = "1, 2, 4, 8"
-            poll_s = 0.1
+            poll_interval_s = 0.1
             [server]
             bind = "127.0.0.1:{self.port}"
             data_dir = "data"

@@ -34,7 +34,7 @@ async def own_fault(request):
 
 async def tell(request):
     async with hook.transaction() as tx:
-        await hook.broadcast(tx, request.query_params["channel"], {"n": int(request.query_params["n"])})
+        await hook.publish_live(tx, request.query_params["channel"], {"n": int(request.query_params["n"])})
         if "fail" in request.query_params:
             raise RuntimeError("rolled back")
     return PlainTextResponse("told")
@@ -42,7 +42,7 @@ async def tell(request):
 async def big(request):
     async with hook.transaction() as tx:
         try:
-            await hook.broadcast(tx, "cars", "x" * 8000)
+            await hook.publish_live(tx, "cars", "x" * 8000)
         except Exception as error:
             return JSONResponse({"kind": type(error).__name__, "error": str(error)})
 
@@ -61,7 +61,7 @@ async def who(ws):
     await ws.close(1000, "bye")
 
 async def live(ws):
-    heard = hook.hear(ws.query_params["channel"])
+    heard = hook.subscribe(ws.query_params["channel"])
     await ws.accept()
     await ws.send_text("listening")
     async for message in heard:
@@ -114,6 +114,6 @@ hook.mount("/plain", plain, is_open=True)
 
 @hook.on("stripe", "car.*")
 async def moved(event: Event, tx: Transaction) -> None:
-    await hook.broadcast(tx, "cars", {"car": event.json["id"], "seen": event.attempt})
+    await hook.publish_live(tx, "cars", {"car": event.json["id"], "seen": event.attempt})
 """
 """Source code of the app's module."""

@@ -82,7 +82,7 @@ roles = {roles}
 {server}
 [worker]
 lease_s = 2.0
-poll_s = 0.1
+poll_interval_s = 0.1
 [retention]
 rejections_rate = {kept}
 """

@@ -102,7 +102,7 @@ class TestCheck:
 
     async def test_exits_with_1_and_names_what_is_amiss(self, full_store: Store, cli: Cli):
         event = await full_store.one("select id from boathook.event where dedup_key = 'good'")
-        await full_store.db.execute("delete from boathook.outcome where event_id = $1", event)
+        await full_store.db.execute("delete from boathook.delivery_archive where event_id = $1", event)
         text = cli.run("check", code=1).stdout
         assert "every delivery exists: 1" in text
         assert ids.show("evt", event) in text

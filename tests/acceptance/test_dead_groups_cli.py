@@ -66,7 +66,7 @@ def test_bulk_work_goes_on_after_all_processes_were_killed(boathook: Callable[..
         db.execute(
             """
             insert into boathook.task (id, organization, kind, request)
-            select boathook.first_id(now()), 'default', 'dead.replay-group', json_build_object(
+            select boathook.min_id(now()), 'default', 'dead.replay-group', json_build_object(
                 'group', boathook.read_id('grp', %s), 'rate', 2, 'note', 'deployed', 'actor', 'console:anna', 'total', 6)
             """,
             [json.loads(line)["id"]],

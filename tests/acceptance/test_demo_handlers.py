@@ -141,7 +141,7 @@ class Shop(BoathookProcess):
         return (
             f'[database]\nurl = "{self.database_url}"\n'
             f'[server]\nbind = "127.0.0.1:{self.port}"\ndata_dir = "data"\napp = "{self.app}"\n'
-            'roles = ["gateway", "worker", "keeper"]\n[worker]\npoll_s = 0.1\n' + sources + PATIENT + extra
+            'roles = ["gateway", "worker", "keeper"]\n[worker]\npoll_interval_s = 0.1\n' + sources + PATIENT + extra
         )
 
     def connect(self) -> psycopg.Connection[dict[str, Any]]:
@@ -184,7 +184,7 @@ class Shop(BoathookProcess):
     def outcomes(self, *keys: str) -> dict[str, str]:
         """What became of each event's one delivery."""
         rows = self.rows(
-            "select e.dedup_key, o.state from boathook.outcome o join boathook.event e on e.id = o.event_id"
+            "select e.dedup_key, o.state from boathook.delivery_archive o join boathook.event e on e.id = o.event_id"
             " where e.dedup_key = any(%s)",
             list(keys),
         )

@@ -169,7 +169,7 @@ class TestSecrets:
         assert self.secrets(cli)["verdict"] == "ok"
         assert "old key" in self.secrets(cli, BOATHOOK_OUTBOUND_ENCRYPTION_KEYS=keys)["found"]
         done = cli.run("endpoints", "reencrypt", "--json", BOATHOOK_OUTBOUND_ENCRYPTION_KEYS=keys)
-        assert json.loads(done.stdout) == {"sealed": 1, "encrypted_anew": 1, "unreadable": 0}
+        assert json.loads(done.stdout) == {"encrypted": 1, "reencrypted": 1, "unreadable": 0}
         assert self.secrets(cli, BOATHOOK_OUTBOUND_ENCRYPTION_KEYS='["a brand new key of ours"]')["verdict"] == "ok"
         lost = cli.run("endpoints", "reencrypt", code=1)
         assert "not among outbound.encryption_keys" in lost.stderr

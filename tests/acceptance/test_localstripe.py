@@ -229,7 +229,7 @@ def test_webhooks_under_a_wrong_secret_are_refused_kept_and_accepted_once_it_is_
     until(lambda: stripe.log().count("failed with response code") >= len(sent))
     assert stripe.log().count("failed with response code 401") == len(sent)
     assert "successfully delivered" not in stripe.log()
-    for table in ("event", "dedup", "delivery", "outcome", "conflict"):
+    for table in ("event", "dedup", "delivery", "delivery_archive", "conflict"):
         assert rows(pg_url, f"select count(*) from boathook.{table}") == [(0,)], table
 
     until(lambda: rows(pg_url, "select count(*) from boathook.rejection") == [(len(sent),)])

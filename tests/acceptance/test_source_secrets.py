@@ -148,9 +148,9 @@ def test_only_the_encryption_keys_open_what_is_kept(running: BoathookProcess, sh
     assert b"nobody reads this" not in kept
     assert stat.S_IMODE((running.folder / FILE).stat().st_mode) == 0o600
     with psycopg.connect(shared_url) as connection:
-        rows = connection.execute("select sealed from boathook.source_secret").fetchall()
+        rows = connection.execute("select encrypted from boathook.source_secret").fetchall()
     assert rows
-    assert all(b"nobody reads this" not in bytes(sealed) for (sealed,) in rows)
+    assert all(b"nobody reads this" not in bytes(encrypted) for (encrypted,) in rows)
     running.environment["BOATHOOK_OUTBOUND_ENCRYPTION_KEYS"] = '["another key, long enough to be one"]'
     try:
         lines = running.listing("sources", "secrets", "list", "stripe")

@@ -40,7 +40,7 @@ def gateway(postgres: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> It
 
 EXTRA = """
     [spool]
-    after_s = 0.3
+    fallback_after_s = 0.3
 """
 
 

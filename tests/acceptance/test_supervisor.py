@@ -231,7 +231,7 @@ def test_an_event_routed_by_outdated_routes_is_routed_again(shared: BoathookProc
     assert post(shared, "evt_before").status_code == 200
     with psycopg.connect(shared.database_url, autocommit=True) as connection:
         connection.execute("""
-            insert into boathook.route (recipient, line, app, source, types, policy, timeout_s)
+            insert into boathook.route (recipient, position, app, source, types, policy, timeout_s)
             values ('handler:late', 0, 'another', 'stripe', '{*}', '{}', 30)
         """)
         assert post(shared, "evt_late").status_code == 200
@@ -285,7 +285,7 @@ def test_stopping_takes_what_is_under_way_to_its_end(boathook: Callable[..., Boa
 
     until(lambda: _is_leased(running))
     assert running.stop() == 0
-    assert (count("boathook.outcome"), count("shop.effect")) == (1, 1)
+    assert (count("boathook.delivery_archive"), count("shop.effect")) == (1, 1)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", running.port), timeout=2)
 

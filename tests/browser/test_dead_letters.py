@@ -16,14 +16,14 @@ MakeDead = Callable[..., list[str]]
 # Brings a delivery that went well back as one that died, so that its handler does its work when it runs again.
 KILL = """
     with gone as (
-        delete from boathook.outcome o where event_id = %(event)s returning o.*
+        delete from boathook.delivery_archive o where event_id = %(event)s returning o.*
     )
-    insert into boathook.delivery (event_id, ordinal, recipient, state, attempts, code, error, died_at)
+    insert into boathook.delivery (event_id, ordinal, recipient, state, attempts, code, error, dead_at)
     select event_id, ordinal, recipient, 'dead', attempts, 'KeyError', %(error)s, now() from gone
 """
 STATE = """
     select state from boathook.delivery where event_id = %(event)s
-    union all select state from boathook.outcome where event_id = %(event)s
+    union all select state from boathook.delivery_archive where event_id = %(event)s
 """
 
 
@@ -100,7 +100,7 @@ def test_selected_dead_letters_are_ignored_with_a_note_that_is_required(
     page.get_by_role("button", name="Ignore selected").click()
     expect(page.get_by_text("2 dead letters ignored.")).to_be_visible()
     assert [state_of(console, dead_letter) for dead_letter in dead_letters] == ["ignored", "ignored", "dead"]
-    notes = console.ask("select note from boathook.outcome where event_id = %s", event_of(dead_letters[0]))
+    notes = console.ask("select note from boathook.delivery_archive where event_id = %s", event_of(dead_letters[0]))
     assert notes == [("refunded by hand",)]
     page.goto(f"{console.base}/console/dead/{dead_letters[0]}")
     expect(page.locator("main")).to_contain_text("refunded by hand")

@@ -25,7 +25,7 @@ def wait_for_state(server: ConsoleServer, event: str, state: str) -> None:
 
     def is_reached() -> bool:
         sql = """select state from boathook.delivery where event_id = boathook.read_id('evt', %s)
-                 union all select state from boathook.outcome where event_id = boathook.read_id('evt', %s)"""
+                 union all select state from boathook.delivery_archive where event_id = boathook.read_id('evt', %s)"""
         return [row[0] for row in server.ask(sql, event, event)] == [state]
 
     until(is_reached)
@@ -133,7 +133,7 @@ def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: ConsoleServ
     expect(page.locator(".notice.good")).to_contain_text("handler:pay has a new delivery")
     expect(page.locator("#story")).to_contain_text("delivery.replay by console:anna")
     expect(page.locator("#story")).to_contain_text("the shop had lost it")
-    ended = "select count(*) from boathook.outcome where event_id = boathook.read_id('evt', %s)"
+    ended = "select count(*) from boathook.delivery_archive where event_id = boathook.read_id('evt', %s)"
     until(lambda: console.ask(ended, event)[0][0] == 2)
     page.goto(f"{console.base}/console/events/{event}")
     page.get_by_text("Replay to all recipients").click()
@@ -146,7 +146,7 @@ def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: ConsoleServ
 def match_also(server: ConsoleServer, types: str) -> None:
     """Have the handler match more types, as a later release would."""
     server.db.execute(
-        "update boathook.route set types = array_append(types, %s) where recipient = 'handler:pay' and line = 0",
+        "update boathook.route set types = array_append(types, %s) where recipient = 'handler:pay' and position = 0",
         (types,),
     )
 

@@ -38,7 +38,7 @@ def filled_console(console: ConsoleServer) -> Iterator[ConsoleServer]:
         sample_data = SampleData(console, receiver, WORDS)
         sample_data.all()
         sample_data.api.close()
-        until(lambda: console.ask("select count(*) from boathook.alarm where state = 'firing'")[0][0])
+        until(lambda: console.ask("select count(*) from boathook.alert where state = 'firing'")[0][0])
         yield console
 
 
@@ -85,7 +85,7 @@ def test_every_page_that_there_is_was_found(pages: list[str]):
 _PARTS = ("/state", "/live", "/charts", "/story", "/body", "/curl", "/payload", "/download/*", "/jobs")
 """Parts of pages, and downloads."""
 _ELSEWHERE = {
-    "/console/alerts/history",  # once one has recovered: tests/browser/test_alarms.py
+    "/console/alerts/history",  # once one has recovered: tests/browser/test_alerts.py
     "/console/jobs/*",  # after bulk work has been asked for: tests/browser/test_dead_letters.py
     "/console/verify/*",  # after a check has been asked for: tests/browser/test_verify_runs.py
     "/console/applications/*/endpoints/*/tests/*",  # after a test message: tests/browser/test_endpoints.py
@@ -249,7 +249,9 @@ def test_what_fires_is_told_on_the_first_page_and_everywhere_in_the_navigation(
 
     def is_counted() -> bool:
         reader.reload()
-        ((number,),) = filled_console.ask("select count(*) from boathook.alarm where state in ('firing', 'clearing')")
+        ((number,),) = filled_console.ask(
+            "select count(*) from boathook.alert where state in ('firing', 'clearing')"
+        )
         return link.inner_text().split() == ["Alerts", str(number), "firing"]
 
     until(is_counted)

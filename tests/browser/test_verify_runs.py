@@ -29,14 +29,14 @@ def test_a_broken_rule_is_shown_with_examples_and_a_remedy(admin_page: CheckedPa
     event_id = console.post_event("checked-2")
     until(
         lambda: console.ask(
-            "select 1 from boathook.outcome o join boathook.event e on e.id = o.event_id "
+            "select 1 from boathook.delivery_archive o join boathook.event e on e.id = o.event_id "
             "where e.dedup_key = 'checked-2'"
         )
     )
     with console.db.transaction():
         console.ask("select 1")
         console.db.execute(
-            "delete from boathook.outcome o using boathook.event e "
+            "delete from boathook.delivery_archive o using boathook.event e "
             "where e.id = o.event_id and e.dedup_key = 'checked-2'"
         )
     check(admin_page)

@@ -314,7 +314,7 @@ SOUND: dict[str, Damage] = {
     "a claim was given back": lambda w: w.change(edges=_given_back(w.store.edges)),
     "copies within what the fault allows": lambda w: replace(
         w.say(Arrived(message="msg_5", place="/a", sha="m5", status=204)), limits=replace(w.limits, wire_copies=1)),
-    "excused attempts cost nothing": lambda w: w.change(
+    "free retries cost nothing": lambda w: w.change(
         deliveries=only(w.store.deliveries, "i1", attempts=6),
         edges=(*dropped(w.store.edges, "i1"), *_long_life(6)),
         effects=only(w.store.effects, "i1", attempt=6),

@@ -100,7 +100,7 @@ def test_copies_around_an_outage(env: Environment) -> None:
     tier="extended",
 )
 def test_newer_events_go_behind_the_spool(env: Environment) -> None:
-    host = env.start(roles="gateway", is_wired=True, settings={"database": {"intake_batch": 16}})
+    host = env.start(roles="gateway", is_wired=True, settings={"database": {"ingest_batch_size": 16}})
     hands = env.start(roles="worker,keeper")
     assert host.wire is not None
     env.begin(rate=RATE, accounts=5)

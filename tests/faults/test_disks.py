@@ -499,7 +499,7 @@ def rot(host: Host) -> tuple[Path, str]:
 
 @scenario(
     fault="a durable record of the spool rots: one letter is changed",
-    target="all others are drained, the segment is kept and shown, an alarm is raised; sent again, the event is taken",
+    target="all others are drained, the segment is kept and shown, an alert is raised; sent again, the event is taken",
     mutant=Mutant("believes_every_record", breaks=frozenset({"C2", "C10"})),
     # What is sent again comes behind what was sent after it.
     limits=replace(bank.LIMITS, ordered=frozenset()),

@@ -154,7 +154,9 @@ async def shop(server: OwnServer) -> AsyncIterator[Database]:
     async with open_database(server.url, size=10) as database:
         await database.execute("create table if not exists deed (n int)")
         yield database
-        await database.execute("truncate deed, boathook.event, boathook.delivery, boathook.outcome, boathook.attempt")
+        await database.execute(
+            "truncate deed, boathook.event, boathook.delivery, boathook.delivery_archive, boathook.attempt"
+        )
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")

@@ -148,7 +148,7 @@ def test_byte_by_byte(env: Environment) -> None:
     mutant=Mutant(
         settings={
             "spool": {"enabled": False},
-            "database": {"intake_queue": 1_000_000},
+            "database": {"ingest_queue_size": 1_000_000},
             "limits": {"max_connections": 100_000, "max_connections_per_client": 100_000},
         },
         label="a queue without end, and no spool",
@@ -157,7 +157,7 @@ def test_byte_by_byte(env: Environment) -> None:
     tier="soak",
 )
 def test_tenfold_burst(env: Environment) -> None:
-    host, wire = _wired(env, database={"intake_batch": 8})
+    host, wire = _wired(env, database={"ingest_batch_size": 8})
     gateway = host.children("gateway")[0]
     env.begin(rate=30)
     env.warm(30)

@@ -57,7 +57,7 @@ def test_worker_frozen_beyond_its_lease(env: Environment) -> None:
     env.fault("the worker is frozen")
     env.host.freeze("worker")
     other = env.start(roles="worker,keeper")
-    env.wait_row("select 1 from boathook.outcome where recipient = 'handler:slow'")
+    env.wait_row("select 1 from boathook.delivery_archive where recipient = 'handler:slow'")
     env.heal()
     env.begin(rate=100)
     env.warm(60)

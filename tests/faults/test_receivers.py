@@ -47,7 +47,7 @@ def test_awkward_endpoints(env: Environment) -> None:
     env.endpoint("/good")
     for place in AWKWARD:
         env.endpoint(place, concurrency=2)
-    env.start(senders=1, settings={"outbound": {"timeout_s": 1.0, "breaker_pause_s": 0.5, "breaker_longest_s": 1.0}})
+    env.start(senders=1, settings={"outbound": {"timeout_s": 1.0, "breaker_pause_s": 0.5, "breaker_max_pause_s": 1.0}})
     env.send(make_event("evt_first", "letter.sent", "a00", "a01", 1))
     env.outside.wait_arrived(1 + len(AWKWARD))
     before = _resident_mb(env)
@@ -93,7 +93,7 @@ def test_flapping_endpoint(env: Environment) -> None:
     env.endpoint("/flapping", concurrency=1)
     env.start(
         senders=1,
-        settings={"outbound": {"breaker_after": THRESHOLD, "breaker_pause_s": 1.25, "breaker_longest_s": 1.25}},
+        settings={"outbound": {"breaker_after": THRESHOLD, "breaker_pause_s": 1.25, "breaker_max_pause_s": 1.25}},
     )
     env.begin(rate=30, kinds={"letter.sent": 1.0})
     env.outside.wait_arrived(20)
@@ -112,7 +112,7 @@ def test_flapping_endpoint(env: Environment) -> None:
     allowed = THRESHOLD + 1 + int(ROUND_S)
     env.expect("C8", max(failures) <= allowed, f"{max(failures)} requests were wasted in one round, not {allowed}")
     most = env.ask("""
-        select max(attempts) from boathook.outcome where recipient ^@ 'endpoint:'""")[0][0]
+        select max(attempts) from boathook.delivery_archive where recipient ^@ 'endpoint:'""")[0][0]
     env.expect("C8", most <= len(QUICK.delays_s) + 1, f"{most} attempts of one message")
     wasted, sent = sum(failures), env.outside.count().arrived
     env.figure("requests wasted", f"{wasted} of {sent}")
@@ -136,7 +136,8 @@ UNLIMITED = """
 def test_endpoint_back_after_long(env: Environment) -> None:
     env.endpoint("/away", throttle_rate=RATE)
     env.start(
-        senders=1, settings={"outbound": {"breaker_after": THRESHOLD, "breaker_pause_s": 0.5, "breaker_longest_s": 0.5}}
+        senders=1,
+        settings={"outbound": {"breaker_after": THRESHOLD, "breaker_pause_s": 0.5, "breaker_max_pause_s": 0.5}},
     )
     env.fault("the endpoint is away")
     env.outside.shut_door()

@@ -41,7 +41,7 @@ def test_all_workers_killed(env: Environment) -> None:
             fence,
         )
         _kill_workers(env)
-    env.wait_row("select 1 from boathook.outcome where recipient = 'handler:slow'")
+    env.wait_row("select 1 from boathook.delivery_archive where recipient = 'handler:slow'")
     _kill_workers(env)
     env.warm(30)
     env.quiesce()
@@ -120,7 +120,7 @@ def test_replay_races_a_zombie(env: Environment) -> None:
     frozen = env.start(settings=BRIEF, BOATHOOK_CRASH_POINT=f"handler.before_commit:1:stop:{env.folder}/frozen")
     env.send(make_event("evt_raced", "move.made", "a00", "a01", 1))
     with _frozen_there(env, frozen):
-        env.ask("update boathook.delivery set owed_since = now() - interval '1 year' returning 1")
+        env.ask("update boathook.delivery set enqueued_at = now() - interval '1 year' returning 1")
         env.start(roles="worker,keeper", settings=BRIEF)
         env.wait_row("select 1 from boathook.delivery where state = 'dead'")
         frozen.cli("dead", "replay", "--all", "--yes")
@@ -134,7 +134,7 @@ def test_replay_races_a_zombie(env: Environment) -> None:
 ANEW = """
     create function fault_rig.keep_dead() returns trigger language plpgsql as $$
     begin
-        insert into boathook.delivery (event_id, ordinal, recipient, state, attempts, attempts_before, replays, fence, died_at, code)
+        insert into boathook.delivery (event_id, ordinal, recipient, state, attempts, attempts_before, replays, fence, dead_at, code)
         values (old.event_id, old.ordinal, old.recipient, 'dead', old.attempts, old.attempts_before, old.replays, old.fence, now(),
             'REPLAYED');
         return null;
@@ -282,7 +282,7 @@ BLOAT = """
     commit
 """
 PAGES = """
-    select t.heap_blks_hit + t.heap_blks_read + t.idx_blks_hit + t.idx_blks_read, (select count(*) from boathook.outcome)
+    select t.heap_blks_hit + t.heap_blks_read + t.idx_blks_hit + t.idx_blks_read, (select count(*) from boathook.delivery_archive)
     from pg_statio_user_tables t where schemaname = 'boathook' and relname = 'delivery'
 """
 """Pages read of deliveries and their indexes, and how many were done."""

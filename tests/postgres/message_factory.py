@@ -90,7 +90,7 @@ class MessageFactory:
         )  # fmt: skip
         for ordinal, endpoint_id in enumerate(recipients):
             await self.db.execute(
-                """insert into boathook.delivery (event_id, ordinal, recipient, owed_since, due_at, order_key, is_replay)
+                """insert into boathook.delivery (event_id, ordinal, recipient, enqueued_at, due_at, order_key, is_replay)
                    values ($1, $2, $3, $4, $5, $6, $7)""",
                 identifier, ordinal, recipient(endpoint_id), moment, due or moment, order_key, endpoint_id in recipients[:ordinal],
             )  # fmt: skip
@@ -134,14 +134,14 @@ class MessageFactory:
     ) -> None:
         """Mark a delivery as a dead letter."""
         await self.db.execute(
-            "update boathook.delivery set state = 'dead', died_at = $3, code = $4 where event_id = $1 and ordinal = $2",
+            "update boathook.delivery set state = 'dead', dead_at = $3, code = $4 where event_id = $1 and ordinal = $2",
             message_id, ordinal, moment or datetime.now(UTC), code,
         )  # fmt: skip
 
     async def _settle(self, key: tuple[UUID, int]) -> None:
         await self.db.execute(
             """with gone as (delete from boathook.delivery where event_id = $1 and ordinal = $2 returning *)
-               insert into boathook.outcome (event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays,
+               insert into boathook.delivery_archive (event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays,
                    note, ended_at, item_path, item_type, is_manual)
                select event_id, ordinal, recipient, 'succeeded', order_key, is_replay, attempts, replays, null, now(), null,
                    null, is_manual from gone""",

@@ -354,7 +354,7 @@ async def test_what_is_said_of_attempts_is_for_their_application_alone(api, fact
 async def test_pages_of_100_000_attempts_are_read_by_index(api, factory):
     endpoint_id, other = await factory.endpoint(uid="main"), await factory.endpoint()
     moment = f"'{ago().isoformat()}'::timestamptz - n * interval '2 seconds'"
-    make_id = f"(left(boathook.first_id({moment})::text, 24) || lpad(to_hex(n), 12, '0'))::uuid"
+    make_id = f"(left(boathook.min_id({moment})::text, 24) || lpad(to_hex(n), 12, '0'))::uuid"
     who = "case when n % 2 = 0 then $1 else $2 end"
     parts = [recipient(endpoint_id), recipient(other)]
     await factory.db.execute(
@@ -365,7 +365,7 @@ async def test_pages_of_100_000_attempts_are_read_by_index(api, factory):
         factory.name,
     )
     await factory.db.execute(
-        f"""insert into boathook.outcome (event_id, ordinal, recipient, state, is_replay, attempts, replays, ended_at)
+        f"""insert into boathook.delivery_archive (event_id, ordinal, recipient, state, is_replay, attempts, replays, ended_at)
            select {make_id}, 0, {who}, 'succeeded', false, 1, 0, now() from generate_series(1, 100000) as n""",
         *parts,
     )
@@ -376,7 +376,7 @@ async def test_pages_of_100_000_attempts_are_read_by_index(api, factory):
            from generate_series(1, 100000) as n""",
         *parts,
     )
-    for table in ("event", "outcome", "attempt", "delivery"):
+    for table in ("event", "delivery_archive", "attempt", "delivery"):
         await factory.db.execute(f"analyze boathook.{table}")
     span = (ids.first_of(ago(days=90)), ids.first_of(datetime.now(UTC) + timedelta(hours=1)))
     nothing = (None, None, None)

@@ -335,9 +335,9 @@ async def test_a_key_is_forgotten_after_its_time(api, db):
 
 async def test_what_was_answered_is_kept_sealed(api, db):
     access = await api.ask(200, "POST", "/auth/app-portal-access/acme", {}, **with_key("k"))
-    row = await db.fetchrow("select status, sealed_response from boathook.idempotency")
+    row = await db.fetchrow("select status, encrypted_response from boathook.idempotency")
     assert row["status"] == 200
-    assert access["token"].encode() not in row["sealed_response"]
+    assert access["token"].encode() not in row["encrypted_response"]
 
 
 async def race(pg_url) -> tuple[list, int]:

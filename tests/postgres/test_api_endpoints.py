@@ -249,7 +249,7 @@ async def test_a_secret_is_made_or_taken_and_shown_in_its_public_form(api, db):
         shown = (await api.ask(200, "GET", f"{HERE}/{made['id']}/secret"))["key"]
         assert shown == read_signer(secret).public
         assert shown.startswith("whpk_") is secret.startswith("whsk_")
-        assert await db.fetchval("select count(*) from boathook.endpoint_secret where position($1 in sealed) > 0",
+        assert await db.fetchval("select count(*) from boathook.endpoint_secret where position($1 in encrypted) > 0",
                                  secret.encode()) == 0  # fmt: skip
 
 

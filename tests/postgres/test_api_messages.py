@@ -430,7 +430,7 @@ async def test_reading_100_000_messages_by_index(api: ApiClient, app: str, db: D
     await context.database.execute(
         """insert into boathook.event (id, application, type, dedup_key, grade, origin, headers, content_type, body,
                body_sha256, fanout)
-           select (left(boathook.first_id(now() - n * interval '1 second')::text, 24) || lpad(to_hex(n), 12, '0'))::uuid,
+           select (left(boathook.min_id(now() - n * interval '1 second')::text, 24) || lpad(to_hex(n), 12, '0'))::uuid,
                'app_other', 't', n::text, 'none', 'published', '{}', 'application/json', '{}', sha256('{}'), 0
            from generate_series(1, 100000) as n"""
     )

@@ -345,7 +345,7 @@ async def settle(db: Database, claim: Claim, state: str = "succeeded") -> None:
 
 
 async def mark_dead(db: Database, claim: Claim) -> None:
-    sql = "select boathook.set_back($1, $2, $3, null, 'failed', 'BROKEN', 'it broke', null, 'w', now())"
+    sql = "select boathook.record_failure($1, $2, $3, null, 'failed', 'BROKEN', 'it broke', null, 'w', now())"
     await db.execute(sql, claim.event_id, claim.ordinal, claim.fence)
 
 
@@ -461,7 +461,7 @@ async def test_two_handlers_get_each_item_by_itself(shop: Database):
     keys = await shop.fetch("select what, done from deed where who = 'second' order by what")
     assert [row["what"] for row in keys] == ["2", "3"]
     assert len({row["done"] for row in keys}) == 2
-    assert await count(shop, "effect") == 5
+    assert await count(shop, "side_effect") == 5
     await assert_balanced(shop)
 
 
@@ -543,7 +543,7 @@ async def test_an_event_replayed_beyond_what_it_can_be_owed_is_left_as_it_is(sen
     receipt = await sender.send(thing("1"), thing("2"))
     for claim in await take(sender.db):
         await settle(sender.db, claim)
-    await sender.db.execute("update boathook.outcome set ordinal = 32767 where ordinal = 1")
+    await sender.db.execute("update boathook.delivery_archive set ordinal = 32767 where ordinal = 1")
     pace = delivery_commands.ReplaySchedule(await delivery_commands.read_clock(sender.db))
     with pytest.raises(InvalidTransition, match="32767 deliveries"):
         await delivery_commands.replay_events(sender.db, [receipt.event_id], ACTION, pace=pace)
@@ -606,7 +606,7 @@ PLAIN = "event_id = (select id from boathook.event where dedup_key = 'plain')"
 UNCHECKED = "alter table boathook.delivery drop constraint an_item_has_a_path_and_a_type;"
 BREAKAGES = {
     "an item lost": ("every delivery exists", f"delete from boathook.delivery where {ITEM_5} and ordinal = 0"),
-    "an ended item lost": ("every delivery exists", "delete from boathook.outcome where item_path = 'events.0'"),
+    "an ended item lost": ("every delivery exists", "delete from boathook.delivery_archive where item_path = 'events.0'"),
     "an item owed twice": ("one first delivery a recipient", f"update boathook.delivery set item_path = 'events.1' where {ITEM_5}"),
     "an item's key forgotten": ("every event is remembered", f"delete from boathook.dedup where {ITEM_5} and item_path = 'events.1'"),
     "an ended item's key forgotten": ("every event is remembered", "delete from boathook.dedup where item_path = 'events.0'"),
@@ -618,7 +618,7 @@ BREAKAGES = {
     "a replay of another item": ("replays refer to original deliveries", "update boathook.delivery set item_path = 'events.0' where is_replay"),
     "a replay as another type": ("replays refer to original deliveries", "update boathook.delivery set item_type = 'x' where is_replay"),
     "an item without a type": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set item_type = null where {ITEM_5}"),
-    "an ended item without a type": ("ended deliveries keep their rules", "update boathook.outcome set item_type = null where item_path is not null"),
+    "an ended item without a type": ("ended deliveries keep their rules", "update boathook.delivery_archive set item_type = null where item_path is not null"),
     "the rule itself gone": ("the schema's guards stand", UNCHECKED),
 }  # fmt: skip
 

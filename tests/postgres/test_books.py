@@ -85,7 +85,7 @@ class Store:
         assert fence is not None, "it cannot be claimed"
         due = None if is_last else datetime.now(UTC)
         await self.db.execute(
-            "select boathook.set_back($1, $2, $3, $4, $5, 'BROKEN', 'it broke', 'trace', 'w', now())",
+            "select boathook.record_failure($1, $2, $3, $4, $5, 'BROKEN', 'it broke', 'trace', 'w', now())",
             event_id, ordinal, fence, due, "failed",
         )  # fmt: skip
 
@@ -139,7 +139,7 @@ async def filled(db: Database) -> Store:
         ids.make(1, 1), again, ids.make(2, 2),
     )  # fmt: skip
     await db.execute(
-        "insert into boathook.effect (event_id, recipient, name, result) values ($1, 'a', 'mail', '1')", again
+        "insert into boathook.side_effect (event_id, recipient, name, result) values ($1, 'a', 'mail', '1')", again
     )
     return made
 
@@ -172,7 +172,7 @@ OVERTAKE = """
         insert into boathook.audit (actor, action, subject)
         select 'sender', 'delivery.overtake', boathook.show_id('dlv', event_id) || '_0' from gone
     )
-    insert into boathook.outcome (event_id, ordinal, recipient, state, is_replay, attempts, replays, note, ended_at)
+    insert into boathook.delivery_archive (event_id, ordinal, recipient, state, is_replay, attempts, replays, note, ended_at)
     select event_id, ordinal, $2, 'ignored', false, attempts, 0, 'resent by hand', now() from gone
 """
 
@@ -189,7 +189,7 @@ async def test_messages_balance_however_they_were_sent(store: Store):
     found = await store.verify(is_deep=True)
     assert found.violations == ()
     assert found.balance.published == 4
-    assert await store.one("select count(*) from boathook.outcome where is_manual") == 2
+    assert await store.one("select count(*) from boathook.delivery_archive where is_manual") == 2
 
 
 async def event_of(store: Store, key: str):
@@ -312,14 +312,14 @@ async def test_progress_tells_every_look_and_never_goes_back(store: Store):
 
 
 async def test_a_window_holds_what_is_of_its_time_and_whole_rules_besides(store: Store):
-    middle = ids.made_at(await event_of(store, "pending"))
+    middle = ids.created_at(await event_of(store, "pending"))
     early, late = await store.verify(until=middle), await store.verify(since=middle)
     whole = await store.verify()
     assert (early.violations, late.violations) == ((), ())
     assert 0 < early.balance.events < whole.balance.events
     assert early.balance.events + late.balance.events == whole.balance.events
     assert early.balance.owed + late.balance.owed == whole.balance.owed
-    await store.db.execute(f"delete from boathook.outcome where event_id = {GOOD}")
+    await store.db.execute(f"delete from boathook.delivery_archive where event_id = {GOOD}")
     await store.db.execute("drop index boathook.dedup_replay_key")
     assert {one.check for one in (await store.verify(since=middle)).violations} == {"the schema's guards stand"}
     assert "every delivery exists" in {one.check for one in (await store.verify(until=middle)).violations}
@@ -380,10 +380,10 @@ async def emptied(store: Store, pg_url: str) -> integrity.IntegrityReport:
     key = "delete from boathook.dedup where event_id <> $1"
     for table in ("event where id <> $1", "conflict where event_id <> $1", "rejection where event_id is not null"):
         await store.db.execute(f"delete from boathook.{table}", *([event] if "$1" in table else []))
-    for table in ("delivery", "attempt", "outcome", "effect"):
+    for table in ("delivery", "attempt", "delivery_archive", "side_effect"):
         await store.db.execute(f"delete from boathook.{table}")
     await store.db.execute("delete from boathook.audit")
-    await store.db.execute("delete from boathook.retention")
+    await store.db.execute("delete from boathook.purge_log")
     await store.db.execute(key, event)
     assert (await store.verify()).violations == ()
     week = await store.one("select tableoid::regclass::text from boathook.event")
@@ -396,7 +396,7 @@ async def emptied(store: Store, pg_url: str) -> integrity.IntegrityReport:
             return bool(await store.one(waiting, week))
 
         await eventually(is_waited_for)
-        await keeper.execute("insert into boathook.retention (kind, reason, dropped) values ('event', 'age', 1)")
+        await keeper.execute("insert into boathook.purge_log (kind, reason, dropped) values ('event', 'age', 1)")
         await keeper.execute(f"truncate {week}")
         await keeper.commit()
         return await checking
@@ -496,35 +496,35 @@ SEALED = "select boathook.seal_audit(1000);"
 BREAKAGES = {
     "a delivery lost": ("every delivery exists", f"delete from boathook.delivery where event_id = {PENDING} and ordinal = 1"),
     "all deliveries lost": ("every delivery exists", f"delete from boathook.delivery where event_id = {PENDING}"),
-    "an outcome lost": ("every delivery exists", f"delete from boathook.outcome where event_id = {GOOD}"),
+    "an outcome lost": ("every delivery exists", f"delete from boathook.delivery_archive where event_id = {GOOD}"),
     "a delivery too many": ("every delivery exists", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({PENDING}, 2, 'c')"),
     "a purge without its record": ("every delivery exists", "delete from boathook.audit where action = 'dead.purge'"),
     "an event lost": ("nothing without its event", f"delete from boathook.event where id = {PENDING}"),
     "a delivery of nothing": ("nothing without its event", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({NOWHERE}, 0, 'c')"),
     "an attempt of nothing": ("nothing without its event", f"insert into boathook.attempt values ({NOWHERE}, 0, 1, 'failed', null, null, null, 'w', now(), now())"),
-    "an effect of nothing": ("nothing without its event", f"insert into boathook.effect values ({NOWHERE}, 'a', 'mail', '1')"),
+    "an effect of nothing": ("nothing without its event", f"insert into boathook.side_effect values ({NOWHERE}, 'a', 'mail', '1')"),
     "a reply to nobody": ("nothing without its event", f"insert into boathook.reply values ({NOWHERE}, 'a', 200, 'text/plain', 'yes')"),
     "open and ended": ("no delivery both open and ended", f"insert into boathook.delivery (event_id, ordinal, recipient) values ({GOOD}, 0, 'a')"),
     "owed twice": ("one first delivery a recipient", f"update boathook.delivery set recipient = 'a' where event_id = {PENDING}"),
-    "a first delivery that is no replay": ("replays numbered after first deliveries", f"update boathook.outcome set is_replay = true where event_id = {GOOD}"),
+    "a first delivery that is no replay": ("replays numbered after first deliveries", f"update boathook.delivery_archive set is_replay = true where event_id = {GOOD}"),
     "a replay that is no first": ("replays numbered after first deliveries", f"update boathook.delivery set is_replay = false where event_id = {AGAIN}"),
     "attempts not recorded": ("attempts of open deliveries", f"delete from boathook.attempt where event_id = {DEAD}"),
     "attempts not counted": ("attempts of open deliveries", f"update boathook.delivery set attempts = 0 where event_id = {DEAD}"),
     "a leased attempt recorded early": ("attempts of open deliveries", f"insert into boathook.attempt values ({LEASED}, 0, 1, 'failed', null, null, null, 'w', now(), now())"),
     "attempts with a gap": ("attempts of open deliveries", f"update boathook.attempt set number = 2 where event_id = {DEAD}"),
     "ended attempts not recorded": ("attempts of ended deliveries", f"delete from boathook.attempt where event_id = {RETRIED} and number = 1"),
-    "ended attempts miscounted": ("attempts of ended deliveries", f"update boathook.outcome set attempts = 5 where event_id = {GOOD}"),
+    "ended attempts miscounted": ("attempts of ended deliveries", f"update boathook.delivery_archive set attempts = 5 where event_id = {GOOD}"),
     "a stray attempt": ("no attempt without its delivery", f"insert into boathook.attempt values ({GOOD}, 9, 1, 'failed', null, null, null, 'w', now(), now())"),
     "a false success": ("successes have a succeeded attempt", f"update boathook.attempt set outcome = 'failed' where event_id = {GOOD}"),
     "a doubled effect": ("nothing follows an end", f"update boathook.attempt set outcome = 'succeeded' where event_id = {RETRIED} and number = 1"),
     "a success that is dead": ("nothing follows an end", f"update boathook.attempt set outcome = 'succeeded' where event_id = {DEAD}"),
     "ignored by nobody": ("what is ignored was decided", "delete from boathook.audit where action = 'dead.ignore'"),
-    "a false ignored": ("what is ignored was decided", f"update boathook.outcome set state = 'ignored', note = 'x' where event_id = {GOOD}"),
+    "a false ignored": ("what is ignored was decided", f"update boathook.delivery_archive set state = 'ignored', note = 'x' where event_id = {GOOD}"),
     "a state that is none": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set state = 'lost' where event_id = {PENDING}"),
     "a lease without holder": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set leased_by = null where event_id = {LEASED}"),
     "a lease without attempt": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set attempts = 0 where event_id = {LEASED}"),
     "dead without a code": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set code = null where event_id = {DEAD}"),
-    "an outcome that is none": ("ended deliveries keep their rules", UNCHECKED + f"update boathook.outcome set state = 'done' where event_id = {GOOD}"),
+    "an outcome that is none": ("ended deliveries keep their rules", UNCHECKED + f"update boathook.delivery_archive set state = 'done' where event_id = {GOOD}"),
     "an attempt that is none": ("ended deliveries keep their rules", UNCHECKED + f"update boathook.attempt set outcome = 'odd' where event_id = {DEAD}"),
     "two leases of one order key": ("one lease an order key", """
         drop index boathook.delivery_one_lease_per_order_key;
@@ -532,7 +532,7 @@ BREAKAGES = {
         where order_key = 'c1'"""),
     "a line without head": ("every order key has a head", """
         update boathook.delivery set state = 'pending', is_blocked = true, leased_by = null, lease_until = null,
-            owed_since = now() - interval '1 hour'
+            enqueued_at = now() - interval '1 hour'
         where order_key = 'c1'"""),
     "a forgotten event": ("every event is remembered", f"delete from boathook.dedup where event_id = {PENDING}"),
     "all forgotten": ("every event is remembered", "truncate boathook.dedup"),
@@ -543,7 +543,7 @@ BREAKAGES = {
     "an item of a whole event": ("deliveries refer to their event", f"update boathook.delivery set item_path = 'a', item_type = 't' where event_id = {PENDING}"),
     "the whole of an event of items": ("deliveries refer to their event", f"update boathook.dedup set item_path = 'a' where event_id = {PENDING}"),
     "all attempts lost": ("attempts of ended deliveries", "truncate boathook.attempt"),
-    "all outcomes lost": ("every delivery exists", "truncate boathook.outcome"),
+    "all outcomes lost": ("every delivery exists", "truncate boathook.delivery_archive"),
     "all events lost": ("nothing without its event", "truncate boathook.event"),
     "a purge that was none": ("every delivery exists", "update boathook.audit set subject = 'dlv_x' where action = 'dead.purge'"),
     "a decision for another": ("what is ignored was decided", "update boathook.audit set subject = 'dlv_x' where action = 'dead.ignore'"),
@@ -558,8 +558,8 @@ BREAKAGES = {
         insert into boathook.audit (actor, action, subject, sealed_as, seal)
         select 'nobody', 'event.replay', 'evt_x', max(sealed_as) + 1, sha256('x') from boathook.audit"""),
     "the first row of the audit taken out": ("the audit is as it was written", SEALED + "delete from boathook.audit where sealed_as = 1"),
-    "a purge not counted": ("purges are counted", "delete from boathook.retention"),
-    "a purge counted twice": ("purges are counted", "insert into boathook.retention (kind, reason, dropped) values ('dead letter', 'purged', 1)"),
+    "a purge not counted": ("purges are counted", "delete from boathook.purge_log"),
+    "a purge counted twice": ("purges are counted", "insert into boathook.purge_log (kind, reason, dropped) values ('dead letter', 'purged', 1)"),
     "a constraint dropped": ("the schema's guards stand", "alter table boathook.delivery drop constraint a_lease_has_holder_and_end"),
     "an index dropped": ("the schema's guards stand", "drop index boathook.dedup_replay_key"),
     "a trigger switched off": ("the schema's guards stand", "alter table boathook.route disable trigger route_changed"),
@@ -616,7 +616,7 @@ async def test_an_event_dropped_by_retention_may_leave_its_key_behind(store: Sto
     for table in ("event where id", "outcome where event_id", "attempt where event_id", "conflict where event_id"):
         await store.db.execute(f"delete from boathook.{table} = $1", event)
     assert {found.check for found in (await store.verify()).violations} == {"every dedup key has its event"}
-    await store.db.execute("insert into boathook.retention (kind, reason, dropped) values ('event', 'age', 1)")
+    await store.db.execute("insert into boathook.purge_log (kind, reason, dropped) values ('event', 'age', 1)")
     assert (await store.verify()).is_consistent
 
 
@@ -626,7 +626,7 @@ async def test_an_expired_key_may_be_gone(store: Store):
     await store.db.execute("update boathook.event set accepted_at = now() - interval '31 days' where id = $1", event)
     assert (await store.verify()).is_consistent
     assert not (await integrity.check_integrity(store.db, dedup_days=60)).is_consistent
-    await store.db.execute("insert into boathook.retention (kind, reason, dropped) values ('dedup', 'age', 1)")
+    await store.db.execute("insert into boathook.purge_log (kind, reason, dropped) values ('dedup', 'age', 1)")
     assert (await integrity.check_integrity(store.db, dedup_days=60)).is_consistent, (
         "raising the days revives no dropped key"
     )

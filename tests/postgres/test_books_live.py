@@ -33,7 +33,7 @@ RETENTION = RetentionSettings(
     rejections_count=100,
     rejections_bytes=1_000_000,
     rejections_rate=10,
-    upkeep_s=1,
+    maintenance_interval_s=1,
 )
 WORKERS = 4
 OLD_WEEKS = 4
@@ -106,7 +106,7 @@ class Traffic:
             self.done.add("waved")
         if await delivery_commands.replay_dead(self.db, dead, ACTION, pace=pace, limit=2):
             self.done.add("revived")
-        ended = await self.db.fetch("select event_id as id from boathook.outcome order by random() limit 2")
+        ended = await self.db.fetch("select event_id as id from boathook.delivery_archive order by random() limit 2")
         if (
             ended
             and (await delivery_commands.replay_events(self.db, [row["id"] for row in ended], ACTION, pace=pace)).added
@@ -140,10 +140,10 @@ CLAIM = """
     returning event_id, ordinal::integer as ordinal, fence
 """
 SETTLE = "select boathook.settle($1, $2, $3, $4, $5, 'w', now())"
-SET_BACK = "select boathook.set_back($1, $2, $3, $4, $5, 'BROKEN', 'it broke', 'trace', 'w', now())"
+SET_BACK = "select boathook.record_failure($1, $2, $3, $4, $5, 'BROKEN', 'it broke', 'trace', 'w', now())"
 LOSE = """
-    delete from boathook.outcome where (event_id, ordinal) in (
-        select event_id, ordinal from boathook.outcome where not is_replay limit 1)
+    delete from boathook.delivery_archive where (event_id, ordinal) in (
+        select event_id, ordinal from boathook.delivery_archive where not is_replay limit 1)
     returning event_id
 """
 OLD_WEEK = """
@@ -152,11 +152,11 @@ OLD_WEEK = """
         monday timestamptz := (date_trunc('week', now() at time zone 'UTC') - make_interval(weeks => WEEKS)) at time zone 'UTC';
         parent text;
     begin
-        foreach parent in array array['event', 'attempt', 'outcome', 'effect', 'reply'] loop
+        foreach parent in array array['event', 'attempt', 'delivery_archive', 'side_effect', 'reply'] loop
             execute format(
                 'create table boathook.%I partition of boathook.%I for values from (%L) to (%L)',
                 parent || '_' || to_char(monday at time zone 'UTC', 'YYYYMMDD'), parent,
-                boathook.first_id(monday), boathook.first_id(monday + interval '7 days'));
+                boathook.min_id(monday), boathook.min_id(monday + interval '7 days'));
         end loop;
     end $$
 """

@@ -39,7 +39,7 @@ async def next_of(hearing: Subscription) -> object:
 
 async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db, pg_url):
     others = [await Database.open(pg_url, purpose=f"ear{n}", size=2) for n in range(2)]
-    hearings = [Subscriber(other).hear("cars") for other in others]
+    hearings = [Subscriber(other).subscribe("cars") for other in others]
     await open_ears(db, *hearings)
     await publish_live(db, "cars", 1, {"two": [2]})
     await publish_live(db, "cars", None)
@@ -50,7 +50,7 @@ async def test_two_processes_hear_what_a_third_tells_in_the_order_of_commits(db,
 
 
 async def test_what_is_rolled_back_is_not_heard(db):
-    hearing = Subscriber(db).hear("cars")
+    hearing = Subscriber(db).subscribe("cars")
     await open_ears(db, hearing)
     async with db.acquire() as connection:
         transaction = connection.transaction()
@@ -62,7 +62,7 @@ async def test_what_is_rolled_back_is_not_heard(db):
 
 
 async def test_nothing_is_heard_before_the_commit(db):
-    hearing = Subscriber(db).hear("cars")
+    hearing = Subscriber(db).subscribe("cars")
     await open_ears(db, hearing)
     async with db.transaction() as connection:
         await call(connection, *notify_call("cars", "held"))
@@ -80,13 +80,13 @@ async def test_a_process_listens_once_however_many_read_and_not_at_all_without_r
 
     ear = Subscriber(db)
     assert await listening() == 0
-    hearings = [ear.hear(f"c{n}") for n in range(20)]
+    hearings = [ear.subscribe(f"c{n}") for n in range(20)]
     await open_ears(db, *hearings)
     assert await listening() == 1
 
 
 async def test_a_lost_connection_is_made_again(db):
-    hearing = Subscriber(db).hear("cars")
+    hearing = Subscriber(db).subscribe("cars")
     await open_ears(db, hearing)
     ended = await db.fetch(
         "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:test:pulse'"
@@ -100,15 +100,15 @@ async def test_a_lost_connection_is_made_again(db):
 
 async def test_a_reader_that_is_let_go_of_costs_nothing(db):
     ear = Subscriber(db)
-    hearing = ear.hear("cars")
+    hearing = ear.subscribe("cars")
     for _ in range(50):
-        ear.hear("cars")
+        ear.subscribe("cars")
     gc.collect()
     assert list(ear._subscriptions) == [hearing]
 
 
 async def test_foreign_messages_on_our_channel_are_ignored(db):
-    hearing = Subscriber(db).hear("cars")
+    hearing = Subscriber(db).subscribe("cars")
     await open_ears(db, hearing)
     for text in ("", "{", "[]", '{"c": 7}', '{"c": "cars"}'):
         await db.execute("select pg_notify($1, $2)", CHANNEL, text)

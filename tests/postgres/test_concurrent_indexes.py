@@ -16,10 +16,10 @@ from boathook.db.migrations import connected, list_pending, migrate
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from tests.support import eventually
 
-INDEXES = ("delivery_dead_group", "delivery_died")
+INDEXES = ("delivery_dead_group", "delivery_dead_at")
 REVISION = "0901_pre_dead_indexes"
 DEAD = """
-    insert into boathook.delivery (event_id, ordinal, recipient, state, died_at, code, error)
+    insert into boathook.delivery (event_id, ordinal, recipient, state, dead_at, code, error)
     select gen_random_uuid(), 0, 'handler:a', 'dead', now(), 'BROKEN', 'the order ' || n || ' of "anna" broke at line 17'
     from generate_series(1, $1::integer) as n
 """

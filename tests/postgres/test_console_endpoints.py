@@ -157,23 +157,23 @@ async def test_a_wrong_value_of_an_endpoint_is_told_at_its_field_and_nothing_sec
 
 async def test_what_is_secret_stays_unless_it_is_written_anew(console, anna, db):
     _, there = await with_endpoint(console, anna)
-    before = await db.fetchrow("select sealed_headers, sealed_auth from boathook.endpoint")
+    before = await db.fetchrow("select encrypted_headers, encrypted_auth from boathook.endpoint")
     form = {**FULL, "headers": "", "authKind": "keep", "mtlsKind": "keep", "url": "http://127.0.0.1:8999/other"}
     await anna.submit_form(f"{there}/edit", form)
-    after = await db.fetchrow("select url, sealed_headers, sealed_auth from boathook.endpoint")
+    after = await db.fetchrow("select url, encrypted_headers, encrypted_auth from boathook.endpoint")
     assert after["url"].endswith("/other")
-    assert (after["sealed_headers"], after["sealed_auth"]) == tuple(before.values())
+    assert (after["encrypted_headers"], after["encrypted_auth"]) == tuple(before.values())
     await anna.submit_form(
         f"{there}/edit", {**form, "removeHeaders": "X-Shop", "headers": "X-Team: b", "authKind": "none"}
     )
     page = await anna.get_page(there)
     assert "Authorization, X-Team" in page
-    assert await db.fetchval("select sealed_auth is null from boathook.endpoint")
+    assert await db.fetchval("select encrypted_auth is null from boathook.endpoint")
 
 
 async def test_an_endpoint_whose_credentials_cannot_be_decrypted_is_changed_and_given_others(console, anna, db):
     _, there = await with_endpoint(console, anna)
-    await db.execute("update boathook.endpoint set sealed_auth = decode(repeat('00', 40), 'hex')")
+    await db.execute("update boathook.endpoint set encrypted_auth = decode(repeat('00', 40), 'hex')")
     page = await anna.get_page(there)
     assert 'class="notice bad"' in page
     form = {**FULL, "headers": "", "authKind": "keep", "mtlsKind": "keep", "description": "moved"}
@@ -323,7 +323,7 @@ async def test_what_failed_is_recovered_by_a_task_that_shows_its_progress(consol
     home, there = await with_endpoint(console, anna, authKind="none", filter="", orderBy="", channels="")
     form = {"eventType": "invoice.paid", "payload": '{"n": 1}'}
     await made(anna, f"{home}/publish", form, f"{home}/publish")
-    await db.execute("update boathook.delivery set state = 'dead', code = 'HTTP_500', died_at = now(), attempts = 1")
+    await db.execute("update boathook.delivery set state = 'dead', code = 'HTTP_500', dead_at = now(), attempts = 1")
     since = f"{datetime.now(UTC) - timedelta(hours=1):%Y-%m-%dT%H:%M}"
     task = await made(anna, f"{there}/recover", {"since": since}, there)
     assert 'max="100" value="0"' in await anna.get_page(task)

@@ -21,8 +21,8 @@ from tests.conftest import FreshServer
 from tests.support import eventually
 
 DELIVERY = """
-    insert into boathook.delivery (event_id, ordinal, recipient, due_at, state, died_at, code, error)
-    select boathook.first_id(now() - g * interval '1 s'), $4::smallint, 'handler:h', now() - $1::interval, $2,
+    insert into boathook.delivery (event_id, ordinal, recipient, due_at, state, dead_at, code, error)
+    select boathook.min_id(now() - g * interval '1 s'), $4::smallint, 'handler:h', now() - $1::interval, $2,
         case when $2 = 'dead' then now() - g * interval '1 s' end, case when $2 = 'dead' then 'E' || g end, 'no'
     from generate_series(1, $3::int) g
 """
@@ -45,8 +45,8 @@ async def test_the_latest_dead_letters_are_found_by_index(db: Database) -> None:
     await add_deliveries(db, "1h", 3_000, "dead")
     await db.execute("analyze boathook.delivery")
     assert [one.code for one in await read_latest_dead_letters(db, 3)] == ["E1", "E2", "E3"]
-    plan = await db.fetch("explain select * from boathook.delivery where state = 'dead' order by died_at desc limit 3")
-    assert "delivery_died" in str(plan)
+    plan = await db.fetch("explain select * from boathook.delivery where state = 'dead' order by dead_at desc limit 3")
+    assert "delivery_dead_at" in str(plan)
 
 
 async def test_while_postgresql_is_away_the_page_says_so_and_keeps_what_it_knew(

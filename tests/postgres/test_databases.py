@@ -72,7 +72,7 @@ def test_a_database_is_used_again_as_it_was_first(pool: Pool):
     with pool.database() as first, psycopg.connect(first, autocommit=True) as connection:
         fresh = contents(connection)
         connection.execute("create schema shop; create table shop.account (id int); create table public.note (id int)")
-        connection.execute("update boathook.registry set version = version + 7")
+        connection.execute("update boathook.route_version set version = version + 7")
         connection.execute("insert into public.note values (1)")
     with pool.database() as second, psycopg.connect(second, autocommit=True) as connection:
         assert second == first
@@ -100,7 +100,7 @@ def test_a_database_whose_schema_has_changed_is_not_used_again(pool: Pool, chang
 def test_a_connection_that_a_test_has_left_open_is_ended(pool: Pool):
     with pool.database() as first:
         left = psycopg.connect(first)
-        left.execute("select * from boathook.registry for update")
+        left.execute("select * from boathook.route_version for update")
     with pytest.raises(psycopg.OperationalError):
         left.execute("select 1")
     with pool.database() as second:

@@ -28,7 +28,7 @@ from boathook.service import dead_letters as actions
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.test_books import Store
 
-FAIL_SQL = "select boathook.set_back($1, $2, $3, null, 'failed', $4, $5, 'trace', 'w', now())"
+FAIL_SQL = "select boathook.record_failure($1, $2, $3, null, 'failed', $4, $5, 'trace', 'w', now())"
 
 
 class DeadLetterStore(Store):
@@ -373,7 +373,7 @@ class TestInTheBackground:
             context, await decide(context, bulk_jobs.ignore_group, group.id, note="refunded by hand")
         )
         assert (progress.done, progress.done_verb) == (2, "ignored")
-        rows = await dead_letters.db.fetch("select distinct state, note from boathook.outcome")
+        rows = await dead_letters.db.fetch("select distinct state, note from boathook.delivery_archive")
         assert [tuple(row) for row in rows] == [("ignored", "refunded by hand")]
 
     async def test_purging_is_confirmed_by_a_word_and_counted(self, dead_letters: DeadLetterStore, context: AppContext):

@@ -34,7 +34,7 @@ async def add_deliveries(
     db: Database, recipient: str = "handler:a", count: int = 1, order_key: str | None = None
 ) -> list[UUID]:
     """Store events, each owed to *recipient*, and return their ids in accept order."""
-    version = await db.fetchval("select version from boathook.registry")
+    version = await db.fetchval("select version from boathook.route_version")
     events = []
     for number in range(count):
         body = b'{"n":%d}' % number
@@ -131,7 +131,7 @@ async def test_a_settled_delivery_leaves_one_outcome_and_one_attempt(db: Databas
     [work] = await claim(DeliveryStore(db))
     await settle(db, work)
     assert await db.fetchval("select count(*) from boathook.delivery") == 0
-    assert await db.fetchval("select state from boathook.outcome") == "succeeded"
+    assert await db.fetchval("select state from boathook.delivery_archive") == "succeeded"
     assert await db.fetchval("select number from boathook.attempt where outcome = 'succeeded'") == 1
 
 

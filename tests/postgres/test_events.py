@@ -135,7 +135,7 @@ async def test_a_route_registered_during_a_commit_is_not_missed(db: Database):
     """A registration waits for the batches before it, and those after it see it."""
     store = EventStore(db)
     async with db.transaction() as connection:
-        await connection.execute("update boathook.registry set version = version + 1")
+        await connection.execute("update boathook.route_version set version = version + 1")
         storing = asyncio.create_task(store.append([event("k")]))
         await eventually(lambda: db.fetchval(LOCK_WAITED_FOR))
         assert not storing.done()
@@ -150,7 +150,7 @@ async def test_without_the_lock_it_would_be_missed(db: Database, monkeypatch: py
     )
     store = EventStore(db)
     async with db.transaction() as connection:
-        await connection.execute("update boathook.registry set version = version + 1")
+        await connection.execute("update boathook.route_version set version = version + 1")
         receipts = await asyncio.wait_for(store.append([event("k")]), 300)
     assert isinstance(receipts[0], Accepted)
 

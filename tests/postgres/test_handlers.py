@@ -126,7 +126,10 @@ async def test_values_decide_as_they_say(shop: Database) -> None:
     rows = await shop.fetch("select code, error from boathook.delivery order by code")
     assert [row["code"] for row in rows] == ["BAD_DATA", "HANDLER_MISUSE"]
     assert rows[0]["error"] == "look at this"
-    assert await shop.fetchval("select note from boathook.outcome where state = 'ignored'") == "not for us; it's fine"
+    assert (
+        await shop.fetchval("select note from boathook.delivery_archive where state = 'ignored'")
+        == "not for us; it's fine"
+    )
 
 
 async def test_a_final_exception_is_not_tried_again(shop: Database) -> None:

@@ -144,7 +144,7 @@ async def test_another_organization_hears_its_own_messages_and_nothing_else(db: 
 def test_whoever_goes_on_begins_a_minute_before_the_last_event_and_never_before_the_beginning():
     last = ids.make(int((NOW - timedelta(minutes=10)).timestamp() * 1000), 0)
     begin = NOW - timedelta(hours=1)
-    assert feed_start(NOW, begin, last) == ids.made_at(last) - RESUME_OVERLAP
+    assert feed_start(NOW, begin, last) == ids.created_at(last) - RESUME_OVERLAP
     assert feed_start(NOW, NOW - timedelta(minutes=9), last) == NOW - timedelta(minutes=9)
     assert feed_start(NOW, None, None) == NOW
 

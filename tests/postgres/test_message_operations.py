@@ -65,7 +65,7 @@ async def test_what_cannot_be_sent_is_not_replayed(store: Store, reason: str):
 async def test_without_the_look_at_the_endpoint_it_would_be(store: Store, reason: str, monkeypatch: pytest.MonkeyPatch):
     """The mutant: dead letters are revived whatever became of their endpoint or content."""
     honest = delivery_commands.SQL["lock_dead"]
-    look = "(not $11::boolean or (e.expunged_at is null and boathook.takes_deliveries(d.recipient)))"
+    look = "(not $11::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))"
     assert look in honest
     monkeypatch.setitem(delivery_commands.SQL, "lock_dead", honest.replace(look, "$11::boolean is not null"))
     acme = await add_application(store.db, "acme")
@@ -84,8 +84,8 @@ async def test_what_was_asked_for_by_hand_stays_marked_so(store: Store):
     await store.end(settled)
     await store.fail(ignored, is_last=True)
     assert await operations.ignore_dead(store.db, Selection(ListFilter()), ACTION) == 1
-    assert await store.one("select bool_and(is_manual) from boathook.outcome") is True
-    assert await store.one("select count(*) from boathook.outcome") == 2
+    assert await store.one("select bool_and(is_manual) from boathook.delivery_archive") is True
+    assert await store.one("select count(*) from boathook.delivery_archive") == 2
 
 
 async def test_listings_know_an_application_by_id_by_uid_and_by_its_name_of_before(store: Store):

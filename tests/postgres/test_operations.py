@@ -75,15 +75,15 @@ class TestReplayOfDeadLetters:
         (key,) = await mark_dead(store, "one")
         assert await operations.replay_dead(store.db, ALL, ACTION) == 1
         row = await delivery(store, key)
-        assert (row["state"], row["attempts"], row["attempts_before"], row["replays"], row["lost"]) == (
+        assert (row["state"], row["attempts"], row["attempts_before"], row["replays"], row["crashes"]) == (
             "pending",
             1,
             1,
             1,
             0,
         )
-        assert (row["code"], row["error"], row["died_at"]) == ("BROKEN", "it broke", None)
-        assert row["owed_since"] == row["due_at"]
+        assert (row["code"], row["error"], row["dead_at"]) == ("BROKEN", "it broke", None)
+        assert row["enqueued_at"] == row["due_at"]
         assert await audit(store, "dead.replay") == [ids.show_delivery(*key)]
         await store.end(key[0])
         assert (await assert_balanced(store)).succeeded == 1
@@ -128,7 +128,7 @@ class TestReplayOfDeadLetters:
         gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(due)]
         assert gaps[1:] == pytest.approx([0.5] * 6, abs=0.05)
         assert seen == [3, 6, 8]
-        assert await store.one("select bool_and(owed_since = due_at) from boathook.delivery"), (
+        assert await store.one("select bool_and(enqueued_at = due_at) from boathook.delivery"), (
             "its time starts when it is due"
         )
 

@@ -111,7 +111,7 @@ async def test_a_payload_that_always_loses_its_connection_is_buried(
         (1, "failed", CONNECTION_LOST), (2, "failed", "ValueError"), (3, "failed", CONNECTION_LOST),
         (4, "failed", CONNECTION_LOST),
     ]  # fmt: skip
-    row = await shop.fetchrow("select attempts, attempts_before, excused, code from boathook.delivery")
+    row = await shop.fetchrow("select attempts, attempts_before, free_retries, code from boathook.delivery")
     assert row is not None
     assert tuple(row) == (4, 2, 2, CONNECTION_LOST)
 

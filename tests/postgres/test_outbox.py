@@ -86,7 +86,7 @@ async def test_what_is_stored_of_a_message(db: Database) -> None:
     assert {name: row[name] for name in wanted} == wanted
     delivery = await db.fetchrow("select * from boathook.delivery where event_id = $1", receipt.event_id)
     assert (delivery["recipient"], delivery["order_key"]) == (ordered, "*")
-    assert delivery["owed_since"] == delivery["due_at"] == soon
+    assert delivery["enqueued_at"] == delivery["due_at"] == soon
     assert not delivery["is_blocked"]
     second = await publish(db, Outbox(), acme)
     assert await db.fetchval("select is_blocked from boathook.delivery where event_id = $1", second.event_id)

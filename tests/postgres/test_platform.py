@@ -225,17 +225,17 @@ class TestResolve:
 
 class TestBroadcast:
     async def test_is_heard_when_it_commits_and_not_when_it_rolls_back(self, hook: Boathook):
-        hearing = hook.hear("shop.orders")
-        other = hook.hear("shop.cars")
+        hearing = hook.subscribe("shop.orders")
+        other = hook.subscribe("shop.cars")
         first = asyncio.ensure_future(anext(hearing))
 
         async def tell() -> bool:
             with contextlib.suppress(KeyError):
                 async with hook.transaction() as tx:
-                    await hook.broadcast(tx, "shop.orders", {"order": 0})
+                    await hook.publish_live(tx, "shop.orders", {"order": 0})
                     raise KeyError
             async with hook.transaction() as tx:
-                await hook.broadcast(tx, "shop.orders", {"order": 1})
+                await hook.publish_live(tx, "shop.orders", {"order": 1})
             await asyncio.sleep(0.05)
             return first.done()
 
@@ -247,7 +247,7 @@ class TestBroadcast:
     async def test_a_message_that_is_too_large_is_refused(self, hook: Boathook):
         async with hook.transaction() as tx:
             with pytest.raises(InvalidMessage, match="send an id"):
-                await hook.broadcast(tx, "shop.orders", "x" * 9_000)
+                await hook.publish_live(tx, "shop.orders", "x" * 9_000)
 
 
 class TestVitals:

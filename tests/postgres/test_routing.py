@@ -430,7 +430,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.delivery") == 1
 
     async def test_mutant_without_the_registrys_lock_they_would_ask_twice(self, store: Journal, monkeypatch):
-        monkeypatch.setitem(route_registry.SQL, "lock_registry", "select 1")
+        monkeypatch.setitem(route_registry.SQL, "lock_route_version", "select 1")
         owe = route_registry._schedule_backfill
         met = asyncio.Barrier(2)
 

@@ -164,7 +164,7 @@ EVENT = {
 }  # fmt: skip
 DELIVERY = {"event_id": "gen_random_uuid()", "ordinal": "0", "recipient": "'h'"}
 LEASED = DELIVERY | {"state": "'leased'", "attempts": "1", "fence": "1", "leased_by": "'w'", "lease_until": "now()"}
-DEAD = DELIVERY | {"state": "'dead'", "died_at": "now()", "code": "'X'"}
+DEAD = DELIVERY | {"state": "'dead'", "dead_at": "now()", "code": "'X'"}
 ATTEMPT = {
     "event_id": "gen_random_uuid()", "ordinal": "0", "number": "1", "outcome": "'failed'", "worker": "'w'",
     "started_at": "now()", "ended_at": "now()",
@@ -174,7 +174,7 @@ OUTCOME = {
     "attempts": "1", "replays": "0", "ended_at": "now()",
 }  # fmt: skip
 ROUTE = {
-    "recipient": "'h'", "line": "0", "app": "'a'", "types": "'{*}'", "policy": "'{}'", "timeout_s": "1",
+    "recipient": "'h'", "position": "0", "app": "'a'", "types": "'{*}'", "policy": "'{}'", "timeout_s": "1",
 }  # fmt: skip
 CONFLICT = {
     "id": "gen_random_uuid()", "event_id": "gen_random_uuid()", "dedup_key": "'k'", "differs": "'body'", "headers": "'{}'",
@@ -200,12 +200,12 @@ LEGAL = {
         DELIVERY | {"item_path": "'events.0'", "item_type": "'paid'"},
     ],
     "attempt": [ATTEMPT],
-    "outcome": [OUTCOME, OUTCOME | {"state": "'ignored'", "attempts": "0", "note": "'by hand'"}],
+    "delivery_archive": [OUTCOME, OUTCOME | {"state": "'ignored'", "attempts": "0", "note": "'by hand'"}],
     "route": [ROUTE],
     "conflict": [CONFLICT],
     "dedup": [DEDUP],
     "reply": [REPLY],
-    "retention": [{"kind": "'event'", "reason": "'age'", "dropped": "0"}],
+    "purge_log": [{"kind": "'event'", "reason": "'age'", "dropped": "0"}],
 }
 ILLEGAL = {
     "event": [
@@ -232,13 +232,13 @@ ILLEGAL = {
         LEASED | {"attempts": "3", "attempts_before": "3"},
         LEASED | {"is_blocked": "true", "order_key": "'k'"},
         DEAD | {"code": "null"},
-        DEAD | {"died_at": "null"},
+        DEAD | {"dead_at": "null"},
         DEAD | {"leased_by": "'w'", "lease_until": "now()"},
-        DELIVERY | {"died_at": "now()"},
+        DELIVERY | {"dead_at": "now()"},
         DELIVERY | {"is_blocked": "true"},
         DELIVERY | {"attempts_before": "1"},
         DELIVERY | {"attempts_before": "-1"},
-        DELIVERY | {"lost": "-1"},
+        DELIVERY | {"crashes": "-1"},
         DELIVERY | {"replays": "-1"},
         DELIVERY | {"item_path": "'events.0'"},
         DELIVERY | {"item_type": "'paid'"},
@@ -249,7 +249,7 @@ ILLEGAL = {
         ATTEMPT | {"worker": "null"},
         ATTEMPT | {"ended_at": "null"},
     ],
-    "outcome": [
+    "delivery_archive": [
         OUTCOME | {"state": "'dead'"},
         OUTCOME | {"attempts": "0"},
         OUTCOME | {"state": "'ignored'"},
@@ -257,7 +257,7 @@ ILLEGAL = {
     ],
     "route": [
         ROUTE | {"recipient": "''"},
-        ROUTE | {"line": "-1"},
+        ROUTE | {"position": "-1"},
         ROUTE | {"types": "'{}'"},
         ROUTE | {"timeout_s": "0"},
         ROUTE | {"source": "'s'", "application": "'a'"},
@@ -265,8 +265,8 @@ ILLEGAL = {
     "conflict": [CONFLICT | {"differs": "'nothing'"}, CONFLICT | {"seen": "0"}],
     "dedup": [DEDUP | {"body_sha256": "''"}, DEDUP | {"expires_at": "null"}],
     "reply": [REPLY | {"status": "199"}, REPLY | {"status": "600"}, REPLY | {"body": "null"}],
-    "retention": [{"kind": "'event'", "reason": "'age'", "dropped": "-1"}],
-    "registry": [{"is_only": "true"}, {"is_only": "false"}],
+    "purge_log": [{"kind": "'event'", "reason": "'age'", "dropped": "-1"}],
+    "route_version": [{"singleton": "true"}, {"singleton": "false"}],
 }
 
 
@@ -318,11 +318,11 @@ async def test_ids_and_moments_are_the_same_in_sql_and_python(db: Database) -> N
     for microsecond in (0, 999, 1_000, 499_500, 999_999):
         moment = datetime(2026, 2, 3, 4, 5, 6, microsecond, UTC)
         row = await db.fetchrow(
-            "select boathook.first_id($1) as id, boathook.made_at(boathook.first_id($1)) as back", moment
+            "select boathook.min_id($1) as id, boathook.id_time(boathook.min_id($1)) as back", moment
         )
         assert row is not None
         assert row["id"] == ids.first_of(moment)
-        assert row["back"] == ids.made_at(row["id"]) == moment.replace(microsecond=microsecond // 1000 * 1000)
+        assert row["back"] == ids.created_at(row["id"]) == moment.replace(microsecond=microsecond // 1000 * 1000)
 
 
 async def test_a_migration_of_boathooks_own_that_was_changed_is_refused(pg_url: str, later_migrations: Path) -> None:

@@ -89,7 +89,7 @@ class TestALook:
         found = await event_search.search(db, EventFilter(state=state))
         rows = await db.fetch(
             "select event_id from boathook.delivery where state = $1"
-            " union select event_id from boathook.outcome where state = $1",
+            " union select event_id from boathook.delivery_archive where state = $1",
             state,
         )
         assert {one.event.id for one in found.events} == {ids.show("evt", row["event_id"]) for row in rows}
@@ -143,7 +143,7 @@ class TestALook:
         assert (first.events, first.is_full) == ([], False)
         assert first.looked_at == 200
         assert first.place is not None
-        assert first.reached == ids.made_at(first.place)
+        assert first.reached == ids.created_at(first.place)
         second = await event_search.search(db, replace(wanted, below=first.place), budget_s=0)
         assert second.place is not None
         assert second.place < first.place
@@ -389,7 +389,7 @@ class TestAStory:
         await store.fail(event)
         await store.end(event)
         await store.db.execute(
-            "insert into boathook.effect (event_id, recipient, name, result) values ($1, 'a', 'mail', '1')", event
+            "insert into boathook.side_effect (event_id, recipient, name, result) values ($1, 'a', 'mail', '1')", event
         )
         await store.db.execute(
             "insert into boathook.reply (event_id, recipient, status, content_type, body)"
@@ -475,7 +475,7 @@ class TestOwingOneRecipientAgain:
         made = batch(("a", b"1"), ("b", b"2"))
         await store.events.append([made])
         await store.db.execute(
-            "insert into boathook.outcome (event_id, ordinal, recipient, state, is_replay, attempts, replays, ended_at,"
+            "insert into boathook.delivery_archive (event_id, ordinal, recipient, state, is_replay, attempts, replays, ended_at,"
             " item_path, item_type) select $1, n, 'h', 'succeeded', false, 1, 0, now(), 'events.' || n, 'thing'"
             " from generate_series(0, 1) as n",
             made.id,

@@ -363,7 +363,7 @@ async def probes_while_down(db: Database) -> tuple[int, int]:
     async with Sink(script).open() as sink:
         endpoint = await add_endpoint(db, f"{sink.base}/in", concurrency=4)
         await add_deliveries(db, endpoint, 20)
-        outbound = {"breaker_after": 5, "breaker_pause_s": 0.3, "breaker_longest_s": 0.3}
+        outbound = {"breaker_after": 5, "breaker_pause_s": 0.3, "breaker_max_pause_s": 0.3}
         async with (
             running_sender(db, sender_id="s1", outbound=outbound),
             running_sender(db, sender_id="s2", outbound=outbound),
@@ -638,7 +638,7 @@ async def test_with_a_new_schedule_the_failures_would_multiply(
 async def test_an_operator_who_replays_dead_letters_gives_them_their_schedule_again(db: Database) -> None:
     endpoint = await add_endpoint(db, "http://127.0.0.1:9/never", application=await add_application(db))
     await add_deliveries(db, endpoint, is_manual=True)
-    await db.execute("update boathook.delivery set state = 'dead', died_at = now(), code = 'HTTP_500', attempts = 1")
+    await db.execute("update boathook.delivery set state = 'dead', dead_at = now(), code = 'HTTP_500', attempts = 1")
     pace = ReplaySchedule(await delivery_commands.read_clock(db))
     assert len(await delivery_commands.replay_dead(db, Selection(ListFilter()), BY_HAND, pace=pace, limit=10)) == 1
     (row,) = await db.fetch("select state, is_manual, attempts_before from boathook.delivery")
@@ -739,7 +739,7 @@ async def test_the_keeper_buries_what_nobody_will_send(db: Database) -> None:
     )
     assert await journal.dead_letter_undeliverable(db, max_age_s=60.0) == 3
     await db.execute(
-        "update boathook.delivery set owed_since = now() - interval '2 minutes' where recipient = $1",
+        "update boathook.delivery set enqueued_at = now() - interval '2 minutes' where recipient = $1",
         disabled.recipient,
     )
     assert await journal.dead_letter_undeliverable(db, max_age_s=600.0) == 2, "its own maximum age is a minute"

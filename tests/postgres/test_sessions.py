@@ -202,7 +202,10 @@ async def test_the_effect_and_the_delivery_are_committed_together(shop: Database
         await accept_events(shop, {"n": 1}, {"n": 2})
         await wait_for_states(shop, succeeded=1, ignored=1)
     assert await deeds(shop) == [1, 2]
-    assert await shop.fetchval("select note from boathook.outcome where note is not null") == "it's done: :all 100%"
+    assert (
+        await shop.fetchval("select note from boathook.delivery_archive where note is not null")
+        == "it's done: :all 100%"
+    )
 
 
 async def test_an_error_rolls_back_everything_and_is_tried_again(shop: Database, kit: SessionKit) -> None:

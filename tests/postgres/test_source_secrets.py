@@ -1,4 +1,4 @@
-"""Secrets of sources in the journal: sealed for one place, ended in time, never the last one gone."""
+"""Secrets of sources in the journal: encrypted for one place, ended in time, never the last one gone."""
 
 import asyncio
 import json
@@ -66,7 +66,7 @@ async def test_a_secret_copied_to_another_source_opens_for_nobody(db: Database, 
     await db.execute("update boathook.source_secret set source = 'adyen' where id = $1", made.secret.id)
     (moved,) = await stored.list_all(db)
     with pytest.raises(SecretUnreadable):
-        context.secret_box.open(moved.sealed, moved.context)
+        context.secret_box.open(moved.encrypted, moved.context)
     added = SecretsCache(with_key(context.settings, KEY, tmp_path), [moved])
     assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
 
@@ -98,13 +98,13 @@ async def test_a_damaged_file_keeps_nobody_from_starting(db: Database, tmp_path:
         ("ends_at", "9999-12-31T23:59:59-14:00"),
         ("id", "ffffffff-ffff-ffff-ffff-ffffffffffff"),
         ("id", "evt_01h455vb4pex5vsknk084sn02q"),
-        ("sealed", "%%%"),
-        ("sealed", "AAAA"),
+        ("encrypted", "%%%"),
+        ("encrypted", "AAAA"),
         ("source", "nowhere"),
     ],
 )
 def test_a_file_of_others_keeps_nobody_from_starting(tmp_path: Path, key: str, value: str):
-    row = {"id": ids.show(ids.SOURCE_SECRET, ids.make(1, 1)), "source": "git", "sealed": "AAAA", "ends_at": None}
+    row = {"id": ids.show(ids.SOURCE_SECRET, ids.make(1, 1)), "source": "git", "encrypted": "AAAA", "ends_at": None}
     (tmp_path / FILE_NAME).write_text(json.dumps([row | {key: value}]))
     added = SecretsCache(with_key(load(None), KEY, tmp_path))
     assert added.of("git", datetime.now(UTC).timestamp()) == ()
@@ -178,12 +178,12 @@ async def test_what_ended_cannot_be_brought_back(db: Database):
 
 async def test_a_change_of_the_encryption_key_takes_them_along(db: Database):
     context = context_of(db)
-    await add(context, "sealed with the old key")
+    await add(context, "encrypted with the old key")
     both = SecretBox(["another key, long enough too", KEY])
     found = await endpoint_secrets.reencrypt(db, both, AuditContext(actor="test"))
     assert (found.number, found.old, found.unreadable.total()) == (1, 1, 0)
     (one,) = await stored.list_all(db)
-    assert SecretBox(["another key, long enough too"]).open(one.sealed, one.context) == "sealed with the old key"
+    assert SecretBox(["another key, long enough too"]).open(one.encrypted, one.context) == "encrypted with the old key"
     lost = await endpoint_secrets.examine(db, SecretBox([KEY]))
     assert lost.unreadable.total() == 1
     assert lost.endpoints == [one.shown_id]

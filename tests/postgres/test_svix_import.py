@@ -231,9 +231,9 @@ async def test_a_later_run_brings_what_has_changed(side):
     async with side.context.work() as work:
         moved = await endpoints.get(work, await applications.get(work, "acme2"), "crm2")
         rows = await work.connection.fetch(
-            "select sealed from boathook.endpoint_secret where endpoint_id = $1 and expires_at > now()", moved.id
+            "select encrypted from boathook.endpoint_secret where endpoint_id = $1 and expires_at > now()", moved.id
         )
-    opened = [side.context.secret_box.open(row["sealed"], f"endpoint_secret:{moved.shown_id}") for row in rows]
+    opened = [side.context.secret_box.open(row["encrypted"], f"endpoint_secret:{moved.shown_id}") for row in rows]
     assert opened == [old], "the former secret signs along, so that a receiver accepts either"
     assert not (await side.run()).changes
 

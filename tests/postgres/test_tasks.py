@@ -109,8 +109,8 @@ async def test_paging_by_the_time_of_death_would_lose_messages(
     endpoint_id = await factory.endpoint()
     await three_hundred_failed(factory, endpoint_id)
     by_death = """select event_id from boathook.delivery
-        where recipient = $1 and state = 'dead' and event_id >= $2 and event_id < $3 and died_at <= $4
-        order by died_at limit $5"""
+        where recipient = $1 and state = 'dead' and event_id >= $2 and event_id < $3 and dead_at <= $4
+        order by dead_at limit $5"""
     monkeypatch.setitem(resends.SQL, "page_dead", by_death)
     task = await run(factory, await start(factory, TaskOperation.RECOVER, endpoint_id))
     assert task.data["messagesSent"] < 300
@@ -299,7 +299,7 @@ async def test_bulk_replay_chooses_by_filters(factory: MessageFactory):
             assert ended is not None
             assert ended.data == {"messagesSent": number}, request
             await connection.execute("delete from boathook.delivery where is_replay")
-            await connection.execute("update boathook.delivery set state = 'dead', died_at = now() - interval '1 hour'")
+            await connection.execute("update boathook.delivery set state = 'dead', dead_at = now() - interval '1 hour'")
 
 
 async def test_a_task_about_a_deleted_endpoint_fails_and_says_why(factory: MessageFactory):

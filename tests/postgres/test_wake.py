@@ -351,7 +351,7 @@ async def test_a_handler_wakes_what_waits_for_it_and_it_is_done_at_once(db: Data
         for event_id in sorted(delivery.event_id for delivery in waiting):
             await hook.desk.wake(tx, event_id)
 
-    async with running_worker(db, hook, poll_s=5.0):
+    async with running_worker(db, hook, poll_interval_s=5.0):
         trips = await accept_events(db, *({"driver": "ann"} for _ in range(3)), type="trip")
         await eventually(functools.partial(all_put_off, db, 3))
         started = time.monotonic()
@@ -394,7 +394,7 @@ async def woken_while_sent(db: Database, retry: RetryPolicy) -> Any:
             assert await wake(db, event_id) == 1
             gate.set()
             await wait_for_states(db, succeeded=1)
-    return await db.fetchrow("select attempts, replays from boathook.outcome")
+    return await db.fetchrow("select attempts, replays from boathook.delivery_archive")
 
 
 class TestEndpoint:

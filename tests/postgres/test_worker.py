@@ -127,7 +127,7 @@ async def test_an_open_breaker_burns_no_attempts_and_probes_one_by_one(shop: Dat
         assert len(calls) <= 6
         is_down[0] = False
         await wait_for_states(shop, succeeded=10)
-    assert await shop.fetchval("select max(attempts) from boathook.outcome") < 8
+    assert await shop.fetchval("select max(attempts) from boathook.delivery_archive") < 8
 
 
 async def test_a_handler_that_names_no_policy_is_retried_for_hours(shop: Database) -> None:
@@ -201,7 +201,7 @@ async def test_what_cannot_begin_is_given_back_and_not_counted(shop: Database, m
         await wait_for_states(shop, succeeded=2)
     assert await deeds(shop) == [1, 2]
     assert left < 0
-    assert await shop.fetchval("select max(attempts) from boathook.outcome") == 1
+    assert await shop.fetchval("select max(attempts) from boathook.delivery_archive") == 1
 
 
 async def test_a_limit_holds_over_two_workers(shop: Database) -> None:
@@ -328,7 +328,7 @@ async def test_a_suspect_runs_only_in_the_suspects_worker(shop: Database) -> Non
     async with running_worker(shop, hook, worker_id="w1"):
         pass
     await accept_events(shop, {"n": 1}, {"n": 2}, {"n": 3})
-    await shop.execute("update boathook.delivery set lost = 2 where seq = (select min(seq) from boathook.delivery)")
+    await shop.execute("update boathook.delivery set crashes = 2 where seq = (select min(seq) from boathook.delivery)")
     async with running_worker(shop, hook, worker_id="w2"):
         await wait_for_states(shop, succeeded=2, pending=1)
     async with running_worker(shop, hook, worker_id="w3", only_suspects=True):

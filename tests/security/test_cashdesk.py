@@ -249,7 +249,7 @@ async def given_up(cabinet: Cabinet, shop: Client) -> int:
         later = datetime.now(UTC) + timedelta(hours=1)
         await hook.publish(tx, application=OWN, type=FISCALISE, payload=body, deliver_at=later)
     died = cabinet.rows(
-        "update boathook.delivery set state = 'dead', died_at = now(), code = 'WORKER_LOST', attempts = 10"
+        "update boathook.delivery set state = 'dead', dead_at = now(), code = 'WORKER_LOST', attempts = 10"
         " where state = 'pending' and recipient = 'handler:cashdesk.fiscalise' and due_at > now() + interval '59 minutes' returning 1"
     )
     assert died == [(1,)]

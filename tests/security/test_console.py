@@ -131,7 +131,7 @@ async def _prepare_target(console: ConsoleApp, db: Database) -> AttackTarget:
     await db.execute(f"update boathook.operator_session set seen_at = now() - interval '90 days' where {ours}", "idle")
     event = ids.read(ids.MESSAGE, tenant.message)
     await db.execute(
-        "update boathook.delivery set state = 'dead', died_at = now(), code = 'http-500' where event_id = $1", event
+        "update boathook.delivery set state = 'dead', dead_at = now(), code = 'http-500' where event_id = $1", event
     )
     letter = ids.show_delivery(event, 0)
     key = await db.fetchval("select id from boathook.api_key where not is_portal")

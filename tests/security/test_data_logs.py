@@ -164,7 +164,7 @@ def drive(server: BoathookServer, hostile: HostileReceiver) -> Counter[str]:
         for _ in CORPUS:
             application.send()
     until(lambda: hostile.served >= len(CORPUS))
-    ends = "select count(*) from boathook.delivery where state = 'dead' union all select count(*) from boathook.outcome"
+    ends = "select count(*) from boathook.delivery where state = 'dead' union all select count(*) from boathook.delivery_archive"
     until(
         lambda: [n for (n,) in server.query(ends)] == [4 * len(CORPUS) + UNSTORABLE, 3 * len(CORPUS) - UNSTORABLE],
         timeout=300,

@@ -538,7 +538,7 @@ async def test_one_that_is_stored_and_forgotten_meanwhile_is_not_taken_for_impos
 async def test_a_partition_that_is_made_at_that_moment_is_no_reason_to_put_an_event_aside(db: Database):
     store = EventStore(db)
     old = replace(stored_event("k"), id=ids.make(int((time.time() - 400 * DAY_S) * 1000), 7))
-    monday = ids.made_at(old.id).replace(hour=0, minute=0, second=0, microsecond=0)
+    monday = ids.created_at(old.id).replace(hour=0, minute=0, second=0, microsecond=0)
     first, last = (ids.first_of(monday + timedelta(days=days)) for days in (-1, 6))
     async with db.transaction() as keeper:
         await keeper.execute("lock table boathook.event_default in access exclusive mode")

@@ -70,7 +70,7 @@ class BaseWorld:
                 was = old.state if old else "-"
                 now = f"{row.state} fence={row.fence} attempts={row.attempts} by={row.leased_by}" if row else "ended"
                 self.note("commit", f"{str(key[0])[-4:]}/{key[1]}", was, "->", now)
-            elif table in ("event", "outcome"):
+            elif table in ("event", "delivery_archive"):
                 self.note("commit", table, str(key[0] if isinstance(key, tuple) else key)[-4:])
 
     def _hear(self, event: str, fields: dict[str, object]) -> None:

@@ -27,16 +27,16 @@ _DUMP = """
 select json_build_object(
     'delivery', (select coalesce(json_agg(json_build_array(
         event_id, ordinal, recipient, state, rank() over (order by seq), order_key, is_blocked, is_replay, attempts, attempts_before,
-        lost, replays, fence, leased_by, code, error, excused, woken_by, due_at > now() + interval '1 hour',
-        died_at is not null, lease_until is not null, attempts_before > 0 and owed_since > now() + interval '1 hour') order by event_id, ordinal), '[]') from (
+        crashes, replays, fence, leased_by, code, error, free_retries, woken_by, due_at > now() + interval '1 hour',
+        dead_at is not null, lease_until is not null, attempts_before > 0 and enqueued_at > now() + interval '1 hour') order by event_id, ordinal), '[]') from (
             select d.*, row_number() over (order by seq) from boathook.delivery d) d),
     'attempt', (select coalesce(json_agg(json_build_array(event_id, ordinal, number, outcome, code) order by event_id, ordinal, number), '[]') from boathook.attempt),
-    'outcome', (select coalesce(json_agg(json_build_array(
-        event_id, ordinal, recipient, state, order_key, attempts, replays, note, is_replay) order by event_id, ordinal), '[]') from boathook.outcome),
+    'delivery_archive', (select coalesce(json_agg(json_build_array(
+        event_id, ordinal, recipient, state, order_key, attempts, replays, note, is_replay) order by event_id, ordinal), '[]') from boathook.delivery_archive),
     'event', (select coalesce(json_agg(json_build_array(id, dedup_key, fanout, encode(body, 'hex')) order by id), '[]') from boathook.event),
     'dedup', (select coalesce(json_agg(json_build_array(key, replay_key, event_id) order by key), '[]') from boathook.dedup),
     'conflict', (select coalesce(json_agg(json_build_array(event_id, differs, dedup_key, seen) order by event_id, differs, dedup_key, body_sha256), '[]') from boathook.conflict),
-    'effect', (select coalesce(json_agg(json_build_array(event_id, recipient, name, result) order by event_id, recipient, name), '[]') from boathook.effect),
+    'side_effect', (select coalesce(json_agg(json_build_array(event_id, recipient, name, result) order by event_id, recipient, name), '[]') from boathook.side_effect),
     'audit', (select coalesce(json_agg(json_build_array(actor, action, subject, note) order by action, subject, id), '[]') from boathook.audit)
 )
 """
@@ -57,10 +57,10 @@ class RealDatabase:
         await self.database.execute(_LAPSE)
 
     async def route(self) -> None:
-        await self.database.execute("update boathook.registry set version = version + 1")
+        await self.database.execute("update boathook.route_version set version = version + 1")
 
     async def version(self) -> int:
-        version: int = await self.database.fetchval("select version from boathook.registry")
+        version: int = await self.database.fetchval("select version from boathook.route_version")
         return version
 
     async def dump(self) -> dict[str, Any]:
@@ -108,16 +108,16 @@ class FakeDatabase:
             "delivery": [
                 [
                     str(r.event_id), r.ordinal, r.recipient, r.state, places[r.seq], r.order_key, r.is_blocked, r.is_replay,
-                    r.attempts, r.attempts_before, r.lost, r.replays, r.fence, r.leased_by, r.code, r.error, r.excused,
-                    r.woken_by, r.due_at > soon, r.died_at is not None, r.lease_until is not None,
-                    r.attempts_before > 0 and r.owed_since > soon,
+                    r.attempts, r.attempts_before, r.crashes, r.replays, r.fence, r.leased_by, r.code, r.error, r.free_retries,
+                    r.woken_by, r.due_at > soon, r.dead_at is not None, r.lease_until is not None,
+                    r.attempts_before > 0 and r.enqueued_at > soon,
                 ]
                 for _, r in sorted(tables["delivery"].items())
             ],
             "attempt": [[str(key[0]), *key[1:], one.outcome, one.code] for key, one in sorted(tables["attempt"].items())],
-            "outcome": [
+            "delivery_archive": [
                 [str(key[0]), key[1], o.recipient, o.state, o.order_key, o.attempts, o.replays, o.note, o.is_replay]
-                for key, o in sorted(tables["outcome"].items())
+                for key, o in sorted(tables["delivery_archive"].items())
             ],
             "event": [[str(key), one.event.dedup_key, one.fanout, one.event.body.hex()] for key, one in sorted(tables["event"].items())],
             "dedup": [
@@ -125,6 +125,6 @@ class FakeDatabase:
                 for key, one in sorted(tables["dedup"].items())
             ],
             "conflict": [[str(key[0]), *key[1:3], seen] for key, seen in sorted(tables["conflict"].items())],
-            "effect": [[str(key[0]), *key[1:], json.loads(result)] for key, result in sorted(tables["effect"].items())],
+            "side_effect": [[str(key[0]), *key[1:], json.loads(result)] for key, result in sorted(tables["side_effect"].items())],
             "audit": [list(one) for one in sorted(self._server.tables.audit, key=lambda one: one[1:3])],
         }  # fmt: skip

@@ -70,7 +70,7 @@ class Recorder:
             key = (effect.event_id, effect.ordinal)
             self.effects[key] += 1
             require(self.effects[key] == 1, "C5", f"{key} had its effect {self.effects[key]} times")
-            ended = transaction.writes.get(("outcome", key))
+            ended = transaction.writes.get(("delivery_archive", key))
             require(ended is not None and ended.state == "succeeded", "C5", f"an effect of {key} without its end")
             newest = self.fences.get(key, 0)
             require(effect.fence == newest, "C7", f"{key} was ended with fence {effect.fence}, the newest is {newest}")
@@ -91,7 +91,7 @@ class Recorder:
             return
         before = State(old.state)
         if new is None:
-            ended = transaction.writes.get(("outcome", key))
+            ended = transaction.writes.get(("delivery_archive", key))
             require(ended is not None, "C1", f"{key} vanished while it was {before}")
             after = State(ended.state)
             self._judge_order(old)
@@ -182,7 +182,7 @@ class Recorder:
             require(is_there, "C1", f"{event.id} ({event.dedup_key}) was answered 2xx and is nowhere")
 
     def _judge_ends(self, *, is_quiet: bool) -> None:
-        deliveries, outcomes = self.tables.committed["delivery"], self.tables.committed["outcome"]
+        deliveries, outcomes = self.tables.committed["delivery"], self.tables.committed["delivery_archive"]
         both = deliveries.keys() & outcomes.keys()
         require(not both, "C4", f"{both} ended and are owed")
         for event_id, stored in self.tables.committed["event"].items():

@@ -108,8 +108,8 @@ def claimed(t: Transaction, rows: list[Row]) -> list[Record]:
         stored = t.get("event", row.event_id)
         columns = Record(
             event_id=row.event_id, ordinal=row.ordinal, recipient=row.recipient, fence=row.fence, attempts=row.attempts,
-            attempts_before=row.attempts_before, owed_since=row.owed_since, order_key=row.order_key, due_at=row.due_at,
-            lost=row.lost, excused=row.excused, item_path=row.item_path, item_type=row.item_type, claimed_at=now, id=None,
+            attempts_before=row.attempts_before, enqueued_at=row.enqueued_at, order_key=row.order_key, due_at=row.due_at,
+            crashes=row.crashes, free_retries=row.free_retries, item_path=row.item_path, item_type=row.item_type, claimed_at=now, id=None,
         )  # fmt: skip
         if stored is not None:
             event = stored.event
@@ -135,7 +135,7 @@ def claim_due(
             room = max(0, min(slot, limit - leased))
 
         def is_wanted(row: Row, since: datetime = watermark) -> bool:
-            return is_due(t, row, since) and (row.lost >= 2) == is_suspect
+            return is_due(t, row, since) and (row.crashes >= 2) == is_suspect
 
         taken += pick(t, recipient, room, is_wanted)
     taken = sorted(taken, key=lambda row: (row.due_at, row.seq))[:most_in_all]
@@ -208,21 +208,32 @@ def give_back(t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int], 
     return []
 
 
-def set_back(t: Transaction, *columns: Sequence[Any]) -> list[Record]:
+def record_failure(t: Transaction, *columns: Sequence[Any]) -> list[Record]:
     numbered = [(position, *rest) for position, rest in enumerate(zip(*columns, strict=True), 1)]
     results = []
-    for position, event_id, ordinal, fence, due, outcome, code, error, _traceback, _worker, _started, excused in sorted(
-        numbered, key=lambda one: one[1:3]
-    ):
+    for (
+        position,
+        event_id,
+        ordinal,
+        fence,
+        due,
+        outcome,
+        code,
+        error,
+        _traceback,
+        _worker,
+        _started,
+        free_retries,
+    ) in sorted(numbered, key=lambda one: one[1:3]):
         t.see(None)
-        is_moved = set_back_one(t, event_id, ordinal, fence, due, outcome, code, error, is_excused=excused)
+        is_moved = record_failure_one(t, event_id, ordinal, fence, due, outcome, code, error, is_free=free_retries)
         results.append(Record(position=position, is_moved=is_moved))
     return results
 
 
-def set_back_one(
+def record_failure_one(
     t: Transaction, event_id: UUID, ordinal: int, fence: int, due: datetime | None, outcome: str, code: str, error: str,
-    *, is_excused: bool,
+    *, is_free: bool,
 ) -> bool:  # fmt: skip
     if not holds(t.get("delivery", (event_id, ordinal)), fence):
         sometimes("a stale failure was refused")
@@ -237,11 +248,11 @@ def set_back_one(
         d,
         state="dead" if is_dead else "pending",
         due_at=(due or d.due_at) if d.woken_by is None else ended,
-        owed_since=ended if is_revived else d.owed_since,
-        died_at=ended if is_dead else None,
-        lost=d.lost + 1 if outcome == "lost" and not is_revived else 0,
-        attempts_before=d.attempts if is_revived else d.attempts_before + is_excused,
-        excused=0 if is_revived else d.excused + is_excused,
+        enqueued_at=ended if is_revived else d.enqueued_at,
+        dead_at=ended if is_dead else None,
+        crashes=d.crashes + 1 if outcome == "lost" and not is_revived else 0,
+        attempts_before=d.attempts if is_revived else d.attempts_before + is_free,
+        free_retries=0 if is_revived else d.free_retries + is_free,
         replays=d.replays + is_revived,
         leased_by=None, lease_until=None, woken_by=None, code=code, error=error,
     )  # fmt: skip
@@ -280,9 +291,9 @@ def settle(
         raise LeaseLostInSql(f"lease lost: delivery {ordinal} of event {event_id} is no longer held with fence {fence}")
     t.put("delivery", d.key, None)
     record_attempt(t, d, state, None)
-    if t.latest("outcome", d.key) is not None:
+    if t.latest("delivery_archive", d.key) is not None:
         raise asyncpg.UniqueViolationError("outcome_pkey")
-    t.put("outcome", d.key, Ended(d.recipient, state, d.order_key, d.attempts, d.replays, note, d.is_replay))
+    t.put("delivery_archive", d.key, Ended(d.recipient, state, d.order_key, d.attempts, d.replays, note, d.is_replay))
     if d.order_key is not None:
         unblock(t, d.recipient, d.order_key)
 
@@ -303,7 +314,7 @@ def find_lost(t: Transaction, dead_workers: Sequence[str]) -> list[Record]:
     return [
         Record(
             event_id=row.event_id, ordinal=row.ordinal, fence=row.fence, attempt=row.attempts - row.attempts_before,
-            owed_since=row.owed_since, excused=row.excused, leased_by=row.leased_by, recipient=row.recipient,
+            enqueued_at=row.enqueued_at, free_retries=row.free_retries, leased_by=row.leased_by, recipient=row.recipient,
             lease_until=row.lease_until, now=t.tables.clock(), policy=t.tables.policies.get(row.recipient), is_sent=row.recipient.startswith("endpoint:"),
             source=None, is_any_source=False,
         )
@@ -331,13 +342,13 @@ def find_settled(t: Transaction, event_id: UUID, ordinal: int, number: int) -> l
 def recall_effect(t: Transaction, event_id: UUID, ordinal: int, fence: int, recipient: str, name: str) -> list[Record]:
     return single(
         is_held=holds(t.get("delivery", (event_id, ordinal)), fence),
-        result=t.get("effect", (event_id, recipient, name)),
+        result=t.get("side_effect", (event_id, recipient, name)),
     )
 
 
 def remember_effect(t: Transaction, event_id: UUID, recipient: str, name: str, result: str) -> list[Record]:
     key = (event_id, recipient, name)
-    t.hold("effect", key)
-    if t.latest("effect", key) is None:
-        t.put("effect", key, result)
+    t.hold("side_effect", key)
+    if t.latest("side_effect", key) is None:
+        t.put("side_effect", key, result)
     return []

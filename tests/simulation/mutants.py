@@ -26,7 +26,7 @@ def without_fences(patch: pytest.MonkeyPatch) -> None:
 
 def counting_attempts_when_they_fail(patch: pytest.MonkeyPatch) -> None:
     """An attempt that takes its worker down is never counted."""
-    lease, set_back = lease_statements.take_lease, lease_statements.set_back_one
+    lease, record_failure = lease_statements.take_lease, lease_statements.record_failure_one
 
     def uncounted(t: Transaction, row: Row, worker: str, interval: Any) -> Row:
         return t.move(lease(t, row, worker, interval), attempts=row.attempts)
@@ -37,10 +37,10 @@ def counting_attempts_when_they_fail(patch: pytest.MonkeyPatch) -> None:
         row = t.latest("delivery", (event_id, ordinal))
         if outcome != "lost" and row is not None and row.fence == fence and t.try_hold("delivery", row.key):
             t.move(row, attempts=row.attempts + 1)
-        return set_back(t, event_id, ordinal, fence, due, outcome, *rest, **more)
+        return record_failure(t, event_id, ordinal, fence, due, outcome, *rest, **more)
 
     patch.setattr(lease_statements, "take_lease", uncounted)
-    patch.setattr(lease_statements, "set_back_one", counted)
+    patch.setattr(lease_statements, "record_failure_one", counted)
     patch.setattr(lease_statements, "record_attempt", lambda *_: None)
 
 
@@ -108,7 +108,7 @@ def claiming_out_of_order(patch: pytest.MonkeyPatch) -> None:
     """A claim does not look at what else has the same order key."""
 
     def is_due(t: Transaction, row: Row, watermark: Any) -> bool:
-        return row.state == "pending" and watermark <= row.due_at <= t.now and row.lost < 2
+        return row.state == "pending" and watermark <= row.due_at <= t.now and row.crashes < 2
 
     patch.setattr(lease_statements, "is_first", lambda _t, _row: True)
     patch.setattr(lease_statements, "is_due", is_due)

@@ -207,7 +207,7 @@ class Player:
         works = sorted(works, key=lambda work: (work.claim.event_id, work.claim.ordinal))
         self._works += works
         return [
-            (str(c.event_id), c.ordinal, c.recipient, c.fence, c.attempt, c.attempts_before, c.excused, c.suspect, c.order_key, w.event and w.event.body)
+            (str(c.event_id), c.ordinal, c.recipient, c.fence, c.attempt, c.attempts_before, c.free_retries, c.suspect, c.order_key, w.event and w.event.body)
             for w in works
             for c in [w.claim]
         ]  # fmt: skip
@@ -228,12 +228,10 @@ class Player:
     async def _give_back(self, numbers: tuple[int, ...]) -> Any:
         return await self._store.release_claims([work.claim for work in self._chosen(numbers)])
 
-    async def _set_back(self, numbers: tuple[int, ...], when: str, outcome: str, is_excused: bool) -> Any:
+    async def _record_failure(self, numbers: tuple[int, ...], when: str, outcome: str, is_free: bool) -> Any:
         works = self._chosen(numbers)
         due = {"past": PAST, "future": FUTURE}.get(when)
-        move = (
-            DeadLetter("GIVEN_UP", "it never worked") if due is None else RetryAt(due, "BROKEN", "it broke", is_excused)
-        )
+        move = DeadLetter("GIVEN_UP", "it never worked") if due is None else RetryAt(due, "BROKEN", "it broke", is_free)
         ended = [FailedAttempt(work.claim, move, outcome, None, "w1", work.claimed_at) for work in works]
         return await self._store.record_failed_attempts(ended) if ended else None
 

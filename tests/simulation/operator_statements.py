@@ -18,8 +18,8 @@ def like(text: str | None, pattern: str | None) -> bool:
     return text is not None and re.fullmatch("".join(words), text, re.DOTALL) is not None
 
 
-def takes_deliveries(t: Transaction, recipient: str) -> bool:
-    """Do what boathook.takes_deliveries does."""
+def accepts_deliveries(t: Transaction, recipient: str) -> bool:
+    """Do what boathook.accepts_deliveries does."""
     found = (one for one in t.rows("endpoint") if one.recipient == recipient and not one.is_disabled)
     return not recipient.startswith("endpoint:") or next(found, None) is not None
 
@@ -41,10 +41,10 @@ def lock_dead(
             and like(stored.event.type, type_)
             and like(row.recipient, recipient)
             and code in (None, row.code)
-            and (since is None or row.died_at >= since)  # type: ignore[operator]
-            and (until is None or row.died_at < until)  # type: ignore[operator]
+            and (since is None or row.dead_at >= since)  # type: ignore[operator]
+            and (until is None or row.dead_at < until)  # type: ignore[operator]
             and (wanted is None or row.key in wanted)
-            and (not is_to_revive or takes_deliveries(t, row.recipient))
+            and (not is_to_revive or accepts_deliveries(t, row.recipient))
         )
 
     found: list[Row] = []
@@ -64,7 +64,7 @@ def lock_dead_of_events(t: Transaction, event_ids: Sequence[UUID], type_: str | 
             row.state != "dead"
             or row.event_id not in event_ids
             or not like(t.get("event", row.event_id).event.type, type_)
-            or not takes_deliveries(t, row.recipient)
+            or not accepts_deliveries(t, row.recipient)
         ):
             continue
         latest = t.lock("delivery", row.key)
@@ -83,8 +83,8 @@ def revive_dead(
             continue
         due_at = max(t.now, start + timedelta(seconds=gap_s * (place + number - 1)))
         t.move(
-            row, state="pending", attempts_before=row.attempts, replays=row.replays + 1, lost=0, excused=0, died_at=None,
-            owed_since=due_at, due_at=due_at, is_blocked=row.order_key is not None,
+            row, state="pending", attempts_before=row.attempts, replays=row.replays + 1, crashes=0, free_retries=0, dead_at=None,
+            enqueued_at=due_at, due_at=due_at, is_blocked=row.order_key is not None,
         )  # fmt: skip
         revived.append(Record(recipient=row.recipient, order_key=row.order_key))
     return revived
@@ -96,7 +96,7 @@ def settle_dead(t: Transaction, events_: Sequence[UUID], ordinals: Sequence[int]
         if row is not None and row.state == "dead":
             t.put("delivery", key, None)
             t.put(
-                "outcome",
+                "delivery_archive",
                 key,
                 Ended(row.recipient, "ignored", row.order_key, row.attempts, row.replays, note, row.is_replay),
             )
@@ -142,7 +142,9 @@ def add_replays(
     for row in t.rows("delivery"):
         if row.event_id in known:
             known[row.event_id].append((row.ordinal, row.recipient, row.order_key, True))
-    for (table, key), ended in [(("outcome", key), t.get("outcome", key)) for key in all_keys(t, "outcome")]:
+    for (table, key), ended in [
+        (("delivery_archive", key), t.get("delivery_archive", key)) for key in all_keys(t, "delivery_archive")
+    ]:
         if key[0] in known and table and ended is not None:
             known[key[0]].append((key[1], ended.recipient, ended.order_key, False))
     planned: list[tuple[UUID, int, str, str | None]] = []
@@ -155,7 +157,7 @@ def add_replays(
             recipients.setdefault(one[1], []).append(one)
         ended_all = [rows for rows in recipients.values() if not any(one[3] for one in rows)]
         ordinal = max([stored.fanout, *(one[0] + 1 for one in known[event_id])])
-        ended_all = [rows for rows in ended_all if takes_deliveries(t, rows[0][1])]
+        ended_all = [rows for rows in ended_all if accepts_deliveries(t, rows[0][1])]
         for rows in sorted(ended_all, key=lambda group: min(one[0] for one in group)):
             order_key = max((one[2] for one in rows if one[2] is not None), default=None)
             planned.append((event_id, ordinal, rows[0][1], order_key))
@@ -171,7 +173,7 @@ def add_replays(
             order_key,
             is_blocked=order_key is not None,
             is_replay=True,
-            owed_since=due_at,
+            enqueued_at=due_at,
             due_at=due_at,
         )
         added.append(Record(recipient=recipient, order_key=order_key))

@@ -138,8 +138,8 @@ class _Os:
         return _loop().rng.randbytes(size)
 
 
-class _NoAlarms:
-    """Alarms are looked at beside the work, on connections of their own; what is simulated is the work."""
+class _NoAlerts:
+    """Alerts are looked at beside the work, on connections of their own; what is simulated is the work."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -207,7 +207,7 @@ def patched() -> Iterator[None]:
     ]
     undo.append((keeper, "AlertService", vars(keeper)["AlertService"]))
     vars(http_executor)["HttpSender"] = Courier
-    vars(keeper)["AlertService"] = _NoAlarms
+    vars(keeper)["AlertService"] = _NoAlerts
     dispatcher.Attempt.__hash__ = _place_of  # type: ignore[method-assign, assignment]
     try:
         yield

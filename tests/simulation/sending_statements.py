@@ -97,7 +97,7 @@ def _send(t: Transaction, row: Row, endpoint: Endpoint, is_ailing: bool, is_prob
     stored = t.get("event", row.event_id)
     return Record(
         event_id=row.event_id, ordinal=row.ordinal, fence=row.fence, attempt=row.attempts - row.attempts_before,
-        owed_since=row.owed_since, is_manual=False, due_at=row.due_at, is_ordered=row.order_key is not None,
+        enqueued_at=row.enqueued_at, is_manual=False, due_at=row.due_at, is_ordered=row.order_key is not None,
         endpoint_id=endpoint.id, revision=endpoint.revision, is_ailing=is_ailing, is_probe=is_probe,
         content_type=stored and stored.event.content_type, body=stored and stored.event.body,
         accepted_at=stored and stored.accepted_at, claimed_at=t.tables.clock(), traceparent=None,
@@ -108,8 +108,8 @@ def read_addresses(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]
     found = [one for one in t.rows("endpoint") if one.id in set(endpoint_ids)]
     return [
         Record(
-            id=one.id, url=one.url, revision=one.revision, sealed_headers=None, sealed_auth=None, timeout_s=one.timeout_s,
-            retry=one.retry, secrets=[one.sealed], good_until=None,
+            id=one.id, url=one.url, revision=one.revision, encrypted_headers=None, encrypted_auth=None, timeout_s=one.timeout_s,
+            retry=one.retry, secrets=[one.encrypted], good_until=None,
         )
         for one in found
     ]  # fmt: skip
@@ -144,18 +144,20 @@ def _settle_one(
     lease_statements.record_attempt(t, d, "succeeded" if state == "succeeded" else "failed", code or None)
     if state == "succeeded":
         t.put("delivery", d.key, None)
-        t.put("outcome", d.key, Ended(d.recipient, state, d.order_key, d.attempts, d.replays, None, d.is_replay))
+        t.put(
+            "delivery_archive", d.key, Ended(d.recipient, state, d.order_key, d.attempts, d.replays, None, d.is_replay)
+        )
     else:
         t.move(
             d,
             state="pending" if is_revived else state,
             due_at=now if d.woken_by is not None else due_at or d.due_at,
-            owed_since=now if is_revived else d.owed_since,
+            enqueued_at=now if is_revived else d.enqueued_at,
             attempts_before=d.attempts if is_revived else d.attempts_before,
-            excused=0 if is_revived else d.excused,
+            free_retries=0 if is_revived else d.free_retries,
             replays=d.replays + is_revived,
-            lost=0, leased_by=None, lease_until=None, woken_by=None,
-            died_at=now if state == "dead" and not is_revived else None,
+            crashes=0, leased_by=None, lease_until=None, woken_by=None,
+            dead_at=now if state == "dead" and not is_revived else None,
             code=code or None, error=error or None,
         )  # fmt: skip
         if is_revived:
@@ -342,13 +344,13 @@ def bury_pending(
 
     def is_over(row: Row) -> bool:
         return (
-            row.recipient in ages and row.state == "pending" and row.owed_since < t.now - _seconds(ages[row.recipient])
+            row.recipient in ages and row.state == "pending" and row.enqueued_at < t.now - _seconds(ages[row.recipient])
         )
 
     number = 0
     for row in sorted([row for row in t.rows("delivery") if is_over(row)], key=lambda one: one.key)[:most]:
         latest = t.lock_or_skip("delivery", row.key)
         if latest is not None and latest.state == "pending":
-            t.move(latest, state="dead", died_at=t.tables.clock(), is_blocked=False, code=code, error=error)
+            t.move(latest, state="dead", dead_at=t.tables.clock(), is_blocked=False, code=code, error=error)
             number += 1
     return [Record(count=number)]

@@ -53,7 +53,7 @@ BY_TEXT: dict[str, tuple[str, Statement]] = {EFFECT: ("effect", _do_effect), DEP
 _OURS: Mapping[Any, Mapping[str, Statement]] = {
     deliveries: {
         "claim_due": lease_statements.claim_due, "lock_recipients": lease_statements.lock_recipients,
-        "renew_leases": lease_statements.renew_leases, "set_back": lease_statements.set_back, "give_back": lease_statements.give_back, "find_lost": lease_statements.find_lost,
+        "renew_leases": lease_statements.renew_leases, "record_failure": lease_statements.record_failure, "give_back": lease_statements.give_back, "find_lost": lease_statements.find_lost,
         "unblock_heads": lease_statements.unblock_heads, "find_held": lease_statements.find_held, "find_settled": lease_statements.find_settled,
         "recall_effect": lease_statements.recall_effect, "remember_effect": lease_statements.remember_effect, "count_backlog": operator_statements.count_backlog,
         "count_troubled_endpoints": operator_statements.count_troubled_endpoints,
@@ -83,7 +83,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     },
     rerouting: {"count_unhandled": ingest_statements.count_unhandled},
     tasks: {"take_task": lambda _t: []},
-    audit: {"seal_rows": lambda _t, _most: single(sealed=0)},
+    audit: {"seal_rows": lambda _t, _most: single(encrypted=0)},
     metric_samples: {"lock_roll_up": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},
     integrity_runs: {"claim_run": lambda _t, *_: []},
     maintenance: {"take_turn": lambda _t: single(turn=False)},

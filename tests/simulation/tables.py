@@ -32,7 +32,7 @@ class Row(NamedTuple):
     ordinal: int
     recipient: str
     seq: int
-    owed_since: datetime
+    enqueued_at: datetime
     due_at: datetime
     order_key: str | None = None
     state: str = "pending"
@@ -40,15 +40,15 @@ class Row(NamedTuple):
     is_replay: bool = False
     attempts: int = 0
     attempts_before: int = 0
-    lost: int = 0
+    crashes: int = 0
     replays: int = 0
     fence: int = 0
     leased_by: str | None = None
     lease_until: datetime | None = None
     code: str | None = None
     error: str | None = None
-    died_at: datetime | None = None
-    excused: int = 0
+    dead_at: datetime | None = None
+    free_retries: int = 0
     woken_by: str | None = None
     item_path: str | None = None
     item_type: str | None = None
@@ -85,7 +85,7 @@ class Tried(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A row of boathook.outcome."""
+    """A row of boathook.delivery_archive."""
 
     recipient: str
     state: str
@@ -106,7 +106,7 @@ class Endpoint(NamedTuple):
     concurrency: int | None = None
     retry: str | None = None
     timeout_s: float | None = None
-    sealed: bytes = b""
+    encrypted: bytes = b""
     """Its one secret."""
     revision: int = 1
     is_disabled: bool = False
@@ -142,7 +142,18 @@ class Blocked(Exception):
         self.holder = holder
 
 
-TABLES = ("delivery", "event", "unhandled", "dedup", "attempt", "outcome", "effect", "conflict", "endpoint", "health")
+TABLES = (
+    "delivery",
+    "event",
+    "unhandled",
+    "dedup",
+    "attempt",
+    "delivery_archive",
+    "side_effect",
+    "conflict",
+    "endpoint",
+    "health",
+)
 
 
 class Tables:
@@ -301,7 +312,7 @@ def owe(
     **more: Any,
 ) -> None:
     """Write a delivery that is owed."""
-    row = Row(event_id, ordinal, recipient, t.tables.next_seq, more.pop("owed_since", t.now), more.pop("due_at", t.now),
+    row = Row(event_id, ordinal, recipient, t.tables.next_seq, more.pop("enqueued_at", t.now), more.pop("due_at", t.now),
               order_key=order_key, is_blocked=is_blocked, **more)  # fmt: skip
     t.tables.next_seq += 1
     t.hold("delivery", row.key)

@@ -83,7 +83,7 @@ async def play_on_real(
     """Play it on PostgreSQL, emptied first."""
     tables = ", ".join(f"boathook.{name}" for name in _TABLES.split(", "))
     await database.execute(f"truncate {tables} restart identity")
-    await database.execute("update boathook.registry set version = 1")
+    await database.execute("update boathook.route_version set version = 1")
     target = kind.real(database)
     player = kind.player(target, seed)
     await player.play(ops, expected)

@@ -68,7 +68,13 @@ class Worker:
 def _settings(
     lease_s: float, poll_s: float, concurrency: int, connections: int, timeout_s: float, statement_timeout_s: float
 ) -> Settings:
-    worker = {"lease_s": lease_s, "poll_s": poll_s, "concurrency": concurrency, "timeout_s": timeout_s, "memory_mb": 0}
+    worker = {
+        "lease_s": lease_s,
+        "poll_interval_s": poll_s,
+        "concurrency": concurrency,
+        "timeout_s": timeout_s,
+        "memory_mb": 0,
+    }
     database = {
         "url": URL,
         "worker_connections": connections,

@@ -31,12 +31,12 @@ def test_a_channel_is_a_plain_name(channel: str):
     with pytest.raises(InvalidMessage, match="must be named by"):
         notify_call(channel, 1)
     with pytest.raises(InvalidMessage, match="must be named by"):
-        Subscriber(None).hear(channel)
+        Subscriber(None).subscribe(channel)
 
 
 @pytest.mark.parametrize("message", [object(), {1: object()}, "\ud800"])
 def test_what_json_cannot_hold_is_refused(message: object):
-    with pytest.raises(InvalidMessage, match="broadcast on c: the message must be what JSON can hold"):
+    with pytest.raises(InvalidMessage, match="live message on c: the message must be what JSON can hold"):
         notify_call("c", message)
 
 

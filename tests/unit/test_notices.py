@@ -1,4 +1,4 @@
-"""Messages about alarms: each channel's own form, judged by others' servers and libraries, and nothing in them but text."""
+"""Messages about alerts: each channel's own form, judged by others' servers and libraries, and nothing in them but text."""
 
 import asyncio
 import contextlib
@@ -53,8 +53,8 @@ class TestWebhook:
             assert await send(webhook(receiver.url)) == Sent()
         (request,) = receiver.requests
         found = Webhook(SECRET).verify(request.body, dict(request.headers))
-        assert found["type"] == "alarms.changed"
-        assert found["data"]["alarms"] == [
+        assert found["type"] == "alerts.changed"
+        assert found["data"]["alerts"] == [
             {
                 "id": "alm_1", "kind": "fires", "rule": "dead_letters", "subject": "handler:pay",
                 "severity": "critical", "summary": "handler:pay has given up deliveries", "advice": "See why.",
@@ -311,8 +311,8 @@ class TestHostileText:
         assert not any(line.startswith("Bcc") for line in message.get_content().splitlines())
 
     def test_the_document_stays_one_document(self):
-        (alarm,) = json.loads(render.document(self.told()))["data"]["alarms"]
-        assert alarm["subject"].isprintable()
+        (alert,) = json.loads(render.document(self.told()))["data"]["alerts"]
+        assert alert["subject"].isprintable()
 
     def test_a_long_text_is_cut(self):
         channel = settings_of(channels={"ops": {"kind": "telegram", "token": "t", "chat": "1"}}).notifications.channels[
@@ -325,7 +325,7 @@ class TestHostileText:
         assert text.count("<i>") == text.count("</i>")
 
 
-def test_many_alarms_are_told_one_by_one_only_so_far():
+def test_many_alerts_are_told_one_by_one_only_so_far():
     many = [one(id=str(number), subject=f"handler:{number}") for number in range(60)]
     table = {"kind": "email", "host": "h", "sender": "a@b.c", "to": ["d@e.f"]}
     text = render.mail(

@@ -64,7 +64,7 @@ def test_attempts_never_exceed_the_maximum(policy: RetryPolicy, outcome: Failure
     while True:
         attempt += 1
         assert attempt <= policy.max_attempts
-        move = decide(AttemptState(attempt=attempt, owed_since=START), outcome, policy, now, jitter)
+        move = decide(AttemptState(attempt=attempt, enqueued_at=START), outcome, policy, now, jitter)
         if isinstance(move, DeadLetter):
             break
         assert isinstance(move, RetryAt)
@@ -76,26 +76,26 @@ def test_a_lost_connection_leaves_the_budget_alone_and_is_excused_only_so_often(
     policy: RetryPolicy, outcome: Interruption, jitter: float, attempt: int
 ) -> None:
     assume(attempt <= policy.max_attempts)
-    now, excused = START, 0
+    now, free_retries = START, 0
     while True:
-        standing = AttemptState(attempt=attempt, owed_since=START, excused=excused)
+        standing = AttemptState(attempt=attempt, enqueued_at=START, free_retries=free_retries)
         move = decide(standing, outcome, policy, now, jitter)
         assert isinstance(move, RetryAt | DeadLetter)
         assert move.code == CONNECTION_LOST
         if isinstance(move, DeadLetter):
             break
-        assert move.is_excused
+        assert move.is_free
         assert 0.5 <= (move.due_at - now).total_seconds() < 90.001
-        now, excused = move.due_at, excused + 1
-    assert excused <= MAX_FREE_RETRIES
+        now, free_retries = move.due_at, free_retries + 1
+    assert free_retries <= MAX_FREE_RETRIES
     if policy.max_age_s >= 2_000:
-        assert excused == MAX_FREE_RETRIES, "the policy's few attempts must not matter"
+        assert free_retries == MAX_FREE_RETRIES, "the policy's few attempts must not matter"
 
 
 @given(policy=policies, outcome=unsuccessful, jitter=jitter)
 def test_only_a_lost_connection_is_excused(policy: RetryPolicy, outcome: Failure, jitter: float) -> None:
-    move = decide(AttemptState(attempt=1, owed_since=START), outcome, policy, START, jitter)
-    assert not (isinstance(move, RetryAt) and move.is_excused)
+    move = decide(AttemptState(attempt=1, enqueued_at=START), outcome, policy, START, jitter)
+    assert not (isinstance(move, RetryAt) and move.is_free)
 
 
 @given(policy=policies, outcome=unsuccessful | interruptions, jitter=jitter, age_s=seconds, attempt=st.integers(1, 30))
@@ -104,7 +104,7 @@ def test_no_attempt_is_planned_past_the_maximum_age_or_in_the_past(
 ) -> None:
     assume(attempt <= policy.max_attempts)
     now = START + timedelta(seconds=age_s)
-    move = decide(AttemptState(attempt=attempt, owed_since=START), outcome, policy, now, jitter)
+    move = decide(AttemptState(attempt=attempt, enqueued_at=START), outcome, policy, now, jitter)
     if isinstance(move, RetryAt):
         assert now <= move.due_at <= START + timedelta(seconds=policy.max_age_s, microseconds=1)
 
@@ -127,7 +127,7 @@ def test_what_the_journal_has_to_store_fits_it(
 ) -> None:
     assume(attempt <= policy.max_attempts)
     now = START + timedelta(seconds=age_s)
-    move = decide(AttemptState(attempt=attempt, owed_since=START), outcome, policy, now, jitter)
+    move = decide(AttemptState(attempt=attempt, enqueued_at=START), outcome, policy, now, jitter)
     assert isinstance(move, RetryAt | DeadLetter)
     assert 1 <= len(move.code) <= 100
     assert len(move.error) <= 2_000
@@ -140,7 +140,7 @@ def test_what_the_journal_has_to_store_fits_it(
 def test_a_good_end_is_settled_whatever_the_policy(
     policy: RetryPolicy, attempt: int, jitter: float, reason: str
 ) -> None:
-    standing = AttemptState(attempt=attempt, owed_since=START)
+    standing = AttemptState(attempt=attempt, enqueued_at=START)
     assert decide(standing, Success(), policy, START, jitter) == Complete()
     ignored = decide(standing, Ignore(reason), policy, START, jitter)
     assert isinstance(ignored, Complete)
@@ -160,14 +160,14 @@ def test_a_good_end_is_settled_whatever_the_policy(
 def test_being_asked_to_wait_stretches_the_wait_within_bounds(planned_s: float, asked_s: float, waits_s: float) -> None:
     policy = RetryPolicy(delays_s=(planned_s,), jitter=0.0, max_age_s=100_000.0)
     failure = Failure(code="HTTP_429", error="too many", retry_after_s=asked_s)
-    move = decide(AttemptState(attempt=1, owed_since=START), failure, policy, START, 0.5)
+    move = decide(AttemptState(attempt=1, enqueued_at=START), failure, policy, START, 0.5)
     assert isinstance(move, RetryAt)
     assert (move.due_at - START).total_seconds() == waits_s
 
 
 def test_being_asked_to_wait_adds_no_attempt() -> None:
     failure = Failure(code="HTTP_429", error="too many", retry_after_s=5.0)
-    move = decide(AttemptState(attempt=1, owed_since=START), failure, RetryPolicy(delays_s=()), START, 0.5)
+    move = decide(AttemptState(attempt=1, enqueued_at=START), failure, RetryPolicy(delays_s=()), START, 0.5)
     assert move == DeadLetter("HTTP_429", "too many")
 
 

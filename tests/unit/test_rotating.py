@@ -39,7 +39,7 @@ def made(text: str, *, source: str = "git", ends_in: timedelta | None = None, ke
     return SourceSecret(
         id=id,
         source=source,
-        sealed=SecretBox([key]).encrypt(text, encryption_context(source, id)),
+        encrypted=SecretBox([key]).encrypt(text, encryption_context(source, id)),
         added_by="test",
         added_at=now,
         ends_at=None if ends_in is None else now + ends_in,
@@ -150,10 +150,10 @@ async def test_a_source_whose_last_secret_has_ended_is_shut(settings: Settings):
 
 
 async def test_one_that_cannot_be_opened_proves_nothing_and_stops_nothing(settings: Settings):
-    journal = Journal([made("sealed elsewhere", key="a key that is not at hand"), made("added")])
+    journal = Journal([made("encrypted elsewhere", key="a key that is not at hand"), made("added")])
     compiled, rotation = start(settings, journal)
     await rotation.refresh()
-    assert not passes(compiled, "sealed elsewhere")
+    assert not passes(compiled, "encrypted elsewhere")
     assert passes(compiled, "added")
 
 

@@ -115,7 +115,7 @@ class TestLooking:
         (folder,) = list_folders(tmp_path)
         (only,) = events([folder], {SegmentState.WAITING})
         assert only.event is not None
-        assert summarize_folder(folder).oldest_at == ids.made_at(only.event.id)
+        assert summarize_folder(folder).oldest_at == ids.created_at(only.event.id)
 
     def test_a_live_gateway_writes_on_and_a_dead_ones_folder_can_be_adopted_afterwards(self, tmp_path: Path):
         dead(tmp_path, "a", name="1")

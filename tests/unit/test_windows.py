@@ -84,7 +84,7 @@ def test_windows_that_meet_share_no_row_and_miss_none(cuts: list[datetime], mome
     rows = sorted(made(moment, entropy) for entropy, moment in enumerate(moments))
     whole, parts = rows_between(cuts, rows)
     assert whole == parts
-    assert whole == [row for row in rows if cuts[0] <= ids.made_at(row) < cuts[-1]]
+    assert whole == [row for row in rows if cuts[0] <= ids.created_at(row) < cuts[-1]]
     ranges = [range_of(since, until) for since, until in pairwise(cuts)]
     assert whole == [row for window in ranges for row in rows_in(window, rows)]
 
@@ -135,7 +135,7 @@ def test_a_cursor_looks_90_days_back_and_forward_up_to_now():
 def test_a_reader_goes_on_where_rows_may_still_appear():
     old, young = made(NOW - timedelta(days=1)), made(NOW - timedelta(seconds=1))
     assert resume_at(old, NOW) == old
-    assert ids.made_at(resume_at(young, NOW)) == NOW - LATEST_COMMIT
+    assert ids.created_at(resume_at(young, NOW)) == NOW - LATEST_COMMIT
 
 
 def test_what_belongs_to_a_message_may_bear_the_time_of_a_slower_clock():

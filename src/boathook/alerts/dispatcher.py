@@ -24,7 +24,7 @@ FIRST_PAUSE_S: Final = 10.0
 LONGEST_PAUSE_S: Final = 900.0
 _LEASE_S: Final = 45.0
 """On top of the time that sending may take, for which nobody else sends the same message."""
-_LOG = get_logger("alarms")
+_LOG = get_logger("alerts")
 
 
 class AlertDispatcher:
@@ -49,7 +49,11 @@ class AlertDispatcher:
         if not idle:
             return
         due = await alert_store.find_due_channels(
-            self._database, idle, group_s=chosen.group_s, gap_s=chosen.gap_s, most_an_hour=chosen.most_an_hour
+            self._database,
+            idle,
+            group_wait_s=chosen.group_wait_s,
+            min_interval_s=chosen.min_interval_s,
+            max_per_hour=chosen.max_per_hour,
         )
         for name in due:
             task = self._busy[name] = asyncio.create_task(self._tell(name), name=f"telling:{name}")
@@ -79,14 +83,14 @@ class AlertDispatcher:
             case Sent():
                 await alert_store.mark_sent(self._database, channel, taken.message_id)
                 meters.count("boathook_alert_messages_total", channel=channel, outcome="sent")
-                _LOG.info("notice_sent", channel=channel, alarms=len(taken.notices))
+                _LOG.info("notice_sent", channel=channel, alerts=len(taken.notices))
             case SendFailed(error, rest_s):
                 given_up = await alert_store.mark_failed(
                     self._database,
                     channel,
                     taken.message_id,
                     error,
-                    give_up=timedelta(hours=self._settings.notifications.give_up_h),
+                    give_up=timedelta(hours=self._settings.notifications.retry_for_h),
                     pause_s=max(FIRST_PAUSE_S, rest_s),
                     longest_s=max(LONGEST_PAUSE_S, rest_s),
                 )
@@ -97,28 +101,28 @@ class AlertDispatcher:
 def build_message(settings: Settings, taken: ClaimedMessage) -> AlertMessage:
     """Return the message that tells what was taken."""
     rules = settings.notifications.rules
-    told = [build_entry(rules, alarm, AlertMessageKind(kind)) for kind, alarm in taken.notices]
+    told = [build_entry(rules, alert, AlertMessageKind(kind)) for kind, alert in taken.notices]
     return AlertMessage(
         show_message_id(taken.message_id), datetime.now(UTC), collapse(told), settings.server.public_url
     )
 
 
-def build_entry(rules: Mapping[str, RuleSettings], alarm: Alert, kind: AlertMessageKind) -> AlertEntry:
-    """Return an alarm as it is told."""
-    rule = rules.get(alarm.rule, RuleSettings())
+def build_entry(rules: Mapping[str, RuleSettings], alert: Alert, kind: AlertMessageKind) -> AlertEntry:
+    """Return an alert as it is told."""
+    rule = rules.get(alert.rule, RuleSettings())
     return AlertEntry(
-        id=alarm.shown_id,
+        id=alert.shown_id,
         kind=kind,
-        rule=alarm.rule,
-        subject=alarm.subject,
-        severity=alarm.severity,
+        rule=alert.rule,
+        subject=alert.subject,
+        severity=alert.severity,
         summary=rule.summary,
         advice=rule.advice,
         page=rule.page or "/console/alerts",
-        value=alarm.value,
-        worst=alarm.worst,
-        fired_at=alarm.fired_at or alarm.since,
-        recovered_at=alarm.recovered_at,
+        value=alert.value,
+        worst=alert.worst,
+        fired_at=alert.fired_at or alert.since,
+        recovered_at=alert.recovered_at,
     )
 
 
@@ -128,5 +132,5 @@ def show_message_id(identifier: UUID) -> str:
 
 
 def new_id() -> UUID:
-    """Make the id of an alarm or a message."""
+    """Make the id of an alert or a message."""
     return ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))

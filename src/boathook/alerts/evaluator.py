@@ -1,4 +1,4 @@
-"""Looks at the rules and moves the alarms, all in one transaction: a keeper that takes over finds no half of it."""
+"""Looks at the rules and moves the alerts, all in one transaction: a keeper that takes over finds no half of it."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ SHOWN: Final = 10
 """Subjects of a rule whose figures are kept to be shown."""
 _OVERLAP: Final = timedelta(seconds=5)
 """Samples are committed a little out of order."""
-_LOG = get_logger("alarms")
+_LOG = get_logger("alerts")
 
 OpenAlerts = dict[str, dict[str, Alert]]
 """By rule and subject."""
@@ -47,7 +47,7 @@ class AlertEvaluator:
         self._host = host
         self._window = open_window(rules)
         self._read_until: datetime | None = None
-        self._fresh_s = max(60.0, 3 * settings.every_s)
+        self._fresh_s = max(60.0, 3 * settings.evaluation_interval_s)
         self._lookback_s = max((rule.lookback_s for rule in rules), default=0.0)
 
     async def run_once(self) -> None:
@@ -112,50 +112,54 @@ class AlertEvaluator:
         by_subject = {one.subject: one for one in readings}
         news = [subject for subject, one in by_subject.items() if subject not in opened and one.is_raised]
         for subject in (*opened, *news[: max(0, MAX_SUBJECTS - len(opened))]):
-            alarm, reading = opened.get(subject), by_subject.get(subject)
-            status = transition(alarm.status if alarm is not None else None, reading, rule.delays, now)
-            if alarm is None and status is not None:
+            alert, reading = opened.get(subject), by_subject.get(subject)
+            status = transition(alert.status if alert is not None else None, reading, rule.delays, now)
+            if alert is None and status is not None:
                 fresh = _begun(rule, subject, status)
                 told = await self._tell(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
                 _log_move(told)
-            elif alarm is not None and status is None:
-                await alert_store.delete(connection, alarm)
-            elif alarm is not None and status is not None:
-                after = _moved(replace(alarm, severity=rule.settings.severity), status)
+            elif alert is not None and status is None:
+                await alert_store.delete(connection, alert)
+            elif alert is not None and status is not None:
+                after = _moved(replace(alert, severity=rule.settings.severity), status)
                 told = await self._tell(connection, rule.name, rule.settings, after, silences, now)
-                if told.state is not alarm.state:
+                if told.state is not alert.state:
                     _log_move(told)
 
     async def _close_orphans(
         self, connection: Connection, opened: OpenAlerts, silences: Sequence[Silence], now: datetime
     ) -> None:
-        """End the alarms of rules that there are no more."""
+        """End the alerts of rules that there are no more."""
         gone = opened.keys() - {rule.name for rule in self._rules}
-        for alarm in (alarm for name in gone for alarm in opened[name].values()):
-            if alarm.state is AlertState.PENDING:
-                await alert_store.delete(connection, alarm)
+        for alert in (alert for name in gone for alert in opened[name].values()):
+            if alert.state is AlertState.PENDING:
+                await alert_store.delete(connection, alert)
                 continue
-            status = transition(replace(alarm.status, state=AlertState.FIRING), None, AlertDelays(0, 0), now)
-            assert status is not None  # an alarm that fires does not come to nothing
-            settings = self._settings.rules.get(alarm.rule, RuleSettings())
-            await self._tell(connection, alarm.rule, settings, _moved(alarm, status), silences, now)
+            status = transition(replace(alert.status, state=AlertState.FIRING), None, AlertDelays(0, 0), now)
+            assert status is not None  # an alert that fires does not come to nothing
+            settings = self._settings.rules.get(alert.rule, RuleSettings())
+            await self._tell(connection, alert.rule, settings, _moved(alert, status), silences, now)
 
     async def _tell(
         self,
         connection: Connection,
         name: str,
         rule: RuleSettings,
-        alarm: Alert,
+        alert: Alert,
         silences: Sequence[Silence],
         now: datetime,
         *,
         is_new: bool = False,
     ) -> Alert:
-        """Write an alarm, and to whom it is to be told; return it as written."""
-        is_silenced = any(one.covers(name, alarm.subject, now) for one in silences)
-        kind = _due(alarm, rule.repeat_s if rule.repeat_s is not None else self._settings.repeat_s, now)
+        """Write an alert, and to whom it is to be told; return it as written."""
+        is_silenced = any(one.covers(name, alert.subject, now) for one in silences)
+        kind = _due(
+            alert,
+            rule.repeat_interval_s if rule.repeat_interval_s is not None else self._settings.repeat_interval_s,
+            now,
+        )
         channels = self._settings.channels_of(rule) if kind and not is_silenced else ()
-        told = replace(alarm, is_silenced=is_silenced, told_at=now if channels else alarm.told_at)
+        told = replace(alert, is_silenced=is_silenced, notified_at=now if channels else alert.notified_at)
         await (alert_store.insert if is_new else alert_store.save)(connection, told)
         if kind and channels:
             moment = now if rule.severity == "critical" else after_quiet(self._settings, now)
@@ -163,19 +167,19 @@ class AlertEvaluator:
         return told
 
     def _show(self, opened: Iterable[Alert]) -> None:
-        firing = [alarm for alarm in opened if alarm.state is not AlertState.PENDING]
+        firing = [alert for alert in opened if alert.state is not AlertState.PENDING]
         for severity in ("warning", "critical"):
             meters.gauge("boathook_alerts_firing", sum(one.severity == severity for one in firing), severity=severity)
 
 
-def _due(alarm: Alert, repeat_s: float, now: datetime) -> str | None:
-    """Return what is to be told of an alarm at this moment; None for nothing."""
-    match alarm.state:
-        case AlertState.FIRING if alarm.told_at is None:
+def _due(alert: Alert, repeat_interval_s: float, now: datetime) -> str | None:
+    """Return what is to be told of an alert at this moment; None for nothing."""
+    match alert.state:
+        case AlertState.FIRING if alert.notified_at is None:
             return "fires"
-        case AlertState.FIRING if repeat_s and alarm.told_at is not None:
-            return "still" if now - alarm.told_at >= timedelta(seconds=repeat_s) else None
-        case AlertState.RECOVERED if alarm.told_at is not None:
+        case AlertState.FIRING if repeat_interval_s and alert.notified_at is not None:
+            return "still" if now - alert.notified_at >= timedelta(seconds=repeat_interval_s) else None
+        case AlertState.RECOVERED if alert.notified_at is not None:
             return "recovered"
         case _:
             return None
@@ -213,25 +217,25 @@ def _begun(rule: Rule, subject: str, status: AlertStatus) -> Alert:
     )
 
 
-def _moved(alarm: Alert, status: AlertStatus) -> Alert:
-    fired_at = alarm.fired_at
+def _moved(alert: Alert, status: AlertStatus) -> Alert:
+    fired_at = alert.fired_at
     if fired_at is None and status.state is AlertState.FIRING:
         fired_at = status.since
     return replace(
-        alarm,
+        alert,
         state=status.state,
         since=status.since,
         value=status.value,
-        worst=max(alarm.worst, status.value),
+        worst=max(alert.worst, status.value),
         fired_at=fired_at,
         recovered_at=status.since if status.state is AlertState.RECOVERED else None,
     )
 
 
-def _sorted(alarms: Iterable[Alert]) -> OpenAlerts:
+def _sorted(alerts: Iterable[Alert]) -> OpenAlerts:
     found: OpenAlerts = {}
-    for alarm in alarms:
-        found.setdefault(alarm.rule, {})[alarm.subject] = alarm
+    for alert in alerts:
+        found.setdefault(alert.rule, {})[alert.subject] = alert
     return found
 
 
@@ -242,12 +246,12 @@ def _shown(seen: Mapping[str, list[Reading]]) -> dict[str, list[dict[str, Any]]]
     }
 
 
-def _log_move(alarm: Alert) -> None:
-    words: dict[str, Any] = {"alarm": ids.show(ids.ALARM, alarm.id), "rule": alarm.rule, "subject": alarm.subject}
-    match alarm.state:
+def _log_move(alert: Alert) -> None:
+    words: dict[str, Any] = {"alert": ids.show(ids.ALERT, alert.id), "rule": alert.rule, "subject": alert.subject}
+    match alert.state:
         case AlertState.FIRING:
-            _LOG.warning("alarm_fires", **words, value=alarm.value, silenced=alarm.is_silenced)
+            _LOG.warning("alert_fires", **words, value=alert.value, silenced=alert.is_silenced)
         case AlertState.RECOVERED:
-            _LOG.info("alarm_recovered", **words)
+            _LOG.info("alert_recovered", **words)
         case _:
             pass

@@ -23,14 +23,14 @@ from boathook.observability.metric_snapshot import MetricSnapshot
 
 _AGAIN_S: Final = 30.0
 """Seconds between two tries to reach a channel."""
-_LOG = get_logger("alarms")
+_LOG = get_logger("alerts")
 
 AlertKey = tuple[str, str]
 """A rule and a subject."""
 
 
 class LocalEvaluator:
-    """The alarms of one host."""
+    """The alerts of one host."""
 
     def __init__(self, settings: Settings, rules: tuple[Rule, ...], host: str, notifier: Notifier) -> None:
         self._settings = settings
@@ -64,9 +64,9 @@ class LocalEvaluator:
 
     def _note(self, rule: Rule, place: AlertKey, status: AlertStatus) -> None:
         if status.state is AlertState.FIRING and place not in self._notified:
-            self._notified[place] = self._unsaved[place] = _alarm(rule, place, status)
+            self._notified[place] = self._unsaved[place] = _alert(rule, place, status)
             self._pending_channels[place] = set(self._settings.notifications.channels_of(rule.settings))
-            _LOG.warning("alarm_fires", rule=rule.name, subject=place[1], value=status.value, alone=True)
+            _LOG.warning("alert_fires", rule=rule.name, subject=place[1], value=status.value, alone=True)
 
     async def _tell(self, now: datetime) -> None:
         due = {name for names in self._pending_channels.values() for name in names if self._may_try(name, now)}
@@ -93,36 +93,36 @@ class LocalEvaluator:
             if self._unsaved:
                 now = await alert_store.lock_evaluation(connection)
                 opened = {(one.rule, one.subject): one for one in await alert_store.list_open(connection)}
-                for place, alarm in self._unsaved.items():
-                    await self._write(connection, place, alarm, opened.get(place), now)
+                for place, alert in self._unsaved.items():
+                    await self._write(connection, place, alert, opened.get(place), now)
             mine = [one for one in await alert_store.list_open(connection) if self._is_mine(one)]
         self._unsaved.clear()
         self._pending_channels.clear()
         self._statuses = {(one.rule, one.subject): one.status for one in mine}
-        self._notified = {(one.rule, one.subject): one for one in mine if one.told_at is not None}
+        self._notified = {(one.rule, one.subject): one for one in mine if one.notified_at is not None}
 
-    def _is_mine(self, alarm: Alert) -> bool:
-        return any(rule.name == alarm.rule for rule in self._rules) and self._host in alarm.subject.split(", ")
+    def _is_mine(self, alert: Alert) -> bool:
+        return any(rule.name == alert.rule for rule in self._rules) and self._host in alert.subject.split(", ")
 
     async def _write(
-        self, connection: Connection, place: AlertKey, alarm: Alert, known: Alert | None, now: datetime
+        self, connection: Connection, place: AlertKey, alert: Alert, known: Alert | None, now: datetime
     ) -> None:
-        """Open an alarm in the journal, or bring the one there up to date; whom nobody could tell, the keeper tells."""
-        if known is not None and known.told_at is not None:
+        """Open an alert in the journal, or bring the one there up to date; whom nobody could tell, the keeper tells."""
+        if known is not None and known.notified_at is not None:
             return
         wanted = self._settings.notifications.channels_of(self._rule(place).settings)
         untold = self._pending_channels.get(place, set())
-        told_at = now if wanted and untold != set(wanted) else None
-        written = replace(alarm, id=known.id if known is not None else alarm.id, told_at=told_at)
+        notified_at = now if wanted and untold != set(wanted) else None
+        written = replace(alert, id=known.id if known is not None else alert.id, notified_at=notified_at)
         await (alert_store.insert if known is None else alert_store.save)(connection, written)
-        if untold and told_at is not None:
+        if untold and notified_at is not None:
             await alert_store.insert_entries(connection, written, "fires", dict.fromkeys(untold, now))
 
     def _rule(self, place: AlertKey) -> Rule:
         return next(rule for rule in self._rules if rule.name == place[0])
 
 
-def _alarm(rule: Rule, place: AlertKey, status: AlertStatus) -> Alert:
+def _alert(rule: Rule, place: AlertKey, status: AlertStatus) -> Alert:
     return Alert(
         id=new_id(),
         rule=rule.name,

@@ -1,4 +1,4 @@
-"""Sends messages about alarms: HTTP through the guard of all that goes out, mail over SMTP."""
+"""Sends messages about alerts: HTTP through the guard of all that goes out, mail over SMTP."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ from boathook.observability.log import get_logger
 if TYPE_CHECKING:
     from boathook.http_client.client import Client
 
-_LOG = get_logger("alarms")
+_LOG = get_logger("alerts")
 _JSON: Final = {"Content-Type": "application/json"}
 _MOST_ANSWER: Final = 65_536
 _LONGEST_REST_S: Final = 3_600.0

@@ -103,13 +103,13 @@ def document(alert_message: AlertMessage) -> bytes:
     """Return the JSON document of a generic webhook; docs/how-to/alerts.md fixes its fields."""
     return msgspec.json.encode(
         {
-            "type": "alarms.test"
+            "type": "alerts.test"
             if any(one.kind is AlertMessageKind.TEST for one in alert_message.alerts)
-            else "alarms.changed",
+            else "alerts.changed",
             "timestamp": _moment(alert_message.at),
             "data": {
                 "title": alert_message.title,
-                "alarms": [_object(one, alert_message) for one in alert_message.alerts],
+                "alerts": [_object(one, alert_message) for one in alert_message.alerts],
             },
         }
     )

@@ -1,4 +1,4 @@
-"""Rules: what a figure must be for an alarm to fire, checked against the metrics there are."""
+"""Rules: what a figure must be for an alert to fire, checked against the metrics there are."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from boathook.observability.log import get_logger
 from boathook.observability.metrics import METRICS, MetricKind
 
 MAX_SUBJECTS: Final = 100
-"""Most subjects of one rule that have alarms at once; those that are worst off come first."""
-_LOG = get_logger("alarms")
+"""Most subjects of one rule that have alerts at once; those that are worst off come first."""
+_LOG = get_logger("alerts")
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -122,7 +122,7 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
 
 
 def _is_beyond(rule: RuleSettings) -> bool:
-    """Return whether an alarm would be held only by what is worse than what raises it."""
+    """Return whether an alert would be held only by what is worse than what raises it."""
     if rule.clear is None:
         return False
     return rule.clear > rule.above if rule.above is not None else rule.below is not None and rule.clear < rule.below

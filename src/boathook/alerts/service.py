@@ -26,7 +26,7 @@ from boathook.observability.metric_snapshot import host_name
 DISPATCH_INTERVAL_S: Final = 1.0
 """Seconds between two looks for something to be told."""
 CLEANUP_INTERVAL_S: Final = 300.0
-_LOG = get_logger("alarms")
+_LOG = get_logger("alerts")
 
 
 def check_alerts(settings: Settings) -> None:
@@ -36,7 +36,7 @@ def check_alerts(settings: Settings) -> None:
 
 
 async def open_alert_database(settings: Settings, url: str, purpose: str) -> Database:
-    """Open the connections that alarms have for themselves. Raises DatabaseUnavailable."""
+    """Open the connections that alerts have for themselves. Raises DatabaseUnavailable."""
     return await Database.open(
         url,
         purpose=purpose,
@@ -47,7 +47,7 @@ async def open_alert_database(settings: Settings, url: str, purpose: str) -> Dat
 
 
 class AlertService:
-    """What the elected keeper does about alarms, on connections of its own.
+    """What the elected keeper does about alerts, on connections of its own.
 
     Args:
         settings: rules, channels, limits.
@@ -61,7 +61,7 @@ class AlertService:
     @asynccontextmanager
     async def run_in_background(self) -> AsyncIterator[None]:
         """Look at the rules and tell what they say, for as long as the block runs."""
-        watching = asyncio.create_task(self._run(), name="alarms")
+        watching = asyncio.create_task(self._run(), name="alerts")
         try:
             yield
         finally:
@@ -71,13 +71,13 @@ class AlertService:
     async def _run(self) -> None:
         while True:
             try:
-                database = await open_alert_database(self._settings, self._url, "alarms")
+                database = await open_alert_database(self._settings, self._url, "alerts")
             except DatabaseError as error:
-                _LOG.warning("alarms_put_off", error=str(error))
+                _LOG.warning("alerts_put_off", error=str(error))
                 await asyncio.sleep(DISPATCH_INTERVAL_S)
                 continue
             except Exception as error:  # noqa: BLE001 - as said above
-                _LOG.error("alarms_fault", exc_info=error)
+                _LOG.error("alerts_fault", exc_info=error)
                 return
             try:
                 await self._work(database)
@@ -90,10 +90,10 @@ class AlertService:
         notifier = Notifier(settings)
         evaluator = AlertEvaluator(database, settings.notifications, rules, host_name(settings.server.data_dir))
         dispatcher = AlertDispatcher(database, settings, notifier)
-        keep = timedelta(days=settings.notifications.keep_days)
+        keep = timedelta(days=settings.notifications.retention_days)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(run_every("watch", settings.notifications.every_s, evaluator.run_once))
+                group.create_task(run_every("watch", settings.notifications.evaluation_interval_s, evaluator.run_once))
                 group.create_task(run_every("tell", DISPATCH_INTERVAL_S, dispatcher.run_once))
                 group.create_task(run_every("tidy", CLEANUP_INTERVAL_S, lambda: _tidy(database, keep)))
         finally:
@@ -103,7 +103,7 @@ class AlertService:
 
 async def _tidy(database: Database, keep: timedelta) -> None:
     if dropped := await alert_store.delete_recovered(database, datetime.now(UTC) - keep):
-        meters.count("boathook_retention_dropped_total", dropped, kind="alarm")
+        meters.count("boathook_retention_dropped_total", dropped, kind="alert")
 
 
 async def run_every(what: str, every_s: float, do: Callable[[], Awaitable[object]]) -> None:
@@ -113,9 +113,9 @@ async def run_every(what: str, every_s: float, do: Callable[[], Awaitable[object
         try:
             await do()
         except DatabaseError as error:
-            _LOG.warning("alarms_put_off", what=what, error=str(error))
+            _LOG.warning("alerts_put_off", what=what, error=str(error))
         except Exception as error:  # noqa: BLE001 - a fault in one look must not end all others
-            _LOG.error("alarms_fault", what=what, exc_info=error)
+            _LOG.error("alerts_fault", what=what, exc_info=error)
         spent = time.monotonic() - began
         # What grows slow is done less often, so that PostgreSQL is not kept busy by looking alone.
         await asyncio.sleep(max(every_s - spent, 4 * spent, 0.05))

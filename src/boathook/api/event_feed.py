@@ -130,19 +130,19 @@ class _EventStream(Response):
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         yield b"retry: 1000\nevent: began\ndata: %s\n\n" % self._since.isoformat().encode()
-        told_at = checked_at = time.monotonic()
+        notified_at = checked_at = time.monotonic()
         while True:
             events, has_more = await self._poll()
             for event in events:
                 yield encode_event(to_feed_event(self._desk.settings, event))
-                told_at = time.monotonic()
+                notified_at = time.monotonic()
             if time.monotonic() - checked_at > _REAUTH_INTERVAL_S:
                 if not await self._is_still_authorized():
                     return
                 checked_at = time.monotonic()
-            if time.monotonic() - told_at > _HEARTBEAT_INTERVAL_S:
+            if time.monotonic() - notified_at > _HEARTBEAT_INTERVAL_S:
                 yield b"event: reached\ndata: %s\n\n" % self._tail.caught_up_to.isoformat().encode()
-                told_at = time.monotonic()
+                notified_at = time.monotonic()
             if not has_more:
                 await asyncio.sleep(_POLL_INTERVAL_S)
 

@@ -91,7 +91,7 @@ def show_message(row: MessageRow, *, has_content: bool = True) -> dict[str, Any]
         "channels": row.channels,
         "tags": row.tags,
         "deliverAt": None if row.deliver_at is None else format_timestamp(row.deliver_at),
-        "timestamp": format_timestamp(ids.made_at(row.id)),
+        "timestamp": format_timestamp(ids.created_at(row.id)),
     }
 
 

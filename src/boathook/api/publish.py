@@ -197,6 +197,6 @@ def _answer(identifier: UUID, new: NewMessage) -> bytes:
             new.channels or None,
             new.tags or None,
             None,
-            format_timestamp(ids.made_at(identifier)),
+            format_timestamp(ids.created_at(identifier)),
         )
     )

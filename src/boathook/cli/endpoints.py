@@ -51,8 +51,8 @@ _VIEW: Final = View(
     (
         "id", "uid", "url", "description", ("enabled", lambda one: not one.is_disabled), "disabled_because",
         "disabled_at", "event_types", "channels", "filter", "order_by", ("rate", "throttle_rate"), "concurrency",
-        ("retry", _retry), "timeout_s", ("headers", lambda one: one.sealed_headers is not None),
-        ("auth", lambda one: one.sealed_auth is not None), "metadata", "created_at", "updated_at",
+        ("retry", _retry), "timeout_s", ("headers", lambda one: one.encrypted_headers is not None),
+        ("auth", lambda one: one.encrypted_auth is not None), "metadata", "created_at", "updated_at",
     ),
 )  # fmt: skip
 
@@ -263,7 +263,7 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
     found = run(do())
     unreadable = sum(found.unreadable.values())
     output.print_done(
-        {"sealed": found.number, "encrypted_anew": found.old, "unreadable": unreadable},
+        {"encrypted": found.number, "reencrypted": found.old, "unreadable": unreadable},
         f"{found.old} of {found.number} re-encrypted, {unreadable} cannot be decrypted",
         as_json=as_json,
     )

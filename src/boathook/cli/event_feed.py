@@ -50,7 +50,7 @@ class SeenEvents:
             return False
         self._heard[event] = None
         self.latest = event if self.latest is None else max(event, self.latest)
-        self._drop_before(ids.made_at(self.latest) - 2 * OVERLAP)
+        self._drop_before(ids.created_at(self.latest) - 2 * OVERLAP)
         return True
 
     def _drop_before(self, before: datetime) -> None:

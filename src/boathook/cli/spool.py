@@ -267,7 +267,7 @@ def _row(one: SpooledEvent) -> dict[str, object]:
         "source": None if event is None else event.source,
         "type": None if event is None else event.type,
         "key": None if event is None else event.dedup_key,
-        "accepted_at": None if event is None else ids.made_at(event.id),
+        "accepted_at": None if event is None else ids.created_at(event.id),
         "bytes": len(one.record.payload if event is None else event.body),
         "state": one.lying.state,
         "life": one.lying.life,

@@ -28,7 +28,7 @@ def is_secret(key: str) -> bool:
 
 
 def describe_error(error: ValidationError, origin_of: Callable[[str], str], table: str = "") -> str:
-    """Return one line about the first thing that is wrong in *table*, such as ``boathook.toml: worker.poll_s: ...``.
+    """Return one line about the first thing that is wrong in *table*, such as ``boathook.toml: server.bind: ...``.
 
     Args:
         origin_of: Where a dotted key was written.

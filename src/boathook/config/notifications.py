@@ -65,7 +65,7 @@ class Selection(Table):
 
 
 class RuleSettings(Table):
-    """What makes an alarm: a figure drawn from a metric, compared with a threshold."""
+    """What makes an alert: a figure drawn from a metric, compared with a threshold."""
 
     enabled: bool = True
     severity: Severity = "warning"
@@ -78,7 +78,7 @@ class RuleSettings(Table):
     metric: MetricName = ""
     labels: Labels = Field(default_factory=dict)
     by: tuple[str, ...] = ()
-    """Labels that tell subjects apart, each with an alarm of its own; ``host`` is one of every metric."""
+    """Labels that tell subjects apart, each with an alert of its own; ``host`` is one of every metric."""
     rows: Rows = ""
     """What is looked up in the journal's tables in place of a metric: undecided dead letters by recipient, endpoints
     that boathook has disabled, or unhandled events accepted in `over_s`, by source."""
@@ -90,7 +90,7 @@ class RuleSettings(Table):
     above: float | None = None
     below: float | None = None
     clear: float | None = None
-    """Beyond which a firing alarm goes on, though the threshold is not met any more; None: the threshold."""
+    """Beyond which a firing alert goes on, though the threshold is not met any more; None: the threshold."""
     times: NotNegative = 0
     """Of an increase: it must also be this many times what the day before had in the same time; 0: need not."""
     at_least: NotNegative = 0
@@ -98,20 +98,20 @@ class RuleSettings(Table):
     over_s: Positive = 300.0
     """Seconds that increases, shares and percentiles look back."""
     for_s: NotNegative = 0
-    """Seconds it must hold before the alarm fires."""
+    """Seconds it must hold before the alert fires."""
     clear_s: NotNegative = 60.0
-    """Seconds it must have ceased before the alarm counts as recovered."""
+    """Seconds it must have ceased before the alert counts as recovered."""
     channels: tuple[str, ...] | None = None
-    """Who is told; None: all channels, an empty list: nobody, and the alarm is shown in the console only."""
-    repeat_s: NotNegative | None = None
-    """Seconds after which it is told again while it fires; None: `notifications.repeat_s`, 0: never."""
+    """Who is told; None: all channels, an empty list: nobody, and the alert is shown in the console only."""
+    repeat_interval_s: NotNegative | None = None
+    """Seconds after which it is told again while it fires; None: `notifications.repeat_interval_s`, 0: never."""
 
 
 class _Channel(Table):
     """What all channels have."""
 
-    least: Severity = "warning"
-    """The least severity it is told of."""
+    min_severity: Severity = "warning"
+    """The lowest severity that it receives."""
 
 
 class TelegramChannel(_Channel):
@@ -177,16 +177,16 @@ class NotificationSettings(Table):
 
     channels: dict[str, Channel]
     rules: dict[str, RuleSettings]
-    every_s: Annotated[float, Field(ge=1)]
-    group_s: NotNegative
-    repeat_s: NotNegative
-    gap_s: NotNegative
-    most_an_hour: PositiveInt
+    evaluation_interval_s: Annotated[float, Field(ge=1)]
+    group_wait_s: NotNegative
+    repeat_interval_s: NotNegative
+    min_interval_s: NotNegative
+    max_per_hour: PositiveInt
     quiet_hours: Annotated[str, AfterValidator(_quiet)]
     quiet_zone: Annotated[str, AfterValidator(_zone)]
     timeout_s: Positive
-    give_up_h: Positive
-    keep_days: Positive
+    retry_for_h: Positive
+    retention_days: Positive
 
     @model_validator(mode="before")
     @classmethod
@@ -215,17 +215,19 @@ class NotificationSettings(Table):
         return (time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))) if found else None
 
     def channels_of(self, rule: RuleSettings) -> tuple[str, ...]:
-        """Return the names of the channels that are told of a rule's alarms."""
+        """Return the names of the channels that are told of a rule's alerts."""
         named = tuple(self.channels) if rule.channels is None else rule.channels
-        return tuple(name for name in named if rule.severity == "critical" or self.channels[name].least == "warning")
+        return tuple(
+            name for name in named if rule.severity == "critical" or self.channels[name].min_severity == "warning"
+        )
 
 
 def default_rules() -> dict[str, dict[str, Any]]:
-    """Return the rules that boathook comes with, as `alarm_rules.toml` has them."""
+    """Return the rules that boathook comes with, as `alert_rules.toml` has them."""
     return copy.deepcopy(_read_default_rules())
 
 
 @functools.cache
 def _read_default_rules() -> dict[str, dict[str, Any]]:
-    text = resources.files("boathook.config").joinpath("alarm_rules.toml").read_text(encoding="utf-8")
+    text = resources.files("boathook.config").joinpath("alert_rules.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)

@@ -56,9 +56,9 @@ class DatabaseSettings(Table):
     """Where the journal is and how it is reached."""
 
     url: DatabaseUrl = Field(repr=False)
-    intake_connections: PositiveInt
-    intake_batch: PositiveInt
-    intake_queue: PositiveInt
+    ingest_connections: PositiveInt
+    ingest_batch_size: PositiveInt
+    ingest_queue_size: PositiveInt
     worker_connections: PositiveInt
     connect_timeout_s: Positive
     statement_timeout_s: Positive
@@ -120,18 +120,18 @@ class RetentionSettings(Table):
     rejections_count: PositiveInt
     rejections_bytes: PositiveInt
     rejections_rate: NotNegative
-    upkeep_s: Positive
+    maintenance_interval_s: Positive
 
 
 class SpoolSettings(Table):
     """Where events go while PostgreSQL is away."""
 
     enabled: bool
-    after_s: Positive
+    fallback_after_s: Positive
     max_bytes: PositiveInt
     segment_bytes: Annotated[int, Field(ge=4_096)]
     max_disk_used: Annotated[float, Field(gt=0, le=1)]
-    keep_h: NotNegative
+    retention_h: NotNegative
 
 
 class WorkerSettings(Table):
@@ -139,7 +139,7 @@ class WorkerSettings(Table):
 
     concurrency: PositiveInt
     lease_s: Positive
-    poll_s: Positive
+    poll_interval_s: Positive
     timeout_s: Positive
     retry: RetrySchedule
     memory_mb: Annotated[int, Field(ge=0)]
@@ -186,7 +186,7 @@ class OutboundSettings(Table):
     max_response: PositiveInt
     breaker_after: Annotated[int, Field(ge=0)]
     breaker_pause_s: Positive
-    breaker_longest_s: Positive
+    breaker_max_pause_s: Positive
     disable_after_days: NotNegative
     encryption_keys: tuple[Secret, ...] = Field(repr=False)
     validate_payloads: bool
@@ -242,7 +242,7 @@ class Settings(Table):
         return self.model_copy(update={"sources": dict(sources)})
 
     def with_rules(self, declared: Mapping[str, RuleSettings]) -> Self:
-        """Return these settings with alarm rules that apps declare; what the owner sets of one wins."""
+        """Return these settings with alert rules that apps declare; what the owner sets of one wins."""
         given = self.notifications.rules
         rules = {
             name: RuleSettings.model_validate({**rule.model_dump(), **given[name].model_dump(exclude_unset=True)})

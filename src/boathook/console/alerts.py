@@ -1,4 +1,4 @@
-"""Alarms: what fires, what has, what is silenced, whom it is told, and what the rules see."""
+"""Alerts: what fires, what has, what is silenced, whom it is told, and what the rules see."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -55,7 +55,7 @@ _SILENCE_DEFAULTS: Final = {"rule": "*", "subject": "*", "note": "", "length": "
 
 @routes.get("/alerts/history", Permission.ALERT_VIEW)
 async def show_history(context: ConsoleContext) -> Response:
-    """Show alarms that have recovered, a page at a time."""
+    """Show alerts that have recovered, a page at a time."""
     before = query_params.get_time(context.query, "before")
     async with context.work() as work:
         ended = await actions.read_history(work.connection, before=before, limit=_HISTORY + 1)
@@ -68,7 +68,7 @@ async def show_history(context: ConsoleContext) -> Response:
 
 @routes.post("/alerts/silences", Permission.ALERT_MANAGE)
 async def silence(context: ConsoleContext) -> Response:
-    """Silence some alarms for a time."""
+    """Silence some alerts for a time."""
     form = context.form
     try:
         async with context.work() as work:
@@ -109,7 +109,7 @@ async def test_channel(context: ConsoleContext) -> Response:
 
 def _alert_formatter(context: ConsoleContext) -> Any:
     rules = context.app_context.settings.notifications.rules
-    return lambda alarm: actions.alert_view(alarm, rules)
+    return lambda alert: actions.alert_view(alert, rules)
 
 
 def _read_duration(hours: str) -> timedelta:

@@ -33,7 +33,7 @@ class _DescribedRow:
 
     row: DeadLetterGroup | DeliveryRow
     sentence: str
-    alarms: Sequence[str]
+    alerts: Sequence[str]
 
 
 @routes.get("/dead", Permission.DEAD_LETTER_VIEW)
@@ -54,7 +54,7 @@ async def list_groups(context: ConsoleContext) -> Response:
         groups=[_describe_group(one) for one in found.rows],
         letters=found.letters,
         kinds=found.groups,
-        alarming=found.escalated,
+        alerting=found.escalated,
         is_cut=found.is_cut,
         wishes=wishes,
         more=query_params.build_url(DEAD_LETTERS_PATH, wishes, page=page + 1) if has_more else "",
@@ -70,14 +70,14 @@ async def list_letters(context: ConsoleContext) -> Response:
         found = await _search(context)
     except InvalidValue as problem:
         error = str(problem)
-    place = found.place and f"{found.place.died_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
+    place = found.place and f"{found.place.dead_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
     return context.page(
         "dead/letters.html",
         letters=_describe_all(found.rows),
         wishes=wishes,
         more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", wishes, before=place) if place else "",
         is_full=found.is_full,
-        looked_back_to=found.place and found.place.died_at,
+        looked_back_to=found.place and found.place.dead_at,
         error=error,
     )
 
@@ -318,7 +318,7 @@ def _describe_all(rows: Sequence[DeliveryRow]) -> list[_DescribedRow]:
 
 
 def _describe(row: DeliveryRow) -> _DescribedRow:
-    alarm = dead_letters.delivery_escalation_reason(row.replays) if row.state == "dead" else ""
+    alert = dead_letters.delivery_escalation_reason(row.replays) if row.state == "dead" else ""
     return _DescribedRow(
-        row, dead_letters.describe_failure(row.recipient, row.attempts, row.code, row.note), [alarm] if alarm else []
+        row, dead_letters.describe_failure(row.recipient, row.attempts, row.code, row.note), [alert] if alert else []
     )

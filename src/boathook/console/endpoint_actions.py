@@ -99,7 +99,7 @@ async def show_test(scope: ApplicationScope) -> Response:
         row=row,
         attempt_id=None if row is None else ids.show(ids.ATTEMPT, row.id),
         answer=_snippet(row),
-        at=ids.made_at(message.id),
+        at=ids.created_at(message.id),
     )
 
 
@@ -161,5 +161,5 @@ def percent_done(task: Task) -> int:
     if "after" not in task.place:
         return 0
     since, until = (datetime.fromisoformat(task.request[name]) for name in ("since", "until"))
-    place = ids.made_at(ids.read(ids.MESSAGE, task.place["after"]))
+    place = ids.created_at(ids.read(ids.MESSAGE, task.place["after"]))
     return round(100 * min(1.0, max(0.0, (place - since) / max(until - since, timedelta(milliseconds=1)))))

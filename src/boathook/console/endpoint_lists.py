@@ -144,7 +144,7 @@ def _pagination(look: ScanPage[Any], scope: ApplicationScope, prefix: str) -> di
         return {"more": "", "looked_until": None, "is_full": True}
     kept = [(name, value) for name, value in scope.context.query.multi_items() if name != "before"]
     query = urlencode([*kept, ("before", ids.show(prefix, look.place))])
-    until: datetime = ids.made_at(look.place)
+    until: datetime = ids.created_at(look.place)
     return {"more": f"?{query}", "looked_until": until, "is_full": len(look.rows) >= _PAGE}
 
 
@@ -206,7 +206,7 @@ async def show_attempt(scope: ApplicationScope) -> Response:
         endpoint=endpoint,
         row=row,
         attempt_id=path["attempt"],
-        at=ids.made_at(row.id),
+        at=ids.created_at(row.id),
         request=request,
         headers=show(request.headers),
         answer=_text_of(row.response),
@@ -253,11 +253,11 @@ async def show_message(scope: ApplicationScope) -> Response:
         "applications/message.html",
         application=application,
         message=found,
-        at=ids.made_at(found.id),
+        at=ids.created_at(found.id),
         payload=_payload_of(found),
         size=len(found.body or b""),
         destinations=places.rows,
-        attempts=[(ids.show(ids.ATTEMPT, one.id), ids.show(ids.ENDPOINT, one.endpoint_id), ids.made_at(one.id), one)
+        attempts=[(ids.show(ids.ATTEMPT, one.id), ids.show(ids.ENDPOINT, one.endpoint_id), ids.created_at(one.id), one)
                   for one in tries.rows],
         event=ids.show(ids.EVENT, found.id),
         endpoint_name=lambda one: ids.show(ids.ENDPOINT, one),

@@ -127,7 +127,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         stats = await endpoint_stats.read(work, endpoint, now)
         recent = await attempts.search(work, endpoint, limit=_MAX_RECENT)
         types = await list_type_names(scope, work)
-        sealed = _secret_names(work, endpoint)
+        encrypted = _secret_names(work, endpoint)
     standing = endpoint_status(
         endpoint,
         stats.health,
@@ -154,12 +154,12 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         bars=build_bars((stats.week if is_weekly else stats.day).stretches, is_daily=is_weekly),
         chart_width=WIDTH,
         chart_height=HEIGHT,
-        **sealed,
+        **encrypted,
     )
 
 
 def _secret_names(work: UnitOfWork, endpoint: Endpoint) -> Mapping[str, Any]:
-    """Return the names of what is sealed; the values are not shown."""
+    """Return the names of what is encrypted; the values are not shown."""
     try:
         kinds, names = sorted(endpoints.decrypt_auth(work, endpoint)), sorted(endpoints.decrypt_headers(work, endpoint))
     except SecretUnreadable as error:
@@ -179,8 +179,8 @@ async def show_form(scope: ApplicationScope) -> Response:
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
         known = await list_type_names(scope, work)
-        sealed = _secret_names(work, endpoint)
-    return _form(scope, application, endpoint, known, endpoint_values(endpoint, known), sealed=sealed)
+        encrypted = _secret_names(work, endpoint)
+    return _form(scope, application, endpoint, known, endpoint_values(endpoint, known), encrypted=encrypted)
 
 
 @pages.post("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
@@ -209,10 +209,10 @@ async def _show_form_problems(scope: ApplicationScope, reference: str | None, pr
     """Show the form once more, with what is wrong at its fields."""
     async with scope.work() as (work, application):
         endpoint = None if reference is None else await endpoints.get(work, application, reference)
-        sealed = None if endpoint is None else _secret_names(work, endpoint)
+        encrypted = None if endpoint is None else _secret_names(work, endpoint)
         known = await list_type_names(scope, work)
     values = {**NEW_ENDPOINT_VALUES, **submitted_values(scope.context.form)}
-    return _form(scope, application, endpoint, known, values, problems, status=400, sealed=sealed)
+    return _form(scope, application, endpoint, known, values, problems, status=400, encrypted=encrypted)
 
 
 def _form(
@@ -224,7 +224,7 @@ def _form(
     problems: Mapping[str, str] | None = None,
     *,
     status: int = 200,
-    sealed: Mapping[str, Any] | None = None,
+    encrypted: Mapping[str, Any] | None = None,
 ) -> Response:
     return scope.page(
         "endpoints/form.html",
@@ -235,7 +235,7 @@ def _form(
         presets=RETRY_PRESET_NAMES,
         values=values,
         problems=problems or {},
-        sealed=sealed or {"auth": [], "header_names": [], "unreadable": ""},
+        encrypted=encrypted or {"auth": [], "header_names": [], "unreadable": ""},
     )
 
 

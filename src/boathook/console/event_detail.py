@@ -190,7 +190,7 @@ def _entries(event: EventRow, story: EventHistory) -> Iterator[TimelineEntry]:
     yield from (TimelineEntry(one.done_at, "effect", one) for one in story.effects)
     yield from (TimelineEntry(one.at, "note", one) for one in story.notes)
     if story.answer is not None:
-        yield TimelineEntry(story.answer.made_at, "reply", story.answer)
+        yield TimelineEntry(story.answer.created_at, "reply", story.answer)
 
 
 def _response_of(one: AttemptDetail) -> BodyView:

@@ -64,7 +64,7 @@ class ConsoleContext(RequestContext):
     operator: Operator
     session: str = field(repr=False)
     firing: FiringCount
-    """The alarms that the navigation tells of."""
+    """The alerts that the navigation tells of."""
 
     @property
     def state(self) -> ConsoleState:

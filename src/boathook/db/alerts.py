@@ -1,6 +1,6 @@
-"""Alarms as the journal keeps them: which are open, what channels are still to be told, what is silenced.
+"""Alerts as the journal keeps them: which are open, what channels are still to be told, what is silenced.
 
-An alarm and the notices about it are moved in one transaction, and a notice is taken under a lease before it is sent.
+An alert and the notices about it are moved in one transaction, and a notice is taken under a lease before it is sent.
 So a keeper that takes over finds everything as it was: nothing is forgotten, and what one keeper has told, the next one
 does not tell again. A keeper that dies while a message is on its way leaves it to the next, under the same id.
 """
@@ -23,7 +23,7 @@ SQL = load(__file__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alarm of one rule about one subject."""
+    """An alert of one rule about one subject."""
 
     id: UUID
     rule: str
@@ -36,13 +36,13 @@ class Alert:
     worst: float
     fired_at: datetime | None = None
     recovered_at: datetime | None = None
-    told_at: datetime | None = None
+    notified_at: datetime | None = None
     is_silenced: bool = False
 
     @property
     def shown_id(self) -> str:
         """The id as people see it."""
-        return ids.show(ids.ALARM, self.id)
+        return ids.show(ids.ALERT, self.id)
 
     @property
     def status(self) -> AlertStatus:
@@ -108,7 +108,7 @@ class ClaimedMessage:
 
     message_id: UUID
     notices: tuple[tuple[str, Alert], ...]
-    """The kind of each, with the alarm."""
+    """The kind of each, with the alert."""
 
 
 async def delete_recovered(database: Database, before: datetime) -> int:
@@ -123,56 +123,56 @@ async def lock_evaluation(connection: Connection) -> datetime:
 
 
 async def list_open(connection: Connection) -> list[Alert]:
-    """Return the alarms that have not recovered, the latest first."""
+    """Return the alerts that have not recovered, the latest first."""
     return [_to_alert(row) for row in await connection.fetch(SQL["list_open"])]
 
 
 @dataclass(frozen=True, slots=True)
 class FiringCount:
-    """How many alarms fire that nobody has silenced."""
+    """How many alerts fire that nobody has silenced."""
 
     number: int = 0
     critical: int = 0
 
 
 async def count_firing(connection: Connection) -> FiringCount:
-    """Count the alarms that fire and are not silenced."""
+    """Count the alerts that fire and are not silenced."""
     row = await connection.fetchrow(SQL["count_firing"])
     assert row is not None  # one row of two counts
     return FiringCount(row["number"], row["critical"])
 
 
 async def list_ended(connection: Connection, *, before: datetime | None = None, limit: int = 50) -> list[Alert]:
-    """Return the alarms that have recovered, the latest first."""
+    """Return the alerts that have recovered, the latest first."""
     return [_to_alert(row) for row in await connection.fetch(SQL["list_ended"], before, limit)]
 
 
-async def insert(connection: Connection, alarm: Alert) -> None:
-    """Open an alarm."""
+async def insert(connection: Connection, alert: Alert) -> None:
+    """Open an alert."""
     await connection.execute(
-        SQL["insert_alarm"],
-        *(alarm.id, alarm.rule, alarm.subject, alarm.severity, alarm.state, alarm.since, alarm.value),
-        *(alarm.fired_at, alarm.told_at, alarm.is_silenced),
+        SQL["insert_alert"],
+        *(alert.id, alert.rule, alert.subject, alert.severity, alert.state, alert.since, alert.value),
+        *(alert.fired_at, alert.notified_at, alert.is_silenced),
     )
 
 
-async def save(connection: Connection, alarm: Alert) -> None:
-    """Write an alarm as it has become."""
+async def save(connection: Connection, alert: Alert) -> None:
+    """Write an alert as it has become."""
     await connection.execute(
-        SQL["move_alarm"],
-        *(alarm.id, alarm.severity, alarm.state, alarm.since, alarm.value, alarm.worst),
-        *(alarm.fired_at, alarm.recovered_at, alarm.told_at, alarm.is_silenced),
+        SQL["move_alert"],
+        *(alert.id, alert.severity, alert.state, alert.since, alert.value, alert.worst),
+        *(alert.fired_at, alert.recovered_at, alert.notified_at, alert.is_silenced),
     )
 
 
-async def delete(connection: Connection, alarm: Alert) -> None:
-    """Forget an alarm that never fired."""
-    await connection.execute(SQL["drop_alarm"], alarm.id)
+async def delete(connection: Connection, alert: Alert) -> None:
+    """Forget an alert that never fired."""
+    await connection.execute(SQL["drop_alert"], alert.id)
 
 
-async def insert_entries(connection: Connection, alarm: Alert, kind: str, channels: Mapping[str, datetime]) -> None:
-    """Write that these channels are to be told of an alarm, each not before its moment."""
-    await connection.execute(SQL["insert_notices"], alarm.id, list(channels), kind, list(channels.values()))
+async def insert_entries(connection: Connection, alert: Alert, kind: str, channels: Mapping[str, datetime]) -> None:
+    """Write that these channels are to be told of an alert, each not before its moment."""
+    await connection.execute(SQL["insert_notices"], alert.id, list(channels), kind, list(channels.values()))
 
 
 async def count_dead_letters(connection: Connection, known: Collection[str], limit: int) -> list[tuple[str, float]]:
@@ -204,7 +204,7 @@ async def list_silences(connection: Connection, *, ended_after: datetime) -> lis
 async def insert_silence(
     connection: Connection, identifier: UUID, *, rule: str, subject: str, note: str, actor: str, until: datetime
 ) -> StoredSilence:
-    """Silence alarms until a moment."""
+    """Silence alerts until a moment."""
     row = await connection.fetchrow(SQL["insert_silence"], identifier, rule, subject, note, actor, until)
     assert row is not None  # it is inserted in any case
     return StoredSilence(**dict(row))
@@ -228,10 +228,10 @@ async def read_last_run(connection: Connection) -> EvaluationRun | None:
 
 
 async def find_due_channels(
-    database: Database, channels: Sequence[str], *, group_s: float, gap_s: float, most_an_hour: int
+    database: Database, channels: Sequence[str], *, group_wait_s: float, min_interval_s: float, max_per_hour: int
 ) -> list[str]:
     """Return which of these channels have something to be told now."""
-    rows = await database.fetch(SQL["find_due_channels"], list(channels), group_s, gap_s, most_an_hour)
+    rows = await database.fetch(SQL["find_due_channels"], list(channels), group_wait_s, min_interval_s, max_per_hour)
     return [row["channel"] for row in rows]
 
 

@@ -1,81 +1,81 @@
 -- name: take_turn
 -- Lets nobody else look at the rules until the transaction ends, and returns its time.
-select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextextended('boathook.alarms', 0))) as locked
+select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextextended('boathook.alerts', 0))) as locked
 
 -- name: list_open
--- Reads the alarms that have not recovered.
-select * from boathook.alarm where state <> 'recovered' order by fired_at desc nulls last, id desc
+-- Reads the alerts that have not recovered.
+select * from boathook.alert where state <> 'recovered' order by fired_at desc nulls last, id desc
 
 -- name: count_firing
--- Counts the alarms that fire and are not silenced, and the critical ones among them.
+-- Counts the alerts that fire and are not silenced, and the critical ones among them.
 select count(*) as number, count(*) filter (where severity = 'critical') as critical
-from boathook.alarm
+from boathook.alert
 where state <> 'recovered' and state <> 'pending' and not is_silenced
 
 -- name: list_ended
--- Reads the alarms that recovered last; those before a moment for the next page.
-select * from boathook.alarm
+-- Reads the alerts that recovered last; those before a moment for the next page.
+select * from boathook.alert
 where state = 'recovered' and recovered_at < coalesce($1::timestamptz, 'infinity')
 order by recovered_at desc, id desc
 limit $2
 
--- name: insert_alarm
--- Opens an alarm.
-insert into boathook.alarm (id, rule, subject, severity, state, since, value, worst, fired_at, told_at, is_silenced)
+-- name: insert_alert
+-- Opens an alert.
+insert into boathook.alert (id, rule, subject, severity, state, since, value, worst, fired_at, notified_at, is_silenced)
 values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10)
 on conflict (rule, subject) where state <> 'recovered' do nothing
 
--- name: move_alarm
--- Moves an alarm on.
-update boathook.alarm
-set severity = $2, state = $3, since = $4, value = $5, worst = $6, fired_at = $7, recovered_at = $8, told_at = $9,
+-- name: move_alert
+-- Moves an alert on.
+update boathook.alert
+set severity = $2, state = $3, since = $4, value = $5, worst = $6, fired_at = $7, recovered_at = $8, notified_at = $9,
     is_silenced = $10
 where id = $1
 
--- name: drop_alarm
--- Forgets an alarm that never fired.
-delete from boathook.alarm where id = $1
+-- name: drop_alert
+-- Forgets an alert that never fired.
+delete from boathook.alert where id = $1
 
 -- name: drop_old
--- Forgets alarms that recovered before a moment, some at a time.
-delete from boathook.alarm where id in (
-    select id from boathook.alarm where state = 'recovered' and recovered_at < $1 order by recovered_at limit 1000)
+-- Forgets alerts that recovered before a moment, some at a time.
+delete from boathook.alert where id in (
+    select id from boathook.alert where state = 'recovered' and recovered_at < $1 order by recovered_at limit 1000)
 
 -- name: list_silences
 -- Reads the silences in force, and those that ended after a moment.
-select * from boathook.alarm_silence
+select * from boathook.alert_silence
 where coalesce(ended_at, until) > $1
 order by until desc, id desc
 limit 500
 
 -- name: insert_silence
--- Silences alarms for a time.
-insert into boathook.alarm_silence (id, rule, subject, note, actor, until)
+-- Silences alerts for a time.
+insert into boathook.alert_silence (id, rule, subject, note, actor, until)
 values ($1, $2, $3, $4, $5, $6)
 returning *
 
 -- name: end_silence
 -- Ends a silence that is in force.
-update boathook.alarm_silence
+update boathook.alert_silence
 set ended_at = clock_timestamp(), ended_by = $2
 where id = $1 and ended_at is null and until > clock_timestamp()
 returning *
 
 -- name: write_round
 -- Writes what the rules saw over what they saw before.
-insert into boathook.alarm_round (at, host, readings) values ($1, $2, $3)
-on conflict (is_only) do update set at = excluded.at, host = excluded.host, readings = excluded.readings
+insert into boathook.alert_evaluation (at, host, readings) values ($1, $2, $3)
+on conflict (singleton) do update set at = excluded.at, host = excluded.host, readings = excluded.readings
 
 -- name: read_round
 -- Reads what the rules saw last.
-select at, host, readings::text as readings from boathook.alarm_round
+select at, host, readings::text as readings from boathook.alert_evaluation
 
 -- name: count_dead
 -- Counts the dead deliveries that nobody has decided about, of some recipients and of those that the latest twenty
 -- thousand deaths are about. Neither the age of a recipient's dead nor those of others hide them once it is known.
 with latest as (
     select recipient, count(*) as number
-    from (select recipient from boathook.delivery where state = 'dead' order by died_at desc limit 20000) as died
+    from (select recipient from boathook.delivery where state = 'dead' order by dead_at desc limit 20000) as died
     group by recipient
     order by number desc, recipient
     limit $2
@@ -94,7 +94,7 @@ order by value desc, subject
 select source as subject, count(*)::float8 as value
 from (
     select source from boathook.unhandled
-    where event_id >= boathook.first_id(now() - make_interval(secs => $1))
+    where event_id >= boathook.min_id(now() - make_interval(secs => $1))
     order by event_id desc
     limit 20000
 ) as latest
@@ -111,18 +111,18 @@ order by disabled_at desc
 limit $1
 
 -- name: insert_notices
--- Writes that channels are to be told of an alarm; what waits already is not told twice.
-insert into boathook.alarm_notice (alarm_id, channel, kind, not_before)
+-- Writes that channels are to be told of an alert; what waits already is not told twice.
+insert into boathook.alert_notification (alert_id, channel, kind, not_before)
 select $1, u.channel, $3, u.not_before
 from unnest($2::text[], $4::timestamptz[]) as u (channel, not_before)
-on conflict (alarm_id, channel, kind) where state = 'waiting' do nothing
+on conflict (alert_id, channel, kind) where state = 'waiting' do nothing
 
 -- name: find_due_channels
 -- Reads the channels that have something to be told now: whose oldest notice has waited long enough, that are not
 -- pausing, and that had neither a message a moment ago nor too many within the hour.
 select n.channel
-from boathook.alarm_notice n
-left join boathook.alarm_channel c on c.name = n.channel
+from boathook.alert_notification n
+left join boathook.alert_channel c on c.name = n.channel
 where n.state = 'waiting' and n.not_before <= now() and n.channel = any ($1)
     and (n.taken_until is null or n.taken_until < now())
     and (c.name is null or (
@@ -136,7 +136,7 @@ order by n.channel
 -- name: take_notices
 -- Takes what a channel is to be told next, for some seconds: a message that was begun before, else all that waits.
 with candidate as (
-    select id, message_id from boathook.alarm_notice
+    select id, message_id from boathook.alert_notification
     where channel = $1 and state = 'waiting' and not_before <= now() and (taken_until is null or taken_until < now())
     order by message_id nulls last, id
     limit 500
@@ -144,24 +144,24 @@ with candidate as (
 ), begun as (
     select message_id from candidate where message_id is not null limit 1
 ), taken as (
-    update boathook.alarm_notice n
+    update boathook.alert_notification n
     set message_id = coalesce((select message_id from begun), $2), taken_until = now() + make_interval(secs => $3)
     from candidate c
     where n.id = c.id and c.message_id is not distinct from (select message_id from begun)
-    returning n.id, n.alarm_id, n.kind, n.message_id
+    returning n.id, n.alert_id, n.kind, n.message_id
 )
 select t.kind, t.message_id, a.*
-from taken t join boathook.alarm a on a.id = t.alarm_id
+from taken t join boathook.alert a on a.id = t.alert_id
 order by a.severity, a.rule, a.subject, t.id
 
 -- name: end_sent
 -- Notes that a message went out.
 with told as (
-    update boathook.alarm_notice
+    update boathook.alert_notification
     set state = 'sent', ended_at = clock_timestamp(), taken_until = null
     where message_id = $1 and state = 'waiting'
 )
-insert into boathook.alarm_channel as c (name, sent, sent_at, recent)
+insert into boathook.alert_channel as c (name, sent, sent_at, recent)
 values ($2, 1, clock_timestamp(), array[clock_timestamp()])
 on conflict (name) do update
 set sent = c.sent + 1, sent_at = clock_timestamp(), failures = 0, not_before = '-infinity',
@@ -170,13 +170,13 @@ set sent = c.sent + 1, sent_at = clock_timestamp(), failures = 0, not_before = '
 -- name: end_failed
 -- Notes that a message did not go out, gives up what has waited for too long, and lets the channel rest.
 with freed as (
-    update boathook.alarm_notice
+    update boathook.alert_notification
     set taken_until = null, state = case when created_at < now() - make_interval(secs => $4) then 'given_up' else state end,
         ended_at = case when created_at < now() - make_interval(secs => $4) then clock_timestamp() end
     where message_id = $1 and state = 'waiting'
     returning state
 ), paused as (
-    insert into boathook.alarm_channel as c (name, failures, not_before, error, error_at)
+    insert into boathook.alert_channel as c (name, failures, not_before, error, error_at)
     values ($2, 1, now() + make_interval(secs => $5), $3, clock_timestamp())
     on conflict (name) do update
     set failures = c.failures + 1, error = excluded.error, error_at = excluded.error_at,
@@ -188,8 +188,8 @@ select count(*) filter (where state = 'given_up') from freed
 -- Reads how each channel is doing, and how much it is still to be told.
 select coalesce(c.name, w.channel) as name, coalesce(c.failures, 0) as failures, coalesce(c.sent, 0) as sent, c.sent_at,
     c.error, c.error_at, nullif(c.not_before, '-infinity') as not_before, coalesce(w.number, 0) as waiting
-from boathook.alarm_channel c
+from boathook.alert_channel c
 full join (
-    select channel, count(*) as number from boathook.alarm_notice where state = 'waiting' group by channel
+    select channel, count(*) as number from boathook.alert_notification where state = 'waiting' group by channel
 ) as w on w.channel = c.name
 order by 1

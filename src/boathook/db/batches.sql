@@ -3,7 +3,7 @@
 -- Remembers each item that is not known yet and owes only those, numbered without gaps. The guard, the order of the keys
 -- and that of the deliveries are those of append_events, with which it may race.
 with guard as materialized (
-    select version from boathook.registry where version = $1 for share
+    select version from boathook.route_version where version = $1 for share
 ),
 expired as materialized (
     select key from boathook.dedup where key = any ($14::uuid[]) and expires_at < now()

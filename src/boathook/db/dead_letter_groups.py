@@ -91,7 +91,7 @@ class ReplayPreview:
 class DeadLetterCursor:
     """Where a look at letters goes on: with those that died before this one."""
 
-    died_at: datetime
+    dead_at: datetime
     key: Key
 
 
@@ -157,7 +157,7 @@ async def search_dead_letters(
     ends = time.monotonic() + SCAN_BUDGET_S
     chosen = (wanted.source, wanted.application, like_pattern(wanted.type), like_pattern(wanted.recipient), wanted.code)
     while True:
-        place = (None, None, None) if before is None else (before.died_at, *before.key)
+        place = (None, None, None) if before is None else (before.dead_at, *before.key)
         left = wanted.limit - len(rows)
         arguments = (*chosen, wanted.since, wanted.until, *place, SCAN_ROWS, left)
         looked = await database.fetch(SQL["look_at_letters"], *arguments)

@@ -28,7 +28,7 @@ select distinct boathook.dead_group(recipient, code, error) as key
 from (
     select recipient, code, error
     from (
-        select recipient, code, error from boathook.delivery where state = 'dead' order by died_at desc limit $3
+        select recipient, code, error from boathook.delivery where state = 'dead' order by dead_at desc limit $3
     ) as newest
     where ($1::text is null or recipient like $1) and ($2::text is null or code = $2)
     limit $4
@@ -39,14 +39,14 @@ from (
 -- how many of them died again after a replay, the oldest and the newest, and who replayed the group last, by an action
 -- called $5.
 select k.key, l.event_id, l.ordinal::integer as ordinal, l.recipient, l.code, l.error, boathook.dead_shape(l.error) as shape,
-    l.attempts, l.died_at as newest, c.oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
+    l.attempts, l.dead_at as newest, c.oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
     c.since_replay
 from unnest($1::uuid[], $6::text[]) as k (key, shown)
 cross join lateral (
-    select event_id, ordinal, recipient, code, error, attempts, died_at
+    select event_id, ordinal, recipient, code, error, attempts, dead_at
     from boathook.delivery
     where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
-    order by boathook.dead_group(recipient, code, error) desc, died_at desc
+    order by boathook.dead_group(recipient, code, error) desc, dead_at desc
     limit 1
 ) as l
 left join lateral (
@@ -56,10 +56,10 @@ left join lateral (
     limit 1
 ) as r on true
 cross join lateral (
-    select count(*) as number, min(died_at) as oldest, count(*) filter (where replays > 0) as again,
-        count(*) filter (where died_at > r.at and replays = 0) as since_replay
+    select count(*) as number, min(dead_at) as oldest, count(*) filter (where replays > 0) as again,
+        count(*) filter (where dead_at > r.at and replays = 0) as since_replay
     from (
-        select died_at, replays from boathook.delivery
+        select dead_at, replays from boathook.delivery
         where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
         limit $4::integer
     ) as those
@@ -75,7 +75,7 @@ cross join lateral (
     from (
         select event_id, item_type from boathook.delivery
         where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
-        order by boathook.dead_group(recipient, code, error) desc, died_at desc
+        order by boathook.dead_group(recipient, code, error) desc, dead_at desc
         limit $2
     ) as d
     join boathook.event e on e.id = d.event_id
@@ -85,29 +85,29 @@ group by k.key
 -- name: page_letters
 -- Reads the next letters of a group, those that died last first.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code, d.error as note,
-    d.died_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
+    d.dead_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from (
     select * from boathook.delivery
     where state = 'dead' and boathook.dead_group(recipient, code, error) = $1
-        and ($2::timestamptz is null or died_at <= $2)
-        and ($2::timestamptz is null or (died_at, event_id, ordinal) < ($2, $3::uuid, $4::integer))
-    order by boathook.dead_group(recipient, code, error) desc, died_at desc, event_id desc, ordinal desc
+        and ($2::timestamptz is null or dead_at <= $2)
+        and ($2::timestamptz is null or (dead_at, event_id, ordinal) < ($2, $3::uuid, $4::integer))
+    order by boathook.dead_group(recipient, code, error) desc, dead_at desc, event_id desc, ordinal desc
     limit $5
 ) as d
 join boathook.event e on e.id = d.event_id
-order by d.died_at desc, d.event_id desc, d.ordinal desc
+order by d.dead_at desc, d.event_id desc, d.ordinal desc
 
 -- name: look_at_letters
 -- Looks at the $11 letters that died before a place ($8 to $10), within a time ($6, $7), and returns up to $12 of those that fit:
 -- source, application, type pattern, recipient pattern, code. The last one looked at is among them, `fits` or not.
 with looked as materialized (
-    select *, row_number() over (order by died_at desc, event_id desc, ordinal desc) as number
+    select *, row_number() over (order by dead_at desc, event_id desc, ordinal desc) as number
     from boathook.delivery
-    where state = 'dead' and died_at >= coalesce($6::timestamptz, '-infinity') and died_at < coalesce($7::timestamptz, 'infinity')
-        and ($8::timestamptz is null or died_at <= $8)
-        and ($8::timestamptz is null or (died_at, event_id, ordinal) < ($8, $9::uuid, $10::integer))
-    order by died_at desc, event_id desc, ordinal desc
+    where state = 'dead' and dead_at >= coalesce($6::timestamptz, '-infinity') and dead_at < coalesce($7::timestamptz, 'infinity')
+        and ($8::timestamptz is null or dead_at <= $8)
+        and ($8::timestamptz is null or (dead_at, event_id, ordinal) < ($8, $9::uuid, $10::integer))
+    order by dead_at desc, event_id desc, ordinal desc
     limit $11
 ),
 fitting as (
@@ -126,11 +126,11 @@ last as (
     select * from looked where number = $11::bigint and number not in (select number from fitting)
 )
 select true as fits, number, event_id, ordinal::integer as ordinal, recipient, state, attempts, null::timestamptz as due_at, code,
-    error as note, died_at as ended_at, order_key, replays::integer as replays, is_replay, is_manual, item_path, source,
+    error as note, dead_at as ended_at, order_key, replays::integer as replays, is_replay, is_manual, item_path, source,
     application, grade, type
 from fitting
 union all
-select false, number, event_id, ordinal::integer, recipient, state, attempts, null, code, null, died_at, order_key, replays::integer,
+select false, number, event_id, ordinal::integer, recipient, state, attempts, null, code, null, dead_at, order_key, replays::integer,
     is_replay, is_manual, item_path, null, null, '', ''
 from last
 order by number
@@ -138,13 +138,13 @@ order by number
 -- name: foresee_replay
 -- Says of a recipient whether it takes deliveries and has a route, and of the group's $3 oldest letters how many have lost
 -- their content, so that they cannot be tried again.
-select boathook.takes_deliveries($2) as is_open,
+select boathook.accepts_deliveries($2) as is_open,
     starts_with($2, 'endpoint:') or exists (select from boathook.route where recipient = $2 and is_active) as has_route,
     (select count(*) filter (where e.expunged_at is not null)
      from (
          select event_id from boathook.delivery
          where state = 'dead' and boathook.dead_group(recipient, code, error) = $1
-         order by boathook.dead_group(recipient, code, error), died_at
+         order by boathook.dead_group(recipient, code, error), dead_at
          limit $3
      ) as d
      join boathook.event e on e.id = d.event_id) as expunged
@@ -155,9 +155,9 @@ select boathook.takes_deliveries($2) as is_open,
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
-where d.state = 'dead' and boathook.dead_group(d.recipient, d.code, d.error) = $1 and d.died_at <= $2
-    and (not $4::boolean or (e.expunged_at is null and boathook.takes_deliveries(d.recipient)))
-order by boathook.dead_group(d.recipient, d.code, d.error), d.died_at
+where d.state = 'dead' and boathook.dead_group(d.recipient, d.code, d.error) = $1 and d.dead_at <= $2
+    and (not $4::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))
+order by boathook.dead_group(d.recipient, d.code, d.error), d.dead_at
 limit $3
 for update of d skip locked
 

@@ -191,7 +191,7 @@ class DeliveryStore:
 
     async def record_failed_attempts(self, ended: Sequence[FailedAttempt]) -> list[bool]:
         """Record attempts that ended without success and move their deliveries; says of each whether it was held."""
-        rows = await self._database.fetch(SQL["set_back"], *_failure_columns(ended))
+        rows = await self._database.fetch(SQL["record_failure"], *_failure_columns(ended))
         moved = {row["position"]: row["is_moved"] for row in rows}
         return [moved[position] for position in range(1, len(ended) + 1)]
 
@@ -207,7 +207,7 @@ class DeliveryStore:
         async with self._database.transaction() as connection:
             rows = await connection.fetch(SQL["find_lost"], list(dead_workers))
             if rows:
-                await connection.fetch(SQL["set_back"], *_failure_columns([self._lost(row) for row in rows]))
+                await connection.fetch(SQL["record_failure"], *_failure_columns([self._lost(row) for row in rows]))
         return len(rows)
 
     def _lost(self, row: Record) -> FailedAttempt:
@@ -218,7 +218,9 @@ class DeliveryStore:
         policy = self._policy_of(row)
         error = f"worker {row['leased_by']} vanished while it held this delivery"
         loss = Interruption(error=error) if row["is_sent"] else Failure(code=_LOST, error=error)
-        standing = AttemptState(attempt=row["attempt"], owed_since=row["owed_since"], excused=row["excused"])
+        standing = AttemptState(
+            attempt=row["attempt"], enqueued_at=row["enqueued_at"], free_retries=row["free_retries"]
+        )
         move = decide(standing, loss, policy, row["now"], random.random())
         if isinstance(move, Complete):
             raise AssertionError("a loss cannot settle a delivery")  # noqa: TRY004
@@ -229,7 +231,7 @@ class DeliveryStore:
             fence=row["fence"],
             attempt=row["attempt"],
             attempts_before=0,
-            owed_since=row["owed_since"],
+            enqueued_at=row["enqueued_at"],
             order_key=None,
             suspect=False,
         )
@@ -337,10 +339,10 @@ def _to_claimed_delivery(row: Record) -> ClaimedDelivery:
         fence=row["fence"],
         attempt=row["attempts"],
         attempts_before=row["attempts_before"],
-        owed_since=row["owed_since"],
+        enqueued_at=row["enqueued_at"],
         order_key=row["order_key"],
-        excused=row["excused"],
-        suspect=row["lost"] >= _SUSPECT_AFTER,
+        free_retries=row["free_retries"],
+        suspect=row["crashes"] >= _SUSPECT_AFTER,
         item_path=row["item_path"],
         item_type=row["item_type"],
     )
@@ -371,5 +373,5 @@ def _failure_columns(ended: Sequence[FailedAttempt]) -> list[list[Any]]:
         [one.traceback for one in ended],
         [one.worker for one in ended],
         [one.started_at for one in ended],
-        [isinstance(one.move, RetryAt) and one.move.is_excused for one in ended],
+        [isinstance(one.move, RetryAt) and one.move.is_free for one in ended],
     ]

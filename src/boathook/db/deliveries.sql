@@ -15,7 +15,7 @@ picked as materialized (
         select o.event_id, o.ordinal, o.due_at
         from boathook.delivery o
         where o.recipient = w.recipient and o.state = 'pending' and not o.is_blocked
-          and o.due_at >= w.since and o.due_at <= now() and (w.is_suspect is null or w.is_suspect = (o.lost >= 2))
+          and o.due_at >= w.since and o.due_at <= now() and (w.is_suspect is null or w.is_suspect = (o.crashes >= 2))
           and (o.order_key is null or (
               not exists (
                   select from boathook.delivery b
@@ -48,8 +48,8 @@ with wanted as (
 ),
 {lease_due}
 select
-    c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.owed_since, c.order_key, c.due_at,
-    c.lost, c.excused, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
+    c.event_id, c.ordinal, c.recipient, c.fence, c.attempts, c.attempts_before, c.enqueued_at, c.order_key, c.due_at,
+    c.crashes, c.free_retries, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
 from claimed c
 left join lateral (
     select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
@@ -88,17 +88,17 @@ where not exists (
     where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence and d.leased_by is not null
         and d.event_id = any ($1::uuid[]))
 
--- name: set_back
+-- name: record_failure
 -- Ends attempts without success, in the order of their keys; says for each whether its fence still held.
-select u.position, boathook.set_back(
+select u.position, boathook.record_failure(
     u.event_id, u.ordinal, u.fence, u.due_at, u.outcome, u.code, u.error, u.traceback, u.worker, u.started_at,
-    u.is_excused) as is_moved
+    u.is_free) as is_moved
 from (
     select * from unnest(
         $1::uuid[], $2::integer[], $3::bigint[], $4::timestamptz[], $5::text[], $6::text[], $7::text[], $8::text[],
         $9::text[], $10::timestamptz[], $11::boolean[]
     ) with ordinality as u (
-        event_id, ordinal, fence, due_at, outcome, code, error, traceback, worker, started_at, is_excused, position)
+        event_id, ordinal, fence, due_at, outcome, code, error, traceback, worker, started_at, is_free, position)
     order by event_id, ordinal
 ) as u
 
@@ -113,7 +113,7 @@ where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence an
 -- name: find_lost
 -- Locks leases that have run out, or whose holder is known to be dead, with the policy of their route or endpoint.
 select
-    d.event_id, d.ordinal, d.fence, d.attempts - d.attempts_before as attempt, d.owed_since, d.excused, d.leased_by, d.recipient,
+    d.event_id, d.ordinal, d.fence, d.attempts - d.attempts_before as attempt, d.enqueued_at, d.free_retries, d.leased_by, d.recipient,
     d.lease_until, clock_timestamp() as now, coalesce(r.policy::text, p.retry::text) as policy,
     d.recipient ^@ 'endpoint:' as is_sent, e.source, r.source is null as is_any_source
 from boathook.delivery d
@@ -121,7 +121,7 @@ left join boathook.event e on e.id = d.event_id
 left join lateral (
     select policy, source from boathook.route
     where recipient = d.recipient
-    order by is_active desc, (source = e.source) is true desc, line
+    order by is_active desc, (source = e.source) is true desc, position
     limit 1
 ) as r on true
 left join boathook.endpoint p on p.id = boathook.endpoint_of(d.recipient)
@@ -171,11 +171,11 @@ select
     exists (
         select from boathook.delivery where event_id = $1 and ordinal = $2 and fence = $3 and leased_by is not null
     ) as is_held,
-    (select result::text from boathook.effect where event_id = $1 and recipient = $4 and name = $5) as result
+    (select result::text from boathook.side_effect where event_id = $1 and recipient = $4 and name = $5) as result
 
 -- name: remember_effect
 -- Remembers a side effect at once, whatever becomes of the handler's transaction; the first to do so is believed.
-insert into boathook.effect (event_id, recipient, name, result) values ($1, $2, $3, $4::json)
+insert into boathook.side_effect (event_id, recipient, name, result) values ($1, $2, $3, $4::json)
 on conflict (event_id, recipient, name) do nothing
 
 -- name: count_backlog

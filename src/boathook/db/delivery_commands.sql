@@ -1,7 +1,7 @@
 -- name: count_dead
 -- Counts the dead letters a selection names, by what they have in common.
 select e.source, e.application, coalesce(d.item_type, e.type) as type, d.recipient, d.code, count(*) as number,
-    min(d.died_at) as oldest, max(d.died_at) as newest
+    min(d.dead_at) as oldest, max(d.dead_at) as newest
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead'
@@ -10,8 +10,8 @@ where d.state = 'dead'
     and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::text is null or d.recipient like $4)
     and ($5::text is null or d.code = $5)
-    and ($6::timestamptz is null or d.died_at >= $6)
-    and ($7::timestamptz is null or d.died_at < $7)
+    and ($6::timestamptz is null or d.dead_at >= $6)
+    and ($7::timestamptz is null or d.dead_at < $7)
     and ($8::uuid[] is null or (d.event_id, d.ordinal) in (select * from unnest($8::uuid[], $9::integer[])))
 group by 1, 2, 3, 4, 5
 order by number desc, 3, 4, 5
@@ -28,10 +28,10 @@ where d.state = 'dead'
     and ($3::text is null or e.type like $3 or d.item_type like $3)
     and ($4::text is null or d.recipient like $4)
     and ($5::text is null or d.code = $5)
-    and ($6::timestamptz is null or d.died_at >= $6)
-    and ($7::timestamptz is null or d.died_at < $7)
+    and ($6::timestamptz is null or d.dead_at >= $6)
+    and ($7::timestamptz is null or d.dead_at < $7)
     and ($8::uuid[] is null or (d.event_id, d.ordinal) in (select * from unnest($8::uuid[], $9::integer[])))
-    and (not $11::boolean or (e.expunged_at is null and boathook.takes_deliveries(d.recipient)))
+    and (not $11::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))
 order by d.event_id, d.ordinal
 limit $10
 for update of d skip locked
@@ -43,17 +43,17 @@ select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
 where d.state = 'dead' and d.event_id = any ($1::uuid[]) and ($2::text is null or e.type like $2 or d.item_type like $2)
-    and e.expunged_at is null and boathook.takes_deliveries(d.recipient)
+    and e.expunged_at is null and boathook.accepts_deliveries(d.recipient)
 order by d.event_id, d.ordinal
 for update of d
 
 -- name: revive_dead
 -- Makes locked dead letters pending with a new budget of attempts, one every $5 seconds from $3, after the $4 before
--- them. An ordered one waits until `lines.unblock` finds it first in its line. Code and error stay until the next
+-- them. An ordered one waits until `lines.unblock` finds it first of its order key. Code and error stay until the next
 -- attempt, so that it can be seen what was wrong.
 update boathook.delivery d
-set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, excused = 0, died_at = null,
-    is_manual = false, owed_since = u.due_at, due_at = u.due_at, is_blocked = d.order_key is not null
+set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, crashes = 0, free_retries = 0, dead_at = null,
+    is_manual = false, enqueued_at = u.due_at, due_at = u.due_at, is_blocked = d.order_key is not null
 from (
     select event_id, ordinal, greatest(now(), $3::timestamptz + make_interval(secs => $5::float8 * ($4::integer + place - 1))) as due_at
     from unnest($1::uuid[], $2::integer[]) with ordinality as k (event_id, ordinal, place)
@@ -69,7 +69,7 @@ with gone as (
     where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
     returning d.*
 )
-insert into boathook.outcome (
+insert into boathook.delivery_archive (
     event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type,
     is_manual)
 select
@@ -88,7 +88,7 @@ with gone as (
 attempts as (
     delete from boathook.attempt a using gone g where a.event_id = g.event_id and a.ordinal = g.ordinal
 )
-insert into boathook.retention (kind, reason, dropped)
+insert into boathook.purge_log (kind, reason, dropped)
 select 'dead letter', 'purged', count(*) from gone
 
 -- name: record_actions
@@ -119,11 +119,11 @@ from (
     select d.state, d.attempts - d.attempts_before - (d.state = 'leased')::integer as failures
     from unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
     join boathook.delivery d on d.event_id = u.event_id and d.ordinal = coalesce(u.ordinal, d.ordinal)
-    where (d.is_replay or d.replays > 0) and d.owed_since >= $3
+    where (d.is_replay or d.replays > 0) and d.enqueued_at >= $3
     union all
     select o.state, 0
     from unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
-    join boathook.outcome o on o.event_id = u.event_id and o.ordinal = coalesce(u.ordinal, o.ordinal)
+    join boathook.delivery_archive o on o.event_id = u.event_id and o.ordinal = coalesce(u.ordinal, o.ordinal)
     where (o.is_replay or o.replays > 0) and o.ended_at >= $3
 ) as replayed
 
@@ -152,13 +152,13 @@ with known as (
     from boathook.delivery where event_id = any ($1::uuid[])
     union all
     select event_id, ordinal, recipient, order_key, item_path, item_type, false
-    from boathook.outcome where event_id = any ($1::uuid[])
+    from boathook.delivery_archive where event_id = any ($1::uuid[])
 ),
 recipients as (
     select k.event_id, k.recipient, k.item_path, k.item_type, max(k.order_key) as order_key, min(k.ordinal) as first
     from known k join boathook.event e on e.id = k.event_id
     where ($5::text is null or e.type like $5 or k.item_type like $5)
-        and e.expunged_at is null and boathook.takes_deliveries(k.recipient)
+        and e.expunged_at is null and boathook.accepts_deliveries(k.recipient)
     group by k.event_id, k.recipient, k.item_path, k.item_type having not bool_or(k.is_open)
 ),
 next as (
@@ -195,7 +195,7 @@ where ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3
         or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
-        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3)
+        or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.item_type like $3)
         or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
@@ -211,7 +211,7 @@ select count(*) from (
         and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
         and ($3::text is null or e.type like $3
             or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
-            or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3)
+            or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.item_type like $3)
             or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
         and ($4::uuid is null or e.id >= $4)
         and ($5::uuid is null or e.id < $5)

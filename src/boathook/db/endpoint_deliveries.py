@@ -44,7 +44,7 @@ class ClaimedSend(msgspec.Struct, frozen=True):
     fence: int
     attempt: int
     """Number of this attempt since the delivery was accepted or replayed, 1 for the first."""
-    owed_since: datetime
+    enqueued_at: datetime
     is_manual: bool
     """Whether a person asked for it: it gets one attempt."""
     due_at: datetime
@@ -401,9 +401,9 @@ def _to_endpoint_config(row: Record, secret_box: SecretBox) -> EndpointConfig:
         return EndpointConfig(
             revision=row["revision"],
             url=row["url"],
-            secrets=tuple(secret_box.open(sealed, f"endpoint_secret:{name}") for sealed in row["secrets"]),
-            headers=_open(secret_box, row["sealed_headers"], f"endpoint_headers:{name}", _TEXTS.decode),
-            auth=_open(secret_box, row["sealed_auth"], f"endpoint_auth:{name}", msgspec.json.decode),
+            secrets=tuple(secret_box.open(encrypted, f"endpoint_secret:{name}") for encrypted in row["secrets"]),
+            headers=_open(secret_box, row["encrypted_headers"], f"endpoint_headers:{name}", _TEXTS.decode),
+            auth=_open(secret_box, row["encrypted_auth"], f"endpoint_auth:{name}", msgspec.json.decode),
             timeout_s=row["timeout_s"],
             policy=policy,
             good_until=row["good_until"],
@@ -413,9 +413,9 @@ def _to_endpoint_config(row: Record, secret_box: SecretBox) -> EndpointConfig:
 
 
 def _open(
-    secret_box: SecretBox, sealed: bytes | None, context: str, read: Callable[[str], dict[str, Any]]
+    secret_box: SecretBox, encrypted: bytes | None, context: str, read: Callable[[str], dict[str, Any]]
 ) -> dict[str, Any]:
-    return {} if sealed is None else read(secret_box.open(sealed, context))
+    return {} if encrypted is None else read(secret_box.open(encrypted, context))
 
 
 def _held(rows: Sequence[Record], number: int) -> list[bool]:

@@ -49,7 +49,7 @@ with wanted as materialized (
 ),
 {lease_due}
 select
-    c.event_id, c.ordinal, c.fence, c.attempts - c.attempts_before as attempt, c.owed_since, c.is_manual, c.due_at,
+    c.event_id, c.ordinal, c.fence, c.attempts - c.attempts_before as attempt, c.enqueued_at, c.is_manual, c.due_at,
     c.order_key is not null as is_ordered, w.endpoint_id, w.revision, w.is_ailing, w.is_probe,
     e.content_type, e.body, e.accepted_at, clock_timestamp() as claimed_at, e.traceparent
 from claimed c
@@ -65,9 +65,9 @@ order by c.due_at, c.seq
 -- name: read_addresses
 -- Reads where endpoints are and how they are signed for: the current secret first, then those that still sign along.
 select
-    p.id, p.url, p.revision, p.sealed_headers, p.sealed_auth, p.timeout_s, p.retry::text as retry,
+    p.id, p.url, p.revision, p.encrypted_headers, p.encrypted_auth, p.timeout_s, p.retry::text as retry,
     array(
-        select s.sealed from boathook.endpoint_secret s
+        select s.encrypted from boathook.endpoint_secret s
         where s.endpoint_id = p.id and (s.expires_at is null or s.expires_at > now())
         order by s.expires_at is not null, s.id desc
     ) as secrets,
@@ -148,7 +148,7 @@ where h.endpoint_id = u.endpoint_id and h.open_until = u.open_until
 
 -- name: settle_sends
 -- Ends attempts whose fence still holds, in the order of their keys, and records them; says which they were. Empty codes
--- and errors stand for none. Who was woken while its attempt was under way is treated as by boathook.set_back.
+-- and errors stand for none. Who was woken while its attempt was under way is treated as by boathook.record_failure.
 with ended as (
     select * from unnest(
         $1::text::uuid[], $2::text::integer[], $3::text::bigint[], $4::text::text[], $5::text::timestamptz[], $6::text[],
@@ -180,12 +180,12 @@ back as (
     update boathook.delivery d
     set state = case when h.is_revived then 'pending' else h.next_state end,
         due_at = case when h.woken_by is null then coalesce(h.next_due_at, d.due_at) else h.ended_at end,
-        owed_since = case when h.is_revived then h.ended_at else d.owed_since end,
+        enqueued_at = case when h.is_revived then h.ended_at else d.enqueued_at end,
         attempts_before = case when h.is_revived then d.attempts else d.attempts_before end,
-        excused = case when h.is_revived then 0 else d.excused end,
+        free_retries = case when h.is_revived then 0 else d.free_retries end,
         replays = d.replays + h.is_revived::integer, is_manual = d.is_manual and not h.is_revived,
-        lost = 0, leased_by = null, lease_until = null, woken_by = null,
-        died_at = case when h.next_state = 'dead' and not h.is_revived then h.ended_at end,
+        crashes = 0, leased_by = null, lease_until = null, woken_by = null,
+        dead_at = case when h.next_state = 'dead' and not h.is_revived then h.ended_at end,
         code = h.next_code, error = h.next_error
     from held h
     where d.event_id = h.event_id and d.ordinal = h.ordinal and h.next_state <> 'succeeded'
@@ -206,7 +206,7 @@ recorded as (
     from held
 ),
 closed as (
-    insert into boathook.outcome (
+    insert into boathook.delivery_archive (
         event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, ended_at, item_path, item_type, is_manual)
     select event_id, ordinal, recipient, 'succeeded', order_key, is_replay, attempts, replays, ended_at, item_path,
         item_type, is_manual
@@ -234,7 +234,7 @@ gone as (
     returning d.*
 ),
 closed as (
-    insert into boathook.outcome (
+    insert into boathook.delivery_archive (
         event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type)
     select event_id, ordinal, recipient, 'ignored', order_key, is_replay, attempts, replays, $3, clock_timestamp(),
         item_path, item_type
@@ -358,13 +358,13 @@ with found as materialized (
     cross join lateral (
         select d.event_id, d.ordinal
         from (
-            select event_id, ordinal, owed_since from boathook.delivery
+            select event_id, ordinal, enqueued_at from boathook.delivery
             where recipient = u.recipient and state = 'pending' and not is_blocked
             union all
-            select event_id, ordinal, owed_since from boathook.delivery
+            select event_id, ordinal, enqueued_at from boathook.delivery
             where recipient = u.recipient and order_key is not null and state = 'pending' and is_blocked
         ) as d
-        where d.owed_since < now() - make_interval(secs => u.max_age_s)
+        where d.enqueued_at < now() - make_interval(secs => u.max_age_s)
         limit $5
     ) as f
     limit $5
@@ -379,7 +379,7 @@ held as materialized (
 ),
 buried as (
     update boathook.delivery d
-    set state = 'dead', died_at = clock_timestamp(), is_blocked = false, code = $3, error = $4
+    set state = 'dead', dead_at = clock_timestamp(), is_blocked = false, code = $3, error = $4
     from held h
     where d.event_id = h.event_id and d.ordinal = h.ordinal and d.event_id = any (array(select event_id from held))
     returning 1

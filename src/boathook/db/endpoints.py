@@ -54,8 +54,8 @@ class Endpoint:
     timeout_s: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     api_version: int = 1
-    sealed_headers: bytes | None = None
-    sealed_auth: bytes | None = None
+    encrypted_headers: bytes | None = None
+    encrypted_auth: bytes | None = None
     is_disabled: bool = False
     disabled_because: str | None = None
     """``manual``, ``gone`` or ``failing``."""
@@ -164,22 +164,22 @@ async def cancel_pending(connection: Connection, endpoint: Endpoint, reason: str
     return int(tag.rpartition(" ")[2])
 
 
-async def add_secret(connection: Connection, endpoint_id: UUID, sealed: bytes) -> None:
+async def add_secret(connection: Connection, endpoint_id: UUID, encrypted: bytes) -> None:
     """Store an endpoint's first secret."""
-    await connection.execute(SQL["insert_secret"], endpoint_id, sealed)
+    await connection.execute(SQL["insert_secret"], endpoint_id, encrypted)
 
 
-async def replace_secret(connection: Connection, endpoint_id: UUID, sealed: bytes, grace: timedelta) -> None:
+async def replace_secret(connection: Connection, endpoint_id: UUID, encrypted: bytes, grace: timedelta) -> None:
     """Store an endpoint's next secret; the present one signs along for a while."""
     await connection.execute(SQL["delete_old_secrets"], endpoint_id)
     await connection.execute(SQL["retire_secret"], endpoint_id, grace)
-    await connection.execute(SQL["insert_secret"], endpoint_id, sealed)
+    await connection.execute(SQL["insert_secret"], endpoint_id, encrypted)
 
 
 async def find_secret(connection: Connection, endpoint_id: UUID) -> bytes | None:
-    """Return an endpoint's current secret, sealed."""
-    sealed: bytes | None = await connection.fetchval(SQL["find_secret"], endpoint_id)
-    return sealed
+    """Return an endpoint's current secret, encrypted."""
+    encrypted: bytes | None = await connection.fetchval(SQL["find_secret"], endpoint_id)
+    return encrypted
 
 
 async def count_old_secrets(connection: Connection, endpoint_id: UUID) -> tuple[int, datetime | None]:
@@ -207,8 +207,8 @@ def _columns(endpoint: Endpoint) -> tuple[Any, ...]:
         endpoint.timeout_s,
         _dump(endpoint.metadata),
         endpoint.api_version,
-        endpoint.sealed_headers,
-        endpoint.sealed_auth,
+        endpoint.encrypted_headers,
+        endpoint.encrypted_auth,
         endpoint.is_disabled,
         endpoint.disabled_because,
         endpoint.disabled_at,

@@ -1,7 +1,7 @@
 -- name: insert_endpoint
 -- Stores an endpoint.
 insert into boathook.endpoint (id, application_id, uid, url, description, event_types, channels, filter, order_by,
-    throttle_rate, concurrency, retry_name, retry, timeout_s, metadata, api_version, sealed_headers, sealed_auth,
+    throttle_rate, concurrency, retry_name, retry, timeout_s, metadata, api_version, encrypted_headers, encrypted_auth,
     is_disabled, disabled_because, disabled_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
 returning *
@@ -29,7 +29,7 @@ for no key update
 update boathook.endpoint
 set uid = $3, url = $4, description = $5, event_types = $6, channels = $7, filter = $8, order_by = $9,
     throttle_rate = $10, concurrency = $11, retry_name = $12, retry = $13, timeout_s = $14, metadata = $15,
-    api_version = $16, sealed_headers = $17, sealed_auth = $18, is_disabled = $19, disabled_because = $20,
+    api_version = $16, encrypted_headers = $17, encrypted_auth = $18, is_disabled = $19, disabled_because = $20,
     disabled_at = $21, revision = revision + 1, updated_at = now()
 where id = $1 and application_id = $2
 returning *
@@ -69,7 +69,7 @@ delete from boathook.endpoint_health where endpoint_id = $1
 -- name: cancel_backlog
 -- Ends what is owed to a recipient and not being sent: dead, with the code of what was canceled.
 update boathook.delivery d
-set state = 'dead', is_blocked = false, code = 'CANCELED', error = $2, died_at = now()
+set state = 'dead', is_blocked = false, code = 'CANCELED', error = $2, dead_at = now()
 from (
     select event_id, ordinal from boathook.delivery
     where recipient = $1 and state = 'pending'
@@ -80,15 +80,15 @@ where d.event_id = o.event_id and d.ordinal = o.ordinal
 
 -- name: insert_secret
 -- Stores an endpoint's current secret.
-insert into boathook.endpoint_secret (endpoint_id, sealed) values ($1, $2)
+insert into boathook.endpoint_secret (endpoint_id, encrypted) values ($1, $2)
 
 -- name: retire_secret
 -- Lets an endpoint's current secret sign along for a while.
 update boathook.endpoint_secret set expires_at = now() + $2::interval where endpoint_id = $1 and expires_at is null
 
 -- name: find_secret
--- Returns an endpoint's current secret, sealed.
-select sealed from boathook.endpoint_secret where endpoint_id = $1 and expires_at is null
+-- Returns an endpoint's current secret, encrypted.
+select encrypted from boathook.endpoint_secret where endpoint_id = $1 and expires_at is null
 
 -- name: count_old_secrets
 -- Counts the former secrets of an endpoint that still sign, and says when the first of them ends.

@@ -3,7 +3,7 @@
 -- The guard locks the routes' version against a change until this commits. Keys are inserted in order, so that the
 -- batches of two gateways cannot wait for each other in a circle.
 with guard as materialized (
-    select version from boathook.registry where version = $1 for share
+    select version from boathook.route_version where version = $1 for share
 ),
 fresh as (
     insert into boathook.dedup (key, replay_key, event_id, body_sha256, expires_at)

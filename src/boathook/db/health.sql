@@ -17,7 +17,7 @@ select
 
 -- name: list_unrouted
 -- Lists recipients that are owed something though no active route names them.
-select d.recipient, count(*) as number, min(d.owed_since) as oldest
+select d.recipient, count(*) as number, min(d.enqueued_at) as oldest
 from boathook.delivery d
 where d.state in ('pending', 'leased') and boathook.endpoint_of(d.recipient) is null
     and not exists (select from boathook.route r where r.recipient = d.recipient and r.is_active)

@@ -23,7 +23,7 @@ class StoredResponse:
     canonical: bytes | None
     """None where an older version answered it."""
     status: int
-    sealed_response: bytes
+    encrypted_response: bytes
 
 
 async def claim(connection: Connection, key: bytes, fingerprint: bytes, canonical: bytes) -> StoredResponse | None:
@@ -39,9 +39,9 @@ async def claim(connection: Connection, key: bytes, fingerprint: bytes, canonica
     row = await connection.fetchrow(SQL["find_answer"], key)
     if row is None:
         return await claim(connection, key, fingerprint, canonical)  # it expired and was deleted in between
-    return StoredResponse(row["fingerprint"], row["canonical"], row["status"], row["sealed_response"])
+    return StoredResponse(row["fingerprint"], row["canonical"], row["status"], row["encrypted_response"])
 
 
-async def save(connection: Connection, key: bytes, status: int, sealed_response: bytes) -> None:
+async def save(connection: Connection, key: bytes, status: int, encrypted_response: bytes) -> None:
     """Keep the answer of the request that claimed *key*."""
-    await connection.execute(SQL["save_answer"], key, status, sealed_response)
+    await connection.execute(SQL["save_answer"], key, status, encrypted_response)

@@ -2,15 +2,15 @@
 -- Claims an idempotency key for this transaction, waiting for another that holds it; an expired one is taken over.
 insert into boathook.idempotency as i (key, fingerprint, canonical, expires_at)
 values ($1, $2, $3, now() + $4::interval)
-on conflict (key) do update set fingerprint = excluded.fingerprint, canonical = excluded.canonical, status = null, sealed_response = null,
+on conflict (key) do update set fingerprint = excluded.fingerprint, canonical = excluded.canonical, status = null, encrypted_response = null,
     expires_at = excluded.expires_at
 where i.expires_at < now()
 returning true
 
 -- name: find_answer
 -- Returns what was answered for an idempotency key.
-select fingerprint, canonical, status, sealed_response from boathook.idempotency where key = $1
+select fingerprint, canonical, status, encrypted_response from boathook.idempotency where key = $1
 
 -- name: save_answer
 -- Keeps the answer for an idempotency key.
-update boathook.idempotency set status = $2, sealed_response = $3 where key = $1
+update boathook.idempotency set status = $2, encrypted_response = $3 where key = $1

@@ -198,7 +198,7 @@ class _Check:
         row = await self._database.fetchrow(SQL["find_extent"])
         assert row is not None  # it has no condition
         self._begun_at = row["now"]
-        first = ids.made_at(row["first"]) if row["first"] else row["now"]
+        first = ids.created_at(row["first"]) if row["first"] else row["now"]
         self._span = (max(first, self._scope.since or first), min(row["now"], self._scope.until or row["now"]))
 
     async def _walk(self, walk: Scan) -> None:
@@ -315,7 +315,7 @@ class _Check:
         return Violation(rule.title, self._counts[rule.statement], examples, rule.meaning, rule.remedy)
 
     def _report(self, title: str, low: UUID | None = None) -> None:
-        reached = ids.made_at(low) if low not in {None, _FIRST, _LAST} else None
+        reached = ids.created_at(low) if low not in {None, _FIRST, _LAST} else None
         first, last = self._span
         done = ((reached or first) - first) / max(last - first, _MIN_SPAN)
         self._progress(

@@ -17,11 +17,11 @@ select id from (
     union all
     (select event_id from boathook.delivery where event_id > $1 order by event_id offset $2::bigint limit 1)
     union all
-    (select event_id from boathook.outcome where event_id > $1 order by event_id offset $2::bigint limit 1)
+    (select event_id from boathook.delivery_archive where event_id > $1 order by event_id offset $2::bigint limit 1)
     union all
     (select event_id from boathook.attempt where event_id > $1 order by event_id offset $2::bigint limit 1)
     union all
-    (select event_id from boathook.effect where event_id > $1 order by event_id offset $2::bigint limit 1)
+    (select event_id from boathook.side_effect where event_id > $1 order by event_id offset $2::bigint limit 1)
     union all
     (select event_id from boathook.reply where event_id > $1 order by event_id offset $2::bigint limit 1)
 ) as ends
@@ -54,19 +54,19 @@ with events as materialized (
 ),
 open as materialized (
     select event_id, ordinal::integer as ordinal, recipient, state, order_key, is_blocked, is_replay, attempts, attempts_before,
-        fence, leased_by, lease_until, died_at, code, item_path, item_type
+        fence, leased_by, lease_until, dead_at, code, item_path, item_type
     from boathook.delivery where event_id >= $1 and event_id < $2
 ),
 ended as materialized (
     select event_id, ordinal::integer as ordinal, recipient, state, is_replay, attempts, note is not null as has_note,
         item_path, item_type
-    from boathook.outcome where event_id >= $1 and event_id < $2
+    from boathook.delivery_archive where event_id >= $1 and event_id < $2
 ),
 attempts as materialized (
     select event_id, ordinal::integer as ordinal, number, outcome from boathook.attempt where event_id >= $1 and event_id < $2
 ),
 effects as materialized (
-    select event_id, name from boathook.effect where event_id >= $1 and event_id < $2
+    select event_id, name from boathook.side_effect where event_id >= $1 and event_id < $2
 ),
 replies as materialized (
     select event_id, recipient from boathook.reply where event_id >= $1 and event_id < $2
@@ -245,12 +245,12 @@ where a.outcome in ('succeeded', 'ignored') and o.attempts is distinct from a.nu
 -- name: find_illegal_deliveries
 -- Finds open deliveries that the table's own rules forbid.
 select event_id as id, ordinal, 'a state that can be' as expected,
-    concat_ws(', ', state, attempts || ' attempts', 'leased by ' || leased_by, 'died ' || died_at, 'code ' || code) as found
+    concat_ws(', ', state, attempts || ' attempts', 'leased by ' || leased_by, 'died ' || dead_at, 'code ' || code) as found
 from open
 where state not in ('pending', 'leased', 'dead')
     or (state = 'leased') <> (leased_by is not null and lease_until is not null)
     or (state = 'leased' and not (attempts > attempts_before and fence > 0))
-    or (state = 'dead') <> (died_at is not null)
+    or (state = 'dead') <> (dead_at is not null)
     or (state = 'dead' and code is null)
     or (is_blocked and (state <> 'pending' or order_key is null))
     or attempts_before not between 0 and attempts
@@ -316,7 +316,7 @@ owed as materialized (
     from boathook.delivery where event_id >= $1 and event_id < $2
     union all
     select event_id, ordinal::integer, recipient, is_replay, item_path
-    from boathook.outcome where event_id >= $1 and event_id < $2
+    from boathook.delivery_archive where event_id >= $1 and event_id < $2
 ),
 unlike as materialized (
     select k.key, k.event_id, k.body_sha256 as known_sha256, e.*
@@ -372,7 +372,7 @@ where f.accepted_at > now() - make_interval(
         secs => 86400 * least($7::float8, s.days, case when f.is_published then 30 end))
     and not (f.origin = 'published' and f.accepted_at < now() - interval '1 day'
         and f.dedup_key = boathook.show_id('evt', f.id))
-    and (f.accepted_at > w.accepted_at or not exists (select from boathook.retention where kind = 'dedup' and dropped > 0))
+    and (f.accepted_at > w.accepted_at or not exists (select from boathook.purge_log where kind = 'dedup' and dropped > 0))
 
 -- name: find_keys_without_event
 -- Finds dedup keys of events that are not there and were never dropped.
@@ -380,8 +380,8 @@ select event_id as id, null::integer as ordinal, 'the event that it remembers' a
     'key ' || key || ', no event' as found
 from unlike
 where id is null
-    and boathook.made_at(event_id) >= coalesce(
-        (select max(at) from boathook.retention where kind = 'event' and dropped > 0), '-infinity')
+    and boathook.id_time(event_id) >= coalesce(
+        (select max(at) from boathook.purge_log where kind = 'event' and dropped > 0), '-infinity')
 
 -- name: find_shared_keys
 -- Finds events, or items of them, that more than one dedup key names.
@@ -435,8 +435,8 @@ left join lateral (
     select id, body_sha256, dedup_key from boathook.event where id = c.event_id limit 1
 ) as e on true
 where c.id >= $1 and c.id < $2 and (
-    (e.id is null and boathook.made_at(c.event_id) >= coalesce(
-        (select max(at) from boathook.retention where kind = 'event' and dropped > 0), '-infinity'))
+    (e.id is null and boathook.id_time(c.event_id) >= coalesce(
+        (select max(at) from boathook.purge_log where kind = 'event' and dropped > 0), '-infinity'))
     or (e.id is not null and c.differs = 'body' and c.body_sha256 = e.body_sha256)
     or (e.id is not null and c.differs = 'key' and c.dedup_key = e.dedup_key))
 
@@ -460,15 +460,15 @@ left join lateral (
     select id, source from boathook.event where id = r.event_id limit 1
 ) as e on true
 where r.id >= $1 and r.id < $2 and r.event_id is not null and e.source is distinct from r.source
-    and (e.id is not null or boathook.made_at(r.event_id) >= coalesce(
-        (select max(at) from boathook.retention where kind = 'event' and dropped > 0), '-infinity'))
+    and (e.id is not null or boathook.id_time(r.event_id) >= coalesce(
+        (select max(at) from boathook.purge_log where kind = 'event' and dropped > 0), '-infinity'))
 
 -- name: page_heads
 -- Walks from one order key to the next after recipient $1 and key $2, for $3 steps, however many deliveries wait behind
 -- each; says where it came to and which first deliveries wait for one that is not there. That happens for a moment when the
 -- one before it ends while it joins; the keeper sees to it, so only those older than a minute count.
 with recursive heads as (
-    (select recipient, order_key, event_id, ordinal, is_blocked, owed_since, 1 as step
+    (select recipient, order_key, event_id, ordinal, is_blocked, enqueued_at, 1 as step
      from boathook.delivery
      where order_key is not null and state <> 'dead' and (recipient, order_key) > ($1, $2)
      order by recipient, order_key, seq
@@ -477,7 +477,7 @@ with recursive heads as (
     select n.*, h.step + 1
     from heads h
     cross join lateral (
-        select recipient, order_key, event_id, ordinal, is_blocked, owed_since
+        select recipient, order_key, event_id, ordinal, is_blocked, enqueued_at
         from boathook.delivery
         where order_key is not null and state <> 'dead' and (recipient, order_key) > (h.recipient, h.order_key)
         order by recipient, order_key, seq
@@ -486,8 +486,8 @@ with recursive heads as (
     where h.step < $3::integer
 )
 select h.recipient, h.order_key, h.event_id as id, h.ordinal::integer as ordinal, 'nothing before it of order key ' || h.order_key as expected,
-    'it waits at ' || h.recipient || ' since ' || h.owed_since as found,
-    h.is_blocked and h.owed_since < now() - interval '1 minute' and not exists (
+    'it waits at ' || h.recipient || ' since ' || h.enqueued_at as found,
+    h.is_blocked and h.enqueued_at < now() - interval '1 minute' and not exists (
         select from boathook.delivery o
         where o.recipient = h.recipient and o.order_key = h.order_key and o.state = 'leased') as is_stuck
 from heads h
@@ -538,7 +538,7 @@ having count(*) > 1
 select null::uuid as id, null::integer as ordinal, counted || ' purges, as counted' as expected, recorded || ' recorded' as found
 from (
     select (select count(*) from boathook.audit where action = 'dead.purge') as recorded,
-        (select coalesce(sum(dropped), 0) from boathook.retention where kind = 'dead letter' and reason = 'purged') as counted
+        (select coalesce(sum(dropped), 0) from boathook.purge_log where kind = 'dead letter' and reason = 'purged') as counted
 ) as purges
 where recorded <> counted
 
@@ -585,4 +585,4 @@ from (
 
 -- name: list_dropped
 -- Counts what retention and operators have dropped, by kind and reason.
-select kind, reason, sum(dropped)::bigint as dropped from boathook.retention group by 1, 2 order by 1, 2
+select kind, reason, sum(dropped)::bigint as dropped from boathook.purge_log group by 1, 2 order by 1, 2

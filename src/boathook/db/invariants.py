@@ -80,7 +80,7 @@ EVENTS: Final = Scan(
             "find_undecided",
             "what is ignored was decided",
             "A delivery counts as ignored, but neither its handler nor an operator nor a resend by hand decided that.",
-            f"{_REPLAY} Ask who writes to `boathook.audit` or `boathook.outcome` by hand.",
+            f"{_REPLAY} Ask who writes to `boathook.audit` or `boathook.delivery_archive` by hand.",
         ),
         Invariant(
             "find_orphans",
@@ -301,7 +301,7 @@ ORDER_KEYS: Final = Invariant(
 AUDIT_CHAIN: Final = Invariant(
     "page_seals",
     "the audit is as it was written",
-    "Rows of the audit were changed, removed or put in after they were sealed.",
+    "Rows of the audit were changed, removed or put in after they were encrypted.",
     "Find out who can write to `boathook.audit` besides boathook, and compare it with a backup; boathook's log tells "
     "by `audit_sealed` which seals there were.",
 )
@@ -317,7 +317,7 @@ GLOBAL_INVARIANTS: Final = (
         "find_uncounted_purges",
         "purges are counted",
         "Dead letters were deleted without being counted, or counted without being deleted.",
-        "`boathook.audit` or `boathook.retention` was changed manually; only the totals are affected.",
+        "`boathook.audit` or `boathook.purge_log` was changed manually; only the totals are affected.",
     ),
     Invariant(
         "find_missing_guards",
@@ -345,7 +345,7 @@ SCHEMA_GUARDS: Final = (
     "event_pkey",
     "attempt_pkey",
     "outcome_pkey",
-    "effect_pkey",
+    "side_effect_pkey",
     "reply_pkey",
     "newest_pkey",
     "application_uid",

@@ -1,6 +1,6 @@
 """Keeps the journal in bounds: partitions ahead of time, and nothing kept longer than the settings say.
 
-Two rules make it safe beside live traffic. Whatever is deleted is counted into `boathook.retention` in the same
+Two rules make it safe beside live traffic. Whatever is deleted is counted into `boathook.purge_log` in the same
 transaction, so the books still add up. And an event of which anything is owed, or dead and undecided, stays with its
 attempts, outcomes, effects and reply however old it is: a week that has such events loses the others row by row.
 
@@ -35,7 +35,9 @@ SQL = load(__file__)
 Result = TypeVar("Result")
 
 _WEEKS_AHEAD: Final = 4
-_TIME_COLUMNS: Final = {"event": "id"} | dict.fromkeys(("attempt", "outcome", "effect", "reply"), "event_id")
+_TIME_COLUMNS: Final = {"event": "id"} | dict.fromkeys(
+    ("attempt", "delivery_archive", "side_effect", "reply"), "event_id"
+)
 """The partitioned tables, each with the column that places a row in time."""
 
 _RUN_BUDGET_S: Final = 20.0
@@ -53,7 +55,7 @@ _LOCK_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedEr
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """What one round of upkeep did."""
+    """What one round of maintenance did."""
 
     was_already_running: bool = False
     """Another process is at it; nothing was done."""
@@ -62,13 +64,13 @@ class MaintenanceReport:
     """Rows moved out of default partitions."""
     weeks_dropped: int = 0
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Rows deleted, by kind and reason, as counted into `boathook.retention`."""
+    """Rows deleted, by kind and reason, as counted into `boathook.purge_log`."""
     left: list[str] = field(default_factory=list)
     """What the next round has to try again, in words."""
 
 
 async def run_maintenance(database: Database, retention: RetentionSettings) -> MaintenanceReport:
-    """Do one bounded round of upkeep; what is left over waits for the next.
+    """Do one bounded round of maintenance; what is left over waits for the next.
 
     Raises:
         DatabaseUnavailable: the server is away.
@@ -87,7 +89,7 @@ async def run_maintenance(database: Database, retention: RetentionSettings) -> M
     for (kind, _reason), number in report.dropped.items():
         meters.count("boathook_retention_dropped_total", number, kind=kind)
     if report.left:
-        get_logger("upkeep").info("upkeep_left", left=report.left)
+        get_logger("maintenance").info("maintenance_left", left=report.left)
     return report
 
 
@@ -224,7 +226,7 @@ class _MaintenanceRun:
         # A second statement sees what became owed up to the moment when the last of them was picked.
         gone = [row["id"] for row in await connection.fetch(SQL["delete_events"], picked)]
         await self._record("event", "age", len(gone))
-        for parent in ("attempt", "outcome", "effect", "reply"):
+        for parent in ("attempt", "delivery_archive", "side_effect", "reply"):
             number: int = await connection.fetchval(_fill_names("delete_of_events", parent=parent), gone)
             await self._record(parent, "age", number)
         return len(gone)

@@ -1,12 +1,12 @@
--- Words in braces are names of boathook's own tables, put in by upkeep.py.
+-- Words in braces are names of boathook's own tables, inserted by maintenance.py.
 
 -- name: take_turn
--- Makes this session the only one at upkeep, or answers false.
-select pg_try_advisory_lock(hashtextextended('boathook.upkeep', 0))
+-- Makes this session the only one at maintenance, or answers false.
+select pg_try_advisory_lock(hashtextextended('boathook.maintenance', 0))
 
 -- name: end_turn
--- Lets others at upkeep.
-select pg_advisory_unlock(hashtextextended('boathook.upkeep', 0))
+-- Releases the maintenance lock.
+select pg_advisory_unlock(hashtextextended('boathook.maintenance', 0))
 
 -- name: limit_waits
 -- Bounds this transaction: whoever queues behind a lock it waits for waits as long.
@@ -14,9 +14,9 @@ select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2,
 
 -- name: find_strays
 -- Finds the weeks, not older than $1, that have rows in a default partition, and how many.
-select date_trunc('week', boathook.made_at({key}) at time zone 'UTC')::date as monday, count(*) as rows
+select date_trunc('week', boathook.id_time({key}) at time zone 'UTC')::date as monday, count(*) as rows
 from boathook.{parent}_default
-where {key} >= boathook.first_id($1)
+where {key} >= boathook.min_id($1)
 group by 1
 order by 1
 
@@ -32,7 +32,7 @@ create table boathook.{child} (like boathook.{parent} including all)
 -- Moves a week's rows out of the default partition.
 with stray as (
     delete from boathook.{parent}_default
-    where {key} >= boathook.first_id($1) and {key} < boathook.first_id($1 + interval '7 days')
+    where {key} >= boathook.min_id($1) and {key} < boathook.min_id($1 + interval '7 days')
     returning *
 )
 insert into boathook.{child} select * from stray
@@ -43,7 +43,7 @@ do $$
 begin
     execute format(
         'alter table boathook.{parent} attach partition boathook.{child} for values from (%L) to (%L)',
-        boathook.first_id('{monday}'), boathook.first_id(timestamptz '{monday}' + interval '7 days'));
+        boathook.min_id('{monday}'), boathook.min_id(timestamptz '{monday}' + interval '7 days'));
 end $$
 
 -- name: ensure_partitions
@@ -62,8 +62,8 @@ with weekly as materialized (
     join pg_class c on c.oid = i.inhrelid
     join pg_class p on p.oid = i.inhparent
     where p.oid in (
-            'boathook.event'::regclass, 'boathook.attempt'::regclass, 'boathook.outcome'::regclass,
-            'boathook.effect'::regclass, 'boathook.reply'::regclass)
+            'boathook.event'::regclass, 'boathook.attempt'::regclass, 'boathook.delivery_archive'::regclass,
+            'boathook.side_effect'::regclass, 'boathook.reply'::regclass)
         and c.relname ~ ('^' || p.relname || '_[0-9]{8}$')
 )
 select to_date(right(child, 8), 'YYYYMMDD') as monday, array_agg(child order by parent) as children
@@ -84,7 +84,7 @@ lock table {children} in access exclusive mode
 -- Tells whether anything of a week is still owed, or dead and undecided.
 select exists (
     select from boathook.delivery
-    where event_id >= boathook.first_id($1) and event_id < boathook.first_id($1 + interval '7 days'))
+    where event_id >= boathook.min_id($1) and event_id < boathook.min_id($1 + interval '7 days'))
 
 -- name: count_rows
 -- Counts one partition.
@@ -102,7 +102,7 @@ drop table {children}
 -- Picks a partition's old events of which nothing is owed, and keeps operators from replaying them until this commits.
 with old as materialized (
     select e.id from boathook.{child} e
-    where e.id < boathook.first_id($1) and not exists (select from boathook.delivery d where d.event_id = e.id)
+    where e.id < boathook.min_id($1) and not exists (select from boathook.delivery d where d.event_id = e.id)
     order by e.id
     limit $2
 )
@@ -179,7 +179,7 @@ with gone as (
     delete from boathook.unhandled
     where event_id in (
         select event_id from boathook.unhandled
-        where event_id < boathook.first_id(now() - make_interval(secs => 86400 * $1::float8)) order by event_id limit $2)
+        where event_id < boathook.min_id(now() - make_interval(secs => 86400 * $1::float8)) order by event_id limit $2)
     returning 1
 )
 select 'age' as reason, count(*) as dropped from gone
@@ -193,7 +193,7 @@ with ranked as (
 ),
 beyond as (
     select id, case
-        when id < boathook.first_id(now() - make_interval(secs => 86400 * $1::float8)) then 'age'
+        when id < boathook.min_id(now() - make_interval(secs => 86400 * $1::float8)) then 'age'
         when place > $2::bigint then 'count'
         when bytes > $3::bigint then 'bytes' end as reason
     from ranked
@@ -214,12 +214,12 @@ select reason, count(*) as dropped from gone group by reason
 -- name: record_dropped
 -- Adds to what was dropped today, of one kind for one reason.
 with today as (
-    update boathook.retention
+    update boathook.purge_log
     set dropped = dropped + $3, at = now()
     where id = (
-        select max(id) from boathook.retention
+        select max(id) from boathook.purge_log
         where kind = $1 and reason = $2 and at >= date_trunc('day', now() at time zone 'UTC') at time zone 'UTC')
     returning 1
 )
-insert into boathook.retention (kind, reason, dropped)
+insert into boathook.purge_log (kind, reason, dropped)
 select $1, $2, $3 where not exists (select from today)

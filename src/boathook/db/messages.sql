@@ -7,7 +7,7 @@ select event_id, ordinal::integer as ordinal, recipient, state, code, attempts, 
 from boathook.delivery
 union all
 select event_id, ordinal, recipient, state, null, attempts, null
-from boathook.outcome
+from boathook.delivery_archive
 
 -- name: tell_status
 -- How one message stands at one endpoint, over the deliveries k it is owed there: a part of other statements. 0 success,
@@ -137,7 +137,7 @@ gone as (
 ),
 buried as (
     update boathook.delivery d
-    set state = 'dead', died_at = clock_timestamp(), is_blocked = false, code = 'EXPUNGED', error = 'its content was expunged'
+    set state = 'dead', dead_at = clock_timestamp(), is_blocked = false, code = 'EXPUNGED', error = 'its content was expunged'
     from gone g
     where d.event_id = g.id and d.state = 'pending'
     returning d.recipient, d.order_key

@@ -38,7 +38,7 @@ _DECODER: Final = msgspec.json.Decoder(_Envelope)
 
 
 def notify_call(channel: str, message: Any) -> SqlCall:
-    """Return the call by which a transaction tells *message* to all who hear *channel*, when it commits.
+    """Return the call by which a transaction sends *message* to all subscribers of *channel*, when it commits.
 
     Raises:
         InvalidMessage: the channel's name is none, JSON cannot hold the message, or it is too large.
@@ -46,10 +46,10 @@ def notify_call(channel: str, message: Any) -> SqlCall:
     try:
         text = msgspec.json.encode(_Envelope(_check_channel(channel), message))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidMessage(f"broadcast on {channel}: the message must be what JSON can hold: {error}") from None
+        raise InvalidMessage(f"live message on {channel}: the message must be what JSON can hold: {error}") from None
     if len(text) > MAX_BYTES:
         raise InvalidMessage(
-            f"broadcast on {channel}: the message is {len(text):,} bytes of JSON, more than {MAX_BYTES:,}; "
+            f"live message on {channel}: the message is {len(text):,} bytes of JSON, more than {MAX_BYTES:,}; "
             "send an id, and let readers fetch the rest"
         )
     return _NOTIFY, (CHANNEL, text.decode())
@@ -96,7 +96,7 @@ class Subscriber:
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._listening: asyncio.Task[None] | None = None
 
-    def hear(self, channel: str) -> Subscription:
+    def subscribe(self, channel: str) -> Subscription:
         """Yield what is told on *channel* from now on, but for the moments in which a connection is being made.
 
         Raises:
@@ -114,7 +114,7 @@ class Subscriber:
         try:
             told = _DECODER.decode(text)
         except msgspec.DecodeError as error:
-            get_logger("db").warning("broadcast_unreadable", error=str(error))
+            get_logger("db").warning("live_message_unreadable", error=str(error))
             return
         for reader in self._subscriptions:
             if reader.channel == told.c:

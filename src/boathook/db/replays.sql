@@ -6,16 +6,16 @@ select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1::uuid::te
 -- Owes an event, or an item of it, once more to the recipient of an ended delivery, where nothing of it is owed there nor
 -- dead, its content is there, and the recipient takes deliveries; says how each of that stands, and what was made.
 with ended as materialized (
-    select recipient, order_key, item_path, item_type from boathook.outcome where event_id = $1 and ordinal = $2
+    select recipient, order_key, item_path, item_type from boathook.delivery_archive where event_id = $1 and ordinal = $2
 ),
 known as materialized (
     select ordinal::integer as ordinal, recipient, item_path, true as is_open from boathook.delivery where event_id = $1
     union all
-    select ordinal, recipient, item_path, false from boathook.outcome where event_id = $1
+    select ordinal, recipient, item_path, false from boathook.delivery_archive where event_id = $1
 ),
 standing as materialized (
     select e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone,
-        boathook.takes_deliveries(o.recipient) as takes,
+        boathook.accepts_deliveries(o.recipient) as takes,
         exists (
             select from known k
             where k.is_open and k.recipient = o.recipient and k.item_path is not distinct from o.item_path) as is_open,

@@ -24,7 +24,7 @@ select distinct event_id, item_path, item_type
 from (
     select event_id, item_path, item_type from boathook.delivery where event_id = any ($1::uuid[])
     union all
-    select event_id, item_path, item_type from boathook.outcome where event_id = any ($1::uuid[])
+    select event_id, item_path, item_type from boathook.delivery_archive where event_id = any ($1::uuid[])
 ) as known
 
 -- name: owe_routed
@@ -39,7 +39,7 @@ with wanted as materialized (
 known as materialized (
     select event_id, ordinal::integer as ordinal, recipient, item_path from boathook.delivery where event_id = any ($1::uuid[])
     union all
-    select event_id, ordinal::integer, recipient, item_path from boathook.outcome where event_id = any ($1::uuid[])
+    select event_id, ordinal::integer, recipient, item_path from boathook.delivery_archive where event_id = any ($1::uuid[])
 ),
 fresh as materialized (
     select w.* from wanted w

@@ -9,7 +9,7 @@ from (select id::text from unnest($1::uuid[]) as u (id) order by 1) as sorted
 -- Reads the next messages that died at a recipient before a moment, oldest first.
 select distinct event_id
 from boathook.delivery
-where recipient = $1 and state = 'dead' and event_id >= $2 and event_id < $3 and died_at <= $4
+where recipient = $1 and state = 'dead' and event_id >= $2 and event_id < $3 and dead_at <= $4
 order by event_id
 limit $5
 
@@ -23,11 +23,11 @@ for update
 -- name: revive_dead
 -- Makes one dead letter of each of these messages pending again, for one attempt, where nothing of the message is owed
 -- to the recipient or came to a good end there, and it still has its content. Those that died after $3 are left, and
--- canceled ones unless $4. An ordered one waits until `lines.unblock` finds it first in its line.
+-- canceled ones unless $4. An ordered one waits until `lines.unblock` finds it first of its order key.
 with chosen as (
     select distinct on (d.event_id) d.event_id, d.ordinal
     from boathook.delivery d
-    where d.recipient = $1 and d.event_id = any ($2::uuid[]) and d.state = 'dead' and d.died_at <= $3
+    where d.recipient = $1 and d.event_id = any ($2::uuid[]) and d.state = 'dead' and d.dead_at <= $3
         and ($4 or d.code <> 'CANCELED')
         and not exists (
             select from ({standing}) as k
@@ -38,8 +38,8 @@ with chosen as (
     order by d.event_id, d.is_manual, d.ordinal
 )
 update boathook.delivery d
-set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, lost = 0, excused = 0, died_at = null,
-    is_manual = true, owed_since = clock_timestamp(), due_at = clock_timestamp(), is_blocked = d.order_key is not null
+set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, crashes = 0, free_retries = 0, dead_at = null,
+    is_manual = true, enqueued_at = clock_timestamp(), due_at = clock_timestamp(), is_blocked = d.order_key is not null
 from chosen c
 where d.event_id = c.event_id and d.ordinal = c.ordinal
 returning d.event_id, d.ordinal::integer as ordinal, d.order_key
@@ -104,7 +104,7 @@ cross join lateral (
     from (
         select event_id, recipient, state, code, attempts, order_key from boathook.delivery
         union all
-        select event_id, recipient, state, null, attempts, order_key from boathook.outcome
+        select event_id, recipient, state, null, attempts, order_key from boathook.delivery_archive
     ) as k
     where k.event_id = e.id and k.recipient = $5
 ) as s

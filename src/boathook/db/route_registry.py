@@ -128,33 +128,33 @@ async def register(database: Database, app: str, routes: Sequence[Route]) -> Non
     """
     wanted = _number(routes)
     async with database.transaction() as connection:
-        await connection.execute(SQL["lock_registry"])
-        rows = await connection.fetch(SQL["read_lines"], app, [route.recipient for route in routes])
-        known = {(row["recipient"], row["line"]): row for row in rows}
+        await connection.execute(SQL["lock_route_version"])
+        rows = await connection.fetch(SQL["read_routes_of"], app, [route.recipient for route in routes])
+        known = {(row["recipient"], row["position"]): row for row in rows}
         changed = {key: route for key, route in wanted.items() if not _is_same(known.get(key), route)}
         retired = [key for key, row in known.items() if row["is_active"] and key not in wanted]
         await _note_takeovers(connection, app, known)
         if changed:
-            await connection.execute(SQL["save_lines"], _encode(changed))
+            await connection.execute(SQL["save_routes"], _encode(changed))
         if retired:
-            await connection.execute(SQL["retire_lines"], *map(list, zip(*retired, strict=True)))
+            await connection.execute(SQL["retire_routes"], *map(list, zip(*retired, strict=True)))
         await _schedule_backfill(connection, app, routes, {recipient for recipient, _ in known})
 
 
 def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
-    lines: dict[tuple[str, int], Route] = {}
+    numbered: dict[tuple[str, int], Route] = {}
     counts: dict[str, int] = {}
     for route in routes:
-        line = counts.get(route.recipient, 0)
-        counts[route.recipient] = line + 1
-        lines[route.recipient, line] = route
-    return lines
+        position = counts.get(route.recipient, 0)
+        counts[route.recipient] = position + 1
+        numbered[route.recipient, position] = route
+    return numbered
 
 
 async def _schedule_backfill(connection: Connection, app: str, routes: Sequence[Route], known: Collection[str]) -> None:
     """Have the events routed again that handlers ask for which are registered for the first time.
 
-    Whatever was routed without them is committed by now, as appending holds the lock of the registry's row.
+    Whatever was routed without them is committed by now, as appending holds the lock of the version's row.
     """
     asked: dict[str, float] = {}
     for route in routes:
@@ -169,7 +169,7 @@ async def _schedule_backfill(connection: Connection, app: str, routes: Sequence[
             SQL["insert_route_task"], task_id, DEFAULT_ORGANIZATION, msgspec.json.encode(request).decode()
         )
         await connection.execute(SQL["note_past"], app, recipient, f"since {since.isoformat(timespec='seconds')}")
-        get_logger("registry").info("handler_owed_past", recipient=recipient, since=since.isoformat())
+        get_logger("registry").info("handler_backfill_scheduled", recipient=recipient, since=since.isoformat())
 
 
 def _is_same(row: Record | None, route: Route) -> bool:
@@ -181,8 +181,10 @@ def _normalize(route: Route) -> Route:
     return _ROUTE.decode(msgspec.json.encode(replace(route, since_s=None)))
 
 
-def _encode(lines: dict[tuple[str, int], Route]) -> str:
-    rows: list[dict[str, Any]] = [msgspec.to_builtins(route) | {"line": line} for (_, line), route in lines.items()]
+def _encode(routes: dict[tuple[str, int], Route]) -> str:
+    rows: list[dict[str, Any]] = [
+        msgspec.to_builtins(route) | {"position": position} for (_, position), route in routes.items()
+    ]
     return msgspec.json.encode(rows).decode()
 
 

@@ -2,36 +2,36 @@
 -- Reads the active routes and their version as one JSON document.
 select boathook.active_routes()
 
--- name: lock_registry
+-- name: lock_route_version
 -- Lets one registration at a time look and change.
-select version from boathook.registry for update
+select version from boathook.route_version for update
 
--- name: read_lines
--- Reads every line, active or not, that an app declared or that names one of these recipients.
-select recipient, line, app, is_active, json_build_object(
+-- name: read_routes_of
+-- Reads every route, active or not, that an app declared or that names one of these recipients.
+select recipient, position, app, is_active, json_build_object(
     'recipient', recipient, 'app', app, 'source', source, 'application', application, 'types', types,
     'filter', filter, 'order_by', order_by, 'policy', policy, 'timeout_s', timeout_s) as route
 from boathook.route
 where app = $1 or recipient = any ($2::text[])
 
--- name: save_lines
+-- name: save_routes
 -- Adds lines of routes, or changes them where they are known.
-insert into boathook.route (recipient, line, app, source, application, types, filter, order_by, policy, timeout_s)
-select r.recipient, r.line, r.app, r.source, r.application, r.types, r.filter, r.order_by, r.policy, r.timeout_s
+insert into boathook.route (recipient, position, app, source, application, types, filter, order_by, policy, timeout_s)
+select r.recipient, r.position, r.app, r.source, r.application, r.types, r.filter, r.order_by, r.policy, r.timeout_s
 from jsonb_to_recordset($1::jsonb) as r (
-    recipient text, line smallint, app text, source text, application text, types text[], filter jsonb, order_by text,
+    recipient text, position smallint, app text, source text, application text, types text[], filter jsonb, order_by text,
     policy jsonb, timeout_s double precision)
-on conflict (recipient, line) do update
+on conflict (recipient, position) do update
 set app = excluded.app, source = excluded.source, application = excluded.application, types = excluded.types,
     filter = excluded.filter, order_by = excluded.order_by, policy = excluded.policy, timeout_s = excluded.timeout_s,
     is_active = true, changed_at = now()
 
--- name: retire_lines
+-- name: retire_routes
 -- Marks lines as no longer routing anything; their deliveries keep their policy.
 update boathook.route r
 set is_active = false, changed_at = now()
-from unnest($1::text[], $2::integer[]) as u (recipient, line)
-where r.recipient = u.recipient and r.line = u.line
+from unnest($1::text[], $2::integer[]) as u (recipient, position)
+where r.recipient = u.recipient and r.position = u.position
 
 -- name: note_takeover
 -- Records that an app now declares a recipient that another app declared before.

@@ -1,8 +1,8 @@
 """Secrets at rest: encrypted with a key the database never sees, each bound to the place where it is kept.
 
 AES-256-GCM (NIST SP 800-38D) with a random nonce; the context, such as ``endpoint_secret:ep_…``, is authenticated with
-it, so that a secret copied to another row does not open there. Each sealed secret names its key, so that keys can be
-changed: the first one seals, all of them open.
+it, so that a secret copied to another row does not open there. Each encrypted secret names its key, so that keys can be
+changed: the first encrypts, all decrypt.
 """
 
 import base64
@@ -50,29 +50,32 @@ class SecretBox:
     def encrypt(self, secret: str, context: str) -> bytes:
         """Return *secret* encrypted, to be opened with the same *context* only."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = self._keys[self._first].encrypt(nonce, secret.encode(), context.encode())
-        return _VERSION + self._first + nonce + sealed
+        encrypted = self._keys[self._first].encrypt(nonce, secret.encode(), context.encode())
+        return _VERSION + self._first + nonce + encrypted
 
-    def open(self, sealed: bytes, context: str) -> str:
+    def open(self, encrypted: bytes, context: str) -> str:
         """Return what `encrypt` was given.
 
         Raises:
-            SecretUnreadable: the key is not at hand, or *sealed* was made for another place or altered.
+            SecretUnreadable: the key is not at hand, or *encrypted* was made for another place or altered.
         """
-        key_id, nonce = sealed[1 : 1 + _KEY_ID_BYTES], sealed[1 + _KEY_ID_BYTES : 1 + _KEY_ID_BYTES + _NONCE_BYTES]
+        key_id, nonce = (
+            encrypted[1 : 1 + _KEY_ID_BYTES],
+            encrypted[1 + _KEY_ID_BYTES : 1 + _KEY_ID_BYTES + _NONCE_BYTES],
+        )
         key = self._keys.get(key_id)
-        if key is None or sealed[:1] != _VERSION:
+        if key is None or encrypted[:1] != _VERSION:
             raise SecretUnreadable(
                 f"a secret is encrypted with key {key_id.hex()}, not among outbound.encryption_keys; add it there"
             )
         try:
-            return key.decrypt(nonce, sealed[1 + _KEY_ID_BYTES + _NONCE_BYTES :], context.encode()).decode()
+            return key.decrypt(nonce, encrypted[1 + _KEY_ID_BYTES + _NONCE_BYTES :], context.encode()).decode()
         except InvalidTag:
             raise SecretUnreadable(f"a stored secret does not belong to {context}, or was altered") from None
 
-    def is_current(self, sealed: bytes) -> bool:
-        """Return whether *sealed* was sealed with the first key."""
-        return sealed[1 : 1 + _KEY_ID_BYTES] == self._first
+    def is_current(self, encrypted: bytes) -> bool:
+        """Return whether *encrypted* was encrypted with the first key."""
+        return encrypted[1 : 1 + _KEY_ID_BYTES] == self._first
 
 
 def open_secret_box(settings: Settings) -> SecretBox:

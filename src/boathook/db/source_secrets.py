@@ -1,4 +1,4 @@
-"""Secrets of sources that operators have added to those of boathook.toml: sealed, and with an end where one was set."""
+"""Secrets of sources that operators added to those of boathook.toml: encrypted, some with an expiry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class SourceSecret:
 
     id: UUID
     source: str
-    sealed: bytes = field(repr=False)
+    encrypted: bytes = field(repr=False)
     note: str = ""
     added_by: str
     added_at: datetime
@@ -35,7 +35,7 @@ class SourceSecret:
 
     @property
     def context(self) -> str:
-        """The place it is sealed for."""
+        """The place it is encrypted for."""
         return encryption_context(self.source, self.id)
 
     def is_valid_at(self, moment: datetime) -> bool:
@@ -44,7 +44,7 @@ class SourceSecret:
 
 
 def encryption_context(source: str, id: UUID) -> str:
-    """Return the place that a secret of a source is sealed for."""
+    """Return the place that a secret of a source is encrypted for."""
     return f"source_secret:{source}:{ids.show(ids.SOURCE_SECRET, id)}"
 
 
@@ -69,9 +69,11 @@ async def lock(connection: Connection, source: str) -> None:
     await connection.execute(SQL["lock_source"], source)
 
 
-async def insert(connection: Connection, *, id: UUID, source: str, sealed: bytes, note: str, by: str) -> SourceSecret:
+async def insert(
+    connection: Connection, *, id: UUID, source: str, encrypted: bytes, note: str, by: str
+) -> SourceSecret:
     """Store a secret, and tell every gateway."""
-    row = await connection.fetchrow(SQL["insert_secret"], id, source, sealed, note, by)
+    row = await connection.fetchrow(SQL["insert_secret"], id, source, encrypted, note, by)
     assert row is not None
     await connection.execute(SQL["forget_ended"])
     await _announce(connection)

@@ -1,13 +1,13 @@
 -- name: list_secrets
 -- Reads the secrets of all sources that have not ended, the youngest first.
-select id, source, sealed, note, added_by, added_at, ends_at
+select id, source, encrypted, note, added_by, added_at, ends_at
 from boathook.source_secret
 where ends_at is null or ends_at > clock_timestamp()
 order by id desc
 
 -- name: list_of_source
 -- Reads the secrets of one source, the youngest first; those that ended lately too.
-select id, source, sealed, note, added_by, added_at, ends_at
+select id, source, encrypted, note, added_by, added_at, ends_at
 from boathook.source_secret
 where source = $1
 order by id desc
@@ -18,15 +18,15 @@ select pg_advisory_xact_lock(hashtextextended('boathook.source_secret:' || $1, 0
 
 -- name: insert_secret
 -- Stores a secret.
-insert into boathook.source_secret (id, source, sealed, note, added_by)
+insert into boathook.source_secret (id, source, encrypted, note, added_by)
 values ($1, $2, $3, $4, $5)
-returning id, source, sealed, note, added_by, added_at, ends_at
+returning id, source, encrypted, note, added_by, added_at, ends_at
 
 -- name: end_secret
 -- Lets a secret of a source that has not ended yet end after a while; null takes its end back.
 update boathook.source_secret set ends_at = clock_timestamp() + $3::interval
 where source = $1 and id = $2 and (ends_at is null or ends_at > clock_timestamp())
-returning id, source, sealed, note, added_by, added_at, ends_at
+returning id, source, encrypted, note, added_by, added_at, ends_at
 
 -- name: end_others
 -- Lets all other secrets of a source end after a while, save those that end sooner.

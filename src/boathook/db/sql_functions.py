@@ -51,7 +51,7 @@ SETTLE: Final = SqlFunction(
     "boathook.settle", ("uuid", "integer", "bigint", "text", "text", "text", "timestamptz", "text")
 )
 """Ends a delivery well, in the transaction of its effects; `deliveries.settlement` gives the arguments."""
-ANSWER: Final = SqlFunction("boathook.answer", ("uuid", "text", "integer", "text", "bytea"))
+ANSWER: Final = SqlFunction("boathook.store_reply", ("uuid", "text", "integer", "text", "bytea"))
 """Keeps the handler's reply to a sender who waits, and wakes whoever keeps it waiting; `replies.answer` gives the
 arguments."""
 SET_MARK: Final = SqlFunction("set_config", ("text", "text", "boolean"))

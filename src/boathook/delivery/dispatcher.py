@@ -245,7 +245,7 @@ class Dispatcher(Generic[A]):
         self._deliveries = deliveries
         self._clock = clock
         self._lease_s = settings.worker.lease_s
-        self._poll_s = settings.worker.poll_s
+        self._poll_s = settings.worker.poll_interval_s
         self._drain_s = settings.server.drain_s
         self._log = log
         self._held: set[A] = set()

@@ -99,7 +99,7 @@ class EndpointAttempt(Attempt):
     @property
     def state(self) -> AttemptState:
         """See `Attempt.state`."""
-        return AttemptState(attempt=self.send.attempt, owed_since=self.send.owed_since)
+        return AttemptState(attempt=self.send.attempt, enqueued_at=self.send.enqueued_at)
 
     @property
     def policy(self) -> RetryPolicy:
@@ -234,7 +234,7 @@ class EndpointQueues:
         self._timeout_s = outbound.timeout_s
         self._retry_policy = read_retry(outbound.retry)
         self._lease_s = settings.worker.lease_s
-        self._poll_s = settings.worker.poll_s
+        self._poll_s = settings.worker.poll_interval_s
         self._store = store
         self._secret_box = secret_box
         self._clock = clock

@@ -51,7 +51,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         self._rules = BreakerRules(
             outbound.breaker_after,
             outbound.breaker_pause_s,
-            outbound.breaker_longest_s,
+            outbound.breaker_max_pause_s,
             outbound.disable_after_days * _DAY_S,
         )
         self._traces = traces

@@ -66,7 +66,7 @@ class HandlerAttempt(Attempt):
         """See `Attempt.state`."""
         claim = self.work.claim
         number = claim.attempt - claim.attempts_before
-        return AttemptState(attempt=number, owed_since=claim.owed_since, excused=claim.excused)
+        return AttemptState(attempt=number, enqueued_at=claim.enqueued_at, free_retries=claim.free_retries)
 
     @property
     def policy(self) -> RetryPolicy:

@@ -1,7 +1,7 @@
 """The keeper: tidies the journal. Any number may run; an advisory lock elects the one that works.
 
 It takes back leases that ran out, frees order keys left waiting, buries what no endpoint will get, runs tasks and
-upkeep, and counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or
+maintenance, and counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or
 absent harms nothing. Beside its own chores it does those of the apps, see `boathook.delivery.chores`.
 """
 
@@ -80,7 +80,7 @@ class Keeper:
     def __init__(self, database: Database, settings: Settings, hooks: Iterable[Boathook] = ()) -> None:
         self._database = database
         self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
-        self._alarms = AlertService(settings, database.url)
+        self._alerts = AlertService(settings, database.url)
         self._verifying = IntegrityRunner(database, functools.partial(_dial_verify, database, settings))
         policy = read_retry(settings.outbound.retry)
         self._store = DeliveryStore(database, endpoint_policy=policy, retries=settings.retry_defaults())
@@ -92,14 +92,16 @@ class Keeper:
             self._reaping,
             MaintenanceJob("unblock", ROUND_S, self._store.unblock),
             MaintenanceJob("bury", BURY_S, lambda: self._bury(policy.max_age_s)),
-            MaintenanceJob("free", settings.retention.upkeep_s, lambda: delete_expired(database)),
+            MaintenanceJob("free", settings.retention.maintenance_interval_s, lambda: delete_expired(database)),
             MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
             MaintenanceJob("verify", ROUND_S, self._verifying.begin),
             MaintenanceJob("seal", SEAL_S, self._seal),
             MaintenanceJob("count", COUNT_S, self._count),
             MaintenanceJob("samples", SAMPLES_S, lambda: roll_up(database)),
             MaintenanceJob(
-                "upkeep", settings.retention.upkeep_s, lambda: run_maintenance(database, settings.retention)
+                "maintenance",
+                settings.retention.maintenance_interval_s,
+                lambda: run_maintenance(database, settings.retention),
             ),
         )
 
@@ -112,7 +114,7 @@ class Keeper:
                     if seat is not None:
                         get_logger("keeper").info("keeper_elected")
                         try:
-                            async with self._app_chores.run_in_background(), self._alarms.run_in_background():
+                            async with self._app_chores.run_in_background(), self._alerts.run_in_background():
                                 await self._tend(seat, stop, beat)
                         finally:
                             _forget_counts()
@@ -158,8 +160,8 @@ class Keeper:
         """Seal what the audit tells, and tell the log the last seal, which nobody can change there."""
         number = 0
         for _ in range(_SEALINGS):
-            number += (sealed := await audit.seal(self._database))
-            if sealed < audit.SEAL_BATCH:
+            number += (encrypted := await audit.seal(self._database))
+            if encrypted < audit.SEAL_BATCH:
                 break
         if number and (head := await audit.read_head(self._database)) is not None:
             get_logger("keeper").info("audit_sealed", rows=number, place=head.place, seal=head.seal)

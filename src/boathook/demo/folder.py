@@ -35,10 +35,10 @@ data_dir = "data"
 app = "boathook.demo.handlers:hook"
 
 [worker]
-poll_s = 0.1
+poll_interval_s = 0.1
 
 [spool]
-after_s = 10.0
+fallback_after_s = 10.0
 
 [outbound]
 allow = ["127.0.0.0/8"]

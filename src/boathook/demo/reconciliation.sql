@@ -21,7 +21,7 @@ create table demo.latest (
 select case when s.recipient like 'endpoint:%' then 'sent' else coalesce(e.source, '') end as source, s.state,
     count(*) as number
 from (
-    select event_id, recipient, state from boathook.outcome
+    select event_id, recipient, state from boathook.delivery_archive
     union all
     select event_id, recipient, case
         when state = 'dead' then 'dead'
@@ -63,4 +63,4 @@ select source, dedup_key, sum(seen)::bigint as number from boathook.conflict gro
 
 -- name: list_delivered
 -- Lists the messages that endpoints have got.
-select event_id, recipient from boathook.outcome where recipient like 'endpoint:%' and state = 'succeeded'
+select event_id, recipient from boathook.delivery_archive where recipient like 'endpoint:%' and state = 'succeeded'

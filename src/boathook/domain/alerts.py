@@ -5,8 +5,8 @@
                  v          +----------+
                (none)
 
-A rule's condition must hold for a while before its alarm fires, and must have ceased for a while before it recovers, so
-that one that comes and goes is one alarm and not many.
+A rule's condition must hold for a while before its alert fires, and must have ceased for a while before it recovers, so
+that one that comes and goes is one alert and not many.
 """
 
 from collections.abc import Sequence
@@ -134,7 +134,7 @@ def show_length(seconds: float) -> str:
 
 
 class AlertState(StrEnum):
-    """Where an alarm stands."""
+    """Where an alert stands."""
 
     PENDING = "pending"
     """Its condition holds, but not yet long enough."""
@@ -167,7 +167,7 @@ class AlertDelays:
 
 @dataclass(frozen=True, slots=True)
 class AlertStatus:
-    """Where an alarm stands, and since when."""
+    """Where an alert stands, and since when."""
 
     state: AlertState
     since: datetime
@@ -178,10 +178,10 @@ class AlertStatus:
 def transition(
     status: AlertStatus | None, reading: Reading | None, delays: AlertDelays, now: datetime
 ) -> AlertStatus | None:
-    """Return where an alarm stands after a look; None where there is none, or a pending one has come to nothing.
+    """Return where an alert stands after a look; None where there is none, or a pending one has come to nothing.
 
     Args:
-        standing: before the look; None where the subject has no open alarm.
+        standing: before the look; None where the subject has no open alert.
         reading: None where the subject was not seen at all, which counts as ceased.
         patience: of the rule.
         now: of the look.
@@ -223,7 +223,7 @@ def _has_lasted(status: AlertStatus, seconds: float, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A time in which nobody is told of some alarms."""
+    """A time in which nobody is told of some alerts."""
 
     rule: str
     """A pattern in which ``*`` stands for any run of characters."""
@@ -231,7 +231,7 @@ class Silence:
     until: datetime
 
     def covers(self, rule: str, subject: str, now: datetime) -> bool:
-        """Return whether nobody is told of this subject's alarm by this rule."""
+        """Return whether nobody is told of this subject's alert by this rule."""
         return now < self.until and matches_pattern(self.rule, rule) and matches_pattern(self.subject, subject)
 
 

@@ -29,7 +29,7 @@ API_KEY = "key"
 DEAD_GROUP = "grp"
 SOURCE_SECRET = "ssec"
 OPERATOR = "opr"
-ALARM = "alm"
+ALERT = "alm"
 SILENCE = "sil"
 
 
@@ -50,7 +50,7 @@ def first_of(moment: datetime) -> UUID:
     return UUID(int=(moment - _EPOCH) // timedelta(milliseconds=1) << 80)
 
 
-def made_at(identifier: UUID) -> datetime:
+def created_at(identifier: UUID) -> datetime:
     """Return the moment, to the millisecond, at which *identifier* was made."""
     return datetime.fromtimestamp((identifier.int >> 80) / 1000, tz=UTC)
 

@@ -138,7 +138,7 @@ class Accepted:
     event_id: UUID
     conflict: bool = False
     """Whether it is a batch with an item whose key was seen before with another content: that item is stored as a
-    conflict, alarmed and not delivered."""
+    conflict, alerted and not delivered."""
     is_spooled: bool = False
     """Whether it is durable in the spool, and owed from there; else it is committed."""
     has_deliveries: bool = field(default=True, compare=False)
@@ -154,7 +154,7 @@ class Duplicate:
     event_id: UUID
     """The event that came first; of a batch, the one that brought its first item."""
     conflict: bool = False
-    """Whether its key or its body, but not both, were seen before. Of a request: stored as a conflict and alarmed; of a
+    """Whether its key or its body, but not both, were seen before. Of a request: stored as a conflict and alerted; of a
     message: its publisher is told."""
 
 
@@ -240,10 +240,10 @@ class Claim:
     """Number of this attempt, 1 for the first; counted when claimed, so a crash counts."""
     attempts_before: int
     """Attempts made before the latest replay; the retry budget starts after them."""
-    owed_since: datetime
+    enqueued_at: datetime
     """When it was accepted, or last replayed; the retry policy's maximum age counts from here."""
     order_key: str | None
-    excused: int = 0
+    free_retries: int = 0
     """Attempts since then that a lost connection cut off; they use up no budget."""
     suspect: bool
     """Whether an earlier attempt's lease ran out: such a delivery runs alone, so that a payload

@@ -123,7 +123,7 @@ class RetryAt:
     due_at: datetime
     code: str
     error: str
-    is_excused: bool = False
+    is_free: bool = False
     """Whether the attempt leaves the policy's budget of attempts as it was."""
 
 
@@ -202,9 +202,9 @@ class AttemptState:
     attempt: int
     """The attempt that just ended, counted since the event was accepted or last replayed; 1 for the first. Excused ones
     are not among them."""
-    owed_since: datetime
-    excused: int = 0
-    """Attempts excused since then, without this one."""
+    enqueued_at: datetime
+    free_retries: int = 0
+    """Free retries since then, without this one."""
 
 
 def complete_ignored(reason: str) -> Complete:
@@ -251,7 +251,7 @@ def _try_again(
     if standing.attempt >= policy.max_attempts:
         return DeadLetter(code, error)
     wait_s = max(0.0, policy.wait_s(standing.attempt, jitter) if after_s is None else after_s)
-    if (now - standing.owed_since).total_seconds() + wait_s > policy.max_age_s:
+    if (now - standing.enqueued_at).total_seconds() + wait_s > policy.max_age_s:
         return DeadLetter(code, error)
     return RetryAt(now + timedelta(seconds=wait_s), code, error)
 
@@ -262,7 +262,7 @@ def _stretch(
     if asked_s is None or not isinstance(move, RetryAt):
         return move
     planned_s = (move.due_at - now).total_seconds()
-    left_s = policy.max_age_s - (now - standing.owed_since).total_seconds()
+    left_s = policy.max_age_s - (now - standing.enqueued_at).total_seconds()
     wait_s = min(asked_s, max(_LONGEST_STRETCH * planned_s, _LEAST_STRETCH_S), left_s)
     return move if wait_s <= planned_s else replace(move, due_at=now + timedelta(seconds=wait_s))
 
@@ -271,12 +271,12 @@ def _excuse(
     standing: AttemptState, policy: RetryPolicy, now: datetime, jitter: float, outcome: Interruption
 ) -> Decision:
     code, error = _code(outcome.code), _clip(outcome.error, MAX_NOTE)
-    base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(standing.excused, MAX_FREE_RETRIES))
+    base_s = min(_OUTAGE_LONGEST_S, _OUTAGE_FIRST_S * 2.0 ** min(standing.free_retries, MAX_FREE_RETRIES))
     wait_s = base_s * (0.5 + jitter)
-    age_s = (now - standing.owed_since).total_seconds()
-    if standing.excused >= MAX_FREE_RETRIES or age_s + wait_s > policy.max_age_s:
+    age_s = (now - standing.enqueued_at).total_seconds()
+    if standing.free_retries >= MAX_FREE_RETRIES or age_s + wait_s > policy.max_age_s:
         return DeadLetter(code, error)
-    return RetryAt(now + timedelta(seconds=wait_s), code, error, is_excused=True)
+    return RetryAt(now + timedelta(seconds=wait_s), code, error, is_free=True)
 
 
 def _code(text: str) -> str:

@@ -107,7 +107,7 @@ def open_window(
         return Window(low or first_from(end - MAX_WINDOW), high, is_upward=after is not None and before is None)
     if cursor.is_back:
         return Window(max(low or cursor.id, _successor(cursor.id)), high, is_upward=True)
-    return Window(low or first_from(_made_at(cursor.id) - MAX_WINDOW), min(high, cursor.id))
+    return Window(low or first_from(_created_at(cursor.id) - MAX_WINDOW), min(high, cursor.id))
 
 
 def range_of(since: datetime, until: datetime) -> Window:
@@ -117,7 +117,7 @@ def range_of(since: datetime, until: datetime) -> Window:
 
 def after_message(message_id: UUID, now: datetime) -> Window:
     """Return the ids that what belongs to a message may have, whichever host's clock made them."""
-    return Window(first_from(_made_at(message_id) - _AHEAD), first_from(now + _AHEAD))
+    return Window(first_from(_created_at(message_id) - _AHEAD), first_from(now + _AHEAD))
 
 
 def resume_at(last: UUID, now: datetime) -> UUID:
@@ -134,7 +134,7 @@ def first_from(moment: datetime) -> UUID:
     return ids.first_of(_EPOCH - (_EPOCH - _sane(moment)) // _MILLISECOND * _MILLISECOND)
 
 
-def _made_at(identifier: UUID) -> datetime:
+def _created_at(identifier: UUID) -> datetime:
     # A cursor is a stranger's word: it may claim a time that no calendar has.
     return _sane(_EPOCH + min(identifier.int >> 80, _MOST_MS) * _MILLISECOND)
 

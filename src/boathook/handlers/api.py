@@ -162,7 +162,7 @@ class Boathook:
         """
         make_mirror(name, help, of, where or {}, labels or {}, constants or {})
 
-    def alarm(self, name: str, summary: str, *, metric: str, **keys: Any) -> None:
+    def alert_rule(self, name: str, summary: str, *, metric: str, **keys: Any) -> None:
         """Declare a rule: operators are told when a metric, of the app or of boathook, passes a threshold.
 
         The owner may change any key of it under ``[notifications.rules."APP.NAME"]``, and say who is told.
@@ -177,7 +177,7 @@ class Boathook:
         Raises:
             ConfigError: a key is wrong, or the name is taken.
         """
-        self.manifest.add_alarm(f"{self.name}.{name}", {**keys, "summary": summary, "metric": metric})
+        self.manifest.add_alert_rule(f"{self.name}.{name}", {**keys, "summary": summary, "metric": metric})
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Lend a transaction outside any handler; it commits at the end of the block and rolls back on an error.
@@ -186,13 +186,13 @@ class Boathook:
         """
         return self.platform.transaction()
 
-    async def broadcast(self, tx: Transaction, channel: str, message: Any) -> None:
-        """Tell *message* (JSON, up to 7,900 bytes) to all who `hear` *channel*, in any process, when *tx* commits."""
-        await self.platform.broadcast(tx, channel, message)
+    async def publish_live(self, tx: Transaction, channel: str, message: Any) -> None:
+        """Send *message* (JSON, up to 7,900 bytes) to the channel's subscribers in all processes once *tx* commits."""
+        await self.platform.publish_live(tx, channel, message)
 
-    def hear(self, channel: str) -> AsyncIterator[Any]:
-        """Yield what is broadcast on *channel* from now on; a reader that is too slow misses the oldest."""
-        return self.platform.hear(channel)
+    def subscribe(self, channel: str) -> AsyncIterator[Any]:
+        """Yield the live messages on *channel* from now on; a slow subscriber misses the oldest."""
+        return self.platform.subscribe(channel)
 
     @property
     def desk(self) -> Desk:

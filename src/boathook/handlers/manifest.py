@@ -79,18 +79,18 @@ class Manifest:
     mounts: list[Mount] = field(default_factory=list)
     commands: Any = None
     """A `typer.Typer`, run as ``boathook <app> ...``."""
-    alarms: dict[str, RuleSettings] | None = None
+    alert_rules: dict[str, RuleSettings] | None = None
     """Rules about the app's metrics, by name."""
 
-    def add_alarm(self, name: str, keys: Mapping[str, Any]) -> None:
+    def add_alert_rule(self, name: str, keys: Mapping[str, Any]) -> None:
         """Take in a rule. Raises ConfigError where a key is wrong, or its name is taken."""
-        known = self.alarms or {}
+        known = self.alert_rules or {}
         if name in known:
-            raise ConfigError(f"hook.alarm: two rules are named {name}; give one of them another name")
+            raise ConfigError(f"hook.alert_rule: two rules are named {name}; give one of them another name")
         try:
-            self.alarms = {**known, name: RuleSettings.model_validate(keys)}
+            self.alert_rules = {**known, name: RuleSettings.model_validate(keys)}
         except ValidationError as error:
-            raise ConfigError(describe_error(error, lambda _key: "hook.alarm", name)) from None
+            raise ConfigError(describe_error(error, lambda _key: "hook.alert_rule", name)) from None
 
     def add_chore(self, chore: Chore) -> None:
         """Take in a chore. Raises ConfigError where it is not async, its interval is none, or its name is taken."""

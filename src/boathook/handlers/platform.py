@@ -181,12 +181,12 @@ class Platform(Protocol):
         """Lend a transaction that commits at the end of the block and rolls back on an error."""
         ...
 
-    async def broadcast(self, tx: Transaction, channel: str, message: Any) -> None:
-        """Tell *message*, which JSON can hold, to all who `hear` *channel* in any process, when *tx* commits."""
+    async def publish_live(self, tx: Transaction, channel: str, message: Any) -> None:
+        """Send *message*, which JSON can hold, to all subscribers of *channel* in any process, when *tx* commits."""
         ...
 
-    def hear(self, channel: str) -> AsyncIterator[Any]:
-        """Yield what is broadcast on *channel* from now on; a reader that is too slow misses the oldest."""
+    def subscribe(self, channel: str) -> AsyncIterator[Any]:
+        """Yield the live messages on *channel* from now on; a slow subscriber misses the oldest."""
         ...
 
     async def vitals(self) -> dict[str, Any]:

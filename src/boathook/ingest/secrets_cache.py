@@ -1,6 +1,6 @@
 """Secrets that operators have added to sources, as a gateway knows them: told by the journal, kept for a start without.
 
-The file holds them as sealed as the journal does, so that it tells nobody more than the database would.
+The file holds them as encrypted as the journal does, so that it tells nobody more than the database would.
 """
 
 import base64
@@ -18,7 +18,7 @@ from boathook.config import Settings
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.db.source_secrets import SourceSecret
 from boathook.domain.errors import BoathookError
-from boathook.domain.ids import SOURCE_SECRET, made_at, read, show
+from boathook.domain.ids import SOURCE_SECRET, created_at, read, show
 from boathook.ingest.handshake_secrets import sync_folder
 from boathook.observability.log import get_logger
 
@@ -60,7 +60,7 @@ class SecretsCache:
         if secret.id not in self._opened:
             try:
                 self._secret_box = self._secret_box or open_secret_box(self._settings)
-                self._opened[secret.id] = self._secret_box.open(secret.sealed, secret.context)
+                self._opened[secret.id] = self._secret_box.open(secret.encrypted, secret.context)
             except BoathookError as error:
                 self._opened[secret.id] = None
                 _LOG.error("source_secret_unreadable", source=secret.source, id=secret.shown_id, error=str(error))
@@ -85,7 +85,7 @@ class SecretsCache:
 class _Row(msgspec.Struct, frozen=True):
     id: str
     source: str
-    sealed: str
+    encrypted: str
     ends_at: Annotated[datetime, msgspec.Meta(tz=True)] | None
 
 
@@ -107,9 +107,9 @@ def _secret(row: _Row) -> SourceSecret:
     return SourceSecret(
         id=id,
         source=row.source,
-        sealed=base64.b64decode(row.sealed),
+        encrypted=base64.b64decode(row.encrypted),
         added_by="",
-        added_at=made_at(id),
+        added_at=created_at(id),
         ends_at=row.ends_at,
     )
 
@@ -118,7 +118,7 @@ def _row(secret: SourceSecret) -> _Row:
     return _Row(
         id=show(SOURCE_SECRET, secret.id),
         source=secret.source,
-        sealed=base64.b64encode(secret.sealed).decode(),
+        encrypted=base64.b64encode(secret.encrypted).decode(),
         ends_at=secret.ends_at,
     )
 

@@ -89,7 +89,7 @@ def _first_at(lying: SegmentInfo, contents: SegmentContents) -> datetime | None:
     if lying.state not in UNSTORED_STATES:
         return None
     first = next((event for record in contents.records if (event := _decode(record)) is not None), None)
-    return None if first is None else ids.made_at(first.id)
+    return None if first is None else ids.created_at(first.id)
 
 
 def _decode(record: Record) -> NewEvent | None:

@@ -185,7 +185,7 @@ class _GatewayDatabase:
 
     async def read_router(self) -> Router:
         """Read the routes and compile them, in no more time than an event may wait for that."""
-        return await read_router(self.require_database(), within_s=self._settings.spool.after_s)
+        return await read_router(self.require_database(), within_s=self._settings.spool.fallback_after_s)
 
     async def keep_connecting(self) -> None:
         """Connect once the ground is prepared, trying until that works."""
@@ -209,7 +209,7 @@ class _GatewayDatabase:
             settings.database_url(),
             purpose="gateway",
             # One besides the lanes for each of: the spool, rejections, announcements, probes, replies, secrets.
-            size=settings.database.intake_connections + 6,
+            size=settings.database.ingest_connections + 6,
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=settings.database.statement_timeout_s,
             is_reset=False,
@@ -255,10 +255,10 @@ class _GatewayRuntime:
             announce=self._journal.announce,
             route=event_builder.reroute,
             spool=Spool.at(settings.server.data_dir / "spool", _spool_limits(spool)) if spool.enabled else None,
-            within_s=spool.after_s,
-            lanes=database.intake_connections,
-            batch=database.intake_batch,
-            queue=database.intake_queue,
+            within_s=spool.fallback_after_s,
+            lanes=database.ingest_connections,
+            batch=database.ingest_batch_size,
+            queue=database.ingest_queue_size,
         )
         self._quarantine = Quarantine(self._journal.keep, per_second=retention.rejections_rate)
         self._rotation = SecretReloader(settings, compiled_sources.values(), added, self._journal.read_secrets)
@@ -293,7 +293,7 @@ class _GatewayRuntime:
     async def __aenter__(self) -> Self:
         reaching = asyncio.create_task(self._journal.keep_connecting(), name="journal:reach")
         self._chores.append(reaching)
-        await asyncio.wait([reaching], timeout=self._settings.spool.after_s)
+        await asyncio.wait([reaching], timeout=self._settings.spool.fallback_after_s)
         if self._journal.connected.is_set():
             # Before the first request: what the disk tells of secrets may be older than a removal.
             await self._rotation.ensure_fresh()
@@ -350,7 +350,7 @@ def _spool_limits(settings: SpoolSettings) -> SpoolLimits:
         max_bytes=settings.max_bytes,
         segment_bytes=settings.segment_bytes,
         max_disk_used=settings.max_disk_used,
-        keep_s=settings.keep_h * 3600,
+        keep_s=settings.retention_h * 3600,
     )
 
 

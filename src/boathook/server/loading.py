@@ -47,7 +47,7 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _RESERVED_NAMES: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})
 """Names of our own tables and schemas."""
-_APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alarms")
+_APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alert_rules")
 """What only an app of `apps.load` may declare: commands need it, and would not import a user's handlers for it."""
 
 
@@ -109,7 +109,7 @@ def load_apps(settings: Settings) -> "tuple[Boathook, ...]":
 
 
 def with_apps(settings: Settings) -> "tuple[Settings, tuple[Boathook, ...]]":
-    """Return the settings with the sources and the alarm rules that the apps declare, and the apps.
+    """Return the settings with the sources and the alert rules that the apps declare, and the apps.
 
     A key that the owner sets in ``[sources.NAME]`` wins over the app's. Settings that have them already stay as
     they are.
@@ -127,7 +127,7 @@ def with_apps(settings: Settings) -> "tuple[Settings, tuple[Boathook, ...]]":
                     f"apps.load: {other} and {module} both declare the source {name!r}; rename one of them"
                 )
             sources[name] = _merged(module, name, table, settings.sources.get(name))
-    rules = {name: rule for hook in apps for name, rule in (hook.manifest.alarms or {}).items()}
+    rules = {name: rule for hook in apps for name, rule in (hook.manifest.alert_rules or {}).items()}
     try:
         return settings.with_sources(sources).with_rules(rules), apps
     except ValueError as error:

@@ -60,7 +60,7 @@ class Sampler:
     def __init__(self, settings: Settings, slot: str, *, step_s: float | None = None) -> None:
         self._settings = settings
         self._slot = slot
-        self._step_s = min(STEP_S, settings.notifications.every_s) if step_s is None else step_s
+        self._step_s = min(STEP_S, settings.notifications.evaluation_interval_s) if step_s is None else step_s
         self._host = host_name(settings.server.data_dir)
         self._notifier = Notifier(settings)
         self._local_evaluator = LocalEvaluator(settings, known_rules(settings), self._host, self._notifier)

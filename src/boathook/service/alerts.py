@@ -75,7 +75,7 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class AlertOverview:
-    """Everything about alarms at one moment."""
+    """Everything about alerts at one moment."""
 
     looked_at: datetime | None
     """When the rules were looked at last; None where nobody ever has."""
@@ -121,22 +121,22 @@ async def read_overview(connection: Connection, settings: Settings) -> AlertOver
 
 
 async def list_firing(connection: Connection) -> list[Alert]:
-    """Return the alarms that fire, those that are clearing included, the latest first."""
-    return [alarm for alarm in await kept.list_open(connection) if alarm.state is not AlertState.PENDING]
+    """Return the alerts that fire, those that are clearing included, the latest first."""
+    return [alert for alert in await kept.list_open(connection) if alert.state is not AlertState.PENDING]
 
 
 async def count_firing(work: UnitOfWork) -> FiringCount:
-    """Count the alarms that fire and are not silenced."""
+    """Count the alerts that fire and are not silenced."""
     return await kept.count_firing(work.connection)
 
 
 async def read_history(connection: Connection, *, before: datetime | None = None, limit: int = 50) -> list[Alert]:
-    """Return alarms that have recovered, the latest first; those before a moment are the next page."""
+    """Return alerts that have recovered, the latest first; those before a moment are the next page."""
     return await kept.list_ended(connection, before=before, limit=limit)
 
 
 async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, length: timedelta) -> StoredSilence:
-    """Tell nobody of some alarms for a time; they are shown all the same.
+    """Tell nobody of some alerts for a time; they are shown all the same.
 
     Args:
         work: who does it.
@@ -192,7 +192,7 @@ async def test_channel(settings: Settings, channel: str, actor: str) -> Sent | S
     """Send a channel a message that says it is a test, at once."""
     now = datetime.now(UTC)
     told = AlertEntry(
-        id=ids.show(ids.ALARM, new_id()),
+        id=ids.show(ids.ALERT, new_id()),
         kind=AlertMessageKind.TEST,
         rule="test",
         subject="",
@@ -213,22 +213,22 @@ async def test_channel(settings: Settings, channel: str, actor: str) -> Sent | S
         notifier.close()
 
 
-def alert_view(alarm: Alert, rules: Mapping[str, RuleSettings]) -> dict[str, Any]:
-    """Return an alarm as JSON shows it."""
-    rule = rules.get(alarm.rule, RuleSettings())
+def alert_view(alert: Alert, rules: Mapping[str, RuleSettings]) -> dict[str, Any]:
+    """Return an alert as JSON shows it."""
+    rule = rules.get(alert.rule, RuleSettings())
     return {
-        "id": alarm.shown_id,
-        "rule": alarm.rule,
-        "subject": alarm.subject,
-        "severity": alarm.severity,
-        "state": alarm.state.value,
-        "summary": rule.summary.replace("{subject}", alarm.subject),
+        "id": alert.shown_id,
+        "rule": alert.rule,
+        "subject": alert.subject,
+        "severity": alert.severity,
+        "state": alert.state.value,
+        "summary": rule.summary.replace("{subject}", alert.subject),
         "advice": rule.advice,
         "page": rule.page,
-        "value": alarm.value,
-        "worst": alarm.worst,
-        "fired_at": alarm.fired_at,
-        "recovered_at": alarm.recovered_at,
-        "told_at": alarm.told_at,
-        "is_silenced": alarm.is_silenced,
+        "value": alert.value,
+        "worst": alert.worst,
+        "fired_at": alert.fired_at,
+        "recovered_at": alert.recovered_at,
+        "notified_at": alert.notified_at,
+        "is_silenced": alert.is_silenced,
     }

@@ -90,7 +90,7 @@ class AppResources:
         return await self._operations_pool.get()
 
     def secret_box(self) -> SecretBox:
-        """Return what seals and opens endpoints' secrets. Raises ConfigError."""
+        """Return what encrypts and decrypts endpoints' secrets. Raises ConfigError."""
         if self._secret_box is None:
             self._secret_box = open_secret_box(self.settings)
         return self._secret_box
@@ -179,12 +179,12 @@ class AppPlatform:
         if transaction.has_published:
             self._resources.notify_due()
 
-    async def broadcast(self, tx: Transaction, channel: str, message: Any) -> None:
-        """Tell *message* to all who `hear` *channel*, in any process, when *tx* commits. Raises InvalidMessage."""
+    async def publish_live(self, tx: Transaction, channel: str, message: Any) -> None:
+        """Send *message* to all subscribers of *channel*, in any process, when *tx* commits. Raises InvalidMessage."""
         await call(tx, *notify_call(channel, message))
 
-    def hear(self, channel: str) -> AsyncIterator[Any]:
-        """Yield what is broadcast on *channel* from now on; a reader that is too slow misses the oldest.
+    def subscribe(self, channel: str) -> AsyncIterator[Any]:
+        """Yield the live messages on *channel* from now on; a slow subscriber misses the oldest.
 
         Raises:
             DatabaseUnavailable: PostgreSQL cannot be reached at the first message.
@@ -259,7 +259,7 @@ class _LiveSubscription:
 
     @staticmethod
     async def _open(resources: AppResources, channel: str) -> AsyncIterator[Any]:
-        return (await resources.subscriber()).hear(channel)
+        return (await resources.subscriber()).subscribe(channel)
 
     def __aiter__(self) -> Self:
         return self

@@ -28,11 +28,11 @@ ProgressCallback = Callable[[int], None]
 
 @dataclass(slots=True)
 class EncryptionReport:
-    """How the sealed texts are."""
+    """How the encrypted texts are."""
 
     number: int = 0
     old: int = 0
-    """Readable, but sealed with another key than the first."""
+    """Readable, but encrypted with another key than the first."""
     unreadable: Counter[str] = field(default_factory=Counter)
     """By the reason, which names the key."""
     endpoints: list[str] = field(default_factory=list)
@@ -40,7 +40,7 @@ class EncryptionReport:
 
 
 async def examine(database: Database, secret_box: SecretBox) -> EncryptionReport:
-    """Try to open everything that is sealed; nothing is changed."""
+    """Try to open everything that is encrypted; nothing is changed."""
     found = EncryptionReport()
     async for one in encrypted_secrets.list_all(database):
         _try_decrypt(secret_box, one, found)
@@ -50,33 +50,33 @@ async def examine(database: Database, secret_box: SecretBox) -> EncryptionReport
 async def reencrypt(
     database: Database, secret_box: SecretBox, action: AuditContext, report: ProgressCallback | None = None
 ) -> EncryptionReport:
-    """Seal with the first key whatever another one sealed; what cannot be read stays as it is.
+    """Encrypt again with the first key whatever another one encrypted; what cannot be read stays as it is.
 
-    It may be interrupted and repeated. What is changed meanwhile is sealed with the first key by whoever changes it.
+    It may be interrupted and repeated. What is changed meanwhile is encrypted with the first key by whoever changes it.
     """
     found = EncryptionReport()
     async for one in encrypted_secrets.list_all(database):
         text = _try_decrypt(secret_box, one, found)
-        if text is not None and not secret_box.is_current(one.sealed):
+        if text is not None and not secret_box.is_current(one.encrypted):
             await encrypted_secrets.update(database, one, secret_box.encrypt(text, one.context))
         if report is not None:
             report(found.number)
     if found.old:
         async with database.transaction() as connection:
-            await delivery_commands.record(connection, action, "endpoint.reencrypt", f"{found.old} sealed texts")
+            await delivery_commands.record(connection, action, "endpoint.reencrypt", f"{found.old} encrypted texts")
     return found
 
 
 def _try_decrypt(secret_box: SecretBox, one: encrypted_secrets.EncryptedSecret, found: EncryptionReport) -> str | None:
     found.number += 1
     try:
-        text = secret_box.open(one.sealed, one.context)
+        text = secret_box.open(one.encrypted, one.context)
     except SecretUnreadable as error:
         found.unreadable[str(error)] += 1
         if len(found.endpoints) < _NAMED:
             found.endpoints.append(one.shown_id)
         return None
-    found.old += not secret_box.is_current(one.sealed)
+    found.old += not secret_box.is_current(one.encrypted)
     return text
 
 
@@ -112,10 +112,10 @@ async def get_secret(work: UnitOfWork, application: Application, reference: str)
         SecretUnreadable: the secret cannot be decrypted with the keys at hand.
     """
     endpoint = await get(work, application, reference)
-    sealed = await endpoints.find_secret(work.connection, endpoint.id)
-    if sealed is None:
+    encrypted = await endpoints.find_secret(work.connection, endpoint.id)
+    if encrypted is None:
         raise NotFound(f"the endpoint {reference} has no secret")
-    return read_signer(work.app_context.secret_box.open(sealed, f"endpoint_secret:{endpoint.shown_id}")).public
+    return read_signer(work.app_context.secret_box.open(encrypted, f"endpoint_secret:{endpoint.shown_id}")).public
 
 
 async def reveal_secret(work: UnitOfWork, application: Application, reference: str) -> str:
@@ -149,8 +149,8 @@ async def rotate_secret(
         raise LimitReached(
             f"{number} former secrets still sign, and no more may; the first ends at {next_end.isoformat()}"
         )
-    sealed = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{endpoint.shown_id}")
-    await endpoints.replace_secret(work.connection, endpoint.id, sealed, grace)
+    encrypted = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{endpoint.shown_id}")
+    await endpoints.replace_secret(work.connection, endpoint.id, encrypted, grace)
     await publish_updated(work, application, await endpoints.save(work.connection, endpoint, endpoint))
     return read_signer(secret).public
 

@@ -221,5 +221,5 @@ def _first_line(error: Exception) -> str:
 
 
 def dump(value: Mapping[str, Any]) -> str:
-    """Return the JSON text that headers and auth are sealed as."""
+    """Return the JSON text that headers and auth are encrypted as."""
     return json.dumps(value, separators=(",", ":"))

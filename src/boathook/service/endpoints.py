@@ -142,8 +142,8 @@ async def create(
         endpoint = encrypt_headers(work, endpoint, read_headers(headers))
     made = await endpoints.insert(work.connection, _encrypt_auth(work, endpoint, values))
     await _check_room(work, application)
-    sealed = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{made.shown_id}")
-    await endpoints.add_secret(work.connection, made.id, sealed)
+    encrypted = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{made.shown_id}")
+    await endpoints.add_secret(work.connection, made.id, encrypted)
     await _publish_change(work, application, made, "created")
     return made
 
@@ -243,7 +243,7 @@ def _switch(*, is_disabled: bool) -> Values:
 
 
 def _encrypt_auth(work: UnitOfWork, endpoint: Endpoint, values: Mapping[str, Any]) -> Endpoint:
-    """Return the endpoint with the proof of who sends, sealed; a name and password in its address are a part of it."""
+    """Return the endpoint with its credentials, encrypted; a user name and password in its URL are a part of them."""
     user = read_url(work.app_context.settings, values["url"])[1] if "url" in values else None
     if "auth" in values:
         given = dict(values["auth"] or {})
@@ -257,28 +257,28 @@ def _encrypt_auth(work: UnitOfWork, endpoint: Endpoint, values: Mapping[str, Any
         given["basic"] = {"username": user[0], "password": user[1]}
     auth = read_auth(work.app_context.settings, given)
     context = f"endpoint_auth:{endpoint.shown_id}"
-    return replace(endpoint, sealed_auth=work.app_context.secret_box.encrypt(dump(auth), context) if auth else None)
+    return replace(endpoint, encrypted_auth=work.app_context.secret_box.encrypt(dump(auth), context) if auth else None)
 
 
 def decrypt_auth(work: UnitOfWork, endpoint: Endpoint) -> dict[str, Any]:
     """Return how an endpoint is shown who sends; empty for not at all. Raises SecretUnreadable."""
-    return _decrypt(work, endpoint.sealed_auth, f"endpoint_auth:{endpoint.shown_id}")
+    return _decrypt(work, endpoint.encrypted_auth, f"endpoint_auth:{endpoint.shown_id}")
 
 
 def decrypt_headers(work: UnitOfWork, endpoint: Endpoint) -> dict[str, str]:
     """Return the headers sent with each message. Raises SecretUnreadable."""
-    return _decrypt(work, endpoint.sealed_headers, f"endpoint_headers:{endpoint.shown_id}")
+    return _decrypt(work, endpoint.encrypted_headers, f"endpoint_headers:{endpoint.shown_id}")
 
 
-def _decrypt(work: UnitOfWork, sealed: bytes | None, context: str) -> dict[str, Any]:
-    return {} if sealed is None else dict(json.loads(work.app_context.secret_box.open(sealed, context)))
+def _decrypt(work: UnitOfWork, encrypted: bytes | None, context: str) -> dict[str, Any]:
+    return {} if encrypted is None else dict(json.loads(work.app_context.secret_box.open(encrypted, context)))
 
 
 def encrypt_headers(work: UnitOfWork, endpoint: Endpoint, headers: Mapping[str, str]) -> Endpoint:
     """Return the endpoint with these headers."""
     context = f"endpoint_headers:{endpoint.shown_id}"
     return replace(
-        endpoint, sealed_headers=work.app_context.secret_box.encrypt(dump(headers), context) if headers else None
+        endpoint, encrypted_headers=work.app_context.secret_box.encrypt(dump(headers), context) if headers else None
     )
 
 

@@ -113,7 +113,7 @@ class EventFeed:
     @property
     def caught_up_to(self) -> datetime:
         """Before when everything has been told of, once what the latest look returned has been."""
-        return min(self._since, ids.made_at(self._waiting[0].id)) if self._waiting else self._since
+        return min(self._since, ids.created_at(self._waiting[0].id)) if self._waiting else self._since
 
     async def poll(self, now: datetime) -> tuple[list[Event], bool]:
         """Return what there is to hear, oldest first, and whether there may be more of it at once.
@@ -200,7 +200,7 @@ def feed_start(now: datetime, since: datetime | None, after: UUID | None) -> dat
     moments = [now] if since is None and after is None else [] if since is None else [since]
     if after is not None:
         # No later than now, whatever the clock said by which its id was made.
-        moments.append(min(now, ids.made_at(after)) - RESUME_OVERLAP)
+        moments.append(min(now, ids.created_at(after)) - RESUME_OVERLAP)
     begins = max(moments)
     if begins < now - MAX_LOOKBACK - RESUME_OVERLAP:
         where = "since" if since is not None else "after"

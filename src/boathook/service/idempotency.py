@@ -65,7 +65,7 @@ async def claim(work: UnitOfWork, key: IdempotencyKey) -> StoredResponse | None:
     )
     if not is_same:
         raise key_reused()
-    content = work.app_context.secret_box.open(earlier.sealed_response, key.context)
+    content = work.app_context.secret_box.open(earlier.encrypted_response, key.context)
     kept = msgspec.json.decode(content, type=_Content)
     return StoredResponse(earlier.status, base64.b64decode(kept.body), kept.type)
 

@@ -45,11 +45,11 @@ class LatestActivity:
     events: Sequence[LatestEvent] = ()
     dead_letters: Sequence[LatestDeadLetter] = ()
     firing: Sequence[Alert] = ()
-    """All alarms that fire."""
+    """All alerts that fire."""
 
 
 async def read_latest_activity(app_context: AppContext, limit: int) -> LatestActivity:
-    """Return the last *limit* events and dead letters, and the alarms that fire. Raises DatabaseError."""
+    """Return the last *limit* events and dead letters, and the alerts that fire. Raises DatabaseError."""
     database = app_context.database
     events = await read_latest_events(database, limit)
     dead_letters = await read_latest_dead_letters(database, limit)
@@ -100,7 +100,7 @@ class Host(msgspec.Struct, frozen=True):
     name: str
     roles: dict[str, int]
     """How many processes are alive, by role."""
-    told_at: datetime
+    notified_at: datetime
 
 
 class LiveStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,7 +139,7 @@ def _added_secret_view(work: UnitOfWork, one: SourceSecret, now: datetime) -> Se
 
 def _is_readable(work: UnitOfWork, one: SourceSecret) -> bool:
     try:
-        work.app_context.secret_box.open(one.sealed, one.context)
+        work.app_context.secret_box.open(one.encrypted, one.context)
     except SecretUnreadable:
         return False
     return True
@@ -168,10 +168,10 @@ async def add(
     known = await source_secrets.list_by_source(work.connection, source)
     text = _make(work.app_context.settings, source) if text is None else _read(text)
     id = new_id()
-    sealed = work.app_context.secret_box.encrypt(text, encryption_context(source, id))
+    encrypted = work.app_context.secret_box.encrypt(text, encryption_context(source, id))
     _refuse(work, source, text, known)
     made = await source_secrets.insert(
-        work.connection, id=id, source=source, sealed=sealed, note=note_text.strip(), by=work.actor
+        work.connection, id=id, source=source, encrypted=encrypted, note=note_text.strip(), by=work.actor
     )
     ended = 0 if after is None else await source_secrets.expire_others(work.connection, source, id, after)
     said = f"{made.shown_id}{f', {ended} others end in {after}' if ended else ''}"
@@ -212,7 +212,7 @@ def _opened(work: UnitOfWork, known: list[SourceSecret]) -> set[str]:
     found = set()
     for one in known:
         try:
-            found.add(work.app_context.secret_box.open(one.sealed, one.context))
+            found.add(work.app_context.secret_box.open(one.encrypted, one.context))
         except SecretUnreadable:
             continue
     return found

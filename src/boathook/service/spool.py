@@ -126,7 +126,7 @@ async def import_events(
     importer = SpoolImporter(
         root,
         EventWriter(store, EventBuilder(Router((), UNROUTED), lambda: read_router(database)).reroute),
-        batch=settings.database.intake_batch,
+        batch=settings.database.ingest_batch_size,
         report=progress,
     )
     runs = {

@@ -218,8 +218,8 @@ BEHAVIOURS: Final[dict[str, tuple[str, ...]]] = {
     ),
     # Store
     "store: prune deletes old and keeps new": (
-        "tests/postgres/test_upkeep.py::test_an_old_week_is_dropped_and_counted",
-        "tests/postgres/test_upkeep.py::test_a_week_is_kept_until_its_last_day_is_old_enough",
+        "tests/postgres/test_maintenance.py::test_an_old_week_is_dropped_and_counted",
+        "tests/postgres/test_maintenance.py::test_a_week_is_kept_until_its_last_day_is_old_enough",
     ),
     "store: migrations apply once, run concurrently, stop on failure": (
         "tests/postgres/test_schema.py::test_migrating_again_changes_nothing",

@@ -297,9 +297,9 @@ class TestSecrets:
     def test_are_stored_encrypted(self, app, server):
         secret = app.secret(app.endpoint(UNREACHABLE_URL, disabled=True))
         key = base64.b64decode(secret.removeprefix("whsec_"))
-        rows = server.query("select sealed from boathook.endpoint_secret")
+        rows = server.query("select encrypted from boathook.endpoint_secret")
         assert rows
-        assert not any(secret.encode() in sealed or key in sealed for (sealed,) in rows)
+        assert not any(secret.encode() in encrypted or key in encrypted for (encrypted,) in rows)
 
 
 class TestHeaders:

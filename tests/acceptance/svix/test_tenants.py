@@ -177,7 +177,7 @@ STATE = """
         union all select t::text from boathook.api_key t where organization = %(organization)s
         union all select t::text from boathook.event t where id in (select id from events)
         union all select t::text from boathook.delivery t where event_id in (select id from events)
-        union all select t::text from boathook.outcome t where event_id in (select id from events)
+        union all select t::text from boathook.delivery_archive t where event_id in (select id from events)
         union all select t::text from boathook.attempt t where event_id in (select id from events)
     )
     select string_agg(row, e'\n' order by row) from stored

@@ -83,7 +83,7 @@ class BillingServer(AppServer):
         found = self.rows(
             "select coalesce(o.state, d.state) as state, coalesce(o.note, d.code) as why"
             " from boathook.event e left join boathook.delivery d on d.event_id = e.id and d.recipient = %s"
-            " left join boathook.outcome o on o.event_id = e.id and o.recipient = %s where e.dedup_key = %s",
+            " left join boathook.delivery_archive o on o.event_id = e.id and o.recipient = %s where e.dedup_key = %s",
             f"handler:billing.{handler}", f"handler:billing.{handler}", key,
         )  # fmt: skip
         return (found[0]["state"], found[0]["why"]) if found and found[0]["state"] else None

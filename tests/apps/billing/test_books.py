@@ -146,7 +146,7 @@ def test_a_dead_letter_of_a_missing_user_applies_when_the_user_appears(server):
     payment, event = paid(server, email)
     server.await_end(event, "pending", "USER_MISSING")
     server.rows(
-        "update boathook.delivery d set due_at = now(), owed_since = now() - interval '31 days' from boathook.event e"
+        "update boathook.delivery d set due_at = now(), enqueued_at = now() - interval '31 days' from boathook.event e"
         " where e.id = d.event_id and e.dedup_key = %s returning 1", event,
     )  # fmt: skip
     server.await_end(event, "dead", "USER_MISSING")

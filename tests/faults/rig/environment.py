@@ -101,7 +101,7 @@ class Host(BoathookProcess):
     def _configuration(self, extra: str) -> str:
         tables: dict[str, dict[str, Any]] = {
             "database": {"url": self.database_url},
-            "worker": {"lease_s": 2.0, "poll_s": 0.1},
+            "worker": {"lease_s": 2.0, "poll_interval_s": 0.1},
             "server": {
                 "app": "tests.faults.rig.bank:hook", "bind": f"127.0.0.1:{self.port}", "data_dir": "data",
                 "roles": self.roles.split(","), "senders": self.senders, "linger_s": 0.3, "drain_s": 10.0,

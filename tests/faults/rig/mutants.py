@@ -58,7 +58,7 @@ UNFENCED: Final = without(
 """Any worker may complete a delivery, with or without its lease."""
 
 UNCOUNTED: Final = without(
-    "set_back",
+    "record_failure",
     (
         "begin\n    select * into d",
         """begin

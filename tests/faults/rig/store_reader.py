@@ -49,7 +49,7 @@ select d.event_id::text as event, d.ordinal, d.recipient, d.state, d.attempts, d
 from (
     select event_id, ordinal, recipient, state, attempts, replays, is_replay from boathook.delivery
     union all
-    select event_id, ordinal, recipient, state, attempts, replays, is_replay from boathook.outcome
+    select event_id, ordinal, recipient, state, attempts, replays, is_replay from boathook.delivery_archive
 ) as d
 left join boathook.endpoint p on p.id = boathook.endpoint_of(d.recipient)
 """

@@ -123,7 +123,7 @@ class Limits:
     """What a scenario allows."""
 
     attempts: Mapping[str, int] = field(default_factory=dict)
-    """Most attempts of a recipient's deliveries, without excused ones; a recipient that is not named has no limit."""
+    """Most attempts of a recipient's deliveries, without free retries; a recipient that is not named has no limit."""
     without_effect: frozenset[str] = frozenset()
     """Recipients whose success leaves no row of the bank."""
     message_prefixes: Mapping[str, str] = field(default_factory=lambda: {"letter": "told:"})

@@ -151,7 +151,7 @@ class SendingRecorder(Recorder):
     # The end
 
     def _judge_ends(self, *, is_quiet: bool) -> None:
-        deliveries, outcomes = self.tables.committed["delivery"], self.tables.committed["outcome"]
+        deliveries, outcomes = self.tables.committed["delivery"], self.tables.committed["delivery_archive"]
         both = deliveries.keys() & outcomes.keys()
         require(not both, "C4", f"{both} ended and are owed")
         for key in self.accepted_rows:
@@ -169,6 +169,6 @@ class SendingRecorder(Recorder):
         for key, fences in self.takes.items():
             for fence in sorted(fences)[:-1]:
                 claim = (key, fence)
-                is_excused = claim in self.broken or claim not in self.successes
-                require(is_excused, "C12", f"{key} was taken again although nothing had befallen fence {fence}")
+                is_free = claim in self.broken or claim not in self.successes
+                require(is_free, "C12", f"{key} was taken again although nothing had befallen fence {fence}")
                 sometimes("an endpoint took a message twice, because its sender broke down", if_=claim in self.broken)

@@ -61,7 +61,7 @@ class RealSendingDatabase(RealDatabase):
                 key, UUID(int=9), retry,
             )  # fmt: skip
             await self.database.execute(
-                "insert into boathook.endpoint_secret (endpoint_id, sealed) values ($1, $2)", key, _seal(key)
+                "insert into boathook.endpoint_secret (endpoint_id, encrypted) values ($1, $2)", key, _encrypt(key)
             )
 
     async def rest(self, *, is_over: bool) -> None:
@@ -88,7 +88,7 @@ class FakeSendingDatabase(FakeDatabase):
 
     async def open(self) -> None:
         for key, name, retry in zip(ENDPOINTS, NAMES, _RETRY, strict=True):
-            endpoint = Endpoint(key, "https://x.example", name, retry=retry, sealed=_seal(key))
+            endpoint = Endpoint(key, "https://x.example", name, retry=retry, encrypted=_encrypt(key))
             self._server.tables.committed["endpoint"][key] = endpoint
             if retry is not None:
                 self._server.tables.policies[name] = retry
@@ -137,7 +137,7 @@ class FakeSendingDatabase(FakeDatabase):
         }  # fmt: skip
 
 
-def _seal(key: UUID) -> bytes:
+def _encrypt(key: UUID) -> bytes:
     return _VAULT.encrypt("whsec_c2VjcmV0", f"endpoint_secret:{ids.show(ids.ENDPOINT, key)}")
 
 

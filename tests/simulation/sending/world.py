@@ -48,7 +48,7 @@ class Sender:
 
 
 @functools.lru_cache(maxsize=256)
-def _sealed(number: int) -> bytes:
+def _encrypted(number: int) -> bytes:
     return SecretBox([_KEY]).encrypt(_SECRET, f"endpoint_secret:{ids.show(ids.ENDPOINT, UUID(int=number))}")
 
 
@@ -60,10 +60,10 @@ def _settings(plan: Plan) -> Settings:
         "timeout_s": plan.timeout_s,
         "breaker_after": plan.breaker_after,
         "breaker_pause_s": plan.breaker_pause_s,
-        "breaker_longest_s": 4 * plan.breaker_pause_s,
+        "breaker_max_pause_s": 4 * plan.breaker_pause_s,
     }
     database = {"url": URL, "statement_timeout_s": plan.statement_timeout_s, "connect_timeout_s": 2.0}
-    worker = {"lease_s": plan.lease_s, "poll_s": plan.poll_s}
+    worker = {"lease_s": plan.lease_s, "poll_interval_s": plan.poll_s}
     return load(None, {"database": database, "worker": worker, "server": {"drain_s": 2.0}, "outbound": outbound})
 
 
@@ -92,7 +92,7 @@ class SendingWorld(BaseWorld):
         endpoint = Endpoint(
             UUID(int=number), f"https://{number}.example/", recipient_of(ids.show(ids.ENDPOINT, UUID(int=number))),
             rate=like.rate, concurrency=like.concurrency, retry=msgspec.json.encode(self.plan.retry).decode(),
-            sealed=_sealed(number),
+            encrypted=_encrypted(number),
         )  # fmt: skip
         self.server.tables.committed["endpoint"][endpoint.id] = endpoint
         self.server.tables.policies[endpoint.recipient] = endpoint.retry or ""

@@ -47,7 +47,7 @@ oldest_waiting = hook.gauge(
 )
 
 
-hook.alarm(
+hook.alert_rule(
     "unlinked_payments",
     "a payment waits for its user: {subject}",
     metric="billing_oldest_waiting_seconds",
@@ -56,7 +56,7 @@ hook.alarm(
     above=3600.0,
     advice="A customer has paid and received nothing: see `boathook billing payments --waiting`.",
 )
-hook.alarm(
+hook.alert_rule(
     "missing_users",
     "a payment has waited for its user for a day: {subject}",
     metric="billing_oldest_waiting_seconds",

@@ -23,7 +23,7 @@ _PAGE: Final = 500
 
 async def tell_live(hook: Boathook, tx: Transaction, news: News) -> None:
     """Let every browser know of *news*, once the transaction commits."""
-    await hook.broadcast(tx, CHANNEL, news.to_json())
+    await hook.publish_live(tx, CHANNEL, news.to_json())
 
 
 async def serve_live(hook: Boathook, socket: WebSocket) -> None:
@@ -61,7 +61,7 @@ async def _wait_until_gone(socket: WebSocket) -> None:
 
 async def _tell(hook: Boathook, socket: WebSocket, since: int) -> None:
     """Send all news after *since*, each once, in the order of their commits."""
-    hints = hook.hear(CHANNEL)  # before the look at what there is, so that nothing falls between the two
+    hints = hook.subscribe(CHANNEL)  # before the look at what there is, so that nothing falls between the two
     async with hook.transaction() as tx:
         newest = await newest_version(tx)
     seen = newest if since < 0 else min(since, newest)

@@ -17,10 +17,10 @@
 --   endpoint_health      how an endpoint does: failures in a row, its breaker, its place in its rate
 --   api_key, idempotency, task   who may call the API, what was answered before, what is done in the background
 --   operator, operator_session   who may sign in to the console, and in which browsers they have
---   source_secret        secrets of sources that operators have added, sealed
+--   source_secret        secrets of sources that operators have added, encrypted
 --   migration            which migrations were applied, boathook's own and those of apps
---   alarm, alarm_notice, alarm_channel, alarm_silence   what fires, whom that was told, how to reach them, and what is not told
---   alarm_round          what rules saw last
+--   alert, alert_notification, alert_channel, alert_silence   what fires, whom that was told, how to reach them, and what is not told
+--   alert_evaluation          what rules saw last
 --   metric_sample        what each host has counted, in finer steps lately and in coarser ones for longer
 --
 -- A delivery is named by its event and an ordinal: 0 to event.fanout - 1 for those owed when the event was
@@ -39,15 +39,15 @@
 
 create schema if not exists boathook;
 
-create table boathook.registry (
-    is_only boolean primary key default true check (is_only),
+create table boathook.route_version (
+    singleton boolean primary key default true check (singleton),
     version bigint not null default 1
 );
-insert into boathook.registry default values;
+insert into boathook.route_version default values;
 
 create table boathook.route (
     recipient text not null check (recipient <> ''),
-    line smallint not null check (line >= 0),
+    position smallint not null check (position >= 0),
     app text not null,
     source text,
     application text,
@@ -58,18 +58,18 @@ create table boathook.route (
     timeout_s double precision not null check (timeout_s > 0),
     is_active boolean not null default true,
     changed_at timestamptz not null default now(),
-    primary key (recipient, line),
+    primary key (recipient, position),
     check (source is null or application is null)
 );
 
-create function boathook.raise_registry_version() returns trigger language plpgsql as $$
+create function boathook.raise_route_version() returns trigger language plpgsql as $$
 begin
-    update boathook.registry set version = version + 1;
+    update boathook.route_version set version = version + 1;
     return null;
 end $$;
 
 create trigger route_changed after insert or update or delete on boathook.route
-    for each statement execute function boathook.raise_registry_version();
+    for each statement execute function boathook.raise_route_version();
 
 create table boathook.dedup (
     key uuid primary key,
@@ -132,37 +132,37 @@ create table boathook.delivery (
     order_key text,
     is_blocked boolean not null default false,
     is_replay boolean not null default false,
-    owed_since timestamptz not null default now(),
+    enqueued_at timestamptz not null default now(),
     due_at timestamptz not null default now(),
     attempts integer not null default 0 check (attempts >= 0),
     attempts_before integer not null default 0,
-    lost smallint not null default 0 check (lost >= 0),
+    crashes smallint not null default 0 check (crashes >= 0),
     replays smallint not null default 0 check (replays >= 0),
     fence bigint not null default 0 check (fence >= 0),
     leased_by text,
     lease_until timestamptz,
     code text,
     error text,
-    died_at timestamptz,
+    dead_at timestamptz,
     item_path text,
     item_type text,
-    excused smallint not null default 0 check (excused >= 0),
+    free_retries smallint not null default 0 check (free_retries >= 0),
     is_manual boolean not null default false,
     -- Who said, while it was leased, that it need wait no longer; the end of the attempt takes that into account.
     woken_by text,
     primary key (event_id, ordinal),
     constraint a_lease_has_holder_and_end check ((state = 'leased') = (leased_by is not null and lease_until is not null)),
     constraint a_lease_is_a_counted_attempt check (state <> 'leased' or (attempts > attempts_before and fence > 0)),
-    constraint the_dead_have_a_time_and_a_code check ((state = 'dead') = (died_at is not null) and (state <> 'dead' or code is not null)),
+    constraint the_dead_have_a_time_and_a_code check ((state = 'dead') = (dead_at is not null) and (state <> 'dead' or code is not null)),
     constraint only_ordered_pending_ones_wait_for_others check (not is_blocked or (state = 'pending' and order_key is not null)),
     constraint a_replay_starts_a_new_budget check (attempts_before between 0 and attempts),
     constraint an_item_has_a_path_and_a_type check ((item_path is null) = (item_type is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index delivery_due on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked;
 -- Suspects are few, and looked for at every announcement: they are not to be looked for among all that is due.
-create index delivery_suspect on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked and lost >= 2;
+create index delivery_suspect on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked and crashes >= 2;
 create index delivery_leased on boathook.delivery (lease_until) where state = 'leased';
-create index delivery_dead on boathook.delivery (recipient, died_at) where state = 'dead';
+create index delivery_dead on boathook.delivery (recipient, dead_at) where state = 'dead';
 create index delivery_order on boathook.delivery (recipient, order_key, seq) where order_key is not null and state <> 'dead';
 -- Two leases with one order key cannot exist, whatever races.
 create unique index delivery_one_lease_per_order_key on boathook.delivery (recipient, order_key)
@@ -192,7 +192,7 @@ create table boathook.attempt (
 create table boathook.attempt_default partition of boathook.attempt default;
 create index attempt_of_recipient on boathook.attempt (recipient, id) where id is not null;
 
-create table boathook.outcome (
+create table boathook.delivery_archive (
     event_id uuid not null,
     ordinal smallint not null,
     recipient text not null,
@@ -209,9 +209,9 @@ create table boathook.outcome (
     primary key (event_id, ordinal),
     check (state <> 'ignored' or note is not null)
 ) partition by range (event_id);
-create table boathook.outcome_default partition of boathook.outcome default;
+create table boathook.delivery_archive_default partition of boathook.delivery_archive default;
 
-create table boathook.effect (
+create table boathook.side_effect (
     event_id uuid not null,
     recipient text not null,
     name text not null,
@@ -219,7 +219,7 @@ create table boathook.effect (
     done_at timestamptz not null default now(),
     primary key (event_id, recipient, name)
 ) partition by range (event_id);
-create table boathook.effect_default partition of boathook.effect default;
+create table boathook.side_effect_default partition of boathook.side_effect default;
 
 create table boathook.reply (
     event_id uuid primary key,
@@ -227,11 +227,11 @@ create table boathook.reply (
     status smallint not null check (status between 200 and 599),
     content_type text not null,
     body bytea not null,
-    made_at timestamptz not null default now()
+    created_at timestamptz not null default now()
 ) partition by range (event_id);
 create table boathook.reply_default partition of boathook.reply default;
 
-create table boathook.newest (
+create table boathook.entity_version (
     recipient text not null,
     kind text not null,
     key text not null,
@@ -292,12 +292,12 @@ create index audit_by_time on boathook.audit (at, id);
 
 -- The last seal there is, one row: without it, nobody would miss rows taken away from the end of the chain.
 create table boathook.audit_head (
-    is_only boolean primary key default true check (is_only),
+    singleton boolean primary key default true check (singleton),
     place bigint not null,
     seal bytea not null
 );
 
-create table boathook.retention (
+create table boathook.purge_log (
     id bigint generated always as identity primary key,
     at timestamptz not null default now(),
     kind text not null,
@@ -339,8 +339,8 @@ create table boathook.endpoint (
     timeout_s double precision check (timeout_s > 0),
     metadata json not null default '{}',
     api_version integer not null default 1 check (api_version > 0),
-    sealed_headers bytea,
-    sealed_auth bytea,
+    encrypted_headers bytea,
+    encrypted_auth bytea,
     is_disabled boolean not null default false,
     disabled_because text check (disabled_because in ('manual', 'gone', 'failing')),
     disabled_at timestamptz,
@@ -356,7 +356,7 @@ create index endpoint_of_application on boathook.endpoint (application_id, id) w
 create table boathook.endpoint_secret (
     id bigint generated always as identity primary key,
     endpoint_id uuid not null references boathook.endpoint on delete cascade,
-    sealed bytea not null,
+    encrypted bytea not null,
     created_at timestamptz not null default now(),
     expires_at timestamptz
 );
@@ -407,7 +407,7 @@ create table boathook.idempotency (
     key bytea primary key check (octet_length(key) = 32),
     fingerprint bytea not null check (octet_length(fingerprint) = 32),
     status smallint,
-    sealed_response bytea,
+    encrypted_response bytea,
     expires_at timestamptz not null,
     canonical bytea check (octet_length(canonical) = 32)
 );
@@ -455,11 +455,11 @@ create table boathook.operator_session (
 create index operator_session_of_operator on boathook.operator_session (operator_id);
 create index operator_session_expiry on boathook.operator_session (expires_at);
 
--- Secrets of sources that operators have added to those of boathook.toml; sealed for the source and this row alone.
+-- Secrets of sources that operators have added to those of boathook.toml; encrypted for the source and this row alone.
 create table boathook.source_secret (
     id uuid primary key,
     source text not null check (source <> ''),
-    sealed bytea not null,
+    encrypted bytea not null,
     note text not null default '',
     added_by text not null,
     added_at timestamptz not null default now(),
@@ -476,8 +476,8 @@ create table boathook.migration (
     primary key (app, name)
 );
 
--- One row while an alarm is open, and one for each that has recovered.
-create table boathook.alarm (
+-- One row while an alert is open, and one for each that has recovered.
+create table boathook.alert (
     id uuid primary key,
     rule text not null,
     subject text not null,
@@ -490,18 +490,18 @@ create table boathook.alarm (
     fired_at timestamptz,
     recovered_at timestamptz,
     -- When messages about it were last written; those to come are told of it by this.
-    told_at timestamptz,
+    notified_at timestamptz,
     is_silenced boolean not null default false,
-    constraint a_pending_alarm_has_not_fired check ((state = 'pending') = (fired_at is null)),
+    constraint a_pending_alert_has_not_fired check ((state = 'pending') = (fired_at is null)),
     constraint the_recovered_have_a_time check ((state = 'recovered') = (recovered_at is not null))
 );
-create unique index alarm_open on boathook.alarm (rule, subject) where state <> 'recovered';
-create index alarm_history on boathook.alarm (recovered_at) where state = 'recovered';
+create unique index alert_open on boathook.alert (rule, subject) where state <> 'recovered';
+create index alert_history on boathook.alert (recovered_at) where state = 'recovered';
 
--- What a channel is to be told about an alarm, written in the transaction that moves the alarm.
-create table boathook.alarm_notice (
+-- What a channel is to be told about an alert, written in the transaction that moves the alert.
+create table boathook.alert_notification (
     id bigint generated always as identity primary key,
-    alarm_id uuid not null references boathook.alarm on delete cascade,
+    alert_id uuid not null references boathook.alert on delete cascade,
     channel text not null,
     kind text not null check (kind in ('fires', 'still', 'recovered')),
     state text not null default 'waiting' check (state in ('waiting', 'sent', 'given_up')),
@@ -513,12 +513,12 @@ create table boathook.alarm_notice (
     taken_until timestamptz,
     constraint what_waits_has_not_ended check ((state = 'waiting') = (ended_at is null))
 );
-create unique index alarm_notice_once on boathook.alarm_notice (alarm_id, channel, kind) where state = 'waiting';
-create index alarm_notice_waiting on boathook.alarm_notice (channel, not_before) where state = 'waiting';
-create index alarm_notice_alarm on boathook.alarm_notice (alarm_id);
+create unique index alert_notification_once on boathook.alert_notification (alert_id, channel, kind) where state = 'waiting';
+create index alert_notification_waiting on boathook.alert_notification (channel, not_before) where state = 'waiting';
+create index alert_notification_alert on boathook.alert_notification (alert_id);
 
 -- How each channel is doing.
-create table boathook.alarm_channel (
+create table boathook.alert_channel (
     name text primary key,
     failures integer not null default 0,
     not_before timestamptz not null default '-infinity',
@@ -530,7 +530,7 @@ create table boathook.alarm_channel (
     error_at timestamptz
 );
 
-create table boathook.alarm_silence (
+create table boathook.alert_silence (
     id uuid primary key,
     rule text not null,
     subject text not null,
@@ -541,11 +541,11 @@ create table boathook.alarm_silence (
     ended_at timestamptz,
     ended_by text
 );
-create index alarm_silence_until on boathook.alarm_silence (until);
+create index alert_silence_until on boathook.alert_silence (until);
 
 -- The latest look at the rules: one row.
-create table boathook.alarm_round (
-    is_only boolean primary key default true check (is_only),
+create table boathook.alert_evaluation (
+    singleton boolean primary key default true check (singleton),
     at timestamptz not null,
     host text not null,
     readings json not null
@@ -568,12 +568,12 @@ create index metric_sample_not_rolled_up on boathook.metric_sample (at) where no
 create index metric_sample_stored on boathook.metric_sample (stored_at) where step_s = 10;
 
 -- Time to id: the smallest UUIDv7 of a moment.
-create function boathook.first_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$
+create function boathook.min_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$
     select (lpad(to_hex(floor(extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
 -- Id to time: the millisecond at which a UUIDv7 was made.
-create function boathook.made_at(id uuid) returns timestamptz language sql immutable strict parallel safe as $$
+create function boathook.id_time(id uuid) returns timestamptz language sql immutable strict parallel safe as $$
     select to_timestamp(('x0000' || left(replace(id::text, '-', ''), 12))::bit(64)::bigint / 1000.0)
 $$;
 
@@ -597,8 +597,8 @@ create function boathook.dead_group(recipient text, code text, error text) retur
 $$;
 
 -- Both hold dead letters alone, so that a delivery costs nothing more until it dies.
-create index delivery_dead_group on boathook.delivery (boathook.dead_group(recipient, code, error), died_at) where state = 'dead';
-create index delivery_died on boathook.delivery (died_at, event_id, ordinal) where state = 'dead';
+create index delivery_dead_group on boathook.delivery (boathook.dead_group(recipient, code, error), dead_at) where state = 'dead';
+create index delivery_dead_at on boathook.delivery (dead_at, event_id, ordinal) where state = 'dead';
 
 -- What of a row of the audit is sealed, as bytes that are the same on every server.
 create function boathook.audit_content(entry boathook.audit) returns bytea language sql stable as $$
@@ -610,7 +610,7 @@ $$;
 
 -- Gives rows of the audit that have none their place in the chain, and the hash of the seal before them with their content;
 -- says how many. Those who write the audit know nothing of it: a chain that they kept would make each wait for the other.
-create function boathook.seal_audit(most integer) returns integer language plpgsql as $$
+create function boathook.seal_audit(max_rows integer) returns integer language plpgsql as $$
 declare
     entry boathook.audit;
     last_place bigint;
@@ -619,7 +619,7 @@ declare
 begin
     perform pg_advisory_xact_lock(hashtextextended('boathook.seal_audit', 0));
     select place, audit_head.seal into last_place, last_seal from boathook.audit_head;
-    for entry in select * from boathook.audit where sealed_as is null order by id limit most loop
+    for entry in select * from boathook.audit where sealed_as is null order by id limit max_rows loop
         sealed := sealed + 1;
         last_place := coalesce(last_place, 0) + 1;
         last_seal := sha256(coalesce(last_seal, '') || boathook.audit_content(entry));
@@ -627,7 +627,7 @@ begin
     end loop;
     if sealed > 0 then
         insert into boathook.audit_head (place, seal) values (last_place, last_seal)
-        on conflict (is_only) do update set place = excluded.place, seal = excluded.seal;
+        on conflict (singleton) do update set place = excluded.place, seal = excluded.seal;
     end if;
     return sealed;
 end $$;
@@ -643,12 +643,12 @@ begin
     perform pg_advisory_xact_lock(hashtextextended('boathook.ensure_partitions', 0));
     for week in 0 .. weeks_ahead loop
         monday := (date_trunc('week', now() at time zone 'UTC') + make_interval(weeks => week)) at time zone 'UTC';
-        foreach parent in array array['event', 'attempt', 'outcome', 'effect', 'reply'] loop
+        foreach parent in array array['event', 'attempt', 'delivery_archive', 'side_effect', 'reply'] loop
             child := parent || '_' || to_char(monday at time zone 'UTC', 'YYYYMMDD');
             if to_regclass('boathook.' || child) is null then
                 execute format(
                     'create table boathook.%I partition of boathook.%I for values from (%L) to (%L)',
-                    child, parent, boathook.first_id(monday), boathook.first_id(monday + interval '7 days'));
+                    child, parent, boathook.min_id(monday), boathook.min_id(monday + interval '7 days'));
                 made := made + 1;
             end if;
         end loop;
@@ -691,7 +691,7 @@ begin
     end if;
     insert into boathook.attempt (event_id, ordinal, number, outcome, code, error, worker, started_at, ended_at)
     values (d.event_id, d.ordinal, d.attempts, p_state, null, null, p_worker, p_started, ended);
-    insert into boathook.outcome (
+    insert into boathook.delivery_archive (
         event_id, ordinal, recipient, state, order_key, is_replay, attempts, replays, note, ended_at, item_path, item_type,
         is_manual)
     values (
@@ -704,7 +704,7 @@ end $$;
 
 -- Keeps what a handler answers a sender who waits, the first one's where several do, and tells whoever waits that an
 -- attempt has ended; without a status it only tells.
-create function boathook.answer(
+create function boathook.store_reply(
     p_event uuid, p_recipient text, p_status integer, p_content_type text, p_body bytea
 ) returns void language plpgsql as $$
 begin
@@ -717,11 +717,11 @@ begin
 end $$;
 
 -- Ends an attempt without success: due again at p_due, or dead where that is null. False when the fence no longer holds.
--- An excused attempt is counted, but not against the retry budget. The dead are told of, as a sender may wait for them.
+-- A free retry is counted, but not against the retry budget. The dead are told of, as a sender may wait for them.
 -- Who was woken while the attempt was under way is due at once, and alive with a new budget where it would be dead.
-create function boathook.set_back(
+create function boathook.record_failure(
     p_event uuid, p_ordinal integer, p_fence bigint, p_due timestamptz, p_outcome text, p_code text, p_error text,
-    p_traceback text, p_worker text, p_started timestamptz, p_is_excused boolean default false
+    p_traceback text, p_worker text, p_started timestamptz, p_is_free boolean default false
 ) returns boolean language plpgsql as $$
 declare
     d boathook.delivery;
@@ -738,11 +738,11 @@ begin
     update boathook.delivery
     set state = case when p_due is null and not is_revived then 'dead' else 'pending' end,
         due_at = case when d.woken_by is null then coalesce(p_due, due_at) else ended end,
-        owed_since = case when is_revived then ended else owed_since end,
-        died_at = case when p_due is null and not is_revived then ended end,
-        lost = case when p_outcome = 'lost' and not is_revived then lost + 1 else 0 end,
-        attempts_before = case when is_revived then attempts else attempts_before + p_is_excused::integer end,
-        excused = case when is_revived then 0 else excused + p_is_excused::integer end,
+        enqueued_at = case when is_revived then ended else enqueued_at end,
+        dead_at = case when p_due is null and not is_revived then ended end,
+        crashes = case when p_outcome = 'lost' and not is_revived then crashes + 1 else 0 end,
+        attempts_before = case when is_revived then attempts else attempts_before + p_is_free::integer end,
+        free_retries = case when is_revived then 0 else free_retries + p_is_free::integer end,
         replays = replays + is_revived::integer,
         leased_by = null, lease_until = null, woken_by = null, code = p_code, error = p_error
     where event_id = p_event and ordinal = p_ordinal;
@@ -767,7 +767,7 @@ end $$;
 create function boathook.newer(p_recipient text, p_kind text, p_key text, p_stamp numeric, p_event uuid)
 returns boolean language sql as $$
     with kept as (
-        insert into boathook.newest as n (recipient, kind, key, stamp, event_id)
+        insert into boathook.entity_version as n (recipient, kind, key, stamp, event_id)
         values (p_recipient, p_kind, p_key, p_stamp, p_event)
         on conflict (recipient, kind, key) do update set stamp = excluded.stamp, event_id = excluded.event_id
         where n.stamp < excluded.stamp
@@ -779,13 +779,13 @@ $$;
 -- The active routes and their version, as one JSON document.
 create function boathook.active_routes() returns json language sql stable as $$
     select json_build_object(
-        'version', (select version from boathook.registry),
+        'version', (select version from boathook.route_version),
         'routes', coalesce(
             (select json_agg(
                 json_build_object(
                     'recipient', recipient, 'app', app, 'source', source, 'application', application, 'types', types,
                     'filter', filter, 'order_by', order_by, 'policy', policy, 'timeout_s', timeout_s)
-                order by recipient, line)
+                order by recipient, position)
              from boathook.route where is_active),
             '[]'))
 $$;
@@ -795,7 +795,7 @@ $$;
 -- p_new names those to be stored, null is all. The d_ arrays describe the deliveries, in the order in which ordered ones
 -- are to run; they are due at once, or at d_due where that is later. p_has_order says whether one of them has an order key,
 -- p_has_unhandled whether an event of a source may have none, p_is_manual whether each gets one attempt only. Returns whether an ordered delivery waits for others: the
--- caller then unblocks its line after the commit, as what it waits for may have ended meanwhile.
+-- caller then unblocks its order key after the commit, as what it waits for may have ended meanwhile.
 create function boathook.store_events(
     p_ids uuid[], p_sources text[], p_applications text[], p_types text[], p_dedup_keys text[], p_grades text[],
     p_origins text[], p_headers text[], p_content_types text[], p_bodies bytea[], p_hashes bytea[], p_fanouts smallint[],
@@ -841,7 +841,7 @@ begin
             order by d.position);
     end if;
     insert into boathook.delivery (
-        event_id, ordinal, recipient, order_key, is_blocked, owed_since, due_at, item_path, item_type, is_manual)
+        event_id, ordinal, recipient, order_key, is_blocked, enqueued_at, due_at, item_path, item_type, is_manual)
     select d.event_id, d.ordinal, d.recipient, d.order_key, coalesce(d.is_blocked, false), greatest(owed, d.due),
         greatest(owed, d.due), d.path, d.type, p_is_manual
     from unnest(d_events, d_ordinals, d_recipients, d_order_keys, blocked, d_due, d_paths, d_types)
@@ -852,13 +852,13 @@ begin
 end $$;
 
 -- Owes events, or items of them, once more, as replays, resends and rerouting do: the one statement that adds deliveries
--- to events that are stored. A null time is now. An ordered one waits until `lines.unblock` finds it first in its line.
+-- to events that are stored. A null time is now. An ordered one waits until `lines.unblock` finds it first of its order key.
 create function boathook.add_deliveries(
     p_events uuid[], p_ordinals bigint[], p_recipients text[], p_order_keys text[], p_due timestamptz[], p_paths text[],
     p_types text[], p_is_manual boolean
 ) returns table (event_id uuid, ordinal integer, recipient text, order_key text) language sql as $$
     insert into boathook.delivery as o (
-        event_id, ordinal, recipient, order_key, is_blocked, is_replay, is_manual, owed_since, due_at, item_path, item_type)
+        event_id, ordinal, recipient, order_key, is_blocked, is_replay, is_manual, enqueued_at, due_at, item_path, item_type)
     select d.event_id, d.ordinal, d.recipient, d.order_key, d.order_key is not null, true, p_is_manual,
         coalesce(d.due, clock_timestamp()), coalesce(d.due, clock_timestamp()), d.path, d.type
     from unnest(p_events, p_ordinals, p_recipients, p_order_keys, p_due, p_paths, p_types)
@@ -896,7 +896,7 @@ create function boathook.application_names(p_application text) returns text[] la
 $$;
 
 -- Whether a recipient can be owed anything more: any handler, and an endpoint that is neither deleted nor disabled.
-create function boathook.takes_deliveries(p_recipient text) returns boolean language sql stable as $$
+create function boathook.accepts_deliveries(p_recipient text) returns boolean language sql stable as $$
     select not starts_with(p_recipient, 'endpoint:') or exists (
         select from boathook.endpoint e join boathook.application a on a.id = e.application_id
         where e.id = boathook.endpoint_of(p_recipient) and e.deleted_at is null and not e.is_disabled and a.deleted_at is null)
@@ -913,7 +913,7 @@ create function boathook.routes_for(p_organization text, p_application text) ret
             and (id = boathook.read_id('app', p_application) or uid = p_application)
     ),
     lines as (
-        select 1 as part, recipient as first, line as second, json_build_object(
+        select 1 as part, recipient as first, position as second, json_build_object(
                 'recipient', recipient, 'app', app, 'application', coalesce((select name from found), p_application),
                 'types', types, 'filter', filter, 'order_by', order_by) as route
         from boathook.route
@@ -928,7 +928,7 @@ create function boathook.routes_for(p_organization text, p_application text) ret
         where e.deleted_at is null and not e.is_disabled
     )
     select json_build_object(
-        'registry', (select version || '.' || xmin::text from boathook.registry),
+        'registry', (select version || '.' || xmin::text from boathook.route_version),
         'application', (select row_to_json(found) from found),
         'routes', coalesce((select json_agg(route order by part, first, second) from lines), '[]'))
 $$;
@@ -957,7 +957,7 @@ create function boathook.publish_messages(
     p_has_order boolean, p_lock_timeout text, out verdicts text[], out has_blocked boolean
 ) language plpgsql as $$
 declare
-    current_registry text := (select version || '.' || xmin::text from boathook.registry);
+    current_registry text := (select version || '.' || xmin::text from boathook.route_version);
     refused text[];
     wanted integer;
     fresh uuid[] := '{}';

@@ -146,7 +146,7 @@ class AttemptSummary:
     @property
     def at(self) -> datetime:
         """When it was made."""
-        return ids.made_at(self.id)
+        return ids.created_at(self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class MessageSummary:
     @property
     def at(self) -> datetime:
         """When it was published."""
-        return ids.made_at(self.id)
+        return ids.created_at(self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,7 @@ left join lateral (
 ) as f on true
 left join lateral (
     select
-        (select count(*) from boathook.outcome o where o.event_id = f.id) as succeeded,
+        (select count(*) from boathook.delivery_archive o where o.event_id = f.id) as succeeded,
         (select count(*) from boathook.delivery w where w.event_id = f.id and w.state <> 'dead') as waiting,
         (select count(*) from boathook.delivery w where w.event_id = f.id and w.state = 'dead') as dead
 ) as d on true

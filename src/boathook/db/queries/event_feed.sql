@@ -11,7 +11,7 @@ where e.id >= $1 and e.id <= $2 and e.expunged_at is null
     and ($5::text is null or e.application = any ((select boathook.application_names($5))::text[]))
     and ($6::text is null or e.type like $6 or e.type = 'batch' and (
         exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $6)
-        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $6)))
+        or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.item_type like $6)))
 order by e.id
 limit $7
 

@@ -80,7 +80,7 @@ class StoredReply:
     body: bytes
     """Its first bytes."""
     size: int
-    made_at: datetime
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ def _try(row: Record) -> AttemptDetail:
 
 def _conflict(row: Record | Mapping[str, Any]) -> ConflictRow:
     names = {"id": ids.show(ids.CONFLICT, row["id"]), "event_id": ids.show(ids.EVENT, row["event_id"])}
-    return ConflictRow(**dict(row) | names, first_seen_at=ids.made_at(row["id"]))
+    return ConflictRow(**dict(row) | names, first_seen_at=ids.created_at(row["id"]))
 
 
 def _stored(row: Record, column: str) -> StoredRequest:

@@ -14,12 +14,12 @@ select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attemp
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from (
     (select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, died_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
+        error as note, dead_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
     from boathook.delivery where event_id = $1 and ordinal >= $2 order by ordinal limit $3)
     union all
     (select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay,
         is_manual, item_path, item_type
-    from boathook.outcome where event_id = $1 and ordinal >= $2 order by ordinal limit $3)
+    from boathook.delivery_archive where event_id = $1 and ordinal >= $2 order by ordinal limit $3)
 ) as d
 join boathook.event e on e.id = d.event_id
 order by d.ordinal
@@ -38,11 +38,11 @@ limit $3
 -- name: list_done
 -- Lists the side effects that were done for the event, and will not be done again.
 select recipient, name, result::text as result, done_at
-from boathook.effect where event_id = $1 order by done_at, recipient, name limit $2
+from boathook.side_effect where event_id = $1 order by done_at, recipient, name limit $2
 
 -- name: get_reply
 -- Reads what a handler answered the sender who waited.
-select recipient, status::integer as status, content_type, substring(body from 1 for $2) as body, octet_length(body) as size, made_at
+select recipient, status::integer as status, content_type, substring(body from 1 for $2) as body, octet_length(body) as size, created_at
 from boathook.reply where event_id = $1
 
 -- name: list_notes

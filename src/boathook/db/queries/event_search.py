@@ -218,7 +218,7 @@ async def search(
         events=events,
         looked_at=walk.looked_at,
         place=further,
-        reached=None if further is None else ids.made_at(further),
+        reached=None if further is None else ids.created_at(further),
         is_full=walk.is_full,
         too_large=walk.too_large,
     )

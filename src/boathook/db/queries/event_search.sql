@@ -31,7 +31,7 @@ where d.event_id < $1 and d.event_id >= $2 order by d.event_id desc, d.ordinal d
 
 -- name: walk_ended
 -- Deliveries that ended well.
-select o.event_id as id, o.state from boathook.outcome o
+select o.event_id as id, o.state from boathook.delivery_archive o
 where o.event_id < $1 and o.event_id >= $2 order by o.event_id desc, o.ordinal desc limit $3
 
 -- name: events_of_deliveries
@@ -52,7 +52,7 @@ fitting as (
         and ($5::text is null or e.application = any ((select boathook.application_names($5))::text[]))
         and ($6::text is null or e.type like $6 or (e.type = $9 and (
             exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $6)
-            or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $6)
+            or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.item_type like $6)
             or exists (
                 select from boathook.event b cross join lateral json_array_elements(b.items) as i (item)
                 where b.id = e.id and i.item ->> 1 like $6))))
@@ -69,7 +69,7 @@ select
 -- Which events have a delivery in the state that is wanted.
 and ($8::text is null
     or exists (select from boathook.delivery d where d.event_id = e.id and d.state = $8)
-    or exists (select from boathook.outcome o where o.event_id = e.id and o.state = $8))
+    or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.state = $8))
 
 -- name: keep_texts
 -- Says which of these events hold one of the texts in their bytes, and one of the words there or as their key; none of
@@ -99,7 +99,7 @@ cross join lateral (
     from (
         (select state from boathook.delivery d where d.event_id = e.id limit 1000)
         union all
-        (select state from boathook.outcome o where o.event_id = e.id limit 1000)
+        (select state from boathook.delivery_archive o where o.event_id = e.id limit 1000)
     ) as known
 ) as s
 where e.id = any ($1::uuid[])

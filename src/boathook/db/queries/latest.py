@@ -39,7 +39,7 @@ class LatestDeadLetter:
     code: str
     error: str | None
     """Its beginning."""
-    died_at: datetime
+    dead_at: datetime
 
     @property
     def shown_id(self) -> str:

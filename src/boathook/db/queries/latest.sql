@@ -7,8 +7,8 @@ limit $1
 
 -- name: read_latest_dead
 -- Reads the dead letters that died last.
-select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.code, left(d.error, 300) as error, d.died_at
+select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.code, left(d.error, 300) as error, d.dead_at
 from boathook.delivery d
 where d.state = 'dead'
-order by d.died_at desc
+order by d.dead_at desc
 limit $1

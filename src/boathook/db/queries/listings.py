@@ -325,14 +325,14 @@ def _rejection(row: Record) -> RejectionRow:
     values: dict[str, Any] = {name: row[name] for name in RejectionRow.__slots__ if name != "refused_at"}
     values["id"] = ids.show(ids.REJECTION, row["id"])
     values["event_id"] = None if row["event_id"] is None else ids.show(ids.EVENT, row["event_id"])
-    return RejectionRow(**values, refused_at=ids.made_at(row["id"]))
+    return RejectionRow(**values, refused_at=ids.created_at(row["id"]))
 
 
 def _conflict(row: Record) -> ConflictRow:
     values = dict(row)
     values["id"] = ids.show(ids.CONFLICT, row["id"])
     values["event_id"] = ids.show(ids.EVENT, row["event_id"])
-    return ConflictRow(**values, first_seen_at=ids.made_at(row["id"]))
+    return ConflictRow(**values, first_seen_at=ids.created_at(row["id"]))
 
 
 def _stored(row: Record) -> StoredRequest:

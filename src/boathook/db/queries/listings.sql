@@ -10,7 +10,7 @@ where ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3
         or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
-        or exists (select from boathook.outcome o where o.event_id = e.id and o.item_type like $3)
+        or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.item_type like $3)
         or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
@@ -31,12 +31,12 @@ select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attemp
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from (
     select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, died_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
+        error as note, dead_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
     from boathook.delivery
     union all
     select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
         item_path, item_type
-    from boathook.outcome
+    from boathook.delivery_archive
 ) as d
 join boathook.event e on e.id = d.event_id
 where ($1::text is null or e.source = $1)
@@ -58,12 +58,12 @@ select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attemp
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from (
     select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, died_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
+        error as note, dead_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
     from boathook.delivery where event_id = $1
     union all
     select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
         item_path, item_type
-    from boathook.outcome where event_id = $1
+    from boathook.delivery_archive where event_id = $1
 ) as d
 join boathook.event e on e.id = d.event_id
 where $2::integer is null or d.ordinal = $2
@@ -72,7 +72,7 @@ order by d.ordinal
 -- name: list_dead
 -- Lists dead letters by their event's age; the times are those of death.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code,
-    d.error as note, d.died_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay,
+    d.error as note, d.dead_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay,
     d.is_manual, d.item_path, e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
@@ -80,8 +80,8 @@ where d.state = 'dead'
     and ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3 or d.item_type like $3)
-    and ($4::timestamptz is null or d.died_at >= $4)
-    and ($5::timestamptz is null or d.died_at < $5)
+    and ($4::timestamptz is null or d.dead_at >= $4)
+    and ($5::timestamptz is null or d.dead_at < $5)
     and ($6::text is null or d.recipient like $6)
     and ($7::text is null or d.code = $7)
     and ($8::uuid is null or (d.event_id, d.ordinal) < ($8, $9::integer))
@@ -97,7 +97,7 @@ order by number
 -- name: list_effects
 -- Lists the side effects that a recipient has done for an event, or for an item of it, and that will not be done again.
 select coalesce(substr(name, length($3) + 2), name) as name, result::text as result, done_at
-from boathook.effect
+from boathook.side_effect
 where event_id = $1 and recipient = $2 and ($3::text is null or starts_with(name, $3 || '/'))
 order by done_at, name
 

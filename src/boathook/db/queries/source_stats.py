@@ -26,7 +26,7 @@ class LatestSourceEvent:
     @property
     def accepted_at(self) -> datetime:
         """When it was accepted."""
-        return ids.made_at(self.id)
+        return ids.created_at(self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RejectionSummary:
     @property
     def refused_at(self) -> datetime | None:
         """When the latest one came."""
-        return None if self.id is None else ids.made_at(self.id)
+        return None if self.id is None else ids.created_at(self.id)
 
 
 async def latest_events(connection: Connection) -> Mapping[str, LatestSourceEvent]:

@@ -45,10 +45,10 @@ async def _secrets(settings: Settings, database: Database, sending: SendingHealt
         fix = f'set outbound.encryption_keys on all hosts, such as to ["file:{file}"]'
         hosts = f"boathook runs on {sending.hosts} hosts, and the key is a file of this one"
         return Finding(check, CheckStatus.WARN, hosts, fix)
-    return _sealed(check, found)
+    return _encrypted(check, found)
 
 
-def _sealed(check: str, found: endpoint_secrets.EncryptionReport) -> Finding:
+def _encrypted(check: str, found: endpoint_secrets.EncryptionReport) -> Finding:
     if found.unreadable:
         reasons = "; ".join(found.unreadable)
         names = _names(found.endpoints)

@@ -169,7 +169,7 @@ async def _clock(database: Database) -> Finding:
 
 
 def _connections(settings: Settings, vitals: DatabaseHealth) -> Finding:
-    needed = settings.server.gateways * (settings.database.intake_connections + 2)
+    needed = settings.server.gateways * (settings.database.ingest_connections + 2)
     needed += (settings.server.workers + 1) * (settings.database.worker_connections + 2) + 4
     found = f"PostgreSQL {vitals.version}, {vitals.connections} of {vitals.max_connections} connections in use"
     if needed + 5 > vitals.max_connections:

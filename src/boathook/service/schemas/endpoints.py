@@ -71,7 +71,7 @@ class MtlsIn(Part):
 
 
 class AuthIn(Part):
-    """How the endpoint is shown who sends; it is kept sealed and never given back."""
+    """How the endpoint is shown who sends; it is kept encrypted and never given back."""
 
     basic: BasicIn | None = None
     oauth2: OAuth2In | None = None

@@ -1,4 +1,4 @@
-"""Where alarms stand: they wait before they fire, and before they recover, and nothing else moves them."""
+"""Where alerts stand: they wait before they fire, and before they recover, and nothing else moves them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +31,7 @@ def test_it_fires_only_once_the_condition_has_held_long_enough():
     assert apply_readings([HIGH], AlertDelays(0, 0)) == ["firing"]
 
 
-def test_a_condition_that_ceases_in_time_is_no_alarm():
+def test_a_condition_that_ceases_in_time_is_no_alert():
     assert apply_readings([HIGH, HIGH, LOW, HIGH, HIGH], PATIENT) == ["pending", "pending", None, "pending", "pending"]
 
 
@@ -40,7 +40,7 @@ def test_it_recovers_only_once_the_condition_has_ceased_long_enough():
     assert states[4:] == ["clearing"] * 6 + ["recovered", None]
 
 
-def test_one_that_comes_and_goes_is_one_alarm():
+def test_one_that_comes_and_goes_is_one_alert():
     flapping = apply_readings([HIGH] * 4 + [LOW, HIGH] * 20, PATIENT)
     assert flapping.count("recovered") == 0
     assert (
@@ -48,7 +48,7 @@ def test_one_that_comes_and_goes_is_one_alarm():
     )  # without patience, it is many
 
 
-def test_between_the_two_thresholds_a_firing_alarm_goes_on_and_none_begins():
+def test_between_the_two_thresholds_a_firing_alert_goes_on_and_none_begins():
     assert apply_readings([HALF, HALF], AlertDelays(0, 0)) == [None, None]
     assert apply_readings([HIGH, HALF, HALF], AlertDelays(0, 0)) == ["firing", "firing", "firing"]
 

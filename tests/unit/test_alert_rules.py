@@ -235,20 +235,20 @@ def test_boathooks_own_rules_make_sense_and_can_be_changed_one_key_at_a_time():
 class TestRulesOfApps:
     def test_they_are_named_after_the_app(self):
         hook = Boathook("shop")
-        hook.alarm("late", "{subject} is late", metric=ACCEPTED, measure="increase", below=1)
-        (rule,) = (hook.manifest.alarms or {}).items()
+        hook.alert_rule("late", "{subject} is late", metric=ACCEPTED, measure="increase", below=1)
+        (rule,) = (hook.manifest.alert_rules or {}).items()
         assert (rule[0], rule[1].metric, rule[1].below) == ("shop.late", ACCEPTED, 1)
 
     @pytest.mark.parametrize("keys", [{"abve": 1}, {"above": "much"}, {"severity": "grave"}])
     def test_a_key_that_is_wrong_is_named(self, keys):
-        with pytest.raises(ConfigError, match=rf"hook.alarm: shop.late.{next(iter(keys))}"):
-            Boathook("shop").alarm("late", "it is late", metric=ACCEPTED, **keys)
+        with pytest.raises(ConfigError, match=rf"hook.alert_rule: shop.late.{next(iter(keys))}"):
+            Boathook("shop").alert_rule("late", "it is late", metric=ACCEPTED, **keys)
 
     def test_two_of_one_name_are_refused(self):
         hook = Boathook("shop")
-        hook.alarm("late", "it is late", metric=ACCEPTED, above=1)
+        hook.alert_rule("late", "it is late", metric=ACCEPTED, above=1)
         with pytest.raises(ConfigError, match="two rules are named"):
-            hook.alarm("late", "it is late", metric=ACCEPTED, above=2)
+            hook.alert_rule("late", "it is late", metric=ACCEPTED, above=2)
 
 
 class TestSettings:
@@ -281,7 +281,12 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         ("key", "value"),
-        [("quiet_hours", "22-7"), ("quiet_hours", "25:00-07:00"), ("quiet_zone", "Berlin"), ("every_s", 0)],
+        [
+            ("quiet_hours", "22-7"),
+            ("quiet_hours", "25:00-07:00"),
+            ("quiet_zone", "Berlin"),
+            ("evaluation_interval_s", 0),
+        ],
     )
     def test_a_setting_that_makes_no_sense_is_refused(self, key, value):
         with pytest.raises(ConfigError, match=f"notifications.{key}"):

@@ -1,4 +1,4 @@
-"""Each rule on a real server: the condition is brought about as it is in life, the alarm fires, is told, and recovers."""
+"""Each rule on a real server: the condition is brought about as it is in life, the alert fires, is told, and recovers."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from tests.support import until
 SETTINGS = (
     QUICK
     + """
-most_an_hour = 10000
+max_per_hour = 10000
 [notifications.rules.dead_letters]
 clear_s = 0.0
 [notifications.rules.error_rate]
@@ -96,9 +96,9 @@ def post(
 def test_dead_letters_growing_and_the_error_rate(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     for number in range(3):
         assert post(gateway, f"dead_{number}", "broken.thing") == 200
-    alarm = alert_receiver.await_kind("dead_letters", "fires", subject="handler:broken")
-    assert (alarm["severity"], alarm["value"]) == ("critical", pytest.approx(3, abs=2))
-    assert alarm["summary"] == "handler:broken has new dead letters"
+    alert = alert_receiver.await_kind("dead_letters", "fires", subject="handler:broken")
+    assert (alert["severity"], alert["value"]) == ("critical", pytest.approx(3, abs=2))
+    assert alert["summary"] == "handler:broken has new dead letters"
     alert_receiver.await_kind("error_rate", "fires", subject="handler:broken")
     alert_receiver.await_kind("error_rate", "fires", "recovered", subject="handler:broken")
     assert alert_receiver.kinds("dead_letters", "handler:broken") == ["fires"]
@@ -107,7 +107,7 @@ def test_dead_letters_growing_and_the_error_rate(gateway: BoathookProcess, alert
 
 
 @pytest.mark.extended("waits for evaluations of alert rules; two such tests stay")
-def test_what_goes_well_is_no_alarm_for_another_subject(
+def test_what_goes_well_is_no_alert_for_another_subject(
     gateway: BoathookProcess, alert_receiver: AlertReceiver
 ) -> None:
     for number in range(8):
@@ -130,8 +130,8 @@ def test_signature_failures_and_a_wrong_secret(gateway: BoathookProcess, alert_r
     for number in range(6):
         assert post(gateway, f"wrong_{number}", "payment.paid", "other", "whsec_wrong") == 401
     alert_receiver.await_kind("signature_failures", "fires", subject="other")
-    alarm = alert_receiver.await_kind("all_signatures_failing", "fires", subject="other")
-    assert alarm["summary"] == "all requests for other fail verification: check its secret"
+    alert = alert_receiver.await_kind("all_signatures_failing", "fires", subject="other")
+    assert alert["summary"] == "all requests for other fail verification: check its secret"
     assert post(gateway, "right", "payment.paid", "other", "whsec_another") == 200
     alert_receiver.await_kind("all_signatures_failing", "fires", "recovered", subject="other")
     alert_receiver.await_kind("signature_failures", "fires", "recovered", subject="other")
@@ -157,8 +157,8 @@ def test_a_rule_of_ones_own_about_any_metric(gateway: BoathookProcess, alert_rec
     body, headers = signed(payload("again", "payment.paid"))
     for _ in range(6):
         httpx.post(f"{gateway.base}/in/stripe", content=body, headers=headers)
-    alarm = alert_receiver.await_kind("mine", "fires", subject="stripe")
-    assert alarm["summary"] == "stripe sends everything again"
+    alert = alert_receiver.await_kind("mine", "fires", subject="stripe")
+    assert alert["summary"] == "stripe sends everything again"
     alert_receiver.await_kind("mine", "fires", "recovered", subject="stripe")
 
 
@@ -171,7 +171,7 @@ def test_an_endpoint_is_disabled(gateway: BoathookProcess, alert_receiver: Alert
         disable = "update boathook.endpoint set is_disabled = {}, disabled_because = {}, disabled_at = {}"
         connection.execute(disable.format("true", "'manual'", "now()"))
         until(lambda: rounds(gateway, 3))
-        assert alert_receiver.kinds("endpoint_disabled") == []  # an operator's own decision is no alarm
+        assert alert_receiver.kinds("endpoint_disabled") == []  # an operator's own decision is no alert
         connection.execute(disable.format("true", "'failing'", "now()"))
         assert alert_receiver.await_kind("endpoint_disabled", "fires")["subject"] == endpoint
         connection.execute(disable.format("false", "null", "null"))
@@ -185,8 +185,8 @@ def test_requests_to_endpoints_fail(gateway: BoathookProcess, alert_receiver: Al
     gateway.cli("endpoints", "create", *to, "--url", f"https://127.0.0.1:{free_port()}/nobody")
     for _ in range(3):
         gateway.cli("send", *to, "--type", "invoice.paid", "--data", "{}")
-    alarm = alert_receiver.await_kind("sending_error_rate", "fires")
-    assert (alarm["severity"], alarm["summary"]) == ("warning", "requests to endpoints fail")
+    alert = alert_receiver.await_kind("sending_error_rate", "fires")
+    assert (alert["severity"], alert["summary"]) == ("warning", "requests to endpoints fail")
     alert_receiver.await_kind("sending_error_rate", "fires", "recovered")
 
 
@@ -196,7 +196,7 @@ _seen: list[Any] = []
 def rounds(gateway: BoathookProcess, number: int) -> bool:
     """Return whether the rules have been looked at so often since the first call."""
     with psycopg.connect(gateway.database_url) as connection:
-        row = connection.execute("select at from boathook.alarm_round").fetchone()
+        row = connection.execute("select at from boathook.alert_evaluation").fetchone()
     if row and row[0] not in _seen:
         _seen.append(row[0])
     if len(_seen) > number:

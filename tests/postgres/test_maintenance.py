@@ -18,14 +18,14 @@ from boathook.domain.errors import DatabaseUnavailable
 
 NOW = datetime.now(UTC)
 OLD = NOW - timedelta(days=200)
-TABLES = ("event", "attempt", "outcome", "effect", "reply")
+TABLES = ("event", "attempt", "delivery_archive", "side_effect", "reply")
 
 
 def retention(**changes: float) -> RetentionSettings:
     """The default settings with some changed."""
     defaults = {
         "events_days": 90, "dedup_days": 30, "conflicts_days": 90, "rejections_days": 7, "rejections_count": 1000,
-        "rejections_bytes": 16_777_216, "rejections_rate": 10.0, "upkeep_s": 60.0,
+        "rejections_bytes": 16_777_216, "rejections_rate": 10.0, "maintenance_interval_s": 60.0,
     }  # fmt: skip
     return RetentionSettings.model_validate(defaults | changes)
 
@@ -55,13 +55,13 @@ async def add_event(db: Database, moment: datetime, *, state: str = "succeeded")
     )  # fmt: skip
     if state == "succeeded":
         await db.execute(
-            "insert into boathook.outcome values ($1, 0, 'h', 'succeeded', null, false, 1, 0, null, $2)",
+            "insert into boathook.delivery_archive values ($1, 0, 'h', 'succeeded', null, false, 1, 0, null, $2)",
             event_id,
             moment,
         )
     else:
         await db.execute(
-            "insert into boathook.delivery (event_id, ordinal, recipient, state, attempts, died_at, code)"
+            "insert into boathook.delivery (event_id, ordinal, recipient, state, attempts, dead_at, code)"
             " values ($1, 0, 'h', $2, 1, case when $2 = 'dead' then now() end, case when $2 = 'dead' then 'BAD' end)",
             event_id, state,
         )  # fmt: skip
@@ -69,7 +69,7 @@ async def add_event(db: Database, moment: datetime, *, state: str = "succeeded")
     await db.execute(
         "insert into boathook.attempt values ($1, 0, 1, $2, null, null, null, 'w', $3, $3)", event_id, outcome, moment
     )
-    await db.execute("insert into boathook.effect values ($1, 'h', 'mail', '1')", event_id)
+    await db.execute("insert into boathook.side_effect values ($1, 'h', 'mail', '1')", event_id)
     await db.execute("insert into boathook.reply values ($1, 'h', 200, 'text/plain', 'yes')", event_id)
     return event_id
 
@@ -79,7 +79,7 @@ async def stored(db: Database) -> dict[str, int]:
 
 
 async def counted(db: Database) -> dict[tuple[str, str], int]:
-    rows = await db.fetch("select kind, reason, sum(dropped)::int as n from boathook.retention group by 1, 2")
+    rows = await db.fetch("select kind, reason, sum(dropped)::int as n from boathook.purge_log group by 1, 2")
     return {(row["kind"], row["reason"]): row["n"] for row in rows}
 
 
@@ -128,7 +128,7 @@ async def test_what_is_owed_keeps_its_event_with_all_that_hangs_on_it(db: Databa
     assert report.weeks_dropped == 0
     assert await counted(db) == {(table, "age"): 5 for table in TABLES}
     assert [row["id"] for row in await db.fetch("select id from boathook.event")] == [kept]
-    assert await stored(db) == {"event": 1, "attempt": 1, "outcome": 0, "effect": 1, "reply": 1}
+    assert await stored(db) == {"event": 1, "attempt": 1, "delivery_archive": 0, "side_effect": 1, "reply": 1}
 
     await db.execute("delete from boathook.delivery")
     report = await run_maintenance(db, retention())
@@ -155,7 +155,7 @@ async def test_many_old_events_go_in_batches(db: Database, monkeypatch: pytest.M
         await add_event(db, OLD)
     await run_maintenance(db, retention())
     assert (await counted(db))["event", "age"] == 10
-    assert await db.fetchval("select count(*) from boathook.retention") == len(
+    assert await db.fetchval("select count(*) from boathook.purge_log") == len(
         TABLES
     )  # one row a day and kind, however many batches
 
@@ -220,7 +220,7 @@ async def test_live_traffic_on_the_parents_only_delays_the_drop(db: Database) ->
     await add_event(db, OLD)
     async with db.transaction() as handler:
         event_id = new_id(NOW)
-        await handler.execute("insert into boathook.effect values ($1, 'h', 'mail', '1')", event_id)
+        await handler.execute("insert into boathook.side_effect values ($1, 'h', 'mail', '1')", event_id)
         report = await run_maintenance(db, retention())
         assert report.weeks_dropped == 0
         assert report.dropped["event", "age"] == 1

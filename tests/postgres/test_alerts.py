@@ -1,4 +1,4 @@
-"""Alarms on a real PostgreSQL: sent once, whichever process is the keeper; grouped, repeated, silenced, recovered; never in the way."""
+"""Alerts on a real PostgreSQL: sent once, whichever process is the keeper; grouped, repeated, silenced, recovered; never in the way."""
 
 import asyncio
 import json
@@ -59,35 +59,35 @@ async def test_it_fires_and_recovers_and_each_is_told_once(db, receiver):
         await harness.evaluate(3)
         await harness.deliver()
         assert sent_alerts(receiver) == [("fires", "high", ""), ("recovered", "high", "")]
-        assert await harness.open_alarms() == []
-        (ended,) = await harness.ended_alarms()
+        assert await harness.open_alerts() == []
+        (ended,) = await harness.ended_alerts()
         assert (ended.state, ended.worst, ended.value) == ("recovered", 11, 9)
 
 
 DEAD = {"dead_letters": {"clear_s": 0}}
 
 
-async def test_dead_deliveries_are_an_alarm_until_somebody_has_decided_about_them(db, receiver):
+async def test_dead_deliveries_are_an_alert_until_somebody_has_decided_about_them(db, receiver):
     letters = DeadLetterStore(db)
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=DEAD)) as harness:
         await letters.add_dead("away", "away", "away")
         await harness.evaluate()
-        await db.execute("update boathook.delivery set died_at = died_at - interval '30 days'")
+        await db.execute("update boathook.delivery set dead_at = dead_at - interval '30 days'")
         await harness.advance_time(days=30)
         await harness.evaluate()
-        (alarm,) = await harness.open_alarms()
-        assert (alarm.subject, alarm.value, alarm.state) == ("handler:upgrade", 3, "firing")
+        (alert,) = await harness.open_alerts()
+        assert (alert.subject, alert.value, alert.state) == ("handler:upgrade", 3, "firing")
         await db.execute("delete from boathook.delivery where ctid in (select ctid from boathook.delivery limit 2)")
         await harness.evaluate()
-        (alarm,) = await harness.open_alarms()
-        assert (alarm.value, alarm.state) == (1, "firing")
+        (alert,) = await harness.open_alerts()
+        assert (alert.value, alert.state) == (1, "firing")
         await db.execute("delete from boathook.delivery")
         await harness.evaluate()
-        assert await harness.open_alarms() == []
+        assert await harness.open_alerts() == []
 
 
-async def later_deaths_of_another_leave_the_alarm(db, monkeypatch) -> bool:
-    """Return whether an alarm goes on while the latest deaths, which alone are looked through, are another's."""
+async def later_deaths_of_another_leave_the_alert(db, monkeypatch) -> bool:
+    """Return whether an alert goes on while the latest deaths, which alone are looked through, are another's."""
     monkeypatch.setitem(kept.SQL, "count_dead", kept.SQL["count_dead"].replace("limit 20000", "limit 2"))
     letters = DeadLetterStore(db)
     async with open_harness(db, settings_of(rules=DEAD)) as harness:
@@ -95,20 +95,20 @@ async def later_deaths_of_another_leave_the_alarm(db, monkeypatch) -> bool:
         await harness.evaluate()
         await letters.add_dead("full", "full", to="handler:mail")
         await harness.evaluate()
-        found = {one.subject: one.value for one in await harness.open_alarms()}
+        found = {one.subject: one.value for one in await harness.open_alerts()}
         assert found["handler:mail"] == 2
         return "handler:upgrade" in found
 
 
-async def test_later_deaths_of_another_do_not_end_an_alarm(db, monkeypatch):
-    assert await later_deaths_of_another_leave_the_alarm(db, monkeypatch)
+async def test_later_deaths_of_another_do_not_end_an_alert(db, monkeypatch):
+    assert await later_deaths_of_another_leave_the_alert(db, monkeypatch)
 
 
 async def test_without_those_known_they_would(db, monkeypatch):
     """Mutant of the test above, which shows that it can fail."""
     count = kept.count_dead_letters
     monkeypatch.setattr(kept, "count_dead_letters", lambda connection, known, limit: count(connection, (), limit))
-    assert not await later_deaths_of_another_leave_the_alarm(db, monkeypatch)
+    assert not await later_deaths_of_another_leave_the_alert(db, monkeypatch)
 
 
 async def test_what_is_not_the_matter_is_not_told(db, receiver):
@@ -116,7 +116,7 @@ async def test_what_is_not_the_matter_is_not_told(db, receiver):
         await harness.record_sample(LEVEL, 10)
         await harness.evaluate(3)
         await harness.deliver()
-        assert (await harness.open_alarms(), receiver.requests) == ([], [])
+        assert (await harness.open_alerts(), receiver.requests) == ([], [])
 
 
 async def test_unhandled_events_are_told_by_source_until_they_are_routed(db, receiver):
@@ -126,7 +126,7 @@ async def test_unhandled_events_are_told_by_source_until_they_are_routed(db, rec
         made = event("one", owed=())
         await store.append([made])
         await harness.evaluate()
-        assert [(one.rule, one.subject, one.value) for one in await harness.open_alarms()] == [
+        assert [(one.rule, one.subject, one.value) for one in await harness.open_alerts()] == [
             ("unhandled_events", "stripe", 1.0)
         ]
         await register(db, "shop", [Route(recipient="handler:pay", app="shop", source="stripe")])
@@ -134,7 +134,7 @@ async def test_unhandled_events_are_told_by_source_until_they_are_routed(db, rec
         await harness.evaluate()
         await harness.advance_time(minutes=2)
         await harness.evaluate()
-        assert await harness.open_alarms() == []
+        assert await harness.open_alerts() == []
 
 
 async def test_a_change_of_keeper_neither_tells_twice_nor_forgets(db, receiver):
@@ -142,12 +142,12 @@ async def test_a_change_of_keeper_neither_tells_twice_nor_forgets(db, receiver):
     async with open_harness(db, settings) as first:
         await first.record_sample(LEVEL, 11)
         await first.evaluate()
-        assert [one.state for one in await first.open_alarms()] == ["pending"]
+        assert [one.state for one in await first.open_alerts()] == ["pending"]
     async with open_harness(db, settings) as second:
         await second.advance_time(seconds=60)
         await second.record_sample(LEVEL, 12)
         await second.evaluate()  # written down, and this keeper dies before it tells it
-        assert [one.state for one in await second.open_alarms()] == ["firing"]
+        assert [one.state for one in await second.open_alerts()] == ["firing"]
     async with open_harness(db, settings) as third:
         await third.evaluate()
         await third.deliver()
@@ -174,7 +174,7 @@ async def test_without_the_memory_in_the_journal_it_would_be_told_twice(db, rece
             await harness.record_sample(LEVEL, 11)
             await harness.evaluate()
             await harness.deliver()
-            await db.execute("delete from boathook.alarm")
+            await db.execute("delete from boathook.alert")
     assert sent_alerts(receiver) == [("fires", "high", "")] * 2
 
 
@@ -208,7 +208,7 @@ async def test_many_subjects_are_one_message(db, receiver):
 
 
 async def test_a_message_waits_for_others_to_join_it(db, receiver):
-    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, group_s=20)
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, group_wait_s=20)
     async with open_harness(db, settings) as harness:
         await harness.record_sample("boathook_backlog", 11, "handler:a", "due")
         await harness.evaluate()
@@ -223,7 +223,7 @@ async def test_a_message_waits_for_others_to_join_it(db, receiver):
 
 
 async def test_one_that_came_and_went_while_the_message_waited_is_told_as_recovered_only(db, receiver):
-    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, group_s=20)
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, group_wait_s=20)
     async with open_harness(db, settings) as harness:
         for value in (11, 9):
             await harness.record_sample(LEVEL, value)
@@ -233,17 +233,17 @@ async def test_one_that_came_and_went_while_the_message_waited_is_told_as_recove
         assert sent_alerts(receiver) == [("recovered", "high", "")]
 
 
-async def test_a_rule_has_no_more_than_a_hundred_alarms_at_once(db, receiver):
+async def test_a_rule_has_no_more_than_a_hundred_alerts_at_once(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG)) as harness:
         rows = {(f"handler:{n}", "due"): 100.0 + n for n in range(250)}
         await insert_sample(db, "a", {"boathook_backlog": rows})
         await harness.evaluate(2)
-        found = {one.subject for one in await harness.open_alarms()}
+        found = {one.subject for one in await harness.open_alerts()}
         assert found == {f"handler:{n}" for n in range(150, 250)}  # those that are worst off
 
 
 async def test_no_more_messages_than_the_settings_say(db, receiver):
-    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, gap_s=30, most_an_hour=2)
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=BACKLOG, min_interval_s=30, max_per_hour=2)
     async with open_harness(db, settings) as harness:
 
         async def another(name: str) -> int:
@@ -265,7 +265,7 @@ async def test_no_more_messages_than_the_settings_say(db, receiver):
 
 
 async def test_one_that_goes_on_is_told_again_and_only_after_a_while(db, receiver):
-    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, repeat_s=3600)
+    settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH, repeat_interval_s=3600)
     async with open_harness(db, settings) as harness:
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
@@ -295,8 +295,8 @@ class TestSilence:
             await harness.record_sample(LEVEL, 11)
             await harness.evaluate(2)
             await harness.deliver()
-            (alarm,) = await harness.open_alarms()
-            assert (alarm.state, alarm.is_silenced, receiver.requests) == ("firing", True, [])
+            (alert,) = await harness.open_alerts()
+            assert (alert.state, alert.is_silenced, receiver.requests) == ("firing", True, [])
             await harness.advance_time(minutes=61)
             await harness.record_sample(LEVEL, 11)
             await harness.evaluate()
@@ -373,12 +373,12 @@ class TestChannels:
             await harness.advance_time(hours=25)
             await harness.deliver()
             assert (await harness.channels())["dead"].waiting == 0
-            assert await db.fetchval("select state from boathook.alarm_notice") == "given_up"
+            assert await db.fetchval("select state from boathook.alert_notification") == "given_up"
 
     async def test_a_rule_tells_its_own_channels_and_a_channel_hears_what_is_grave_enough(self, db, receiver):
         channels = {
             "all": webhook(receiver.url),
-            "grave": webhook(receiver.url, least="critical"),
+            "grave": webhook(receiver.url, min_severity="critical"),
             "none": webhook(receiver.url),
         }
         rules = {
@@ -390,10 +390,10 @@ class TestChannels:
             await harness.record_sample(LEVEL, 11)
             await harness.evaluate()
             rows = await db.fetch(
-                "select n.channel, a.rule from boathook.alarm_notice n join boathook.alarm a on a.id = n.alarm_id order by 1"
+                "select n.channel, a.rule from boathook.alert_notification n join boathook.alert a on a.id = n.alert_id order by 1"
             )
             assert [(row["channel"], row["rule"]) for row in rows] == [("all", "mild"), ("grave", "grave")]
-            assert len(await harness.open_alarms()) == 3
+            assert len(await harness.open_alerts()) == 3
 
     async def test_the_guard_keeps_it_from_private_addresses(self, db, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
@@ -413,7 +413,7 @@ async def test_figures_that_stop_coming_neither_fire_nor_recover_anything(db, re
         await db.execute("update boathook.metric_sample set at = at - interval '10 minutes'")
         async with open_harness(db, harness.settings) as later:
             await later.evaluate(2)
-            assert [one.state for one in await later.open_alarms()] == ["firing"]
+            assert [one.state for one in await later.open_alerts()] == ["firing"]
 
 
 async def test_a_figure_that_pauses_while_keepers_change_ends_nothing_and_one_that_is_gone_for_good_does(db, receiver):
@@ -422,15 +422,15 @@ async def test_a_figure_that_pauses_while_keepers_change_ends_nothing_and_one_th
         await harness.evaluate()
         await harness.record_sample("boathook_endpoint_requests_in_flight", 0)
         await harness.evaluate()
-        assert [one.state for one in await harness.open_alarms()] == ["firing"]
+        assert [one.state for one in await harness.open_alerts()] == ["firing"]
         await db.execute("update boathook.metric_sample set at = at - interval '61 seconds'")
         await harness.record_sample("boathook_endpoint_requests_in_flight", 0)
     async with open_harness(db, harness.settings) as later:
         await later.evaluate()
-        assert await later.open_alarms() == []
+        assert await later.open_alerts() == []
 
 
-async def test_an_alarm_of_a_rule_that_is_taken_away_ends(db, receiver):
+async def test_an_alert_of_a_rule_that_is_taken_away_ends(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)) as harness:
         await harness.record_sample(LEVEL, 11)
         await harness.evaluate()
@@ -438,7 +438,7 @@ async def test_an_alarm_of_a_rule_that_is_taken_away_ends(db, receiver):
     async with open_harness(db, settings_of(channels={"ops": webhook(receiver.url)})) as harness:
         await harness.evaluate()
         await harness.deliver()
-        assert await harness.open_alarms() == []
+        assert await harness.open_alerts() == []
         assert [kind for kind, _, _ in sent_alerts(receiver)] == ["fires", "recovered"]
 
 
@@ -548,7 +548,7 @@ class TestAlone:
         alone = self.alone(settings)
         await alone.run_once(SPOOLED)
         await alone.sync_to_database(db)
-        assert [row["channel"] for row in await db.fetch("select channel from boathook.alarm_notice")] == ["dead"]
+        assert [row["channel"] for row in await db.fetch("select channel from boathook.alert_notification")] == ["dead"]
 
     async def test_rules_that_are_not_about_hosts_are_none_of_its_business(self, receiver):
         settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
@@ -572,14 +572,14 @@ class TestAlone:
 
 async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
     async with Receiver(script=(60,)) as silent:
-        settings = settings_of(url=pg_url, channels={"ops": webhook(silent.url)}, rules=HIGH, every_s=1)
+        settings = settings_of(url=pg_url, channels={"ops": webhook(silent.url)}, rules=HIGH, evaluation_interval_s=1)
         async with AlertService(settings, pg_url).run_in_background():
             await insert_sample(db, "a", {LEVEL: {(): 11}})
             await eventually(lambda: silent.requests)
-            before = await db.fetchval("select at from boathook.alarm_round")
+            before = await db.fetchval("select at from boathook.alert_evaluation")
 
             async def looked_again() -> bool:
-                return await db.fetchval("select at from boathook.alarm_round") > before
+                return await db.fetchval("select at from boathook.alert_evaluation") > before
 
             await eventually(looked_again)  # the rules are looked at all the while
             began = time.monotonic()
@@ -587,12 +587,12 @@ async def test_a_channel_that_hangs_holds_up_nothing_beside_it(pg_url, db):
 
 
 async def test_a_fault_in_a_look_ends_no_other(pg_url, db, receiver):
-    settings = settings_of(url=pg_url, channels={"ops": webhook(receiver.url)}, rules=HIGH, every_s=1)
-    await db.execute("alter table boathook.alarm_round rename to hidden")
+    settings = settings_of(url=pg_url, channels={"ops": webhook(receiver.url)}, rules=HIGH, evaluation_interval_s=1)
+    await db.execute("alter table boathook.alert_evaluation rename to hidden")
     async with AlertService(settings, pg_url).run_in_background():
         await insert_sample(db, "a", {LEVEL: {(): 11}})
         await asyncio.sleep(0)
-        await db.execute("alter table boathook.hidden rename to alarm_round")
+        await db.execute("alter table boathook.hidden rename to alert_evaluation")
         await eventually(lambda: sent_alerts(receiver) == [("fires", "high", "")])
 
 

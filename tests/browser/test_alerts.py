@@ -1,4 +1,4 @@
-"""The page of alarms in a browser: what fires, a silence made and ended, a channel tried, the history."""
+"""The page of alerts in a browser: what fires, a silence made and ended, a channel tried, the history."""
 
 from collections.abc import Callable, Iterator
 
@@ -28,7 +28,7 @@ allow = ["127.0.0.0/8"]
 kind = "webhook"
 url = "http://127.0.0.1:47123/x"
 secret = "{secret}"
-least = "critical"
+min_severity = "critical"
 [notifications.rules.mine]
 metric = "boathook_duplicates_total"
 by = ["source"]
@@ -43,7 +43,7 @@ summary = "<i>all of {{subject}}</i> is sent again"
 
 @pytest.fixture(scope="module")
 def console(shared_boathook: Callable[..., BoathookProcess], alert_receiver: AlertReceiver) -> Iterator[ConsoleServer]:  # noqa: F811
-    """A boathook that tells of alarms, and the admin anna."""
+    """A boathook that tells of alerts, and the admin anna."""
     extra = SETTINGS.format(url=alert_receiver.url, secret=SECRET)
     running = shared_boathook(roles="gateway,worker,console,keeper", senders=1, extra=extra)
     until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200)
@@ -63,7 +63,7 @@ def test_what_fires_is_shown_silenced_and_goes_into_the_history(
 ) -> None:
     page = admin_page.go("/alerts")
     assert page.get_by_text("No firing alerts.").is_visible()
-    repeat(console, "alarm_1")
+    repeat(console, "alert_1")
     until(lambda: alert_receiver.kinds("mine")[:1] == ["fires"])
     page.reload()
     row = page.locator("section[aria-labelledby=firing] tbody tr")

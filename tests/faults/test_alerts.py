@@ -1,4 +1,4 @@
-"""Alarms where it counts: PostgreSQL is lost, and the keeper is killed. Each is told once all the same."""
+"""Alerts where it counts: PostgreSQL is lost, and the keeper is killed. Each is told once all the same."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -61,11 +61,11 @@ def test_the_spool_in_use_is_told_while_postgresql_is_away_and_once(
     assert told["severity"] == "critical"
     own_server.restart()
     alert_receiver.await_kind("spool_in_use", "fires", "recovered")
-    assert len(rows(own_server, "select from boathook.alarm where rule = 'spool_in_use'")) == 1
+    assert len(rows(own_server, "select from boathook.alert where rule = 'spool_in_use'")) == 1
 
 
 def has_looked_since(connection: psycopg.Connection, last: tuple) -> bool:
-    return connection.execute("select from boathook.alarm_round where at > %s", last).fetchone() is not None
+    return connection.execute("select from boathook.alert_evaluation where at > %s", last).fetchone() is not None
 
 
 @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
@@ -81,7 +81,7 @@ def test_killed_keepers_neither_tell_twice_nor_forget(
         alert_receiver.await_kind("waiting", "fires")
         for running in (first, second, first):
             running.kill("keeper")
-            looked = connection.execute("select at from boathook.alarm_round").fetchone()
+            looked = connection.execute("select at from boathook.alert_evaluation").fetchone()
             until(partial(has_looked_since, connection, looked))
         assert alert_receiver.kinds("waiting") == ["fires"]
         connection.execute("update boathook.delivery set due_at = now() where state = 'pending'")

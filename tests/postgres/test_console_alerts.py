@@ -1,4 +1,4 @@
-"""The page of alarms: what fires, what is silenced and by whom, and whether a channel takes a test."""
+"""The page of alerts: what fires, what is silenced and by whom, and whether a channel takes a test."""
 
 import json
 from datetime import timedelta
@@ -12,7 +12,7 @@ from boathook.handlers.outbox import Outbox
 from boathook.service import alerts as actions
 from boathook.service.unit_of_work import AppContext
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
-from tests.postgres.test_alarms import HIGH, LEVEL
+from tests.postgres.test_alerts import HIGH, LEVEL
 from tests.unit.receivers import Receiver
 
 
@@ -87,7 +87,7 @@ async def test_a_test_arrives_and_says_that_it_is_one(receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)})
     assert await actions.test_channel(settings, "ops", "anna") == Sent()
     assert [(kind, rule) for kind, rule, _ in sent_alerts(receiver)] == [("test", "test")]
-    assert json.loads(receiver.requests[0].body)["type"] == "alarms.test"
+    assert json.loads(receiver.requests[0].body)["type"] == "alerts.test"
 
 
 async def test_a_test_of_a_channel_that_is_not_there_is_refused(db):

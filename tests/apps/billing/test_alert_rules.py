@@ -26,7 +26,7 @@ def alert_receiver() -> Iterator[AlertReceiver]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, admin_url, pg_template, alert_receiver) -> Iterator[BillingServer]:
-    folder = tmp_path_factory.mktemp("alarms")
+    folder = tmp_path_factory.mktemp("alerts")
     extra = RULES.format(url=alert_receiver.url, secret=SECRET)
     with started(folder, admin_url, pg_template, extra=extra) as running:
         yield running
