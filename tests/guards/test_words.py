@@ -21,7 +21,6 @@ DIALECT = (
 IN_DOCUMENTS = ("errand", "errands", "haul", "hush", "letterhead", "premises", "salvage")
 """Banned from README and docs; docs/decisions are records of their time."""
 ALLOWED = {
-    
     ("src/boathook/apps", "told"): "a customer's payment is told by a payment provider: the apps' own protocols",
 }
 """Why a word is right in a folder."""

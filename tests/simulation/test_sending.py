@@ -75,8 +75,12 @@ def test_the_simulation_of_sending_finds_what_is_wrong(
     mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mutant(monkeypatch)
-    invariants, known = mutants.ALL[mutant]
-    noticed = runner.first_to_notice(runner.run_sending, invariants, [known, *range(1, MOST_SEEDS + 1)])
+    expected = mutants.ALL[mutant]
+
+    def run(seed: int) -> Result:
+        return runner.run_sending(seed, expected.plan(draw(seed)))
+
+    noticed = runner.first_to_notice(run, expected.by, [expected.seed, *range(1, MOST_SEEDS + 1)])
     assert noticed is not None, f"{MOST_SEEDS} seeds did not notice it"
     seed, found = noticed
     with capsys.disabled():
