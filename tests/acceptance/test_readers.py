@@ -93,13 +93,13 @@ def ratio(running: BoathookProcess, path: str) -> float:
     return statistics.median(beside) / statistics.median(alone)
 
 
-@pytest.mark.extended("is judged by the clock")
+@pytest.mark.soak
 def test_readers_hardly_slow_down_the_intake(boathook: Callable[..., BoathookProcess]):
     running = start(boathook, "")
     assert {path: found for path in PATHS if (found := ratio(running, path)) > 4} == {}
 
 
-@pytest.mark.extended("is judged by the clock")
+@pytest.mark.soak
 def test_mutant_without_turns_and_shared_answers_they_do(boathook: Callable[..., BoathookProcess]):
     running = start(boathook, UNPROTECTED)
     assert {path: found for path in PATHS if (found := ratio(running, path)) <= 4} == {}
