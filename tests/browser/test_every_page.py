@@ -249,9 +249,7 @@ def test_what_fires_is_told_on_the_first_page_and_everywhere_in_the_navigation(
 
     def is_counted() -> bool:
         reader.reload()
-        ((number,),) = filled_console.ask(
-            "select count(*) from boathook.alert where state in ('firing', 'clearing')"
-        )
+        ((number,),) = filled_console.ask("select count(*) from boathook.alert where state in ('firing', 'clearing')")
         return link.inner_text().split() == ["Alerts", str(number), "firing"]
 
     until(is_counted)
