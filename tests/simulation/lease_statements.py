@@ -292,7 +292,7 @@ def settle(
     t.put("delivery", d.key, None)
     record_attempt(t, d, state, None)
     if t.latest("delivery_archive", d.key) is not None:
-        raise asyncpg.UniqueViolationError("outcome_pkey")
+        raise asyncpg.UniqueViolationError("delivery_archive_pkey")
     t.put("delivery_archive", d.key, Ended(d.recipient, state, d.order_key, d.attempts, d.replays, note, d.is_replay))
     if d.order_key is not None:
         unblock(t, d.recipient, d.order_key)
