@@ -22,6 +22,7 @@ from boathook.http.connection import ConnectionRegistry
 from boathook.http.limits import ConnectionLimiter, RateLimiter
 from boathook.http.listener import Listener
 from boathook.ingest.app import IngestApp
+from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.sources import compile_sources
@@ -38,6 +39,12 @@ class MemoryIntake:
 
     async def accept(self, event):
         await asyncio.sleep(self.commit_s)
+        return self._store(event)
+
+    def put(self, event, waiter):
+        asyncio.get_running_loop().call_later(self.commit_s, lambda: waiter.set_result(self._store(event)))
+
+    def _store(self, event):
         first = self.seen.setdefault(event.key_hash, event)
         if first is event:
             return Accepted(event.id)
@@ -69,15 +76,17 @@ async def main() -> None:
         ConnectionLimiter(limits.max_connections, limits.max_connections_per_client),
         settings.server.trusted_proxies,
     )
-    connections_registry.app = IngestApp(
+    memory = MemoryIntake(options.get("commit_s", 0))
+    connections_registry.app = app = IngestApp(
         compile_sources(settings),
-        MemoryIntake(options.get("commit_s", 0)),
+        memory,
         EventBuilder(router, read_router),
         quarantine=None,
         others=HealthEndpoints(LiveMetrics(None, ""), is_draining=lambda: connections_registry.is_draining),
         client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate else None,
         trusted_proxies=settings.server.trusted_proxies,
     )
+    connections_registry.direct = DirectIngest(app, memory)
     listener = Listener(connections_registry)
     await listener.start(socket.socket(fileno=descriptor))
     await stop.wait()

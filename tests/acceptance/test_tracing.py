@@ -177,7 +177,7 @@ def test_one_trace_leads_from_the_request_through_queue_and_handler_to_the_endpo
     assert {"gateway", "worker", "sender"} <= roles
     assert receiver.headers[0]["x-token"] == "let-me-in"
     assert words(send)["http.response.status_code"] == 200
-    assert words(handle)["boathook.delivery_archive"] == "succeeded"
+    assert words(handle)["boathook.outcome"] == "succeeded"
 
 
 def test_without_a_senders_trace_the_id_of_the_event_is_the_id_of_the_trace(running, receiver):
@@ -201,7 +201,7 @@ def test_each_attempt_is_a_span_and_says_why_it_failed(running, receiver):
         key=lambda one: one.start_time_unix_nano,
     )
     assert [words(one)["boathook.attempt"] for one in attempts] == [1, 2, 3]
-    assert [words(one)["boathook.delivery_archive"] for one in attempts] == ["failed", "failed", "succeeded"]
+    assert [words(one)["boathook.outcome"] for one in attempts] == ["failed", "failed", "succeeded"]
     assert attempts[0].status.code == trace_pb2.Status.STATUS_CODE_ERROR
     assert "the bank is away" in attempts[0].status.message
     assert words(attempts[0])["error.type"] == "ConnectionError"
@@ -284,7 +284,7 @@ def test_a_killed_worker_takes_no_trace_apart(boathook, receiver):
 
     def is_whole(trace: str) -> bool:
         handled = [one for one in receiver.trace(trace) if one.name.startswith("handle ")]
-        done = [one for one in handled if words(one)["boathook.delivery_archive"] == "succeeded"]
+        done = [one for one in handled if words(one)["boathook.outcome"] == "succeeded"]
         return len(done) == 1
 
     # The gateway's or worker's last second may be lost with it; what is told of later hangs where it belongs.

@@ -28,7 +28,9 @@ from boathook.http.limits import ConnectionLimiter, RateLimiter
 from boathook.http.listener import Listener
 from boathook.ingest import content_encoding
 from boathook.ingest.app import IngestApp
+from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.intake import ReceiptWaiter
 from boathook.ingest.sources import compile_sources
 from boathook.observability import log
 
@@ -40,6 +42,12 @@ class MemoryIntake:
         self.stored: dict[UUID, NewEvent] = {}
 
     async def accept(self, event: NewEvent) -> Receipt:
+        return self._store(event)
+
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
+        waiter.set_result(self._store(event))
+
+    def _store(self, event: NewEvent) -> Receipt:
         first = self.stored.setdefault(event.key_hash, event)
         if first is event:
             return Accepted(event.id)
@@ -162,7 +170,9 @@ async def main() -> None:
         trusted_proxies=settings.server.trusted_proxies,
     )
     connections = ConnectionLimiter(bounds.max_connections, bounds.max_connections_per_client)
-    listener = Listener(ConnectionRegistry(app, bounds, connections, settings.server.trusted_proxies))
+    registry = ConnectionRegistry(app, bounds, connections, settings.server.trusted_proxies)
+    registry.direct = DirectIngest(app, memory)
+    listener = Listener(registry)
     await listener.start(socket.socket(fileno=int(sys.argv[1])))
     await asyncio.Event().wait()
 

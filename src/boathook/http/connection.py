@@ -31,7 +31,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from boathook.config import LimitSettings, Network
-from boathook.http.exchange import Exchange, Message, error_response
+from boathook.http.exchange import DirectHandler, Exchange, Message, error_response
 from boathook.http.limits import ConnectionLimiter, is_trusted
 from boathook.http.paths import has_needless_escapes
 from boathook.observability import meters
@@ -100,6 +100,8 @@ class ConnectionRegistry:
     trusted_proxies: tuple[Network, ...] = ()
     websocket_router: WebSocketRouter = lambda _: WebSocketRefusal.NO_HANDLER
     """Who takes WebSockets at a path."""
+    direct: DirectHandler | None = None
+    """Who answers small whole requests without ASGI."""
     open: set[ServerConnection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     date_line: bytes = b""
@@ -319,7 +321,9 @@ class Connection(HttpToolsProtocol):
             return
         expect = self._framing_headers.get(b"expect")
         expects_100 = expect is not None and expect[0].lower() == b"100-continue"
-        exchange = Exchange(self, self._scope(version), expects_100=expects_100)
+        scope = self._scope(version)
+        handler = None if expects_100 else self._direct_handler(scope)
+        exchange = Exchange(self, scope, expects_100=expects_100, handler=handler)
         exchange.keep_alive = version == "1.1" and self.parser.should_keep_alive()
         self._chunks = 0
         earlier = self.cycle
@@ -329,6 +333,13 @@ class Connection(HttpToolsProtocol):
         else:
             self.flow.pause_reading()
             self._waiting.append(exchange)
+
+    def _direct_handler(self, scope: Message) -> DirectHandler | None:
+        """Return who answers a request without ASGI; None where its body is not announced as a small one."""
+        handler, lengths = self.registry.direct, self._framing_headers.get(b"content-length")
+        if handler is None or lengths is None or scope["method"] != "POST":
+            return None
+        return handler if int(lengths[0]) <= min(handler.max_body(scope["path"]), HIGH_WATER_LIMIT) else None
 
     def _websocket_app(self, version: str) -> Application:
         """Return who takes the WebSocket that is asked for; refuse every other upgrade."""
@@ -382,6 +393,10 @@ class Connection(HttpToolsProtocol):
         self.active = exchange
         self._enter(Phase.BODY if exchange.more_body else Phase.BUSY)
         self._wire_size = self._body_size = len(exchange.body)
+        if exchange.handler is not None:
+            if not exchange.more_body:
+                self.loop.call_soon(exchange.handle, exchange.handler)
+            return
         task = self.loop.create_task(exchange.run(self.registry.app))
         self.registry.tasks.add(task)
         task.add_done_callback(self.registry.tasks.discard)
@@ -405,6 +420,8 @@ class Connection(HttpToolsProtocol):
         exchange.message_event.set()
         if self.phase is Phase.BODY and exchange is self.active:
             self._enter(Phase.IDLE if exchange.response_complete else Phase.BUSY)
+            if exchange.handler is not None:  # not inside the parser, as an answer may close the connection
+                self.loop.call_soon(exchange.handle, exchange.handler)
 
     # What the client gets
 

@@ -44,6 +44,18 @@ class ExchangeConnection(Protocol):
         ...
 
 
+class DirectHandler(Protocol):
+    """Answers small whole requests to the paths it knows, without a task or an ASGI message for each."""
+
+    def max_body(self, path: str) -> int:
+        """Return the largest body in bytes that it takes at *path*; -1 where requests go to the ASGI application."""
+        ...
+
+    def handle(self, exchange: "Exchange") -> None:
+        """Answer a request whose body is complete by `Exchange.respond`, now or later. Must not raise."""
+        ...
+
+
 def error_response(status: int, error: str = "") -> bytes:
     """Return a whole response that refuses a request and closes the connection."""
     body = b'{"ok":false,"error":"%s"}' % (error or _ERRORS[status]).encode()
@@ -60,14 +72,17 @@ class Exchange:
     """One request and its answer, as ASGI sees it."""
 
     __slots__ = (
-        "_connection", "_is_chunked", "_is_read", "_left", "_start", "body", "disconnected", "expects_100",
+        "_connection", "_is_chunked", "_is_read", "_left", "_start", "body", "disconnected", "expects_100", "handler",
         "is_half_closed", "keep_alive", "message_event", "more_body", "response_complete", "response_started", "scope",
     )  # fmt: skip
 
-    def __init__(self, connection: ExchangeConnection, scope: Message, *, expects_100: bool) -> None:
+    def __init__(
+        self, connection: ExchangeConnection, scope: Message, *, expects_100: bool, handler: DirectHandler | None = None
+    ) -> None:
         self._connection = connection
         self.scope = scope
         self.expects_100 = expects_100
+        self.handler = handler
         self.message_event = asyncio.Event()
         self.body = bytearray()
         self.more_body = True
@@ -114,6 +129,18 @@ class Exchange:
         self.response_complete = True
         connection.transport.write(error_response(500))
         connection.on_response_complete()
+
+    def handle(self, handler: DirectHandler) -> None:
+        """Have a whole request answered without ASGI, unless its client is gone."""
+        if not self.disconnected:
+            handler.handle(self)
+
+    def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Write a whole answer; a client that is gone gets none."""
+        if self.disconnected or self._connection.transport.is_closing():
+            return
+        self._start = {"status": status, "headers": headers}
+        self._send_body(body, is_last=True)
 
     async def receive(self) -> Message:
         """Return the next piece of the body, waiting for one; after the last, wait until the client seems gone."""

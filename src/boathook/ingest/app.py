@@ -17,7 +17,14 @@ from typing import Any, Final, Protocol, assert_never
 
 from boathook.config import Network
 from boathook.domain import ids
-from boathook.domain.errors import DatabaseUnavailable, Overloaded, RoutesChanged, SpoolUnavailable, TooManyDeliveries
+from boathook.domain.errors import (
+    BoathookError,
+    DatabaseUnavailable,
+    Overloaded,
+    RoutesChanged,
+    SpoolUnavailable,
+    TooManyDeliveries,
+)
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Receive, Send
 from boathook.http.limits import FairScheduler, RateLimiter, client_address, client_key
@@ -31,7 +38,17 @@ from boathook.ingest.verification_io import RETRY_S, VerificationIO, Verificatio
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import RequestLog, get_logger, is_on
-from boathook.verification.verifier import Challenge, KeyRequired, Reason, Rejected, Reply, Request, Verified, Verifier
+from boathook.verification.verifier import (
+    Challenge,
+    KeyRequired,
+    Reason,
+    Rejected,
+    Reply,
+    Request,
+    Verdict,
+    Verified,
+    Verifier,
+)
 
 Headers = dict[str, str]
 
@@ -184,19 +201,26 @@ class IngestApp:
         if compiled is None:
             await self._forward(scope, receive, send)
             return
-        started = self._latest = time.monotonic()
-        request_id = f"{self._request_prefix}{next(self._numbers):08x}"
+        request_id, started = self.begin()
         try:
             answer = await self._answer(compiled, scope, receive, request_id, started)
         except Exception as error:  # noqa: BLE001 - a fault of ours must never look like the sender's
-            _LOG.error("ingest_fault", exc_info=error, request_id=request_id, source=compiled.source)
-            answer = error_response(500, "fault", request_id)
+            answer = fault_response(error, compiled, request_id)
         if answer is None:
             return
-        headers = [answer.content_type, (b"x-request-id", request_id.encode()), *answer.headers]
+        headers = response_headers(answer, request_id)
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
-        self._record(compiled, answer, request_id, started)
+        self.record(compiled, answer, request_id, started)
+
+    def begin(self) -> tuple[str, float]:
+        """Return the id of a new request for a source, and the time (monotonic) at which it starts."""
+        self._latest = time.monotonic()
+        return f"{self._request_prefix}{next(self._numbers):08x}", self._latest
+
+    def source_at(self, path: str) -> CompiledSource | None:
+        """Return the source that listens at a path."""
+        return self._compiled_sources.get(path)
 
     async def _forward(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if has_needless_escapes(scope["raw_path"]):
@@ -204,20 +228,22 @@ class IngestApp:
             return
         caller = _credential_hash(scope)
         if caller is None or caller not in self._credentials:
-            await self._turns.take(client_key(self._client(scope)))
+            headers = read_headers(scope["headers"]) if self._trusted else {}
+            await self._turns.take(client_key(self.client(scope, headers)))
         await self._others(scope, receive, send)
         if caller is not None and scope.get(IS_AUTHENTICATED):
             self._credentials.add(caller)
 
-    def _client(self, scope: dict[str, Any]) -> str:
-        headers = read_headers(scope["headers"]) if self._trusted else {}
+    def client(self, scope: Mapping[str, Any], headers: Headers) -> str:
+        """Return the address of a request's client; behind a trusted proxy, the one that it forwards."""
         return client_address(scope["client"][0], headers.get("x-forwarded-for"), self._trusted)
 
     def _is_ingesting(self) -> bool:
         """Return whether requests for sources have come lately."""
         return time.monotonic() - self._latest < _RECENT_S
 
-    def _record(self, compiled: CompiledSource, answer: Response, request_id: str, started: float) -> None:
+    def record(self, compiled: CompiledSource, answer: Response, request_id: str, started: float) -> None:
+        """Count and log one answered request."""
         seconds = time.monotonic() - started
         compiled.count_response(answer.status)
         if answer.event_id is not None:
@@ -240,8 +266,8 @@ class IngestApp:
     ) -> Response | None:
         """Return the answer, or None for a client that is gone."""
         headers = read_headers(scope["headers"])
-        client = client_address(scope["client"][0], headers.get("x-forwarded-for"), self._trusted)
-        early = self._reject_early(compiled, scope["method"], headers, client, request_id, started)
+        client = self.client(scope, headers)
+        early = self.reject_early(compiled, scope["method"], headers, client, request_id, started)
         if early is not None:
             return early
         body = await _read_body(receive, compiled.max_body)
@@ -249,11 +275,7 @@ class IngestApp:
             return None
         if len(body) > compiled.max_body:
             return error_response(413, "body_too_large", request_id)
-        try:
-            answer = await self._judge(compiled, _request(compiled, scope, headers, body, client), request_id)
-        except TooManyDeliveries as error:
-            _LOG.warning("batch_too_large", source=compiled.source, error=str(error), request_id=request_id)
-            return error_response(413, "too_many_deliveries", request_id)
+        answer = await self.judge(compiled, make_request(compiled, scope, headers, body, client), request_id)
         if compiled.inline is None or answer.event_id is None:
             return answer
         return await self._wait_for_reply(compiled.source, compiled.inline, answer, receive, started)
@@ -275,7 +297,7 @@ class IngestApp:
         meters.observe("boathook_inline_wait_seconds", waited_s)
         return _with_reply(reply or policy.fallback, replace(answer, waited=outcome, waited_s=waited_s))
 
-    def _reject_early(
+    def reject_early(
         self, compiled: CompiledSource, method: str, headers: Headers, client: str, request_id: str, now: float
     ) -> Response | None:
         """Refuse by what is known before the body is read."""
@@ -294,35 +316,59 @@ class IngestApp:
             return error_response(413, "body_too_large", request_id)
         return None
 
-    async def _judge(self, compiled: CompiledSource, request: Request, request_id: str) -> Response:
+    async def judge(self, compiled: CompiledSource, request: Request, request_id: str) -> Response:
+        """Verify a request, and store the event that it brings or answer what else it is."""
         if compiled.ensure_fresh is not None and time.monotonic() > compiled.fresh_until:
             await compiled.ensure_fresh()
         now = time.time()
-        decoder = _decoder(compiled, request)
+        decoder = make_decoder(compiled, request)
+        verdict = self.verify(compiled, request, now, decoder)
+        if not isinstance(verdict, Verified):
+            return await self.conclude(compiled, request, verdict, request_id, now, decoder)
+        return await self._accept(compiled, request, verdict, request_id, now, decoder)
+
+    def verify(self, compiled: CompiledSource, request: Request, now: float, decoder: Decoder | None) -> Verdict:
+        """Verify a request with the source's present secret."""
         compiled.reload_secret()
-        verifier = compiled.verifier
-        verdict = verifier.verify(request, now, decoder)
+        return compiled.verifier.verify(request, now, decoder)
+
+    async def conclude(
+        self,
+        compiled: CompiledSource,
+        request: Request,
+        verdict: Challenge | Rejected | KeyRequired,
+        request_id: str,
+        now: float,
+        decoder: Decoder | None,
+    ) -> Response:
+        """Answer a request that brings no event, or that needs a public key to be fetched first."""
+        known: Verdict = verdict
         if isinstance(verdict, KeyRequired) and self._verification_io is not None:
-            verdict = await self._verification_io.verify_with_key(
-                compiled.source, verifier, verdict, request, now, decoder
+            known = await self._verification_io.verify_with_key(
+                compiled.source, compiled.verifier, verdict, request, now, decoder
             )
-        match verdict:
+        match known:
             case Verified():
-                body = request.body if decoder is None or decoder.decoded is None else decoder.decoded
-                content_type = request.headers.get("content-type", "")
-                event = self._event_builder.event(compiled.source, verdict, body, content_type, now)
-                if verdict.timestamp is not None:
-                    compiled.skew_s.value = verdict.timestamp.timestamp() - now
-                return await self._accept(compiled, event, verdict, request_id)
+                return await self._accept(compiled, request, known, request_id, now, decoder)
             case Challenge():
-                return await self._answer_challenge(compiled, verdict, request_id)
+                return await self._answer_challenge(compiled, known, request_id)
             case Rejected():
-                return self._reject(compiled, request, verdict, request_id, now)
+                return self.reject(compiled, request, known, request_id, now)
             case KeyRequired():
                 meters.count("boathook_rejections_total", source=compiled.source, reason=Reason.KEY_UNAVAILABLE)
                 return error_response(503, Reason.KEY_UNAVAILABLE, request_id, _retry_after(RETRY_S))
             case _:
-                assert_never(verdict)
+                assert_never(known)
+
+    def build_event(
+        self, compiled: CompiledSource, request: Request, verified: Verified, now: float, decoder: Decoder | None
+    ) -> NewEvent:
+        """Return the event that a verified request brings. Raises TooManyDeliveries."""
+        body = request.body if decoder is None or decoder.decoded is None else decoder.decoded
+        event = self._event_builder.event(compiled.source, verified, body, request.headers.get("content-type", ""), now)
+        if verified.timestamp is not None:
+            compiled.skew_s.value = verified.timestamp.timestamp() - now
+        return event
 
     async def _answer_challenge(self, compiled: CompiledSource, challenge: Challenge, request_id: str) -> Response:
         if challenge.visit is not None or challenge.capture is not None:
@@ -338,14 +384,20 @@ class IngestApp:
             challenge.status, challenge.body, "challenge", content_type=content_type, headers=(_NO_SNIFFING,)
         )
 
-    def _reject(
+    def reject(
         self, compiled: CompiledSource, request: Request, verdict: Rejected, request_id: str, now: float
     ) -> Response:
+        """Count a request that failed verification, keep it in the quarantine if there is room, and answer it."""
         meters.count("boathook_rejections_total", source=compiled.source, reason=verdict.reason)
         if self._quarantine is not None:
             verifier, rejection_id = compiled.verifier, self._event_builder.new_id(now)
             explain = partial(
-                verifier.explain, request, verdict, now, others=self._verifiers(), decode=_decoder(compiled, request)
+                verifier.explain,
+                request,
+                verdict,
+                now,
+                others=self._verifiers(),
+                decode=make_decoder(compiled, request),
             )
             self._quarantine.add(
                 rejection_id,
@@ -362,23 +414,56 @@ class IngestApp:
     def _verifiers(self) -> Iterator[Verifier]:
         return (compiled.verifier for compiled in self._compiled_sources.values())
 
-    async def _accept(self, compiled: CompiledSource, event: NewEvent, verified: Verified, request_id: str) -> Response:
+    async def _accept(
+        self,
+        compiled: CompiledSource,
+        request: Request,
+        verified: Verified,
+        request_id: str,
+        now: float,
+        decoder: Decoder | None,
+    ) -> Response:
         try:
+            event = self.build_event(compiled, request, verified, now, decoder)
             receipt = await self._intake.accept(event)
-        except Overloaded:
+        except BoathookError as error:
+            return not_accepted(error, compiled, request_id)
+        return accepted(compiled, event, receipt, verified.reply, request_id)
+
+
+def response_headers(answer: Response, request_id: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer to a request for a source."""
+    return [answer.content_type, (b"x-request-id", request_id.encode()), *answer.headers]
+
+
+def fault_response(error: Exception, compiled: CompiledSource, request_id: str) -> Response:
+    """Log a fault of ours, and return the answer that makes senders try again."""
+    _LOG.error("ingest_fault", exc_info=error, request_id=request_id, source=compiled.source)
+    return error_response(500, "fault", request_id)
+
+
+def not_accepted(error: BaseException, compiled: CompiledSource, request_id: str) -> Response:
+    """Return the answer to a request whose event was not stored. Raises *error* where that is a fault of ours."""
+    match error:
+        case Overloaded():
             return error_response(503, "overloaded", request_id, _retry_after(1))
-        except RoutesChanged:
+        case RoutesChanged():
             return error_response(503, "routes_keep_changing", request_id, _retry_after(1))
-        except (DatabaseUnavailable, SpoolUnavailable) as error:
+        case DatabaseUnavailable() | SpoolUnavailable():
             _LOG.warning("not_taken", error=str(error), request_id=request_id)
             return error_response(503, "journal_unavailable", request_id, _retry_after(5))
-        failpoint("accept.before_reply")
-        return _accepted(compiled, event, receipt, verified.reply, request_id)
+        case TooManyDeliveries():
+            _LOG.warning("batch_too_large", source=compiled.source, error=str(error), request_id=request_id)
+            return error_response(413, "too_many_deliveries", request_id)
+        case _:
+            raise error
 
 
-def _accepted(
+def accepted(
     compiled: CompiledSource, event: NewEvent, receipt: Receipt, reply: Reply | None, request_id: str
 ) -> Response:
+    """Return the answer to a request whose event, or the first copy of it, is durable."""
+    failpoint("accept.before_reply")
     event_id = ids.show(ids.EVENT, receipt.event_id)
     outcome, extra, is_duplicate = "accepted", "", "false"
     if isinstance(receipt, Duplicate):
@@ -412,7 +497,8 @@ def _with_reply(reply: Reply | None, answer: Response) -> Response:
     return replace(answer, status=reply.status, body=reply.body, content_type=content_type)
 
 
-def _decoder(compiled: CompiledSource, request: Request) -> Decoder | None:
+def make_decoder(compiled: CompiledSource, request: Request) -> Decoder | None:
+    """Return what undoes the request's Content-Encoding; None where it has none."""
     encoding = request.headers.get("content-encoding", "").lower()
     if encoding not in compiled.encodings:
         return None
@@ -446,7 +532,10 @@ async def _read_body(receive: Receive, most: int) -> bytes | None:
     return b"".join(pieces)
 
 
-def _request(compiled: CompiledSource, scope: dict[str, Any], headers: Headers, body: bytes, client: str) -> Request:
+def make_request(
+    compiled: CompiledSource, scope: Mapping[str, Any], headers: Headers, body: bytes, client: str
+) -> Request:
+    """Return what verification reads of a request."""
     path = scope["raw_path"].decode("latin-1")
     query = scope["query_string"].decode("latin-1")
     base = compiled.public_url or f"http://{headers.get('host', '')}"

@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from itertools import chain
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
 from boathook.db.due_notifier import DueNotifier
 from boathook.domain.errors import DatabaseError, Overloaded, SpoolUnavailable, TooManyDeliveries, ValueRejected
@@ -41,8 +41,25 @@ from boathook.spool.segment import Record
 from boathook.spool.segment_store import Segment
 from boathook.spool.spool import Spool
 
-PendingEvent = tuple[NewEvent, "asyncio.Future[Receipt]", float]
-"""An event, who waits for its receipt, and since when."""
+
+class ReceiptWaiter(Protocol):
+    """Waits for the receipt of one event, as an `asyncio.Future` does; it must not raise."""
+
+    def done(self) -> bool:
+        """Return whether it waits no longer."""
+        ...
+
+    def set_result(self, receipt: Receipt, /) -> None:
+        """Take the receipt: the event, or its first copy, is durable."""
+        ...
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Take the reason why the event is not stored; see `Intake.accept`."""
+        ...
+
+
+PendingEvent = tuple[NewEvent, ReceiptWaiter, float]
+"""An event, its waiter, and since when it waits."""
 _DRAIN_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 """How long to wait before the spool is drained, try after try."""
 _DRAIN_TIMEOUT_S: Final = (2.0, 5.0, 10.0, 30.0)
@@ -168,21 +185,27 @@ class Intake:
                 sending it again is safe.
             ValueRejected: PostgreSQL can never take this event.
         """
+        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.put(event, receipt)
+        return await receipt
+
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
+        """Take an event in for *waiter*, which gets its receipt or one of the errors of `accept`."""
         known = self._recent.find(event)
         if known is not None:
             meters.count("boathook_dedup_cache_hits_total")
-            return Duplicate(known)
+            waiter.set_result(Duplicate(known))
+            return
         if self._is_stopping or not self._has_room():
             meters.count("boathook_ingest_overloaded_total")
-            raise Overloaded("too many events are waiting to be committed")
-        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        entry = (event, receipt, time.monotonic())
+            waiter.set_exception(Overloaded("too many events are waiting to be committed"))
+            return
+        entry = (event, waiter, time.monotonic())
         if self.mode is Mode.DIRECT or (self.mode is Mode.CATCHING_UP and not self._is_disk_stuck()):
             self._waiting.append(entry)
             self._has_work.set()
         else:
             self._put_into_spool([entry])
-        return await receipt
 
     def _is_disk_stuck(self) -> bool:
         return self.spool is not None and self.spool.is_stuck
@@ -287,7 +310,7 @@ class Intake:
             else:
                 written.add_done_callback(partial(self._on_spooled, event, waiter))
 
-    def _on_spooled(self, event: NewEvent, waiter: "asyncio.Future[Receipt]", written: "asyncio.Future[None]") -> None:
+    def _on_spooled(self, event: NewEvent, waiter: ReceiptWaiter, written: "asyncio.Future[None]") -> None:
         error = written.exception()
         # Two copies may have been on their way into the spool at once; the one in front is the one that will be stored.
         first = self._recent.find(event) if error is None else None

@@ -25,6 +25,7 @@ from boathook.http.limits import ConnectionLimiter, RateLimiter
 from boathook.http.listener import Listener
 from boathook.http_client.fetch import Fetcher
 from boathook.ingest.app import IngestApp
+from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.health import HealthEndpoints
@@ -289,6 +290,8 @@ class _GatewayRuntime:
             reply_waiter=self._reply_waiter,
         )
         registry.app = app if tracer is None else TracedApp(app, tracer)
+        # A trace belongs to the task of its request.
+        registry.direct = DirectIngest(app, self._intake) if tracer is None else None
 
     async def __aenter__(self) -> Self:
         reaching = asyncio.create_task(self._journal.keep_connecting(), name="journal:reach")

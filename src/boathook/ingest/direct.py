@@ -1,0 +1,148 @@
+"""The direct path of ingest: small whole requests, from the parser to the group commit without a task for each.
+
+Everything that the ASGI application does with a request is done here by the same functions in the same order. What
+needs I/O before it can be answered, such as a public key that has to be fetched, goes on in a task of its own.
+The 2xx is written by the committer itself, once the append has returned (`_PendingResponse.set_result`).
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from boathook.domain.errors import BoathookError
+from boathook.domain.model import NewEvent, Receipt
+from boathook.http.exchange import Exchange
+from boathook.ingest.app import (
+    IngestApp,
+    Response,
+    accepted,
+    fault_response,
+    make_decoder,
+    make_request,
+    not_accepted,
+    read_headers,
+    response_headers,
+)
+from boathook.ingest.intake import ReceiptWaiter
+from boathook.ingest.sources import CompiledSource
+from boathook.verification.verifier import Rejected, Reply, Verified
+
+
+class EventSink(Protocol):
+    """Takes events in; `boathook.ingest.intake.Intake` is the real one."""
+
+    def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
+        """Take an event in for *waiter*, which gets its receipt or the reason why there is none."""
+        ...
+
+
+class DirectIngest:
+    """Answers requests for sources without ASGI; a `boathook.http.exchange.DirectHandler`.
+
+    Args:
+        app: answers the same requests where they are large, chunked, or wait for a handler's reply.
+        intake: makes events durable.
+    """
+
+    def __init__(self, app: IngestApp, intake: EventSink) -> None:
+        self._app = app
+        self._intake = intake
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def max_body(self, path: str) -> int:
+        """Return the largest body that the source at *path* takes; -1 where none does, or senders wait for replies."""
+        compiled = self._app.source_at(path)
+        return -1 if compiled is None or compiled.inline is not None else compiled.max_body
+
+    def handle(self, exchange: Exchange) -> None:
+        """Verify a request, and put its event into the intake or refuse it."""
+        app, scope = self._app, exchange.scope
+        compiled = app.source_at(scope["path"])
+        assert compiled is not None
+        pending = _PendingResponse(app, exchange, compiled, *app.begin())
+        try:
+            self._handle(pending)
+        except BoathookError as error:
+            pending.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours must never look like the sender's
+            pending.send(fault_response(error, compiled, pending.request_id))
+
+    def _handle(self, pending: "_PendingResponse") -> None:
+        app, compiled, request_id = self._app, pending.compiled, pending.request_id
+        scope = pending.exchange.scope
+        headers = read_headers(scope["headers"])
+        client = app.client(scope, headers)
+        early = app.reject_early(compiled, scope["method"], headers, client, request_id, pending.started)
+        if early is not None:
+            pending.send(early)
+            return
+        request = make_request(compiled, scope, headers, bytes(pending.exchange.body), client)
+        if compiled.ensure_fresh is not None and pending.started > compiled.fresh_until:
+            self._continue(pending, app.judge(compiled, request, request_id))
+            return
+        now, decoder = time.time(), make_decoder(compiled, request)
+        verdict = app.verify(compiled, request, now, decoder)
+        if isinstance(verdict, Verified):
+            pending.event = app.build_event(compiled, request, verdict, now, decoder)
+            pending.reply = verdict.reply
+            self._intake.put(pending.event, pending)
+        elif isinstance(verdict, Rejected):
+            pending.send(app.reject(compiled, request, verdict, request_id, now))
+        else:
+            self._continue(pending, app.conclude(compiled, request, verdict, request_id, now, decoder))
+
+    def _continue(self, pending: "_PendingResponse", answering: Coroutine[Any, Any, Response]) -> None:
+        task = asyncio.get_running_loop().create_task(_send_when_known(pending, answering))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _send_when_known(pending: "_PendingResponse", answering: Coroutine[Any, Any, Response]) -> None:
+    try:
+        pending.send(await answering)
+    except Exception as error:  # noqa: BLE001 - a fault of ours must never look like the sender's
+        pending.send(fault_response(error, pending.compiled, pending.request_id))
+
+
+class _PendingResponse:
+    """The answer that one request waits for; the `ReceiptWaiter` of its event."""
+
+    __slots__ = ("_app", "compiled", "event", "exchange", "reply", "request_id", "started")
+
+    def __init__(
+        self, app: IngestApp, exchange: Exchange, compiled: CompiledSource, request_id: str, started: float
+    ) -> None:
+        self._app = app
+        self.exchange = exchange
+        self.compiled = compiled
+        self.request_id = request_id
+        self.started = started
+        self.event: NewEvent | None = None
+        self.reply: Reply | None = None
+
+    def send(self, answer: Response) -> None:
+        """Write the answer, count it and log it."""
+        self.exchange.respond(answer.status, response_headers(answer, self.request_id), answer.body)
+        self._app.record(self.compiled, answer, self.request_id, self.started)
+
+    def done(self) -> bool:
+        """Return whether the request is answered."""
+        return self.exchange.response_complete
+
+    def set_result(self, receipt: Receipt, /) -> None:
+        """Answer 2xx: the event is durable."""
+        assert self.event is not None
+        try:
+            answer = accepted(self.compiled, self.event, receipt, self.reply, self.request_id)
+        except Exception as error:  # noqa: BLE001 - the other events of the commit have to be answered too
+            answer = fault_response(error, self.compiled, self.request_id)
+        self.send(answer)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        """Answer why the event is not stored."""
+        try:
+            answer = not_accepted(error, self.compiled, self.request_id)
+        except Exception as fault:  # noqa: BLE001 - as above
+            answer = fault_response(fault, self.compiled, self.request_id)
+        self.send(answer)
