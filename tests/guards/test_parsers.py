@@ -78,7 +78,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "apps/cashdesk/sending.py": {"json": ("settings:outbound.max_response",)},
     "apps/cashdesk/simulator.py": {"json": (OURS,)},
     "apps/cashdesk/web.py": {"form": (BODY, "boathook.apps.cashdesk.web:_MOST_FIELDS")},
-    "apps/fleet/alerts.py": {"json": ("settings:outbound.max_response",)},
+    "apps/fleet/alarms.py": {"json": ("settings:outbound.max_response",)},
     "apps/fleet/parse.py": {"json": (BODY,), "clean": ("boathook.apps.fleet.parse:MAX_DEPTH",)},
     "apps/fleet/records.py": {"json": (OURS,)},
     "apps/fleet/ruby.py": dict.fromkeys(("_hash", "_key", "_list", "value"), ("boathook.apps.fleet.ruby:MAX_DEPTH",)),

@@ -613,7 +613,12 @@ def test_every_rule_is_broken_in_more_than_forty_ways_in_all():
 
 async def test_an_event_dropped_by_retention_may_leave_its_key_behind(store: Store):
     event = await event_of(store, "good")
-    for table in ("event where id", "outcome where event_id", "attempt where event_id", "conflict where event_id"):
+    for table in (
+        "event where id",
+        "delivery_archive where event_id",
+        "attempt where event_id",
+        "conflict where event_id",
+    ):
         await store.db.execute(f"delete from boathook.{table} = $1", event)
     assert {found.check for found in (await store.verify()).violations} == {"every dedup key has its event"}
     await store.db.execute("insert into boathook.purge_log (kind, reason, dropped) values ('event', 'age', 1)")

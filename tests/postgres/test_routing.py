@@ -439,7 +439,7 @@ class TestTheMomentOfRegistration:
             await owe(*args)
 
         monkeypatch.setattr(route_registry, "_schedule_backfill", both_at_once)
-        monkeypatch.setitem(route_registry.SQL, "save_lines", "select $1::jsonb")
+        monkeypatch.setitem(route_registry.SQL, "save_routes", "select $1::jsonb")
         asking = [to("new", since_s=3_600.0)]
         await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(2)))
         assert await store.one("select count(*) from boathook.task") == 2

@@ -72,7 +72,7 @@ def draw_ops(seed: int, length: int) -> list[Op]:
 def _draw(rng: random.Random) -> Op:
     some = tuple(rng.randrange(12) for _ in range(rng.randint(1, 3)))
     kind = rng.choices(
-        ("append", "claim", "suspect", "renew", "give back", "set back", "settle", "hold", "release", "lapse", "reap",
+        ("append", "claim", "suspect", "renew", "give back", "record failure", "settle", "hold", "release", "lapse", "reap",
          "unblock", "fate", "replay dead", "ignore dead", "replay event", "wake", "route", "remember", "recall"),
         (10, 10, 2, 2, 2, 6, 6, 4, 4, 2, 3, 1, 2, 3, 1, 2, 2, 1, 1, 1),
     )[0]  # fmt: skip
@@ -88,7 +88,7 @@ def _draw(rng: random.Random) -> Op:
             return kind, rng.choice(WORKERS), wants
         case "suspect":
             return kind, rng.choice(WORKERS)
-        case "set back":
+        case "record failure":
             return (
                 kind,
                 some,

@@ -24,7 +24,7 @@ from tests.simulation.server import Rates, Server
 from tests.support import sampled
 
 LENGTH = 60
-_TABLES = "event, dedup, delivery, attempt, outcome, effect, conflict, audit"
+_TABLES = "event, dedup, delivery, attempt, delivery_archive, side_effect, conflict, audit"
 
 
 class Kind(NamedTuple):
