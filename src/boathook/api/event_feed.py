@@ -74,8 +74,10 @@ async def listen(
         raise invalid(str(error), "query", *map(str, error.where)) from None
     except ValueError as error:
         raise invalid(str(error), "query", "after") from None
-    wish = FeedFilter(organization=call.principal.organization, source=source, application=application, type=type)
-    tail = EventFeed(call.work.app_context.database, wish, since)
+    feed_filter = FeedFilter(
+        organization=call.principal.organization, source=source, application=application, type=type
+    )
+    tail = EventFeed(call.work.app_context.database, feed_filter, since)
     log = _LOG.bind(actor=call.principal.actor, source=source, application=application, type=type)
     return _EventStream(call.work.app_context, _listener_slots(request), tail, since, dict(request.headers), log)
 
@@ -179,9 +181,9 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def _wait_for_first(*doings: Awaitable[object]) -> None:
+async def _wait_for_first(*awaitables: Awaitable[object]) -> None:
     """Wait for the first awaitable to finish, and cancel the others."""
-    tasks = [asyncio.ensure_future(doing) for doing in doings]
+    tasks = [asyncio.ensure_future(item) for item in awaitables]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

@@ -111,9 +111,9 @@ def make_key(principal: Principal, word: str, route: str, query: str, body: byte
     """
     # Responses contain secrets, so the key is only valid for callers with the same permissions.
     rights = None if principal.capabilities is None else sorted(principal.capabilities)
-    whose = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
+    caller_scope = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
     return IdempotencyKey(
-        key=_hash(whose.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
+        key=_hash(caller_scope.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
         fingerprint=_hash(query.encode(), body),
         canonical=_hash(canonical),
     )
