@@ -1,4 +1,4 @@
-"""Pages of applications, for operators: listed, made, changed, deleted, published for, and let into the portal."""
+"""Pages of applications for operators: list, create, edit and delete applications, publish, and create portal links."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -32,12 +32,12 @@ CAPABILITIES: Final = {
     Capability.MANAGE_ENDPOINT_SECRET: "rotate secrets",
     Capability.CREATE_ATTEMPTS: "test endpoints, resend and recover messages",
 }
-"""What a visitor of the portal may be allowed besides looking."""
+"""Capabilities of a portal link besides viewing."""
 
 
 @routes.get("/applications", Permission.APPLICATION_LIST)
 async def list_applications(context: ConsoleContext) -> Response:
-    """Show applications, the youngest first, or those with some words in their name or uid."""
+    """Show applications, newest first, or those whose name or uid contains the search words."""
     words, place = context.query.get("q", "").strip(), context.query.get("before", "")
     try:
         before = ids.read(ids.APPLICATION, place) if place else None
@@ -60,13 +60,13 @@ async def list_applications(context: ConsoleContext) -> Response:
 
 @routes.get("/applications/new", Permission.APPLICATION_MANAGE)
 async def show_form_for_new(context: ConsoleContext) -> Response:
-    """Show the form for an application about to be made."""
+    """Show the form for a new application."""
     return context.page("applications/form.html", application=None, values={}, problems={})
 
 
 @routes.post("/applications", Permission.APPLICATION_MANAGE)
 async def create_application(context: ConsoleContext) -> Response:
-    """Make an application."""
+    """Create an application."""
     reader = FormReader(context.form)
     try:
         new = reader.validate(ApplicationIn, _document_of(reader)).value()
@@ -113,7 +113,7 @@ async def show_application(context: ConsoleContext) -> Response:
 
 @routes.get("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
 async def show_form(context: ConsoleContext) -> Response:
-    """Show the form for an application as it is."""
+    """Show the form of an application."""
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
     values = {
@@ -127,7 +127,7 @@ async def show_form(context: ConsoleContext) -> Response:
 
 @routes.post("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
 async def change_application(context: ConsoleContext) -> Response:
-    """Give an application the values of its form."""
+    """Update an application."""
     reader = FormReader(context.form)
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
@@ -144,7 +144,7 @@ async def change_application(context: ConsoleContext) -> Response:
 
 @routes.post("/applications/{application}/delete", Permission.APPLICATION_MANAGE)
 async def delete_application(context: ConsoleContext) -> Response:
-    """Delete an application whose name was written out."""
+    """Delete an application after the user has typed its name."""
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
         if str(context.form.get("typed", "")).strip() != application.name.strip():
@@ -156,7 +156,7 @@ async def delete_application(context: ConsoleContext) -> Response:
 
 @routes.get("/applications/{application}/publish", Permission.MESSAGE_PUBLISH)
 async def show_publish_form(context: ConsoleContext) -> Response:
-    """Show the form by which a message is published."""
+    """Show the form to publish a message."""
     scope = operator_scope(context, context.path["application"])
     return await _publish_form(scope, {"payload": '{\n  "test": true\n}'}, {}, 200)
 
@@ -212,7 +212,7 @@ def _message_of(reader: FormReader) -> NewMessage:
 
 @routes.post("/applications/{application}/portal", Permission.PORTAL_GRANT)
 async def create_portal_link(context: ConsoleContext) -> Response:
-    """Make a way into the portal, and show it this once."""
+    """Create a portal link, and show it once."""
     lifetime = str(context.form.get("lifetime", ""))
     if lifetime not in dict(LIFETIMES):
         raise InvalidValue("choose when the link expires", "lifetime")
@@ -242,7 +242,7 @@ async def create_portal_link(context: ConsoleContext) -> Response:
 
 @routes.post("/applications/{application}/portal/end", Permission.PORTAL_GRANT)
 async def revoke_portal_sessions(context: ConsoleContext) -> Response:
-    """End all keys of an application's portal, and those of its API."""
+    """Revoke all portal sessions and API tokens of an application."""
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
         await keys.expire_all(work, application, None, timedelta(0))

@@ -1,4 +1,4 @@
-"""The audit: who did what to what, searched, and taken away as CSV or JSON."""
+"""The audit log: search, and export as CSV or JSON."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ _MEDIA_TYPES: Final = {"csv": "text/csv; charset=utf-8", "jsonl": "application/j
 
 @routes.get("/audit", Permission.AUDIT_VIEW)
 async def list_rows(context: ConsoleContext) -> Response:
-    """Show who did what, newest first."""
+    """Show audit entries, newest first."""
     wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
     found, error = AuditPage([], None, is_full=False), ""
     try:
@@ -63,7 +63,7 @@ async def list_rows(context: ConsoleContext) -> Response:
 
 @routes.get("/audit/download/{kind}", Permission.AUDIT_VIEW)
 async def download(context: ConsoleContext) -> Response:
-    """Send all that fits as a file, as it is read."""
+    """Stream all matching entries as a file."""
     kind = context.path["kind"]
     if kind not in _MEDIA_TYPES:
         raise InvalidValue("unknown file format; use csv or jsonl", "kind")
@@ -86,7 +86,7 @@ async def _lines(
 
 
 def subject_url(row: AuditRow) -> str:
-    """Return the page of what a row is about; empty where there is none."""
+    """Return the URL of an entry's subject; empty if it has no page."""
     prefix, _, rest = row.subject.partition("_")
     if row.action.startswith("store.verify"):
         return f"{BASE}/verify/{row.subject}"
@@ -127,7 +127,7 @@ def _as_csv(rows: Sequence[AuditRow]) -> bytes:
 
 
 def _escape_formula(text: str) -> str:
-    """Keep a spreadsheet from taking a text for a formula."""
+    """Prevent a spreadsheet from interpreting a text as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 

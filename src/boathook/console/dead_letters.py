@@ -1,4 +1,4 @@
-"""Dead letters: what failed, in groups and one by one, and what is decided about it."""
+"""Pages of dead letters: groups, single dead letters, and the actions on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _FILTER_FIELDS: Final = ("source", "application", "type", "recipient", "code", "
 
 @dataclass(frozen=True, slots=True)
 class _DescribedRow:
-    """A group or a letter with what people are told of it."""
+    """A group or a dead letter with its description."""
 
     row: DeadLetterGroup | DeliveryRow
     sentence: str
@@ -38,7 +38,7 @@ class _DescribedRow:
 
 @routes.get("/dead", Permission.DEAD_LETTER_VIEW)
 async def list_groups(context: ConsoleContext) -> Response:
-    """Show what failed, in groups."""
+    """Show dead letters in groups by cause."""
     wishes = query_params.get_texts(context.query, ("recipient", "code", "page"))
     page = int(wishes["page"]) if wishes["page"].isdecimal() and len(wishes["page"]) < 4 else 0
     found = await dead_letters.list_groups(
@@ -63,7 +63,7 @@ async def list_groups(context: ConsoleContext) -> Response:
 
 @routes.get("/dead/letters", Permission.DEAD_LETTER_VIEW)
 async def list_letters(context: ConsoleContext) -> Response:
-    """Show dead letters one by one."""
+    """Show single dead letters."""
     wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
     found, error = DeadLetterPage([], None, is_full=False), ""
     try:
@@ -84,7 +84,7 @@ async def list_letters(context: ConsoleContext) -> Response:
 
 @routes.get("/dead/groups/{group}", Permission.DEAD_LETTER_VIEW)
 async def show_group(context: ConsoleContext) -> Response:
-    """Show one group: what failed, why it needs more than a replay, its letters, and who did what."""
+    """Show one group: the cause, the escalation reasons, its dead letters and its audit log."""
     return await _show_group(context)
 
 
@@ -110,7 +110,7 @@ async def _show_group(context: ConsoleContext, status: int = 200, **errors: str)
 
 @routes.get("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
 async def preview_replay(context: ConsoleContext) -> Response:
-    """Show what a replay of all of a group would do."""
+    """Show the effect of replaying a group."""
     return await _preview_replay(context)
 
 
@@ -132,7 +132,7 @@ async def _preview_replay(context: ConsoleContext, status: int = 200, **errors: 
 
 @routes.post("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
 async def replay_group(context: ConsoleContext) -> Response:
-    """Let all of a group run again, in the background."""
+    """Replay all dead letters of a group, in the background."""
     try:
         rate = query_params.get_number(context.form, "rate")
         async with context.work() as work:
@@ -145,7 +145,7 @@ async def replay_group(context: ConsoleContext) -> Response:
 
 @routes.post("/dead/groups/{group}/ignore", Permission.DEAD_LETTER_DECIDE)
 async def ignore_group(context: ConsoleContext) -> Response:
-    """End all of a group as ignored, in the background."""
+    """Ignore all dead letters of a group, in the background."""
     try:
         async with context.work() as work:
             task = await bulk_jobs.ignore_group(work, context.path["group"], note=str(context.form.get("note", "")))
@@ -156,7 +156,7 @@ async def ignore_group(context: ConsoleContext) -> Response:
 
 @routes.post("/dead/groups/{group}/purge", Permission.DEAD_LETTER_PURGE)
 async def purge_group(context: ConsoleContext) -> Response:
-    """Delete all of a group, in the background."""
+    """Purge all dead letters of a group, in the background."""
     typed, note = (str(context.form.get(name, "")) for name in ("typed", "note"))
     try:
         async with context.work() as work:
@@ -168,7 +168,7 @@ async def purge_group(context: ConsoleContext) -> Response:
 
 @routes.post("/dead/decide", Permission.DEAD_LETTER_DECIDE)
 async def decide(context: ConsoleContext) -> Response:
-    """Do what was chosen with the selected dead letters."""
+    """Apply the chosen action to the selected dead letters."""
     keys = _selected_keys(context)
     back = _return_url(context)
     if not keys:
@@ -181,7 +181,7 @@ async def decide(context: ConsoleContext) -> Response:
 
 @routes.get("/dead/{id}", Permission.DEAD_LETTER_VIEW)
 async def show_letter(context: ConsoleContext) -> Response:
-    """Show one dead letter: what failed, every attempt, who did what, and what to do next."""
+    """Show one dead letter: the failure, every attempt, the audit log and the advice."""
     return await _show_letter(context)
 
 
@@ -206,13 +206,13 @@ async def _show_letter(context: ConsoleContext, status: int = 200, **errors: str
 
 @routes.post("/dead/{id}/replay", Permission.DEAD_LETTER_DECIDE)
 async def replay_letter(context: ConsoleContext) -> Response:
-    """Let one letter run again."""
+    """Replay one dead letter."""
     return context.to(f"{DEAD_LETTERS_PATH}/{context.path['id']}", await _decide(context, [_key(context)], "replay"))
 
 
 @routes.post("/dead/{id}/ignore", Permission.DEAD_LETTER_DECIDE)
 async def ignore_letter(context: ConsoleContext) -> Response:
-    """End one letter as ignored."""
+    """Ignore one dead letter."""
     try:
         return context.to(
             f"{DEAD_LETTERS_PATH}/{context.path['id']}", await _decide(context, [_key(context)], "ignore")
@@ -223,7 +223,7 @@ async def ignore_letter(context: ConsoleContext) -> Response:
 
 @routes.post("/dead/{id}/purge", Permission.DEAD_LETTER_PURGE)
 async def purge_letter(context: ConsoleContext) -> Response:
-    """Delete one letter with its attempts."""
+    """Delete one dead letter with its attempts."""
     try:
         return context.to(DEAD_LETTERS_PATH, await _decide(context, [_key(context)], "purge"))
     except InvalidValue as error:
@@ -231,7 +231,7 @@ async def purge_letter(context: ConsoleContext) -> Response:
 
 
 async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> str:
-    """Do what was chosen with these letters, and tell what was done."""
+    """Apply the chosen action to these dead letters, and return a message about the result."""
     app_context, actor = context.app_context, context.actor
     note, typed = (str(context.form.get(name, "")) for name in ("note", "typed"))
     match what:
@@ -261,7 +261,7 @@ def _selected_keys(context: ConsoleContext) -> list[Key]:
 
 
 def _return_url(context: ConsoleContext) -> str:
-    """Return the page of ours that the form stood on."""
+    """Return the console page that contained the form."""
     back = str(context.form.get("back", ""))
     return (
         back

@@ -1,4 +1,4 @@
-"""Pages that list an endpoint's attempts and an application's messages, and an endpoint's status and chart."""
+"""Pages that list an endpoint's attempts and an application's messages; an endpoint's status and chart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ HEIGHT: Final = 96
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatus:
-    """How an endpoint stands."""
+    """The status of an endpoint."""
 
     word: str
     """One of enabled, failing, paused and disabled."""
@@ -39,7 +39,7 @@ class EndpointStatus:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One stretch of time in a chart, in its units from the upper left."""
+    """One time bucket of a chart, in chart units from the upper left corner."""
 
     x: float
     width: float
@@ -53,10 +53,10 @@ class Bar:
 def endpoint_status(
     endpoint: Endpoint, health: EndpointHealth, now: datetime, *, settings: Settings, disabler: str | None = None
 ) -> EndpointStatus:
-    """Return how an endpoint stands.
+    """Return the status of an endpoint.
 
     Args:
-        disabler: who disabled it, as they may be named to the reader.
+        disabler: the display name of the user who disabled it.
     """
     if endpoint.is_disabled:
         return EndpointStatus("disabled", _why_disabled(endpoint, settings, disabler))
@@ -88,7 +88,7 @@ def _why_disabled(endpoint: Endpoint, settings: Settings, disabler: str | None) 
 
 
 def name_disabler(actor: str | None, *, is_portal: bool) -> str | None:
-    """Return who acted, as they may be named to the reader."""
+    """Return the display name of an actor for the reader."""
     where, _, who = (actor or "").partition(":")
     if is_portal:
         return "a portal user" if where == "portal" else "the operator" if actor else None
@@ -110,7 +110,7 @@ def _format_time(moment: datetime) -> str:
 
 
 def build_bars(stretches: Sequence[TimeBucket], *, is_daily: bool) -> list[Bar]:
-    """Return the bars of a chart, failures on top of successes."""
+    """Return the bars of a chart, with failures on top of successes."""
     most = max((one.succeeded + one.failed for one in stretches), default=0) or 1
     step = WIDTH / max(1, len(stretches))
     return [_bar(one, place * step, step, HEIGHT / most, is_daily=is_daily) for place, one in enumerate(stretches)]
@@ -135,11 +135,11 @@ pages = Pages()
 _PAGE: Final = 50
 _STATUS_CLASSES: Final = {"none": 0, "2xx": 200, "3xx": 300, "4xx": 400, "5xx": 500}
 _MAX_SHOWN_BYTES: Final = 65_536
-"""Bytes of a payload that a page shows; all of it can be downloaded."""
+"""Maximum bytes of a payload on a page; the whole payload can be downloaded."""
 
 
 def _pagination(look: ScanPage[Any], scope: ApplicationScope, prefix: str) -> dict[str, Any]:
-    """Return where the list goes on, for a page."""
+    """Return the template values for the next page of a list."""
     if look.place is None:
         return {"more": "", "looked_until": None, "is_full": True}
     kept = [(name, value) for name, value in scope.context.query.multi_items() if name != "before"]
@@ -191,7 +191,7 @@ async def list_attempts(scope: ApplicationScope) -> Response:
 
 @pages.get("/endpoints/{endpoint}/attempts/{message}/{attempt}", Permission.MESSAGE_VIEW)
 async def show_attempt(scope: ApplicationScope) -> Response:
-    """Show what was sent with an attempt, and what was answered."""
+    """Show the request and the response of an attempt."""
     path = scope.context.path
     async with scope.work() as (work, application):
         endpoint = await endpoints.get(work, application, path["endpoint"])
@@ -241,7 +241,7 @@ async def _find_message(
 
 @pages.get("/messages/{message}", Permission.MESSAGE_VIEW)
 async def show_message(scope: ApplicationScope) -> Response:
-    """Show a message, how it stands at its endpoints, and the attempts to send it."""
+    """Show a message, its status at each endpoint, and its attempts."""
     async with scope.work() as (work, application):
         found = await messages.get(work, application, scope.context.path["message"])
         places = await messages.list_destinations(work, application, found.shown_id, limit=_PAGE)
@@ -266,7 +266,7 @@ async def show_message(scope: ApplicationScope) -> Response:
 
 @pages.get("/messages/{message}/payload", Permission.MESSAGE_VIEW)
 async def download_payload(scope: ApplicationScope) -> Response:
-    """Give a message's payload as a file, byte for byte."""
+    """Download a message's payload, byte for byte."""
     async with scope.work() as (work, application):
         found = await messages.get(work, application, scope.context.path["message"])
     headers = {"content-disposition": f'attachment; filename="{found.shown_id}.json"'}
@@ -275,7 +275,7 @@ async def download_payload(scope: ApplicationScope) -> Response:
 
 @pages.post("/messages/{message}/resend", Permission.MESSAGE_RESEND)
 async def resend(scope: ApplicationScope) -> Response:
-    """Send a message to one endpoint once more."""
+    """Resend a message to one endpoint."""
     async with scope.work() as (work, application):
         found = await messages.get(work, application, scope.context.path["message"])
         await messages.resend(work, application, found.shown_id, scope.field("endpoint"))
@@ -283,7 +283,7 @@ async def resend(scope: ApplicationScope) -> Response:
 
 
 def _payload_of(message: MessageRow) -> str | None:
-    """Return a payload as people read it; None where it is gone."""
+    """Return a payload as formatted text; None if it was deleted."""
     if message.is_gone or message.body is None:
         return None
     body = message.body[:_MAX_SHOWN_BYTES]

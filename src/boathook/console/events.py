@@ -1,4 +1,4 @@
-"""Looking for events."""
+"""Pages that search for events."""
 
 import re
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ __all__ = ["list_events", "routes"]
 
 _EVENTS: Final = f"{BASE}/events"
 _MAX_AUTO_SEARCHES: Final = 100
-"""How often a page that keeps looking looks again by itself."""
+"""Maximum number of automatic searches of a page that continues to search."""
 _FIELDS: Final = ("q", "text", "key", "source", "application", "type", "state", "since", "until")
 
 
 @routes.get("/events", Permission.EVENT_VIEW)
 async def list_events(context: ConsoleContext) -> Response:
-    """Show what fits a question."""
+    """Show the events that match a search."""
     fields = {name: context.query.get(name, "").strip() for name in _FIELDS}
     try:
         question = _search_query(context.query, fields)
@@ -102,7 +102,7 @@ def _list(
 
 @routes.post("/events/route", Permission.EVENT_REPLAY)
 async def route(context: ConsoleContext) -> Response:
-    """Begin to route the events of a filter again, by today's handlers."""
+    """Start routing the matching events again with the current handlers."""
     fields = {name: str(context.form.get(name, "")).strip() for name in _FIELDS}
     try:
         wanted = search.list_filter_of(_search_query(context.form, fields))
@@ -119,7 +119,7 @@ def _read_keep_count(text: str) -> int:
 
 
 def _direct_url(found: DirectMatch) -> str | None:
-    """Return the page of the one thing that was named; None where it is not stored."""
+    """Return the URL of the single match by id; None if it is not stored."""
     (named,) = found.named
     kind = named.id.partition("_")[0]
     if kind == ids.CONFLICT:
