@@ -38,9 +38,9 @@ CAPABILITIES: Final = {
 @routes.get("/applications", Permission.APPLICATION_LIST)
 async def list_applications(context: ConsoleContext) -> Response:
     """Show applications, newest first, or those whose name or uid contains the search words."""
-    words, place = context.query.get("q", "").strip(), context.query.get("before", "")
+    words, cursor = context.query.get("q", "").strip(), context.query.get("before", "")
     try:
-        before = ids.read(ids.APPLICATION, place) if place else None
+        before = ids.read(ids.APPLICATION, cursor) if cursor else None
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
     if "\x00" in words:
@@ -217,7 +217,7 @@ async def create_portal_link(context: ConsoleContext) -> Response:
     if lifetime not in dict(LIFETIMES):
         raise InvalidValue("choose when the link expires", "lifetime")
     chosen = [one for one in CAPABILITIES if one in context.form.getlist("capabilities")]
-    look = PortalAppearance.read(
+    appearance = PortalAppearance.read(
         str(context.form.get("theme", "")), str(context.form.get("colour", "")).removeprefix("#")
     )
     async with context.work() as work:
@@ -232,7 +232,7 @@ async def create_portal_link(context: ConsoleContext) -> Response:
     return context.page(
         "applications/portal.html",
         application=application,
-        link=portal_sessions.portal_link(base, made.token, look),
+        link=portal_sessions.portal_link(base, made.token, appearance),
         lifetime=dict(LIFETIMES)[lifetime],
         allowed=[CAPABILITIES[one] for one in chosen],
         key=made.key.shown_id,

@@ -40,24 +40,24 @@ _MEDIA_TYPES: Final = {"csv": "text/csv; charset=utf-8", "jsonl": "application/j
 @routes.get("/audit", Permission.AUDIT_VIEW)
 async def list_rows(context: ConsoleContext) -> Response:
     """Show audit entries, newest first."""
-    wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
+    params = query_params.get_texts(context.query, _FILTER_FIELDS)
     found, error = AuditPage([], None, is_full=False), ""
     try:
         found = await _search(context, _read_cursor(context), _PAGE)
     except InvalidValue as problem:
         error = str(problem)
-    place = found.place and f"{found.place.at.isoformat()}~{found.place.id}"
+    cursor = found.place and f"{found.place.at.isoformat()}~{found.place.id}"
     return context.page(
         "audit/list.html",
         rows=[(row, subject_url(row)) for row in found.rows],
-        wishes=wishes,
+        wishes=params,
         error=error,
         actions=await audit.list_actions(context.app_context),
         head=await audit.read_head(context.app_context),
         looked_back_to=found.place and found.place.at,
         is_full=found.is_full,
-        more=query_params.build_url(AUDIT_PATH, wishes, before=place) if place else "",
-        files={kind: query_params.build_url(f"{AUDIT_PATH}/download/{kind}", wishes) for kind in _MEDIA_TYPES},
+        more=query_params.build_url(AUDIT_PATH, params, before=cursor) if cursor else "",
+        files={kind: query_params.build_url(f"{AUDIT_PATH}/download/{kind}", params) for kind in _MEDIA_TYPES},
     )
 
 

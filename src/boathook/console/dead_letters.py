@@ -39,12 +39,12 @@ class _DescribedRow:
 @routes.get("/dead", Permission.DEAD_LETTER_VIEW)
 async def list_groups(context: ConsoleContext) -> Response:
     """Show dead letters in groups by cause."""
-    wishes = query_params.get_texts(context.query, ("recipient", "code", "page"))
-    page = int(wishes["page"]) if wishes["page"].isdecimal() and len(wishes["page"]) < 4 else 0
+    params = query_params.get_texts(context.query, ("recipient", "code", "page"))
+    page = int(params["page"]) if params["page"].isdecimal() and len(params["page"]) < 4 else 0
     found = await dead_letters.list_groups(
         context.app_context.database,
-        recipient=wishes["recipient"] or None,
-        code=wishes["code"] or None,
+        recipient=params["recipient"] or None,
+        code=params["code"] or None,
         first=page * _GROUPS,
         limit=_GROUPS,
     )
@@ -56,26 +56,26 @@ async def list_groups(context: ConsoleContext) -> Response:
         kinds=found.groups,
         alerting=found.escalated,
         is_cut=found.is_cut,
-        wishes=wishes,
-        more=query_params.build_url(DEAD_LETTERS_PATH, wishes, page=page + 1) if has_more else "",
+        wishes=params,
+        more=query_params.build_url(DEAD_LETTERS_PATH, params, page=page + 1) if has_more else "",
     )
 
 
 @routes.get("/dead/letters", Permission.DEAD_LETTER_VIEW)
 async def list_letters(context: ConsoleContext) -> Response:
     """Show single dead letters."""
-    wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
+    params = query_params.get_texts(context.query, _FILTER_FIELDS)
     found, error = DeadLetterPage([], None, is_full=False), ""
     try:
         found = await _search(context)
     except InvalidValue as problem:
         error = str(problem)
-    place = found.place and f"{found.place.dead_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
+    cursor = found.place and f"{found.place.dead_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
     return context.page(
         "dead/letters.html",
         letters=_describe_all(found.rows),
-        wishes=wishes,
-        more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", wishes, before=place) if place else "",
+        wishes=params,
+        more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", params, before=cursor) if cursor else "",
         is_full=found.is_full,
         looked_back_to=found.place and found.place.dead_at,
         error=error,
@@ -91,7 +91,7 @@ async def show_group(context: ConsoleContext) -> Response:
 async def _show_group(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     async with context.work() as work:
         group = await bulk_jobs.get_group(work, context.path["group"])
-    database, after = context.app_context.database, _last_letter(context)
+    database, after = context.app_context.database, _read_after(context)
     rows = await dead_letters.list_letters(database, group, after=after, limit=_LETTERS)
     here = f"{DEAD_LETTERS_PATH}/groups/{group.id}"
     return context.page(
@@ -117,13 +117,13 @@ async def preview_replay(context: ConsoleContext) -> Response:
 async def _preview_replay(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     async with context.work() as work:
         group = await bulk_jobs.get_group(work, context.path["group"])
-        foreseen = await dead_letters.preview_replay(work.connection, group)
+        preview = await dead_letters.preview_replay(work.connection, group)
         examples = await dead_letters.list_letters(work.connection, group, limit=_EXAMPLES)
     return context.page(
         "dead/rehearsal.html",
         status,
         group=_describe_group(group),
-        foreseen=foreseen,
+        foreseen=preview,
         examples=_describe_all(examples),
         errors=errors,
         wishes=query_params.get_texts(context.form or context.query, ("rate", "note")),
@@ -244,8 +244,10 @@ async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> st
         case _:
             raise InvalidValue("choose replay, ignore or purge", "do")
     left = len(keys) - done
-    told = f"{_count(done)} {verb}."
-    return told if not left else f"{told} {_count(left)} skipped: purged, already pending, or no longer deliverable."
+    message = f"{_count(done)} {verb}."
+    return (
+        message if not left else f"{message} {_count(left)} skipped: purged, already pending, or no longer deliverable."
+    )
 
 
 def _count(number: int) -> str:
@@ -277,7 +279,7 @@ def _key(context: ConsoleContext) -> Key:
         raise NotFound(str(error)) from None
 
 
-def _last_letter(context: ConsoleContext) -> Key | None:
+def _read_after(context: ConsoleContext) -> Key | None:
     try:
         return ids.read_delivery(query_params.get_text(context.query, "after") or "")
     except ValueError:
@@ -285,11 +287,11 @@ def _last_letter(context: ConsoleContext) -> Key | None:
 
 
 def _read_cursor(context: ConsoleContext) -> DeadLetterCursor | None:
-    at, _, letter = (query_params.get_text(context.query, "before") or "").partition("~")
-    if not letter:
+    at, _, reference = (query_params.get_text(context.query, "before") or "").partition("~")
+    if not reference:
         return None
     try:
-        return DeadLetterCursor(datetime.fromisoformat(at), ids.read_delivery(letter))
+        return DeadLetterCursor(datetime.fromisoformat(at), ids.read_delivery(reference))
     except ValueError:
         raise InvalidValue("invalid page position; use the links of the dead letters page", "before") from None
 

@@ -161,5 +161,5 @@ def percent_done(task: Task) -> int:
     if "after" not in task.place:
         return 0
     since, until = (datetime.fromisoformat(task.request[name]) for name in ("since", "until"))
-    place = ids.created_at(ids.read(ids.MESSAGE, task.place["after"]))
-    return round(100 * min(1.0, max(0.0, (place - since) / max(until - since, timedelta(milliseconds=1)))))
+    reached = ids.created_at(ids.read(ids.MESSAGE, task.place["after"]))
+    return round(100 * min(1.0, max(0.0, (reached - since) / max(until - since, timedelta(milliseconds=1)))))

@@ -109,11 +109,11 @@ def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def build_bars(stretches: Sequence[TimeBucket], *, is_daily: bool) -> list[Bar]:
+def build_bars(buckets: Sequence[TimeBucket], *, is_daily: bool) -> list[Bar]:
     """Return the bars of a chart, with failures on top of successes."""
-    most = max((one.succeeded + one.failed for one in stretches), default=0) or 1
-    step = WIDTH / max(1, len(stretches))
-    return [_bar(one, place * step, step, HEIGHT / most, is_daily=is_daily) for place, one in enumerate(stretches)]
+    most = max((one.succeeded + one.failed for one in buckets), default=0) or 1
+    step = WIDTH / max(1, len(buckets))
+    return [_bar(one, index * step, step, HEIGHT / most, is_daily=is_daily) for index, one in enumerate(buckets)]
 
 
 def _bar(one: TimeBucket, x: float, step: float, unit: float, *, is_daily: bool) -> Bar:
@@ -138,14 +138,14 @@ _MAX_SHOWN_BYTES: Final = 65_536
 """Maximum bytes of a payload on a page; the whole payload can be downloaded."""
 
 
-def _pagination(look: ScanPage[Any], scope: ApplicationScope, prefix: str) -> dict[str, Any]:
+def _pagination(found_page: ScanPage[Any], scope: ApplicationScope, prefix: str) -> dict[str, Any]:
     """Return the template values for the next page of a list."""
-    if look.place is None:
+    if found_page.place is None:
         return {"more": "", "looked_until": None, "is_full": True}
     kept = [(name, value) for name, value in scope.context.query.multi_items() if name != "before"]
-    query = urlencode([*kept, ("before", ids.show(prefix, look.place))])
-    until: datetime = ids.created_at(look.place)
-    return {"more": f"?{query}", "looked_until": until, "is_full": len(look.rows) >= _PAGE}
+    query = urlencode([*kept, ("before", ids.show(prefix, found_page.place))])
+    until: datetime = ids.created_at(found_page.place)
+    return {"more": f"?{query}", "looked_until": until, "is_full": len(found_page.rows) >= _PAGE}
 
 
 def _read_cursor(scope: ApplicationScope, prefix: str) -> UUID | None:
@@ -169,7 +169,7 @@ async def list_attempts(scope: ApplicationScope) -> Response:
     result, answered, type = (_query_text(scope, name) for name in ("result", "answer", "type"))
     async with scope.work() as (work, application):
         endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
-        look = await attempts.search(
+        found_page = await attempts.search(
             work,
             endpoint,
             is_success={"succeeded": True, "failed": False}.get(result or ""),
@@ -183,9 +183,9 @@ async def list_attempts(scope: ApplicationScope) -> Response:
         "endpoints/attempts.html",
         application=application,
         endpoint=endpoint,
-        rows=look.rows,
+        rows=found_page.rows,
         wanted=wanted,
-        **_pagination(look, scope, ids.ATTEMPT),
+        **_pagination(found_page, scope, ids.ATTEMPT),
     )
 
 
@@ -222,13 +222,13 @@ async def list_messages(scope: ApplicationScope) -> Response:
         if wanted_id is not None:
             return await _find_message(scope, work, application, wanted_id)
         before = _read_cursor(scope, ids.MESSAGE)
-        look = await messages.search(work, application, type=type, channel=channel, before=before, limit=_PAGE)
+        found_page = await messages.search(work, application, type=type, channel=channel, before=before, limit=_PAGE)
     return scope.page(
         "applications/messages.html",
         application=application,
-        rows=look.rows,
+        rows=found_page.rows,
         wanted={"type": type or "", "channel": channel or "", "id": ""},
-        **_pagination(look, scope, ids.MESSAGE),
+        **_pagination(found_page, scope, ids.MESSAGE),
     )
 
 
@@ -244,7 +244,7 @@ async def show_message(scope: ApplicationScope) -> Response:
     """Show a message, its status at each endpoint, and its attempts."""
     async with scope.work() as (work, application):
         found = await messages.get(work, application, scope.context.path["message"])
-        places = await messages.list_destinations(work, application, found.shown_id, limit=_PAGE)
+        destinations = await messages.list_destinations(work, application, found.shown_id, limit=_PAGE)
         window = after_message(found.id, datetime.now(UTC))
         tries = await attempts.list_page(
             work, application, window, message=found.shown_id, limit=_PAGE, has_response=False
@@ -256,7 +256,7 @@ async def show_message(scope: ApplicationScope) -> Response:
         at=ids.created_at(found.id),
         payload=_payload_of(found),
         size=len(found.body or b""),
-        destinations=places.rows,
+        destinations=destinations.rows,
         attempts=[(ids.show(ids.ATTEMPT, one.id), ids.show(ids.ENDPOINT, one.endpoint_id), ids.created_at(one.id), one)
                   for one in tries.rows],
         event=ids.show(ids.EVENT, found.id),

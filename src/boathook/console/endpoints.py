@@ -77,10 +77,10 @@ async def list_rows(
     """Return a page of an application's endpoints with their status, and the cursor of the next page."""
     text = scope.context.query.get("before", "")
     try:
-        place = ids.read(ids.ENDPOINT, text) if text else None
+        cursor = ids.read(ids.ENDPOINT, text) if text else None
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
-    found = await endpoints.list_page(work, application, PageRequest(place, False, _MAX_SHOWN))
+    found = await endpoints.list_page(work, application, PageRequest(cursor, False, _MAX_SHOWN))
     health = await endpoint_stats.read_health(work, found)
     now, settings = datetime.now(UTC), scope.context.app_context.settings
     rows: list[Mapping[str, Any]] = [
@@ -128,7 +128,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         recent = await attempts.search(work, endpoint, limit=_MAX_RECENT)
         types = await list_type_names(scope, work)
         encrypted = _secret_names(work, endpoint)
-    standing = endpoint_status(
+    status = endpoint_status(
         endpoint,
         stats.health,
         now,
@@ -140,7 +140,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         "endpoints/show.html",
         application=application,
         endpoint=endpoint,
-        standing=standing,
+        standing=status,
         graces=GRACE_PERIODS,
         retry=_retry_words(endpoint),
         day_ago=f"{now - DAY:%Y-%m-%dT%H:%M}",

@@ -152,7 +152,7 @@ async def create(context: ConsoleContext) -> Response:
     form = EventTypeForm.from_form(context.form)
     try:
         if context.form.get("check"):
-            return _form(context, form, judged=await asyncio.to_thread(form.check_schemas))
+            return _form(context, form, verdict=await asyncio.to_thread(form.check_schemas))
         new = await asyncio.to_thread(form.value)
         async with context.work() as work:
             made = await actions.create(work, _name(form.name), new)
@@ -175,7 +175,7 @@ async def change(context: ConsoleContext) -> Response:
     name, form = context.path["name"], EventTypeForm.from_form(context.form)
     try:
         if context.form.get("check"):
-            return _form(context, form, name=name, judged=await asyncio.to_thread(form.check_schemas))
+            return _form(context, form, name=name, verdict=await asyncio.to_thread(form.check_schemas))
         new = await asyncio.to_thread(form.value)
         changes = {key: value for key, value in asdict(new).items() if key != "is_archived"}
         async with context.work() as work:
@@ -186,12 +186,12 @@ async def change(context: ConsoleContext) -> Response:
 
 
 def _form(
-    context: ConsoleContext, form: EventTypeForm, *, name: str = "", error: AdminError | None = None, judged: str = ""
+    context: ConsoleContext, form: EventTypeForm, *, name: str = "", error: AdminError | None = None, verdict: str = ""
 ) -> Response:
     """Show a form; *name* is that of an existing event type."""
     where = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
     status = 200 if error is None else 400
-    return context.page("event_types/form.html", status, form=form, name=name, error=error, where=where, judged=judged)
+    return context.page("event_types/form.html", status, form=form, name=name, error=error, where=where, judged=verdict)
 
 
 def _name(name: str) -> str:

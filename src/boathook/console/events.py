@@ -32,13 +32,13 @@ async def list_events(context: ConsoleContext) -> Response:
     """Show the events that match a search."""
     fields = {name: context.query.get(name, "").strip() for name in _FIELDS}
     try:
-        question = _search_query(context.query, fields)
-        found = await search.find_matches(context.app_context.database, question, context.app_context.settings.sources)
+        query = _search_query(context.query, fields)
+        found = await search.find_matches(context.app_context.database, query, context.app_context.settings.sources)
     except InvalidValue as error:
         return _list(context, 400, fields, None, {str(error.where[0]): str(error)}, can_route=False)
-    if isinstance(found, DirectMatch) and len(found.named) == 1 and (place := _direct_url(found)) is not None:
-        return context.to(place)
-    return _list(context, 200, fields, found, {}, can_route=question.can_be_routed)
+    if isinstance(found, DirectMatch) and len(found.named) == 1 and (url := _direct_url(found)) is not None:
+        return context.to(url)
+    return _list(context, 200, fields, found, {}, can_route=query.can_be_routed)
 
 
 def _search_query(form: QueryParams | FormData, fields: Mapping[str, str]) -> SearchQuery:
@@ -72,10 +72,10 @@ def _list(
     *,
     can_route: bool,
 ) -> Response:
-    look = found if isinstance(found, SearchPage) else None
+    search_page = found if isinstance(found, SearchPage) else None
     further = None
-    if look is not None and look.place is not None:
-        further = query_params.build_url(_EVENTS, fields, below=ids.show(ids.EVENT, look.place))
+    if search_page is not None and search_page.place is not None:
+        further = query_params.build_url(_EVENTS, fields, below=ids.show(ids.EVENT, search_page.place))
     return context.page(
         "events/list.html",
         status,
@@ -88,7 +88,7 @@ def _list(
         ],
         can_route=can_route,
         sources=query_params.source_options(context.app_context.settings.sources, fields["source"]),
-        look=look,
+        look=search_page,
         direct=found if isinstance(found, DirectMatch) else None,
         events=[] if found is None else found.events,
         further=further,

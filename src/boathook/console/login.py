@@ -210,9 +210,9 @@ class LoginPages:
             )
         lifetime = timedelta(hours=app_context.settings.console.session_hours)
         try:
-            person = await self._provider.complete_login(attempt, query["code"], self._callback_url(request))
+            user = await self._provider.complete_login(attempt, query["code"], self._callback_url(request))
             async with app_context.work(actor="console:sign-in") as work:
-                signed_in = await operators.sign_in_with_oidc(work, person, lifetime, browser_of(request))
+                signed_in = await operators.sign_in_with_oidc(work, user, lifetime, browser_of(request))
         except (FetchFailed, InvalidState) as error:
             return self._show_failure(error)
         except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page

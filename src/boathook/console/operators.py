@@ -22,8 +22,8 @@ async def list_operators(context: ConsoleContext) -> Response:
 
 async def _list(context: ConsoleContext, status: int = 200, error: str = "") -> Response:
     async with context.work() as work:
-        people = await operators.list_all(work)
-    return context.page("people/list.html", status, people=people, roles=list(Role), error=error)
+        found = await operators.list_all(work)
+    return context.page("people/list.html", status, people=found, roles=list(Role), error=error)
 
 
 @routes.post("/operators", Permission.OPERATOR_MANAGE)

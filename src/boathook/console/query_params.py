@@ -54,5 +54,5 @@ def source_options(configured: Iterable[str], chosen: str) -> list[tuple[str, st
 
 def build_url(path: str, params: Mapping[str, str], **more: str | int | None) -> str:
     """Return the URL of a page with the parameters that are not empty."""
-    wishes = {name: value for name, value in {**params, **more}.items() if value not in {None, ""}}
-    return f"{path}?{urlencode(wishes)}" if wishes else path
+    pairs = {name: value for name, value in {**params, **more}.items() if value not in {None, ""}}
+    return f"{path}?{urlencode(pairs)}" if pairs else path

@@ -106,7 +106,7 @@ _MAX_SHOWN: Final = 200
 @routes.get("/rejections", Permission.REJECTION_VIEW)
 async def list_rejections(context: ConsoleContext) -> Response:
     """Show rejected requests, newest first."""
-    wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
+    params = query_params.get_texts(context.query, _FILTER_FIELDS)
     rows: Sequence[RejectionRow] = ()
     error = ""
     try:
@@ -116,12 +116,12 @@ async def list_rejections(context: ConsoleContext) -> Response:
     return context.page(
         "rejections/list.html",
         rows=rows,
-        wishes=wishes,
+        wishes=params,
         error=error,
-        more=query_params.build_url(REJECTIONS_PATH, wishes, after=rows[-1].id) if len(rows) == _PAGE else "",
+        more=query_params.build_url(REJECTIONS_PATH, params, after=rows[-1].id) if len(rows) == _PAGE else "",
         reasons=[("", "any"), *((str(reason), str(reason).replace("_", " ")) for reason in Reason)],
         states=_STATES,
-        sources=query_params.source_options(context.app_context.settings.sources, wishes["source"]),
+        sources=query_params.source_options(context.app_context.settings.sources, params["source"]),
     )
 
 
@@ -169,13 +169,13 @@ async def reverify_source(context: ConsoleContext) -> Response:
         return context.to(REJECTIONS_PATH, "Choose a source.", "bad")
     after = query_params.get_text(context.form, "after")
     until = query_params.get_time(context.form, "until")
-    place = None if after is None else ids.show(ids.REJECTION, _read_id(after))
+    cursor = None if after is None else ids.show(ids.REJECTION, _read_id(after))
     results: list[ReverifyResult] = []
     is_whole = True
     ends = time.monotonic() + _REVERIFY_BUDGET_S
-    judged = _reverify(context, ListFilter(source=source, until=until, after=place))
-    async with aclosing(judged):
-        async for result in judged:
+    results_stream = _reverify(context, ListFilter(source=source, until=until, after=cursor))
+    async with aclosing(results_stream):
+        async for result in results_stream:
             results.append(result)
             if time.monotonic() > ends:
                 is_whole = False

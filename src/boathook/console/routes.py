@@ -112,7 +112,7 @@ class ConsoleContext(RequestContext):
     @property
     def values(self) -> dict[str, Any]:
         """The values for every template."""
-        place = max(
+        current = max(
             (one for one in NAV if self.request.scope["path"].startswith(BASE + one.path)),
             key=lambda one: len(one.path),
         )
@@ -120,7 +120,7 @@ class ConsoleContext(RequestContext):
             "visit": self,
             "form_token": csrf_token(self.session),
             "nav": [one for one in NAV if self.may(one.permission)],
-            "here": place,
+            "here": current,
             "can": lambda permission: self.may(Permission(permission)),
         }
 
