@@ -1,7 +1,7 @@
 """Publishes messages on a fast path that bypasses FastAPI for plain requests.
 
-A request is plain if the body contains only a type, a payload and the most common optional fields, and the token
-belongs to the organization. Such a message is stored by group commit, and the response is identical to that of
+A request is plain if its body has only a type, a payload and the most common optional fields, and its token belongs to
+the organization. Such a message is stored by group commit, and the response is identical to that of
 `messages.create_message`, byte for byte. All other requests are passed on unchanged, and so are all errors: this module
 rejects nothing.
 """

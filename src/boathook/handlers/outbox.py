@@ -1,8 +1,8 @@
 """Publishes messages: stores a message and its deliveries in the publisher's transaction.
 
 Messages are routed in memory, by routes that were read through the publisher's own session. So publishing needs no
-connection of its own and no set-up, in a worker or elsewhere. PostgreSQL compares the versions of the routes when it
-stores the message and rejects outdated ones, so every endpoint that existed before the call receives it.
+connection of its own and no set-up, in a worker or elsewhere. When PostgreSQL stores the
+message, it rejects outdated routes. So every endpoint that existed before the call receives the message.
 """
 
 import hashlib

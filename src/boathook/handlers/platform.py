@@ -52,8 +52,8 @@ class Http(Protocol):
     ) -> DownloadResult:
         """Download a file to *to*, which appears only when it is complete.
 
-        A partial file of an earlier call (``<name>.part`` in the same folder) is resumed with a Range request if the
-        server still has the same file (by its ETag or Last-Modified); otherwise the download restarts.
+        A partial file of an earlier call (``<name>.part`` in the same folder) is resumed with a Range request. If the
+        file on the server has changed (by its ETag or Last-Modified), the download restarts.
 
         Raises:
             FetchFailed: the download is not allowed or failed, or is larger than *max_bytes*; the partial file is kept
@@ -114,8 +114,8 @@ class Desk(Protocol):
     async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
         """Make an event's pending deliveries due, and its dead ones pending, when *tx* commits; return their number.
 
-        A delivery whose attempt is in progress is retried immediately if that attempt fails. Wake
-        several events in the order of their ids, so that two transactions cannot deadlock.
+        A delivery whose attempt is in progress is retried immediately if that attempt fails. Wake several events in the
+        order of their ids, so that two transactions cannot deadlock.
         """
         ...
 
