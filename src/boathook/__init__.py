@@ -1,19 +1,21 @@
-"""Receive, handle and send webhooks on PostgreSQL: what was accepted is never lost, and never done twice.
+"""Receive, handle and send webhooks on PostgreSQL.
 
-The flow, and the names you meet on it:
+An accepted webhook is never lost, and its handler's effects are committed exactly once.
 
-1. A sender's request arrives at a source, is verified, and becomes an `Event`, stored once.
-2. A `Boathook` says who gets it: each function under ``@hook.on(...)`` is owed one delivery.
-3. A worker calls the function with the event and a `Transaction`. What the function writes there is committed
-   together with the delivery's end, or not at all.
-4. The function returns nothing for success, or `Ignore`, `Retry` or `Dead`; an exception is a failed attempt.
-   A `RetryPolicy` decides about the next attempt, a `Breaker` about a dependency that keeps failing.
-5. What fails for good is a dead letter, to be looked at and replayed: ``boathook dead list``.
+The flow and its main names:
 
-`verify` alone says, in any web framework and without a server or a database, whether a request is its sender's.
+1. A sender's request arrives at a source, is verified, and is stored once as an `Event`.
+2. A `Boathook` object defines the handlers. Each function under ``@hook.on(...)`` that matches gets one delivery.
+3. A worker calls the function with the event and a `Transaction`. Writes in that transaction and the delivery's result
+   are committed together or not at all.
+4. The function returns None for success, or `Ignore`, `Retry` or `Dead`; an exception is a failed attempt. A
+   `RetryPolicy` schedules the next attempt; a `Breaker` pauses calls to a dependency that keeps failing.
+5. A delivery that fails permanently becomes a dead letter, to be inspected and replayed: ``boathook dead list``.
 
-`BoathookError` is the base of every error raised on purpose; `ConfigError` says what to change in the set-up, and
-`LeaseLost` that a delivery belongs to another worker by now.
+`verify` checks the signature of a request in any web framework, without a server or a database.
+
+`BoathookError` is the base class of all errors that boathook raises. `ConfigError` names the setting to change, and
+`LeaseLost` means that another worker now holds the delivery.
 """
 
 import importlib
@@ -57,8 +59,8 @@ _HOMES: typing.Final = {
     "verify": "verification.library",
 }
 
-# Every command and every child process passes through this module, and most need few of these names or none. So each
-# is imported when it is first asked for; type checkers do not see how, lest they take any name for one of ours.
+# Every command and every child process imports this module, and most need few of these names or none. So each name is
+# imported on first access. Type checkers do not see `__getattr__`, or they would accept any name.
 if not typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

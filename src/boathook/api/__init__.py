@@ -1,13 +1,15 @@
-"""The API under /api/v1, which the official Svix clients speak.
+"""The API under /api/v1, compatible with the official Svix clients.
 
 app          all routes as one ASGI application
-route        how a route is written: who may call it, its transaction (read its docstring first)
-auth         who calls
-idempotency  a POST that comes twice is done once
+route        how a route is written: its permission and its transaction (read its docstring first)
+auth         authentication
+idempotency  responses of repeated POST requests
 pages        lists in the order of ids or names
-time_ranges  lists in windows of time: messages and attempts, and what they are filtered by
+time_ranges  lists in time windows: messages and attempts, with their filters
 errors       every error as JSON
-and a module of routes for each kind of thing. Request models that other doors need too are in service/schemas.
+
+The other modules contain the routes, one module per resource. Request models that the console or the command line also
+use are in service/schemas.
 """
 
 from boathook.api.app import build_api

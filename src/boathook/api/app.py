@@ -42,7 +42,7 @@ health_routes = router("Health")
 @health_routes.api_route("/health", methods=["HEAD"], status_code=204, include_in_schema=False)
 @requires(Permission.PUBLIC)
 async def check_health(request: Request) -> None:
-    """Answer 204 if the database does, too."""
+    """Respond with 204 if the database is available."""
     app_context: AppContext = request.state.app_context
     await app_context.ping()
 
@@ -53,7 +53,7 @@ async def check_health(request: Request) -> None:
 @health_routes.api_route("/health/ping", methods=["HEAD"], status_code=204, include_in_schema=False)
 @requires(Permission.PUBLIC)
 async def ping() -> None:
-    """Answer 204."""
+    """Respond with 204."""
 
 
 BASE: Final = "/api/v1"
@@ -90,7 +90,7 @@ def build_api(app_context: AppContext) -> "Api":
 
 @functools.cache
 def build_app() -> FastAPI:
-    """Return the application with every route of the API; built once, as working out its routes takes long."""
+    """Return the application with every route of the API; cached, as building the routes is slow."""
     app = FastAPI(
         title="boathook",
         version="1",
@@ -120,7 +120,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 def _methods_of(request: Request) -> set[str]:
-    """Return the methods of all routes that have the path; the toolkit names those of the first one only."""
+    """Return the allowed methods of a path over all routes; Starlette returns only those of the first one."""
     routes = (route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute))
     found = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
     return {method for route in found for method in route.methods or ()}
@@ -132,7 +132,7 @@ async def _describe(request: Request) -> Response:
 
 
 def _document(app: FastAPI) -> bytes:
-    """Return the OpenAPI document, written once: that takes too long to be done for each stranger who asks."""
+    """Return the OpenAPI document, cached: generating it is too slow for each unauthenticated request."""
     if app.state.document is None:
         app.state.document = msgspec.json.encode(app.openapi())
     document: bytes = app.state.document
@@ -140,14 +140,14 @@ def _document(app: FastAPI) -> bytes:
 
 
 class Api:
-    """The API as an ASGI application, with and without a slash at the end of a path."""
+    """The API as an ASGI application; accepts paths with and without a trailing slash."""
 
     def __init__(self, app_context: AppContext, answer: Asgi) -> None:
         self._app_context = app_context
         self._answer = answer
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request; what was raised outside of routes becomes JSON too."""
+        """Handle one request; exceptions outside of routes are returned as JSON too."""
         is_begun = False
         scope.setdefault("state", {})["app_context"] = self._app_context
 
@@ -158,7 +158,7 @@ class Api:
 
         try:
             await self._answer(_without_slash(scope), receive, watch)
-        except Exception as error:  # noqa: BLE001 - a traceback is for the log
+        except Exception as error:  # noqa: BLE001 - a traceback belongs in the log
             response = to_response(error)
             if is_begun:
                 get_logger("api").warning("answer_cut_off")

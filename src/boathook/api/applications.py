@@ -51,7 +51,7 @@ async def list_applications(
     exclude_apps_with_no_endpoints: bool = False,
     exclude_apps_with_disabled_endpoints: bool = False,
 ) -> ListOf[ApplicationOut]:
-    """List the organization's applications, the oldest first."""
+    """List the organization's applications, oldest first."""
     rows = await applications.list_page(
         call.work,
         page.window(),
@@ -75,7 +75,7 @@ async def create_application(
     response: Response,
     get_if_exists: Annotated[bool, Query(description="Return the application that has the uid, as it is.")] = False,
 ) -> ApplicationOut:
-    """Create an application, or return the one that has the uid."""
+    """Create an application, or return the existing one with the uid if get_if_exists is set."""
     if not get_if_exists:
         return show_application(await applications.create(call.work, body.value()))
     application, is_made = await applications.get_or_create(call.work, body.value())
@@ -100,7 +100,7 @@ async def get_application(call: ApplicationCall) -> ApplicationOut:
 async def put_application(
     call: AnyCall, app_id: ApplicationRef, body: ApplicationIn, response: Response
 ) -> ApplicationOut:
-    """Replace an application's fields; where there is none, create it with the path's word as its uid."""
+    """Replace an application's fields, or create it with the uid from the path."""
     application, is_made = await applications.put(call.work, app_id, body.value())
     response.status_code = 201 if is_made else 200
     return show_application(application)
@@ -109,12 +109,12 @@ async def put_application(
 @routes.patch("/app/{app_id}", operation_id="v1.application.patch", summary="Change an application")
 @requires(Permission.APPLICATION_MANAGE)
 async def patch_application(call: AnyCall, app_id: ApplicationRef, body: ApplicationPatch) -> ApplicationOut:
-    """Change the fields that are given."""
+    """Change the given fields."""
     return show_application(await applications.update(call.work, app_id, body.given()))
 
 
 @routes.delete("/app/{app_id}", status_code=204, operation_id="v1.application.delete", summary="Delete an application")
 @requires(Permission.APPLICATION_MANAGE)
 async def delete_application(call: AnyCall, app_id: ApplicationRef) -> None:
-    """Delete an application with its endpoints; its uid may be used again."""
+    """Delete an application with its endpoints; its uid can be used again."""
     await applications.delete(call.work, app_id)

@@ -1,4 +1,4 @@
-"""Routes of attempts: what was sent to endpoints, what they answered, how many went well; and sending once more."""
+"""Routes of attempts: requests to endpoints with their responses, statistics, and resending."""
 
 import base64
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ Until = Annotated[Timestamp | None, Query(description="Until when; by default no
 
 @dataclass(frozen=True, slots=True)
 class AttemptQuery:
-    """Which attempts a list shows, and what of them."""
+    """The parameters of a list of attempts."""
 
     page: AttemptPage
     filters: Filters
@@ -64,7 +64,7 @@ class MessageAttemptOut(Output):
 
 
 class AttemptStatsOut(Output):
-    """How an endpoint's attempts ended."""
+    """Counts of an endpoint's attempts by result."""
 
     success: int
     fail: int
@@ -72,14 +72,14 @@ class AttemptStatsOut(Output):
 
 
 class EndpointStatsOut(AttemptStatsOut):
-    """How an endpoint's attempts ended, and how many messages it is still owed."""
+    """Counts of an endpoint's attempts by result, and of its pending messages."""
 
     pending: int
     sending: int
 
 
 class EmptyOut(Output):
-    """Nothing."""
+    """An empty object."""
 
 
 def _show_attempt(row: AttemptRow, *, has_content: bool, has_message: bool) -> dict[str, Any]:
@@ -166,7 +166,7 @@ async def list_by_message(
 async def list_at_endpoint(
     call: ApplicationCall, msg_id: MessageRef, endpoint_id: EndpointRef, query: Attempts
 ) -> Response:
-    """List the attempts at one message and endpoint by the route of old clients."""
+    """List the attempts at one message and endpoint, for old clients."""
     return await _list(call, query, message=msg_id, endpoint=endpoint_id)
 
 
@@ -191,7 +191,7 @@ async def get_attempt(call: ApplicationCall, msg_id: MessageRef, attempt_id: Att
 )
 @requires(Permission.MESSAGE_EXPUNGE)
 async def expunge_response(call: ApplicationCall, msg_id: MessageRef, attempt_id: AttemptRef) -> None:
-    """Forget what the endpoint answered."""
+    """Delete the stored response of an attempt."""
     await attempts.expunge(call.work, call.application, msg_id, attempt_id)
 
 
@@ -203,7 +203,7 @@ async def expunge_response(call: ApplicationCall, msg_id: MessageRef, attempt_id
 )
 @requires(Permission.MESSAGE_RESEND)
 async def resend(call: ApplicationCall, msg_id: MessageRef, endpoint_id: EndpointRef) -> EmptyOut:
-    """Send a message to an endpoint once more, whatever the endpoint listens to."""
+    """Resend a message to an endpoint, regardless of the endpoint's event types and channels."""
     await messages.resend(call.work, call.application, msg_id, endpoint_id)
     return EmptyOut()
 
@@ -217,7 +217,7 @@ async def resend(call: ApplicationCall, msg_id: MessageRef, endpoint_id: Endpoin
 async def get_stats(
     call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
 ) -> EndpointStatsOut:
-    """Count an endpoint's attempts of at most 28 days by how they ended, and what it is owed of that time."""
+    """Count an endpoint's attempts by result over at most 28 days, and the pending messages of that time."""
     counts = await attempts.count(call.work, call.application, endpoint_id, since, until)
     return EndpointStatsOut(pending=counts.pending, sending=counts.sending, **_show_ended(counts))
 
@@ -231,7 +231,7 @@ async def get_stats(
 async def get_attempt_stats(
     call: ApplicationCall, endpoint_id: EndpointRef, since: Since = None, until: Until = None
 ) -> AttemptStatsOut:
-    """Count an endpoint's attempts of at most 28 days by how they ended."""
+    """Count an endpoint's attempts by result over at most 28 days."""
     counts = await attempts.count(call.work, call.application, endpoint_id, since, until)
     return AttemptStatsOut(**_show_ended(counts))
 

@@ -1,4 +1,4 @@
-"""Authenticates an API request by its bearer token, read on each request so that a revoked one is refused at once."""
+"""Authenticates an API request by its bearer token; the token is read on each request, so revocation is immediate."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from boathook.service.unit_of_work import Connection
 
 
 async def authenticate(connection: Connection, headers: Mapping[str, str]) -> Principal:
-    """Return who calls. Raises ApiError 401 without a valid bearer token."""
+    """Return the caller of a request. Raises ApiError 401 without a valid bearer token."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip()
     principal = await keys.find_principal(connection, token) if scheme.lower() == "bearer" and token else None
@@ -19,5 +19,5 @@ async def authenticate(connection: Connection, headers: Mapping[str, str]) -> Pr
 
 
 def forbidden() -> ApiError:
-    """Return the error for a token that does not allow this."""
+    """Return the error for a token without the required permission."""
     return ApiError(403, "insufficient access", "this token does not allow it")

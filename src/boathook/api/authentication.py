@@ -1,4 +1,4 @@
-"""Routes of the portal's tokens, made for one visitor of one application and gone after days."""
+"""Routes of portal tokens: each is valid for one visitor of one application, for at most seven days."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,7 +21,7 @@ _DEFAULT_EXPIRY_S: Final = 604_800
 
 
 class AppPortalAccessIn(Input):
-    """What a visitor of the portal may see and do."""
+    """The permissions of a portal visitor."""
 
     feature_flags: Annotated[list[Text], null_as([], list[Text] | None)] = Field(
         default_factory=list, description="Feature flags of the portal user; they show event types with these flags."
@@ -35,19 +35,19 @@ class AppPortalAccessIn(Input):
     session_id: Session | None = Field(default=None, description="A name by which the token can be ended.")
 
     def granted(self) -> Sequence[str] | None:
-        """Return what the visitor may do; None is everything."""
+        """Return the visitor's capabilities; None grants all."""
         return [Capability.VIEW_BASE] if self.read_only else self.capabilities
 
 
 class AppPortalAccessOut(Output):
-    """A way into the portal."""
+    """A portal link."""
 
     url: str = Field(examples=["https://hooks.example.com/portal#key=bhk_..."])
     token: str = Field(examples=["bhk_..."])
 
 
 class ExpireAllIn(Input):
-    """Which tokens shall end, and when."""
+    """The tokens to revoke, and the time of revocation."""
 
     expiry: Annotated[int, Field(strict=True, ge=0, le=259_200)] | None = Field(
         default=None, description="Seconds until then; at once unless given."
@@ -66,7 +66,7 @@ class ExpireAllIn(Input):
 async def give_access(
     call: AnyCall, app_id: ApplicationRef, request: Request, body: AppPortalAccessIn | None = None
 ) -> AppPortalAccessOut:
-    """Return an address and a token by which somebody sees one application."""
+    """Return a portal URL and token that grant access to one application."""
     body = body or AppPortalAccessIn()
     new = None if body.application is None else body.application.value()
     return await _give(call, request, await applications.ensure(call.work, app_id, new), body)
@@ -80,7 +80,7 @@ async def give_access(
 )
 @requires(Permission.PORTAL_GRANT)
 async def give_dashboard_access(call: ApplicationCall, request: Request) -> AppPortalAccessOut:
-    """Return as app-portal-access does, for older clients."""
+    """Return a portal URL and token, as app-portal-access does, for older clients."""
     return await _give(call, request, call.application, AppPortalAccessIn())
 
 
@@ -100,7 +100,7 @@ async def _give(call: Call, request: Request, application: Application, body: Ap
 @routes.post("/auth/logout", status_code=204, operation_id="v1.authentication.logout", summary="End the token in use")
 @requires(Permission.TOKEN_END)
 async def log_out(call: AnyCall) -> None:
-    """End the token that the request shows; one of the organization is refused: `boathook keys revoke` ends those."""
+    """Revoke the token of this request; organization tokens are rejected, as `boathook keys revoke` ends those."""
     await keys.revoke(call.work, call.principal.key_id)
 
 
@@ -112,6 +112,6 @@ async def log_out(call: AnyCall) -> None:
 )
 @requires(Permission.PORTAL_GRANT)
 async def expire_all(call: ApplicationCall, body: ExpireAllIn | None = None) -> None:
-    """End all tokens of an application, or those of some of the portal's sessions."""
+    """Revoke all tokens of an application, or those of some portal sessions."""
     body = body or ExpireAllIn()
     await keys.expire_all(call.work, call.application, body.session_ids or None, timedelta(seconds=body.expiry or 0))

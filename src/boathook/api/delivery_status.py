@@ -1,4 +1,4 @@
-"""Routes of how messages stand: those of one endpoint, and one of them at all its endpoints."""
+"""Routes of delivery status: the messages of one endpoint, and the endpoints of one message."""
 
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ Expanded = Annotated[bool, Query(description="Whether canceled messages are dist
 
 
 class EndpointMessageOut(MessageOut):
-    """A message and how it stands at an endpoint."""
+    """A message and its delivery status at an endpoint."""
 
     status: int = Field(description="0 success, 1 pending, 2 failed, 3 being sent, 4 canceled.")
     status_text: str = Field(examples=["sending"])
@@ -30,7 +30,7 @@ class EndpointMessageOut(MessageOut):
 
 
 class MessageEndpointOut(EndpointBasicsOut):
-    """An endpoint and how a message stands there."""
+    """An endpoint and the delivery status of a message there."""
 
     version: int = Field(json_schema_extra=DEPRECATED)
     channels: list[str] | None
@@ -41,7 +41,7 @@ class MessageEndpointOut(EndpointBasicsOut):
 
 def show_status(status: MessageStatus, *, is_expanded: bool = True) -> dict[str, Any]:
     """Return a status as the API shows it."""
-    # Clients of the first generation know no canceled messages.
+    # Clients of the first generation do not know canceled messages.
     shown = MessageStatus.SUCCESS if status is MessageStatus.CANCELED and not is_expanded else status
     return {"status": int(shown), "statusText": shown.name.lower()}
 
@@ -60,7 +60,7 @@ async def list_attempted_messages(
     status: StatusParam = None,
     expanded_statuses: Expanded = False,
 ) -> Response:
-    """List the messages an endpoint was ever owed, newest first, with how each stands there."""
+    """List an endpoint's messages, newest first, with the delivery status of each."""
     found = await messages.list_endpoint_messages(
         call.work,
         call.application,
@@ -100,7 +100,7 @@ async def list_destinations(
     iterator: Iterator = None,
     expanded_statuses: Expanded = False,
 ) -> Response:
-    """List the endpoints a message is owed to, deleted ones included, the oldest endpoint first."""
+    """List the endpoints that a message is sent to, oldest first, including deleted ones."""
     cursor = read_cursor(ids.ENDPOINT, iterator)
     found = await messages.list_destinations(call.work, call.application, msg_id, cursor, limit=limit)
     return answer_page(

@@ -1,4 +1,4 @@
-"""Routes of endpoints: their settings, secrets and headers, and sending an example."""
+"""Routes of endpoints: their settings, secrets and headers, and test messages."""
 
 import re
 from datetime import timedelta
@@ -27,7 +27,7 @@ EndpointRef = Annotated[
 
 
 class EndpointBasicsOut(Output):
-    """What is shown of every kind of endpoint."""
+    """The fields of every kind of endpoint."""
 
     id: str = Field(examples=["ep_01h455vb4pex5vsknk084sn02q4"])
     uid: str | None = Field(examples=["crm"])
@@ -99,7 +99,7 @@ def _show_schedule(endpoint: Endpoint) -> str | list[float] | None:
 @routes.get("/app/{app_id}/endpoint", operation_id="v1.endpoint.list", summary="List endpoints")
 @requires(Permission.ENDPOINT_VIEW)
 async def list_endpoints(call: ApplicationCall, page: EndpointPage) -> ListOf[EndpointOut]:
-    """List an application's endpoints, the youngest first."""
+    """List an application's endpoints, newest first."""
     rows = await endpoints.list_page(call.work, call.application, page.window())
     return page.answer(rows, lambda row: row.shown_id, lambda row: show_endpoint(call.work, row))
 
@@ -107,7 +107,7 @@ async def list_endpoints(call: ApplicationCall, page: EndpointPage) -> ListOf[En
 @routes.post("/app/{app_id}/endpoint", status_code=201, operation_id="v1.endpoint.create", summary="Create an endpoint")
 @requires(Permission.ENDPOINT_MANAGE)
 async def create_endpoint(call: ApplicationCall, body: EndpointIn) -> EndpointOut:
-    """Create an endpoint; messages published from now on are sent there."""
+    """Create an endpoint; messages published from now on are sent to it."""
     made = await endpoints.create(call.work, call.application, body.value(), secret=body.secret, headers=body.headers)
     return show_endpoint(call.work, made)
 
@@ -129,7 +129,7 @@ async def get_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpo
 async def put_endpoint(
     call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointUpdate, response: Response
 ) -> EndpointOut:
-    """Replace an endpoint's fields; where there is none, create it with the path's word as its uid."""
+    """Replace an endpoint's fields, or create it with the uid from the path."""
     endpoint, is_made = await endpoints.put(
         call.work, call.application, endpoint_id, body.value(), backlog=body.backlog
     )
@@ -140,7 +140,7 @@ async def put_endpoint(
 @routes.patch("/app/{app_id}/endpoint/{endpoint_id}", operation_id="v1.endpoint.patch", summary="Change an endpoint")
 @requires(Permission.ENDPOINT_MANAGE)
 async def patch_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, body: EndpointPatch) -> EndpointOut:
-    """Change the fields that are given."""
+    """Change the given fields."""
     changed = await endpoints.update(call.work, call.application, endpoint_id, body.value(), backlog=body.backlog)
     return show_endpoint(call.work, changed)
 
@@ -153,7 +153,7 @@ async def patch_endpoint(call: ApplicationCall, endpoint_id: EndpointRef, body: 
 )
 @requires(Permission.ENDPOINT_MANAGE)
 async def delete_endpoint(call: ApplicationCall, endpoint_id: EndpointRef) -> None:
-    """Delete an endpoint; what is still owed to it is not sent, and its uid may be used again."""
+    """Delete an endpoint; its pending messages are not sent, and its uid can be used again."""
     await endpoints.delete(call.work, call.application, endpoint_id)
 
 
@@ -162,7 +162,7 @@ _ROTATION_ANSWERS_SINCE: Final = (2, 7)
 
 
 class EndpointSecretOut(Output):
-    """What receivers verify with."""
+    """The key that receivers use for verification."""
 
     key: str = Field(
         description="whsec_ and base64 of the shared secret, or whpk_ and base64 of an Ed25519 public key.",
@@ -171,7 +171,7 @@ class EndpointSecretOut(Output):
 
 
 class EndpointSecretRotateIn(Input):
-    """The next secret."""
+    """The new secret."""
 
     key: Text | None = Field(default=None, description="null generates one.")
     grace_period_seconds: Annotated[int, Field(strict=True, ge=0, le=604_800)] | None = Field(
@@ -180,7 +180,7 @@ class EndpointSecretRotateIn(Input):
 
     @property
     def grace(self) -> timedelta:
-        """How long the present secret signs along."""
+        """How long the old secret stays valid."""
         seconds = self.grace_period_seconds
         return endpoint_secrets.DEFAULT_GRACE if seconds is None else timedelta(seconds=seconds)
 
@@ -219,7 +219,7 @@ def show_headers(headers: endpoint_secrets.Headers) -> EndpointHeadersOut:
 )
 @requires(Permission.ENDPOINT_SECRET_VIEW)
 async def get_secret(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
-    """Return what receivers verify signatures with."""
+    """Return the key that receivers use to verify signatures."""
     return EndpointSecretOut(key=await endpoint_secrets.get_secret(call.work, call.application, endpoint_id))
 
 
@@ -234,7 +234,7 @@ async def get_secret(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpoin
 async def rotate_secret(
     call: ApplicationCall, endpoint_id: EndpointRef, request: Request, body: EndpointSecretRotateIn | None = None
 ) -> Response:
-    """Give an endpoint another secret; the present one signs along for a while."""
+    """Rotate the secret of an endpoint; messages are also signed with the old one during the grace period."""
     given = body or EndpointSecretRotateIn()
     key = await endpoint_secrets.rotate_secret(
         call.work, call.application, endpoint_id, secret=given.key, grace=given.grace
@@ -243,7 +243,7 @@ async def rotate_secret(
 
 
 def _wants_nothing(request: Request) -> bool:
-    """Return whether the client is one that takes any answer but 204 for an error."""
+    """Return whether the client treats any response but 204 as an error."""
     found = _VOID_ROTATION.search(request.headers.get("user-agent", ""))
     return found is not None and (int(found[1]), int(found[2])) < _ROTATION_ANSWERS_SINCE
 
@@ -253,7 +253,7 @@ def _wants_nothing(request: Request) -> bool:
 )
 @requires(Permission.ENDPOINT_HEADERS_VIEW)
 async def get_headers(call: ApplicationCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
-    """Return an endpoint's headers; of sensitive ones only the names."""
+    """Return an endpoint's headers; only the names of sensitive ones."""
     return show_headers(await endpoint_secrets.get_headers(call.work, call.application, endpoint_id))
 
 
@@ -282,7 +282,7 @@ async def patch_headers(call: ApplicationCall, endpoint_id: EndpointRef, body: E
 
 
 class EventExampleIn(Input):
-    """What an endpoint is tried out with."""
+    """The test message to send."""
 
     event_type: TypeName = Field(examples=["svix.ping"])
     example_index: Annotated[StrictInt, Field(ge=0), null_as(0, Annotated[int, Field(ge=0)] | None)] = Field(
@@ -292,7 +292,7 @@ class EventExampleIn(Input):
 
 
 class _Payload(msgspec.Struct):
-    """The bytes of a payload within a request."""
+    """The raw bytes of a request's payload."""
 
     payload: msgspec.Raw
 
@@ -307,7 +307,7 @@ class _Payload(msgspec.Struct):
 async def send_example(
     call: ApplicationCall, request: Request, endpoint_id: EndpointRef, body: EventExampleIn
 ) -> Response:
-    """Send an endpoint one message, whatever it listens to."""
+    """Send one test message to an endpoint, regardless of its event types and channels."""
     payload = None
     if body.payload is not None:
         payload = messages.object_of(bytes(msgspec.json.decode(await body_of(request), type=_Payload).payload))

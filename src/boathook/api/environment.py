@@ -1,4 +1,4 @@
-"""Routes that take what an organization has set up out and put it in."""
+"""Routes that export and import the configuration of an organization."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,7 @@ importing = router("Event Type")
 
 
 class EnvironmentIn(Input):
-    """What is put in; boathook has no settings of an organization and no connectors, so those are passed over."""
+    """The configuration to import; `settings` and `connectors` are ignored, as boathook has neither."""
 
     event_types: list[EventTypeIn] | None = Field(default=None, max_length=MAX_TYPES)
     settings: dict[str, Any] | None = None
@@ -28,7 +28,7 @@ class EnvironmentIn(Input):
 
 
 class EnvironmentOut(Output):
-    """What an organization has set up."""
+    """The configuration of an organization."""
 
     version: int
     created_at: Timestamp
@@ -51,7 +51,7 @@ class ImportOpenApiIn(Input):
 
 
 class EventTypeFromOpenApi(Output):
-    """An event type as the document has it."""
+    """An event type as defined in the document."""
 
     name: str
     description: str
@@ -62,9 +62,9 @@ class EventTypeFromOpenApi(Output):
 
 
 class ImportOpenApiData(Output):
-    """What changes."""
+    """The changes of an import."""
 
-    # The one answer whose names have underscores.
+    # The only response with a name in snake case.
     model_config = ConfigDict(alias_generator=lambda name: name if name == "to_modify" else to_camel(name))
 
     modified: list[str] = Field(description="Names of the event types that are new or otherwise than before.")
@@ -72,7 +72,7 @@ class ImportOpenApiData(Output):
 
 
 class ImportOpenApiOut(Output):
-    """What the import did, or would do."""
+    """The result of an import or of its dry run."""
 
     data: ImportOpenApiData
 
@@ -95,7 +95,7 @@ async def export_environment(call: AnyCall) -> EnvironmentOut:
 )
 @requires(Permission.ENVIRONMENT_IMPORT)
 async def import_environment(call: AnyCall, body: EnvironmentIn) -> None:
-    """Make or change the event types that are given; nothing is deleted."""
+    """Create or update the given event types; nothing is deleted."""
     await openapi_import.import_event_types(call.work, [(one.name, one.value()) for one in body.event_types or ()])
 
 
@@ -106,7 +106,7 @@ async def import_environment(call: AnyCall, body: EnvironmentIn) -> None:
 )
 @requires(Permission.EVENT_TYPE_MANAGE)
 async def import_openapi(call: AnyCall, body: ImportOpenApiIn) -> ImportOpenApiOut:
-    """Make or change the event types that the document's webhooks, or x-webhooks, are."""
+    """Create or update event types from the document's webhooks or x-webhooks."""
     if (body.spec is None) is (body.spec_raw is None):
         raise InvalidValue("write spec or specRaw, one of the two", "spec")
     named = await openapi_import.read_openapi((body.spec or {}) if body.spec_raw is None else body.spec_raw)

@@ -1,6 +1,6 @@
-"""Errors of the API as its clients expect them: always JSON, always the same two forms.
+"""Errors of the API: always JSON, in one of two formats that Svix clients expect.
 
-``{"code", "detail"}`` for all but 422, which lists what is wrong and where:
+``{"code", "detail"}`` for all statuses except 422, which lists each error with its location:
 ``{"detail": [{"loc": ["body", "url"], "msg": ..., "type": ...}]}``.
 """
 
@@ -33,13 +33,13 @@ _RETRY_AFTER: Final = {"retry-after": "5"}
 
 
 class ApiError(Exception):
-    """An answer that is an error.
+    """An error response.
 
     Args:
         status: the HTTP status.
-        code: one word for machines.
-        detail: one sentence for people.
-        headers: what the answer has besides.
+        code: a machine-readable code.
+        detail: one human-readable sentence.
+        headers: additional headers of the response.
     """
 
     def __init__(self, status: int, code: str, detail: str, headers: Mapping[str, str] | None = None) -> None:
@@ -51,7 +51,7 @@ class ApiError(Exception):
 
 
 def not_found() -> ApiError:
-    """Return the error for what does not exist, or belongs to somebody else: the two look alike."""
+    """Return the error for an object that does not exist or belongs to another tenant, indistinguishably."""
     return ApiError(404, "not_found", "Entity not found")
 
 
@@ -61,7 +61,7 @@ def invalid(message: str, *loc: str, kind: str = "value_error") -> InvalidValue:
 
 
 class _Located(InvalidValue):
-    """A wrong value whose place is known from the request's beginning."""
+    """An invalid value whose location already starts with body, query or path."""
 
 
 def answer_json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
@@ -70,7 +70,7 @@ def answer_json(status: int, value: Any, headers: Mapping[str, str] | None = Non
 
 
 def to_response(error: Exception) -> Response:
-    """Return the answer for whatever was raised; what is no one's fault but ours is logged."""
+    """Return the response for an exception; server errors are logged."""
     match error:
         case ApiError():
             return _coded(error.status, error.code, error.detail, error.headers)
@@ -140,7 +140,7 @@ def _loc(loc: Sequence[str | int]) -> list[str]:
 
 
 class ErrorOut(BaseModel):
-    """What went wrong."""
+    """An error."""
 
     code: str = Field(examples=["not_found"], description="A machine-readable code.")
     detail: str = Field(examples=["Entity not found"], description="A human-readable sentence.")
@@ -171,4 +171,4 @@ RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     500: {"model": ErrorOut, "description": "Internal server error"},
     503: {"model": ErrorOut, "description": "The database is unavailable; retry after the time in Retry-After"},
 }
-"""The errors every operation may answer, for the OpenAPI document."""
+"""The errors that every operation may return, for the OpenAPI document."""

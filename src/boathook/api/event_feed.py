@@ -1,9 +1,9 @@
-"""The route that tells of events as they are committed: server-sent events, which end only with the listener.
+"""The route that streams events as they are committed, as server-sent events, until the client disconnects.
 
 Each event is one message with its id, ``event: heard`` and the JSON of a `service.event_feed.FeedEvent` as data. The
-first message is ``event: began``; its data is from when on events are told of. While there are none, ``event: reached``
-says before when all have been. Whoever comes again names the latest such moment and the last event, and drops those it
-has had.
+first message is ``event: began``; its data is the start time of the feed. While there are no events, ``event: reached``
+gives the time up to which all events have been sent. A client that reconnects sends the latest such time and its last
+event id, and drops events that it has already received.
 """
 
 import asyncio
@@ -41,9 +41,10 @@ routes = router("Listening")
 
 _POLL_INTERVAL_S: Final = 0.5
 _HEARTBEAT_INTERVAL_S: Final = 10.0
-"""After so long without an event the listener is told how far it is, so that it knows that the connection lives."""
+"""Seconds without an event after which the current position is sent, so that the client knows that the connection is
+alive."""
 _REAUTH_INTERVAL_S: Final = 30.0
-"""After so long a listener whose token was revoked hears no more."""
+"""Interval at which the token is checked again, so that revoked tokens lose access."""
 _HEAD: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -64,7 +65,7 @@ async def listen(
     after: str | None = None,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Tell of events until the listener leaves, from now on or from a moment or an event before."""
+    """Stream events until the client disconnects, from now on or from an earlier time or event."""
     now = datetime.now(UTC)
     try:
         last = ids.read_event(name) if (name := last_event_id or after) else None
@@ -73,14 +74,16 @@ async def listen(
         raise invalid(str(error), "query", *map(str, error.where)) from None
     except ValueError as error:
         raise invalid(str(error), "query", "after") from None
-    wish = FeedFilter(organization=call.principal.organization, source=source, application=application, type=type)
-    tail = EventFeed(call.work.app_context.database, wish, since)
+    feed_filter = FeedFilter(
+        organization=call.principal.organization, source=source, application=application, type=type
+    )
+    tail = EventFeed(call.work.app_context.database, feed_filter, since)
     log = _LOG.bind(actor=call.principal.actor, source=source, application=application, type=type)
     return _EventStream(call.work.app_context, _listener_slots(request), tail, since, dict(request.headers), log)
 
 
 def _listener_slots(request: Request) -> ListenerSlots:
-    """Return the places of this process's listeners."""
+    """Return the listener slots of this process."""
     state = request.app.state
     if not hasattr(state, "seats"):
         state.seats = ListenerSlots()
@@ -89,7 +92,7 @@ def _listener_slots(request: Request) -> ListenerSlots:
 
 
 class _EventStream(Response):
-    """An answer that goes on for as long as somebody listens."""
+    """A response that streams events until the client disconnects."""
 
     def __init__(
         self,
@@ -108,10 +111,10 @@ class _EventStream(Response):
         self._since = since
         self._credentials = headers
         self._is_paused = False
-        """Whether PostgreSQL was away at the latest look, which the log is told once."""
+        """Whether PostgreSQL was unavailable at the latest poll, so that it is logged only once."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Tell, until the listener is gone, its token is revoked, or the process stops."""
+        """Stream until the client disconnects, its token is revoked, or the process stops."""
         with self._listener_slots.acquire() as has_seat:
             if not has_seat:
                 full = ApiError(
@@ -178,9 +181,9 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-async def _wait_for_first(*doings: Awaitable[object]) -> None:
-    """Wait for the first of these to end, and end the others."""
-    tasks = [asyncio.ensure_future(doing) for doing in doings]
+async def _wait_for_first(*awaitables: Awaitable[object]) -> None:
+    """Wait for the first awaitable to finish, and cancel the others."""
+    tasks = [asyncio.ensure_future(item) for item in awaitables]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:

@@ -55,7 +55,7 @@ def show_event_type(type: EventType, *, with_content: bool = True) -> EventTypeO
 
 
 def _seen_by(principal: Principal) -> frozenset[str] | None:
-    """Return the flags that decide what somebody sees; the organization sees all."""
+    """Return the feature flags that limit what the caller sees; None for the organization, which sees all."""
     return None if principal.application_id is None else principal.feature_flags
 
 
@@ -82,7 +82,7 @@ async def list_event_types(
 @routes.post("/event-type", status_code=201, operation_id="v1.event-type.create", summary="Create an event type")
 @requires(Permission.EVENT_TYPE_MANAGE)
 async def create_event_type(call: AnyCall, body: EventTypeIn) -> EventTypeOut:
-    """Create an event type, or bring back an archived one."""
+    """Create an event type, or restore an archived one."""
     return show_event_type(await event_types.create(call.work, body.name, body.value()))
 
 
@@ -103,7 +103,7 @@ async def get_event_type(call: AnyCall, event_type_name: TypeRef) -> EventTypeOu
 async def put_event_type(
     call: AnyCall, event_type_name: TypeRef, body: EventTypeUpdate, response: Response
 ) -> EventTypeOut:
-    """Replace an event type's fields; where there is none, create it."""
+    """Replace an event type's fields, or create it."""
     type, is_made = await event_types.put(call.work, _name(event_type_name), body.value())
     response.status_code = 201 if is_made else 200
     return show_event_type(type)
@@ -112,7 +112,7 @@ async def put_event_type(
 @routes.patch("/event-type/{event_type_name}", operation_id="v1.event-type.patch", summary="Change an event type")
 @requires(Permission.EVENT_TYPE_MANAGE)
 async def patch_event_type(call: AnyCall, event_type_name: TypeRef, body: EventTypePatch) -> EventTypeOut:
-    """Change the fields that are given."""
+    """Change the given fields."""
     return show_event_type(await event_types.update(call.work, _name(event_type_name), body.value()))
 
 
@@ -128,7 +128,7 @@ async def delete_event_type(
     event_type_name: TypeRef,
     expunge: Annotated[bool, Query(description="Delete it for good instead of archiving it.")] = False,
 ) -> None:
-    """Archive an event type, so that endpoints can no longer ask for it, or delete it."""
+    """Archive an event type, so that endpoints can no longer subscribe to it, or delete it."""
     await event_types.delete(call.work, _name(event_type_name), is_expunged=expunge)
 
 

@@ -1,9 +1,9 @@
-"""Idempotency keys: a POST with a key seen before gets the first answer, whatever process gave it.
+"""Idempotency keys: a repeated POST with the same key gets the first response, from any process.
 
-The key is claimed in the transaction of the request's effect (`service/idempotency.py`), so a second request waits for
-the first one, and an answer is kept exactly when the effect is. Only 2xx answers are kept, for 12 hours. The same key
-with another request is refused with 409 ``idempotency_key_reused``. Requests are compared as they are understood, not
-as they are written: clients write the same request anew, with other blanks, orders of keys and defaults left out.
+The key is claimed in the same transaction as the request's effect (`service/idempotency.py`). So a concurrent second
+request waits for the first one, and a response is stored if and only if the effect is. Only 2xx responses are stored,
+for 12 hours. The same key with a different request is rejected with 409 ``idempotency_key_reused``. Requests are
+compared in canonical form, because clients may repeat a request with different white space, key order or defaults.
 """
 
 import hashlib
@@ -26,20 +26,20 @@ from boathook.service.unit_of_work import UnitOfWork
 
 @dataclass(frozen=True, slots=True)
 class RequestCanonicalizer:
-    """How a route reads what decides what a request does."""
+    """Brings the requests of a route into canonical form."""
 
     query: Mapping[str, ModelField]
-    """The parameters that do; those that only choose what is shown do not."""
+    """The query parameters that affect the result, without those that only select what is shown."""
     body: ModelField | None
 
     def canonical(self, request: Request, body: bytes) -> bytes:
-        """Return a request in the one form that all ways to write it have in common."""
+        """Return the canonical form of a request."""
         try:
             document = _EXACT.decode(body) if body and self.body is not None else None
             asked = [_read(self.body, document), {name: self._value(request, name) for name in self.query}]
             return _ENCODER.encode(asked)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            return body  # it is refused, or cannot be compared but as it is
+            return body  # it will be rejected, or only its raw form can be compared
 
     def _value(self, request: Request, name: str) -> Any:
         field = self.query[name]
@@ -56,7 +56,7 @@ def _read(field: ModelField | None, given: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without what is at its default, so that a field more in a later version changes nothing."""
+    """Return a value without fields at their default, so that fields added in later versions change nothing."""
     if not isinstance(value, BaseModel):
         return [_plain(one) for one in value] if isinstance(value, list) else value
     given = {
@@ -64,7 +64,7 @@ def _plain(value: Any) -> Any:
         for name, field in type(value).model_fields.items()
         if getattr(value, name) != field.get_default(call_default_factory=True)
     }
-    # Lists of words are sets: channels, tags, types.
+    # Lists of strings are sets: channels, tags, types.
     return {name: sorted(set(one)) if _is_words(one) else _plain(one) for name, one in given.items()}
 
 
@@ -73,7 +73,7 @@ def _is_words(value: Any) -> bool:
 
 
 def _number(text: str) -> int | float | Decimal:
-    """Read a number such that two are equal where they are the same, however they are written."""
+    """Parse a number so that equal numbers in different notations compare equal."""
     number = float(text)
     if repr(number) == text and not number.is_integer():
         return number
@@ -90,7 +90,7 @@ _ENCODER: Final = msgspec.json.Encoder(order="deterministic", decimal_format="nu
 def read_key(
     request: Request, principal: Principal, body: bytes, canonicalizer: RequestCanonicalizer
 ) -> IdempotencyKey | None:
-    """Return the key of a request that brings one."""
+    """Return the idempotency key of a request that has one."""
     word = request.headers.get("idempotency-key")
     if not word:
         return None
@@ -99,31 +99,31 @@ def read_key(
 
 
 def make_key(principal: Principal, word: str, route: str, query: str, body: bytes, canonical: bytes) -> IdempotencyKey:
-    """Return the key that a client's *word* is for a request.
+    """Return the idempotency key for a client's *word* and a request.
 
     Args:
-        principal: who asks.
+        principal: the caller.
         word: the value of the header.
-        route: method and path, with a blank between.
-        query: the query as it is written.
-        body: the body as it is written.
-        canonical: query and body as `RequestCanonicalizer` has them.
+        route: method and path, separated by a space.
+        query: the raw query.
+        body: the raw body.
+        canonical: query and body in the form of `RequestCanonicalizer`.
     """
-    # Answers hold secrets, so only whoever may do the same is given them.
+    # Responses contain secrets, so the key is only valid for callers with the same permissions.
     rights = None if principal.capabilities is None else sorted(principal.capabilities)
-    whose = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
+    caller_scope = f"{principal.organization}\x00{principal.application_id or ''}\x00{rights}"
     return IdempotencyKey(
-        key=_hash(whose.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
+        key=_hash(caller_scope.encode(), route.encode(), word.encode("utf-8", "surrogateescape")),
         fingerprint=_hash(query.encode(), body),
         canonical=_hash(canonical),
     )
 
 
 def canonical_of_values(body: Mapping[str, Any], given: bytes) -> bytes:
-    """Return what `RequestCanonicalizer` makes of a body with these *given* bytes and no query.
+    """Return the canonical form of a body with the payload bytes *given* and no query, as `RequestCanonicalizer` does.
 
     Args:
-        body: the model's fields that are not at their default, by their Python names; payloads as bytes.
+        body: the model's fields that do not have their default, by their Python names; payloads as bytes.
         given: the bytes of the field ``payload``.
     """
     values = {name: sorted(set(one)) if _is_words(one) else one for name, one in body.items()}
@@ -138,10 +138,10 @@ def _hash(*parts: bytes) -> bytes:
 
 
 async def run_once(work: UnitOfWork, key: IdempotencyKey, answer: Callable[[], Awaitable[Response]]) -> Response:
-    """Return what *answer* returns, done in this transaction unless an earlier request with the key has done it.
+    """Run *answer* and store its response in this transaction, or return the stored response of the key.
 
     Raises:
-        AlreadyExists: the earlier request was another one.
+        AlreadyExists: the earlier request was a different one.
     """
     earlier = await idempotency.claim(work, key)
     if earlier is not None:

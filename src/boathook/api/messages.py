@@ -1,4 +1,4 @@
-"""Routes of messages: publish, read, list, forget; and whether anybody listens."""
+"""Routes of messages: publish, read, list and expunge messages, and check for subscribers."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -48,20 +48,20 @@ class MessageOut(Output):
 
 
 class PrecheckIn(Input):
-    """What would be published."""
+    """The event type and channels of a potential message."""
 
     event_type: TypeName = Field(examples=["invoice.paid"])
     channels: Channels | None = None
 
 
 class PrecheckOut(Output):
-    """Whether anybody listens."""
+    """Whether any endpoint would receive the message."""
 
     active: bool
 
 
 class BulkExpungeIn(Input):
-    """Messages whose contents are to be forgotten."""
+    """Messages whose payloads are deleted."""
 
     ids: list[str] = Field(
         min_length=1, max_length=_MOST_IDS, examples=[["order-17"]], description="Their ids or eventIds."
@@ -69,13 +69,13 @@ class BulkExpungeIn(Input):
 
 
 class BulkExpungeOut(Output):
-    """What came of each: `expunged` or `not-found`."""
+    """The result for each message: `expunged` or `not-found`."""
 
     results: dict[str, str] = Field(examples=[{"order-17": "expunged"}])
 
 
 class _Payload(msgspec.Struct):
-    """The bytes of a payload within a request."""
+    """The raw bytes of a request's payload."""
 
     payload: msgspec.Raw = _MISSING
     data: msgspec.Raw = _MISSING
@@ -98,7 +98,7 @@ def show_message(row: MessageRow, *, has_content: bool = True) -> dict[str, Any]
 def _content(row: MessageRow) -> Any:
     if row.is_gone or row.body is None:
         return _EXPIRED
-    # Payloads are shown as objects; one that was given raw may be anything.
+    # Payloads are shown as objects; a raw payload may be any text.
     if not row.body.lstrip().startswith(b"{"):
         return {"rawPayload": row.body.decode("utf-8", "replace")}
     try:
@@ -142,7 +142,7 @@ async def list_messages(call: ApplicationCall, query: Messages) -> Response:
 async def create_message(
     call: AnyCall, request: Request, app_id: ApplicationRef, body: MessageIn, with_content: WithContent = True
 ) -> Response:
-    """Publish a message to the application's endpoints that listen to it."""
+    """Publish a message to the application's endpoints that subscribe to it."""
     application = await _application(call, app_id, body.application)
     new = _new(call, body, await body_of(request))
     row, is_repeated = await messages.create(call.work, application, new)
@@ -205,7 +205,7 @@ async def get_message(call: ApplicationCall, msg_id: MessageRef, with_content: W
 )
 @requires(Permission.MESSAGE_EXPUNGE)
 async def expunge_content(call: ApplicationCall, msg_id: MessageRef) -> None:
-    """Forget a message's payload for good; it cannot be sent again."""
+    """Permanently delete a message's payload; the message cannot be resent."""
     await messages.expunge(call.work, call.application, msg_id)
 
 
@@ -216,7 +216,7 @@ async def expunge_content(call: ApplicationCall, msg_id: MessageRef) -> None:
 )
 @requires(Permission.MESSAGE_PUBLISH)
 async def precheck(call: ApplicationCall, body: PrecheckIn) -> PrecheckOut:
-    """Say whether a live endpoint listens to this event type and these channels."""
+    """Return whether an enabled endpoint subscribes to this event type and these channels."""
     is_active = await messages.has_subscribers(call.work, call.application, body.event_type, body.channels or ())
     return PrecheckOut(active=is_active)
 
@@ -228,6 +228,6 @@ async def precheck(call: ApplicationCall, body: PrecheckIn) -> PrecheckOut:
 )
 @requires(Permission.MESSAGE_EXPUNGE)
 async def bulk_expunge(call: ApplicationCall, body: BulkExpungeIn) -> BulkExpungeOut:
-    """Forget the payloads of several messages for good."""
+    """Permanently delete the payloads of several messages."""
     found: Mapping[str, bool] = await messages.expunge_many(call.work, call.application, body.ids)
     return BulkExpungeOut(results={name: "expunged" if known else "not-found" for name, known in found.items()})

@@ -1,6 +1,6 @@
-"""Routes of operational webhooks: endpoints of the organization's own, told how its sending goes.
+"""Routes of operational webhooks: endpoints of the organization itself that receive events about its deliveries.
 
-They are endpoints of one application that no other route shows; it is made when the first of them is.
+They belong to one application that no other route shows. It is created with the first endpoint.
 """
 
 from typing import Annotated
@@ -32,7 +32,7 @@ _BASE = "/operational-webhook/endpoint"
 
 
 class OperationalEndpointUpdate(EndpointBasics):
-    """What an operational webhook endpoint shall be like; what is left out returns to its default."""
+    """The new values of an operational webhook endpoint; omitted fields return to their defaults."""
 
     event_types: list[str] | None = Field(
         default=None,
@@ -78,7 +78,7 @@ CreateOperationalCall = Annotated[Call, Depends(_made)]
 @routes.get(_BASE, operation_id="v1.operational-webhook.endpoint.list", summary="List operational webhook endpoints")
 @requires(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def list_endpoints(call: AnyCall, page: EndpointPage) -> ListOf[OperationalEndpointOut]:
-    """List the organization's own endpoints, the youngest first."""
+    """List the organization's operational endpoints, newest first."""
     application = await applications.find_operational(call.work)
     rows = [] if application is None else await endpoints.list_page(call.work, application, page.window())
     return page.answer(rows, lambda row: row.shown_id, _show)
@@ -92,7 +92,7 @@ async def list_endpoints(call: AnyCall, page: EndpointPage) -> ListOf[Operationa
 )
 @requires(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def create_endpoint(call: CreateOperationalCall, body: OperationalEndpointIn) -> OperationalEndpointOut:
-    """Create an endpoint of the organization's own."""
+    """Create an operational endpoint."""
     made = await endpoints.create(call.work, call.application, body.value(), secret=body.secret, headers=body.headers)
     return _show(made)
 
@@ -104,7 +104,7 @@ async def create_endpoint(call: CreateOperationalCall, body: OperationalEndpoint
 )
 @requires(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def get_endpoint(call: OperationalCall, endpoint_id: EndpointRef) -> OperationalEndpointOut:
-    """Return an endpoint of the organization's own."""
+    """Return an operational endpoint."""
     return _show(await endpoints.get(call.work, call.application, endpoint_id))
 
 
@@ -118,7 +118,7 @@ async def get_endpoint(call: OperationalCall, endpoint_id: EndpointRef) -> Opera
 async def put_endpoint(
     call: CreateOperationalCall, endpoint_id: EndpointRef, body: OperationalEndpointUpdate, response: Response
 ) -> OperationalEndpointOut:
-    """Replace an endpoint's fields; where there is none, create it with the path's word as its uid."""
+    """Replace an operational endpoint's fields, or create it with the uid from the path."""
     endpoint, is_made = await endpoints.put(call.work, call.application, endpoint_id, body.value())
     response.status_code = 201 if is_made else 200
     return _show(endpoint)
@@ -132,7 +132,7 @@ async def put_endpoint(
 )
 @requires(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def delete_endpoint(call: OperationalCall, endpoint_id: EndpointRef) -> None:
-    """Delete an endpoint of the organization's own."""
+    """Delete an operational endpoint."""
     await endpoints.delete(call.work, call.application, endpoint_id)
 
 
@@ -143,7 +143,7 @@ async def delete_endpoint(call: OperationalCall, endpoint_id: EndpointRef) -> No
 )
 @requires(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def get_secret(call: OperationalCall, endpoint_id: EndpointRef) -> EndpointSecretOut:
-    """Return what signatures are verified with."""
+    """Return the key that receivers use to verify signatures."""
     return EndpointSecretOut(key=await endpoint_secrets.get_secret(call.work, call.application, endpoint_id))
 
 
@@ -157,7 +157,7 @@ async def get_secret(call: OperationalCall, endpoint_id: EndpointRef) -> Endpoin
 async def rotate_secret(
     call: OperationalCall, endpoint_id: EndpointRef, body: EndpointSecretRotateIn | None = None
 ) -> None:
-    """Give an endpoint another secret; the present one signs along for a while."""
+    """Rotate the secret of an endpoint; messages are also signed with the old one during the grace period."""
     given = body or EndpointSecretRotateIn()
     await endpoint_secrets.rotate_secret(call.work, call.application, endpoint_id, secret=given.key, grace=given.grace)
 
@@ -169,7 +169,7 @@ async def rotate_secret(
 )
 @requires(Permission.OPERATIONAL_WEBHOOK_MANAGE)
 async def get_headers(call: OperationalCall, endpoint_id: EndpointRef) -> EndpointHeadersOut:
-    """Return an endpoint's headers; of sensitive ones only the names."""
+    """Return an endpoint's headers; only the names of sensitive ones."""
     return show_headers(await endpoint_secrets.get_headers(call.work, call.application, endpoint_id))
 
 

@@ -1,8 +1,8 @@
-"""Lists in pages: what a client asks for, and how a page says where the next ones begin.
+"""Paginated lists: the requested page, and the iterators of the adjacent pages.
 
-A route takes `IdPage` (or its own kind, made by `id_page(prefix)`), fetches `page.window()`, which holds one row more
-than is shown, and returns `page.answer(rows, ...)`. An iterator is the id of a page's last row; one that begins with
-``-`` is that of a first row and walks back. Rows always come in the list's own order.
+A route takes `IdPage` (or its own kind, made by `id_page(prefix)`), fetches `page.window()`, which is one row more than
+is shown, and returns `page.answer(rows, ...)`. An iterator is the id of a page's last row. An iterator that begins with
+``-`` is the id of a first row and leads back. Rows always have the list's own order.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,27 +45,27 @@ class ListOf(Output, Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page a client asks for."""
+    """The page that a client requests."""
 
     limit: int
     place: str | None
-    """The row that the page is next to."""
+    """The row next to the page."""
     is_back: bool
-    """Whether it lies before that row."""
+    """Whether the page is before that row."""
     is_ascending: bool
 
     @property
     def is_upward(self) -> bool:
-        """Whether rows are fetched in rising order."""
+        """Whether rows are fetched in ascending order."""
         return self.is_ascending is not self.is_back
 
     def answer(self, rows: Sequence[Row], name: Callable[[Row], str], show: Callable[[Row], Item]) -> ListOf[Item]:
-        """Return the answer from the rows fetched: limit + 1 in the direction of travel, where there are so many.
+        """Return the response for fetched rows: up to limit + 1 in the direction of travel.
 
         Args:
-            rows: as they were fetched.
+            rows: in the order of the query.
             name: returns a row's iterator.
-            show: returns a row as it is answered.
+            show: returns a row in the format of the response.
         """
         shown = list(rows[: self.limit])
         if self.is_back:
@@ -85,7 +85,7 @@ class IdPage(Page):
     place_id: UUID | None
 
     def window(self) -> PageRequest:
-        """Return what to fetch."""
+        """Return the rows to fetch."""
         return PageRequest(self.place_id, self.is_upward, self.limit + 1)
 
 
@@ -95,7 +95,7 @@ Order = Annotated[Ordering | None, Query(description="The order of the list.")]
 
 
 def id_page(prefix: str, *, is_ascending: bool = False) -> Any:
-    """Return the dependency of a list whose iterators are ids with this prefix, by default the youngest first."""
+    """Return the dependency of a list whose iterators are ids with this prefix, by default newest first."""
 
     def read(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> IdPage:
         place, is_back = split_iterator(iterator)
@@ -106,14 +106,14 @@ def id_page(prefix: str, *, is_ascending: bool = False) -> Any:
 
 
 def split_iterator(iterator: str | None) -> tuple[str | None, bool]:
-    """Return the place that an iterator names, and whether it walks back."""
+    """Return the position in an iterator, and whether it leads back."""
     if not iterator:
         return None, False
     return iterator.removeprefix("-"), iterator.startswith("-")
 
 
 def parse_iterator_id(prefix: str, place: str) -> UUID:
-    """Return the id that an iterator names. Raises InvalidValue."""
+    """Return the id in an iterator. Raises InvalidValue."""
     try:
         if place.startswith(f"{prefix}_"):
             return ids.read(prefix, place)

@@ -1,8 +1,9 @@
-"""Publishing a message, in front of the API's other routes: a plain request is answered without the toolkit's layers.
+"""Publishes messages on a fast path that bypasses FastAPI for plain requests.
 
-It is plain where the body has only a type, a payload and what most publishers add to it, and the token is one of the
-whole organization. Such a message is stored by group commit, and the answer is that of `messages.create_message`, byte
-for byte. Everything else goes there unchanged, with every error: nothing is refused here.
+A request is plain if its body has only a type, a payload and the most common optional fields, and its token belongs to
+the organization. Such a message is stored by group commit, and the response is identical to that of
+`messages.create_message`, byte for byte. All other requests are passed on unchanged, and so are all errors: this module
+rejects nothing.
 """
 
 import re
@@ -27,14 +28,14 @@ from boathook.service.unit_of_work import AppContext
 
 _PATH: Final = re.compile(r"/api/v1/app/([a-zA-Z0-9\-_.]{1,256})/msg")
 _MAX_BODY: Final = 65_536
-"""Bytes of a body; reading a larger one takes so long that others would wait."""
+"""Maximum bytes of a body; parsing a larger one would block other requests for too long."""
 _UNUSUAL: Final = frozenset({b"origin", b"transfer-encoding", b"expect"})
 _Days = Annotated[int, msgspec.Meta(ge=1, le=90)]
 _Hours = Annotated[int, msgspec.Meta(ge=1, le=2160)]
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """The fields of a plain request; `MessageIn` has all there are."""
+    """The fields of a plain request; `MessageIn` has all fields."""
 
     event_type: str
     payload: msgspec.Raw
@@ -67,7 +68,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 @dataclass(frozen=True, slots=True)
 class _PlainRequest:
-    """What is needed of the head of a request."""
+    """The parts of a request's head that are needed."""
 
     reference: str
     token: str
@@ -76,17 +77,17 @@ class _PlainRequest:
 
 
 class PublishRoute:
-    """Publishes plain messages in groups, and leaves every other request to the application behind it."""
+    """Publishes plain messages in groups, and passes every other request on to the inner application."""
 
     def __init__(self, app_context: AppContext, others: Asgi) -> None:
         self._publisher = GroupPublisher(app_context)
         self._others = others
-        # A schema is checked in the message's own transaction.
+        # The schema of a payload must be validated in the message's own transaction.
         self._is_open = not app_context.settings.outbound.validate_payloads
         self._max_body = min(_MAX_BODY, app_context.settings.outbound.max_message)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         request = self._read_head(scope) if self._is_open and scope["type"] == "http" else None
         if request is None:
             await self._others(scope, receive, send)
@@ -94,7 +95,7 @@ class PublishRoute:
         body, receive = await _read_body(receive)
         try:
             answer = None if body is None else await self._publish(scope, request, body)
-        except Exception as error:  # noqa: BLE001 - every answer is JSON
+        except Exception as error:  # noqa: BLE001 - every response is JSON
             await cast("Asgi", to_response(error))(scope, receive, send)
             return
         if answer is None:
@@ -139,7 +140,7 @@ class PublishRoute:
 
 
 async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
-    """Read a body; return it, None where the client has gone, and what gives the same messages to another reader."""
+    """Read a body; return it, or None if the client disconnected, and a function that replays the messages."""
     messages = [await receive()]
     while messages[-1].get("more_body"):
         messages.append(await receive())
@@ -154,7 +155,7 @@ async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
 
 
 def _read_message(body: bytes, request: _PlainRequest, token: KnownToken) -> NewMessage:
-    """Return the message of a plain body. Raises ValueError where it is not plain, or breaks a rule."""
+    """Return the message of a plain body. Raises ValueError if it is not plain or breaks a rule."""
     given = _BODY.decode(body)
     payload = bytes(given.payload)
     if not payload.startswith(b"{"):
@@ -181,7 +182,7 @@ def _content_until(given: _Body) -> datetime | None:
 
 
 def _idempotency(given: _Body, body: bytes, request: _PlainRequest, token: KnownToken) -> IdempotencyKey:
-    """Return the key of a request as `idempotency.read_key` does: a repetition may take the other way."""
+    """Return the same key as `idempotency.read_key`: a repeated request may take the other path."""
     values = {name: value for name in _FIELDS if (value := getattr(given, name)) is not None}
     canonical = canonical_of_values(values, bytes(given.payload))
     return make_key(token.principal, request.idempotency_key, f"POST {request.path}", "", body, canonical)

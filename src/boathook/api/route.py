@@ -1,24 +1,26 @@
-"""How a route is written: what it is given, and the transaction around it.
+"""Defines how routes are written: their parameters, and the transaction around each request.
 
-Each router is made by `router(tag)`. A route names the permission it needs, and `boathook.service.authorization` knows
-who has it. Its first parameter is the call under way: its transaction, who calls, and the application of the path::
+Each router is made by `router(tag)`. A route names the permission that it requires, and
+`boathook.service.authorization` defines who has it. Its first parameter is the current call: the transaction, the
+caller, and the application in the path::
 
     @routes.get("/app/{app_id}/thing", operation_id="v1.thing.list", summary="List things")
     @requires(Permission.THING_VIEW)
     async def list_things(call: ApplicationCall, page: IdPage) -> ListOf[ThingOut]: ...
 
     AnyCall            the call alone
-    ApplicationCall    ``{app_id}`` is in the path and `call.application` is found; a token of another application is
-                       answered 404
+    ApplicationCall    ``{app_id}`` is in the path and `call.application` is loaded; a token of another application
+                       gets 404
 
-Around the route (`ApiRoute`), in this order: the body is read with a cap, a connection is taken, the token is looked up
-and refused with 403 where it lacks the permission, the body parsed as JSON whatever its type is said to be, the
-idempotency key of a POST claimed, then FastAPI does the rest.
-Requests other than GET are one transaction, `call.work`, committed before the answer goes out, and on a
-synchronous standby where there is one, even if they have changed nothing; whatever is raised rolls all of it back and
-becomes JSON by `errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`, `AlreadyExists`, ...) or
-`ApiError`; never return an error. A route with `Permission.PUBLIC` needs no token and gets no connection;
-`@remembers_itself` keeps `call.idempotency` by means of its own. `body_of(request)` returns the body's exact bytes.
+`ApiRoute` handles a request in these steps: it reads the body up to a size limit, acquires a connection, and
+authenticates the token, with 403 if it lacks the permission. It parses the body as JSON regardless of the content type,
+and claims the idempotency key of a POST. FastAPI does the rest.
+
+Each request other than GET is one transaction, `call.work`. It is committed before the response is sent, and on a
+synchronous standby if there is one, even without changes. Any exception rolls back the transaction and becomes JSON in
+`errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`, `AlreadyExists`, ...) or `ApiError`; never return
+an error. A route with `Permission.PUBLIC` needs no token and gets no connection. A route with `@remembers_itself`
+stores `call.idempotency` itself. `body_of(request)` returns the exact bytes of the body.
 """
 
 import asyncio
@@ -48,40 +50,40 @@ from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 IGNORED: Final = "boathook-ignored"
-"""The header that names fields of the body that no one knows."""
+"""The response header that lists unknown fields of the request body."""
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
 _LARGE_BODY: Final = 65_536
-"""Bytes of a body from which on it is compared with another in a thread, as that may take a tenth of a second."""
+"""Size in bytes from which bodies are canonicalized in a thread, as that may take a tenth of a second."""
 _DISPLAY_PARAMS: Final = frozenset({"with_content"})
-"""Query parameters that choose what of the effect is shown, and not what it is."""
+"""Query parameters that only select which fields of the result are shown."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One request with a valid token."""
+    """One authenticated request."""
 
     work: UnitOfWork
-    """The transaction, for actions; a connection alone where the request only reads."""
+    """The transaction for actions; only a connection for requests that only read."""
     principal: Principal
     idempotency: IdempotencyKey | None
-    """The key of a POST that brings one."""
+    """The idempotency key of a POST, if it has one."""
     found: Application | None = None
 
     @property
     def application(self) -> Application:
-        """The application that the path names."""
+        """The application in the path."""
         assert self.found is not None, "the route declares no ApplicationCall"
         return self.found
 
 
 def remembers_itself(route: Route) -> Route:
-    """Leave the idempotency keys of a route's requests to the route."""
+    """Let a route store the idempotency keys of its requests itself."""
     cast("Any", route).remembers_itself = True
     return route
 
 
 class _ApiRequest(Request):
-    """A request whose body was read, and is JSON whatever its content type says."""
+    """A request with an already read body, parsed as JSON regardless of the content type."""
 
     def __init__(self, scope: Scope, receive: Receive, raw: bytes) -> None:
         others = [header for header in scope["headers"] if header[0] != b"content-type"]
@@ -97,7 +99,7 @@ class _ApiRequest(Request):
 
 
 async def body_of(request: Request) -> bytes:
-    """Return the body's bytes exactly as they came; none where there is only white space."""
+    """Return the raw bytes of the body; empty if it contains only white space."""
     return await request.body()
 
 
@@ -114,13 +116,13 @@ class ApiRoute(APIRoute):
         return RequestCanonicalizer(query, self.body_field)
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-        """Return what answers a request."""
+        """Return the function that handles a request."""
         inner = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
             try:
                 return await self._answer(request, inner)
-            except Exception as error:  # noqa: BLE001 - every answer is JSON
+            except Exception as error:  # noqa: BLE001 - every response is JSON
                 return await _error_response(request, error)
 
         return handle
@@ -147,7 +149,8 @@ class ApiRoute(APIRoute):
             request.scope[IS_AUTHENTICATED] = True
             if not principal.may(self._permission):
                 raise forbidden()
-            # Not before: parsed, a body may take thirty times its size, and only as many as there are connections do.
+            # Parse only now: a parsed body can take thirty times its size in memory, and connections limit the number
+            # of concurrent requests.
             whole.document = _read_json(raw) if raw and self.body_field is not None else None
             key = await self._read_key(request, principal, raw)
             work = UnitOfWork(app_context, connection, principal.organization, principal.actor)
@@ -162,7 +165,7 @@ class ApiRoute(APIRoute):
         return self._reporting(answer, whole.document)
 
     def _reporting(self, answer: Response, document: Any) -> Response:
-        """Name in an answer what of the request's body was ignored."""
+        """List the ignored fields of the request body in a response header."""
         names = [] if self.body_field is None else ignored_fields(self.body_field.field_info.annotation, document)
         if names:
             answer.headers[IGNORED] = ", ".join(names)
@@ -177,13 +180,13 @@ class ApiRoute(APIRoute):
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
-    """Answer an error. That something is there already is said no sooner than a synchronous standby has it as well."""
+    """Return the response for an error; a 409 waits until the existing object is on the synchronous standby too."""
     answer = to_response(error)
     if answer.status_code != 409 or request.method in _READ_METHODS:
         return answer
     try:
         await request.state.app_context.replicate_reads()
-    except Exception as unsafe:  # noqa: BLE001 - every answer is JSON
+    except Exception as unsafe:  # noqa: BLE001 - every response is JSON
         return to_response(unsafe)
     return answer
 

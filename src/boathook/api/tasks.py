@@ -1,4 +1,4 @@
-"""Routes of tasks: what is asked to be done in the background, and how far it has come."""
+"""Routes of background tasks: start them and read their progress."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -35,18 +35,18 @@ TaskPage = Annotated[IdPage, id_page(ids.TASK)]
 
 
 class SpanIn(Input):
-    """A span of time."""
+    """A time range."""
 
     since: Timestamp
     until: Timestamp | None = Field(default=None, description="Now, if left out.")
 
     def value(self) -> TimeRange:
-        """Return what actions take."""
+        """Return the range as service functions take it."""
         return TimeRange(self.since, self.until)
 
 
 class RecoverIn(SpanIn):
-    """When the messages were published that failed; at most 14 days."""
+    """When the failed messages were published; at most 14 days."""
 
 
 class ReplayIn(SpanIn):
@@ -54,7 +54,7 @@ class ReplayIn(SpanIn):
 
 
 class BulkReplayIn(SpanIn):
-    """Which messages are sent once more."""
+    """The messages to resend."""
 
     event_types: list[TypeName] | None = None
     channel: Annotated[str, AfterValidator(lambda name: check_channels([name])[0])] | None = None
@@ -67,7 +67,7 @@ class BulkReplayIn(SpanIn):
     )
 
     def filters(self) -> Mapping[str, Any]:
-        """Return what actions take besides the span."""
+        """Return the filters besides the time range, as service functions take them."""
         return {
             "types": self.event_types or None,
             "channel": self.channel,
@@ -78,7 +78,7 @@ class BulkReplayIn(SpanIn):
 
 
 class TaskKind(StrEnum):
-    """What a task does that was asked for by this API."""
+    """The operation of a task that this API can start."""
 
     RECOVER = TaskOperation.RECOVER
     REPLAY_MISSING = TaskOperation.REPLAY_MISSING
@@ -89,7 +89,7 @@ class TaskKind(StrEnum):
 
 
 class TaskOut(Output):
-    """What is done in the background."""
+    """A background task."""
 
     id: str = Field(examples=["qtask_01h455vb4pex5vsknk084sn02q4"])
     status: TaskState
@@ -98,20 +98,20 @@ class TaskOut(Output):
 
 
 class BackgroundTaskOut(TaskOut):
-    """What is done in the background, and what it has come to."""
+    """A background task and its result."""
 
     data: dict[str, Any]
 
 
 class UsageIn(SpanIn):
-    """Which applications' deliveries are counted, and of when."""
+    """The applications and the time range for which deliveries are counted."""
 
     until: Timestamp
     app_ids: list[str] | None = Field(default=None, max_length=10_000, description="Ids or uids; all if left out.")
 
 
 class UsageOut(TaskOut):
-    """A count that is made in the background."""
+    """A background task that counts deliveries."""
 
     unresolved_app_ids: list[str] = Field(description="Those of appIds that belong to no application.")
 
@@ -139,7 +139,7 @@ def _show_whole(task: Task) -> dict[str, Any]:
 )
 @requires(Permission.MESSAGE_RESEND)
 async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: RecoverIn) -> Response:
-    """Make one attempt at each of an endpoint's failed messages of a time, in the background."""
+    """Attempt each failed message of an endpoint in a time range once, in the background."""
     return answer_json(202, show_task(await tasks.recover(call.work, call.application, endpoint_id, body.value())))
 
 
@@ -152,7 +152,7 @@ async def recover(call: ApplicationCall, endpoint_id: EndpointRef, body: Recover
 )
 @requires(Permission.MESSAGE_RESEND)
 async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: ReplayIn) -> Response:
-    """Send an endpoint, by its schedule, the messages of a time that it listens to and was never sent."""
+    """Send an endpoint, with its retry schedule, matching messages of a time range that it was never sent."""
     task = await tasks.replay_missing(call.work, call.application, endpoint_id, body.value())
     return answer_json(202, show_task(task))
 
@@ -166,7 +166,7 @@ async def replay_missing(call: ApplicationCall, endpoint_id: EndpointRef, body: 
 )
 @requires(Permission.MESSAGE_RESEND)
 async def bulk_replay(call: ApplicationCall, endpoint_id: EndpointRef, body: BulkReplayIn) -> Response:
-    """Make one attempt at each of an endpoint's messages of a time, in the background, succeeded or failed."""
+    """Attempt each message of an endpoint in a time range once, in the background, whether it succeeded or failed."""
     task = await tasks.bulk_replay(call.work, call.application, endpoint_id, body.value(), body.filters())
     return answer_json(202, show_task(task))
 
@@ -184,7 +184,7 @@ async def list_tasks(
     status: Annotated[TaskState | None, Query(description="Only tasks that stand so.")] = None,
     task: Annotated[TaskKind | None, Query(description="Only tasks that do this.")] = None,
 ) -> Response:
-    """List the organization's tasks of the last 90 days, the youngest first."""
+    """List the organization's tasks of the last 90 days, newest first."""
     found = await tasks.list_page(
         call.work,
         _window(page),
@@ -213,7 +213,7 @@ def _window(page: IdPage) -> Window:
 )
 @requires(Permission.TASK_VIEW)
 async def get_task(call: AnyCall, task_id: Annotated[str, Path(description="The task's id.")]) -> Response:
-    """Return one task and what it has come to."""
+    """Return one task and its result."""
     found = await tasks.get(call.work, task_id)
     if found.kind not in API_OPERATIONS:
         raise NotFound(f"unknown task {task_id}")
@@ -229,7 +229,7 @@ async def get_task(call: AnyCall, task_id: Annotated[str, Path(description="The 
 )
 @requires(Permission.MESSAGE_EXPUNGE)
 async def expunge_all(call: ApplicationCall) -> Response:
-    """Forget the payloads of all of an application's messages for good, in the background."""
+    """Permanently delete the payloads of all messages of an application, in the background."""
     return answer_json(202, show_task(await tasks.purge_contents(call.work, call.application)))
 
 
@@ -242,7 +242,7 @@ async def expunge_all(call: ApplicationCall) -> Response:
 )
 @requires(Permission.USAGE_COUNT)
 async def aggregate_types(call: AnyCall) -> Response:
-    """Tell, in the background, which event types each application's endpoints name."""
+    """List, in the background, the event types that each application's endpoints subscribe to."""
     return answer_json(202, show_task(await tasks.aggregate_types(call.work)))
 
 
@@ -255,6 +255,6 @@ async def aggregate_types(call: AnyCall) -> Response:
 )
 @requires(Permission.USAGE_COUNT)
 async def count_usage(call: AnyCall, body: UsageIn) -> Response:
-    """Count, in the background, the deliveries of each application's messages of a time."""
+    """Count, in the background, the deliveries of each application's messages in a time range."""
     task, unknown = await tasks.count_usage(call.work, body.value(), body.app_ids)
     return answer_json(202, show_task(task) | {"unresolvedAppIds": unknown})

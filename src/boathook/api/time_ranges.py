@@ -1,8 +1,8 @@
-"""Lists in windows of time: messages and attempts, newest first, and the filters that they have in common.
+"""Lists in time windows: messages and attempts, newest first, and their common filters.
 
-A page's place is an id, and ids carry their time; `boathook.domain.windows` tells which ids a page shows. A list
-with `after` alone is walked from there towards newer rows, and its iterators begin with ``~``: a reader who passes them
-on gets every row, and one who keeps the last iterator goes on from there later.
+The position of a page is an id, and ids contain their time; `boathook.domain.windows` computes the ids on a page. A
+list with only `after` is read from there towards newer rows, and its iterators begin with ``~``. A reader that passes
+the iterators on gets every row. A reader that stores the last iterator can continue from it later.
 """
 
 import re
@@ -32,17 +32,17 @@ _TYPES: Final = re.compile(r"event_types(\[\d*\])?")
 
 @dataclass(frozen=True, slots=True)
 class _ForwardCursor:
-    """A list that is walked towards newer rows, from its first page on."""
+    """The position in a list that is read towards newer rows, from its first page on."""
 
     prefix: str
     now: datetime
     first: UUID
-    """Nothing before this is wanted."""
+    """The lower bound of the list."""
     place: UUID
-    """Behind which this page begins."""
+    """The id after which this page begins."""
 
     def iterator(self, page: Page[Row], name: Callable[[Row], str]) -> str:
-        """Return where the walk goes on: behind the newest row or, at its end, where rows may still appear."""
+        """Return the next position: after the newest row or, at the end, before rows that may still be committed."""
         newest = parse_iterator_id(self.prefix, name(page.rows[0])) if page.rows else self.place
         goes_on = max(self.first, resume_at(newest, self.now)) if page.is_last else newest
         return f"{_FORWARD_PREFIX}{ids.show(self.prefix, goes_on)}"
@@ -50,7 +50,7 @@ class _ForwardCursor:
 
 @dataclass(frozen=True, slots=True)
 class TimePage:
-    """The page a client asks for."""
+    """The page that a client requests."""
 
     limit: int
     window: Window
@@ -99,7 +99,7 @@ def _time_page(prefix: str) -> Any:
 
 
 def read_cursor(prefix: str, iterator: str | None) -> Cursor | None:
-    """Return the place that an iterator names, if there is one. Raises InvalidValue."""
+    """Return the cursor in an iterator; None if there is none. Raises InvalidValue."""
     place, is_back = split_iterator(iterator)
     return None if place is None else Cursor(parse_iterator_id(prefix, place), is_back)
 
@@ -118,7 +118,7 @@ EventTypes = Annotated[
 
 
 def _filters(request: Request, channel: Channel = None, tag: Tag = None, _types: EventTypes = None) -> MessageFilter:
-    # FastAPI knows one spelling of a list, clients have four.
+    # FastAPI supports one notation for lists, but clients use four.
     given = [value for name, value in request.query_params.multi_items() if _TYPES.fullmatch(name)]
     types = [part for value in given for part in value.split(",") if part]
     try:
@@ -134,7 +134,7 @@ Filters = Annotated[MessageFilter, Depends(_filters)]
 
 
 def check_status_class(number: int) -> int:
-    """Return *number* if it is the lowest of a hundred statuses, or 0. Raises ValueError."""
+    """Return *number* if it is the lowest status of its class, or 0. Raises ValueError."""
     if number not in {0, 100, 200, 300, 400, 500}:
         raise ValueError("write 0, 100, 200, 300, 400 or 500")
     return number
@@ -152,7 +152,7 @@ WithContent = Annotated[bool, Query(description="Whether contents are shown; oth
 
 @dataclass(frozen=True, slots=True)
 class MessageQuery:
-    """Which messages a list shows, and what of them."""
+    """The parameters of a list of messages."""
 
     page: MessagePage
     filters: Filters

@@ -1,20 +1,21 @@
-"""The command line: everything an operator does, from a shell.
+"""The command line: all actions of an operator in a shell.
 
 commands  the list of commands, imported when called; shell completion
-context   settings, the database, who acts
-output    tables and JSON: `View`, by which each group lists, shows and reports its objects
+context   settings, the database, the operator
+output    tables and JSON: `View` lists, shows and reports the objects of a command group
 options   options and arguments that many commands share
-events, dead_letters, rejections      what is stored: events, deliveries, dead letters, rejections, conflicts
-applications, endpoints, event_types  the tenants, where their messages go, and what they are about
-keys, operators, alerts, sources      the set-up of the API, the console, alerts and sources
+
+events, dead_letters, rejections      stored data: events, deliveries, dead letters, rejections, conflicts
+applications, endpoints, event_types  tenants, their endpoints, and event types
+keys, operators, alerts, sources      configuration of the API, the console, alerts and sources
 serve     serve, migrate, doctor, demo, send
 check     the consistency check
 listen    events as they are accepted, forwarded to a local server: event_feed, forwarding
-top       live statistics: dashboard draws them
+top       live statistics, drawn by dashboard
 spool     events on disk that wait for PostgreSQL
 import_   configuration of another system
 config    settings, Grafana dashboards
-apps      the apps that are loaded: app_commands adds their own commands
+apps      the loaded apps: app_commands adds their commands
 """
 
 import gc
@@ -30,7 +31,7 @@ from boathook.cli.commands import COMMAND_ENTRIES, Root, completion_words, parse
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
 _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
-"""The base of typer's complaints about how a command was written."""
+"""The base class of typer's usage errors."""
 
 app = typer.Typer(
     name="boathook",
@@ -67,18 +68,18 @@ def start(
     ] = False,
 ) -> None:
     """Receive, process and send webhooks on PostgreSQL. No accepted webhook is lost or processed twice."""
-    # Imported only here, as help and completion do without.
+    # Imported only here, as help and completion do not need it.
     from boathook.cli.context import CliContext, fit_output
 
     fit_output()
     ctx.obj = CliContext(file=config)
-    # What was imported stays, so that no collection need walk through it.
+    # Freeze the imported objects, so that the garbage collector does not traverse them.
     gc.freeze()
     gc.enable()
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit: 0 when all is well, 1 when something failed, 2 when it was not understood."""
+    """Run the command line and exit: 0 for success, 1 for a failure, 2 for a usage error."""
     gc.disable()  # until the command is imported: `start` turns it on
     sys.exit(_run(_hoist_config(sys.argv[1:] if arguments is None else arguments)))
 
@@ -95,20 +96,20 @@ def _run(arguments: list[str]) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        # The reader, such as `head`, has seen enough; what is still buffered must not be complained about at exit.
+        # The reader, such as `head`, closed the pipe; flushing the buffer at exit must not print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # noqa: BLE001 - a traceback is for developers, who ask for it
+    except Exception as error:  # noqa: BLE001 - a traceback is shown only on request
         return _complain(f"internal error: {type(error).__name__}: {error}; BOATHOOK_DEBUG=1 shows where", 1)
 
 
 def _whole(arguments: list[str]) -> typer.Typer:
-    """Return our commands with those of apps, as far as they are asked for, by name or by a shell that completes."""
+    """Return the root command; add the commands of apps if the arguments or a shell completion may need them."""
     words = completion_words()
     asked = arguments if words is None else words
     if parse_global_options(asked)[1] in COMMAND_ENTRIES or "--version" in asked:
         return app
-    # Imported only here, as most commands are our own.
+    # Imported only here, as most commands are boathook's own.
     from boathook.cli.app_commands import with_commands
 
     try:
@@ -127,14 +128,14 @@ def _is_misuse(error: BoathookError) -> bool:
 
 def _complain(message: str, code: int) -> int:
     if os.environ.get("BOATHOOK_DEBUG"):
-        raise  # noqa: PLE0704 - only called while an error is being handled
-    # Where a command of a group is missing, typer's message is the group's help.
+        raise  # noqa: PLE0704 - only called in an exception handler
+    # For a group without a command, typer's message is the group's help.
     print(message if message.startswith("Usage:") else f"boathook: {message.strip()}", file=sys.stderr)
     return code
 
 
 def _hoist_config(arguments: list[str]) -> list[str]:
-    """Move ``--config PATH`` to the front, where typer expects it, from wherever it was written."""
+    """Move ``--config PATH`` to the front, where typer expects it."""
     for position, word in enumerate(arguments):
         if word == "--":
             break

@@ -1,4 +1,4 @@
-"""Commands about alerts: list, history, silences, test messages and the Prometheus rules."""
+"""Commands for alerts: list, history, silences, test messages and the Prometheus rules."""
 
 import sys
 from datetime import timedelta
@@ -62,7 +62,7 @@ def silence(
     ctx: typer.Context,
     rule: Annotated[str, typer.Option(help="Rule name; * matches any characters.")] = "*",
     subject: Annotated[str, typer.Option(help="Subject of the alert; * matches any characters.")] = "*",
-    length: Annotated[timedelta, lifetime_option("Duration: 45m, 2h, 7d.", "--for")] = "4h",  # type: ignore[assignment]  # typer reads it as it reads what is typed
+    length: Annotated[timedelta, lifetime_option("Duration: 45m, 2h, 7d.", "--for")] = "4h",  # type: ignore[assignment]  # typer parses the text of the default
     note: Annotated[str, typer.Option(help="Reason; recorded with your name.")] = "",
     end: Annotated[str | None, typer.Option(metavar="ID", help="End this silence.")] = None,
     as_json: Json = False,

@@ -16,10 +16,11 @@ from boathook.domain.errors import ConfigError
 
 
 def with_commands(app: typer.Typer, arguments: Sequence[str]) -> typer.Typer:
-    """Return *app* with the commands of the apps, if *arguments* ask for one of them or for help.
+    """Return *app* with the commands of the apps, if *arguments* contain one of them or ask for help.
 
     Raises:
-        ConfigError: the command may be an app's, but they cannot be loaded; or it is a ready-made one's that is not.
+        ConfigError: the command may be an app's but the apps cannot be loaded, or it is that of a ready-made app that
+            is not loaded.
     """
     config, word = parse_global_options(arguments)
     try:
@@ -54,7 +55,7 @@ def _add(whole: typer.Typer, settings: Settings) -> None:
 
 @contextlib.asynccontextmanager
 async def _current_url(settings: Settings, folders: Sequence[tuple[str, Path]]) -> AsyncIterator[str]:
-    """Lend the URL of the database server. Raises ConfigError where tables of the apps are not current."""
+    """Open the database server and yield its URL. Raises ConfigError if tables of the apps are not current."""
     from boathook.service.database import require_current
 
     async with server_url(settings) as url:
@@ -66,7 +67,7 @@ def _refuse_ready_made(word: str, settings: Settings) -> None:
     module = f"boathook.apps.{word}"
     spec = find_spec(module) if word.isidentifier() else None
     if spec is None or spec.submodule_search_locations is None:
-        return  # typer says that there is no such command
+        return  # typer reports an unknown command
     if module in settings.apps.load:
         raise ConfigError(f"{word} is loaded, but has no commands")
     if settings.apps.load:

@@ -1,4 +1,4 @@
-"""Commands about applications: the tenants that messages are sent to."""
+"""Commands for applications: the tenants that messages are sent to."""
 
 from datetime import timedelta
 from typing import Annotated, Final
@@ -20,7 +20,7 @@ applications = typer.Typer(no_args_is_help=True, help="Applications: the tenants
 
 _DAY: Final = timedelta(days=1)
 _LONGEST: Final = timedelta(days=7)
-"""The API's bound of a link's life."""
+"""Maximum lifetime of a portal link in the API."""
 Reference = Annotated[str, typer.Argument(metavar="APPLICATION", help="Id or uid.")]
 _VIEW: Final = View(
     (
@@ -69,10 +69,10 @@ def list_applications(
     """List applications, oldest first."""
 
     async def read(work: UnitOfWork) -> None:
-        place = (await actions.get(work, after)).id if after else None
+        cursor = (await actions.get(work, after)).id if after else None
         pages = output.pages(
             lambda at, most: actions.list_page(work, actions.PageRequest(at, True, most)),
-            place,
+            cursor,
             limit,
             lambda one: one.id,
         )

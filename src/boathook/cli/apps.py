@@ -1,4 +1,4 @@
-"""Commands about the apps that are loaded."""
+"""Commands for the loaded apps."""
 
 import sys
 from collections.abc import Sequence
@@ -108,7 +108,7 @@ def print_sample(
 
 
 def _samples() -> dict[str, Path]:
-    """Return the file of each ready-made app's sample configuration."""
+    """Return the path of each ready-made app's sample configuration."""
     spec = find_spec("boathook.apps")
     assert spec is not None
     folders = map(Path, spec.submodule_search_locations or ())
@@ -124,13 +124,13 @@ def tables(settings: Settings) -> dict[str, Any]:
         for hook in load_apps(settings):
             if (own := settings_of(hook, settings)) is not None:
                 shown[hook.name] = own.model_dump(mode="json")
-    except ConfigError:  # which was told of when the settings were read
+    except ConfigError:  # which was reported when the settings were read
         shown = {name: _configured_table(table) for name, table in settings.extra.items()}
     return {name: _hidden(table, name) for name, table in shown.items()}
 
 
 def _configured_table(table: Any) -> Any:
-    """Return a table that no app has understood: the value of a mistyped key may be a secret."""
+    """Return a table that no app has validated, with masked values: a misspelled key may hold a secret."""
     match table:
         case dict():
             return {name: _configured_table(part) for name, part in table.items()}
@@ -157,11 +157,11 @@ def _hidden(value: Any, key: str) -> Any:
 
 
 _MASKED = str(SecretStr("any"))
-"""What pydantic shows of a secret."""
+"""How pydantic displays a secret."""
 
 
 async def _read_known_apps(settings: Settings, loaded: "Sequence[Boathook]") -> "KnownApps | None":
-    """Return what the database knows of apps; None where it is missing or unavailable."""
+    """Return what the database knows about apps; None if it does not exist or is unavailable."""
     from boathook.server import migrations_of
     from boathook.service.database import read_known
 

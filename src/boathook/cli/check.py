@@ -66,7 +66,7 @@ def check(
 
 
 def _spooled(settings: Settings) -> SpoolCounts:
-    """Count what lies in this host's spool; one that cannot be read is told of, and counts as none."""
+    """Count the events in this host's spool; if it cannot be read, warn and return zero counts."""
     try:
         return spool.count(spool.root_of(settings))
     except OSError as error:
@@ -87,26 +87,26 @@ def _document(found: IntegrityReport, spooled: SpoolCounts) -> dict[str, object]
 
 
 def _print(found: IntegrityReport, spooled: SpoolCounts) -> None:
-    """Print the balance as a table, and below it everything that does not add up."""
+    """Print the totals as a table, and then the violations."""
     out.print(_balance(found.balance, spooled))
     out.print()
     for one in found.violations:
-        _print_imbalance(one)
+        _print_violation(one)
     if found.is_consistent:
-        looked = f"{found.checks} checks, {found.looks:,} queries, the longest took {found.longest_query_s:.1f} s"
-        out.print(Text(f"✓ the store is consistent ({looked})", style="bold green"))
+        details = f"{found.checks} checks, {found.looks:,} queries, the longest took {found.longest_query_s:.1f} s"
+        out.print(Text(f"✓ the store is consistent ({details})", style="bold green"))
     else:
         text = f"✗ the store is inconsistent: {len(found.violations)} of {found.checks} checks fail"
         out.print(Text(text, style="bold red"))
 
 
-def _print_imbalance(one: Violation) -> None:
+def _print_violation(one: Violation) -> None:
     out.print(Text(f"✗ {one.check}: {one.count:,}", style="bold red"))
     out.print(output.text(f"  {one.meaning}"), soft_wrap=True)
     for example in one.examples:
         out.print(output.text(f"  {example}"), soft_wrap=True)
-    if (look := next((example.look for example in one.examples if example.look), None)) is not None:
-        out.print(output.text(f"  see: {look}"), soft_wrap=True)
+    if (command := next((example.look for example in one.examples if example.look), None)) is not None:
+        out.print(output.text(f"  see: {command}"), soft_wrap=True)
     out.print(output.text(f"  fix: {one.remedy}"), soft_wrap=True)
     out.print()
 
@@ -143,7 +143,7 @@ def _balance(balance: Balance, spooled: SpoolCounts) -> Table:
 
 
 class _ProgressBar:
-    """A bar on a terminal; elsewhere silence."""
+    """A progress bar on a terminal; silent elsewhere."""
 
     def __init__(self) -> None:
         columns = (

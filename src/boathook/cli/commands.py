@@ -1,4 +1,4 @@
-"""The list of commands, each imported when it is called and no other, and what shells need to complete them."""
+"""The list of commands, each imported only when it is called, and shell completion."""
 
 import importlib
 import os
@@ -21,14 +21,14 @@ def example(*lines: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One command, or a group of them, as the list of commands shows it."""
+    """One entry of the list of commands: a command or a group."""
 
     place: str
-    """The module in this package, and in it the function, or the typer app of a group."""
+    """The module in this package, and its function, or the typer app of a group."""
     line: str
-    """Its help in one sentence: the first of the function's docstring, or the help of the group."""
+    """Its one-sentence help: the first sentence of the function's docstring, or the help of the group."""
     epilog: str | None = None
-    """Of a function; the commands of a group have theirs where they are written."""
+    """The epilog of a command; the commands of a group define their own."""
 
 
 COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
@@ -101,11 +101,11 @@ COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
     "config": CommandEntry("config:settings_app", "Settings."),
     "apps": CommandEntry("apps:apps", "Apps loaded by apps.load, such as boathook.apps.billing."),
 }
-"""By name, in the order in which help lists them."""
+"""By name, in the order of the help."""
 
 
 class Root(typer.core.TyperGroup):
-    """The root of the command line: it lists commands without importing them, and imports the one that is called."""
+    """The root of the command line: lists commands without importing them, and imports only the called one."""
 
     def __init__(self, *, commands: Mapping[str, Any] | None = None, **rest: Any) -> None:
         super().__init__(**rest)
@@ -117,7 +117,7 @@ class Root(typer.core.TyperGroup):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's interface
-        """Return what help and completion show of a command; None where there is none."""
+        """Return the command for help and completion; None if there is none."""
         match self._loading.data.get(cmd_name):
             case CommandEntry(line=line):
                 return typer.core.TyperCommand(cmd_name, help=line)
@@ -125,13 +125,13 @@ class Root(typer.core.TyperGroup):
                 return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that *args* begin with, loaded, and the rest of them."""
+        """Return the name of the command in *args*, the imported command, and the remaining arguments."""
         name, _, rest = super().resolve_command(ctx, args)
         return name, self.commands[name] if name is not None else None, rest
 
 
 class _LazyCommands(UserDict[str, Any]):
-    """The commands by name, each of ours loaded when it is looked up."""
+    """The commands by name; built-in ones are imported on access."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
@@ -141,7 +141,7 @@ class _LazyCommands(UserDict[str, Any]):
 
 
 def parse_global_options(arguments: Sequence[str]) -> tuple[Path | None, str | None]:
-    """Return the configuration file given, which stands first, and the first command word."""
+    """Return the configuration file, if given first, and the first command word."""
     rest, config = list(arguments), None
     if len(rest) > 1 and rest[0] in {"--config", "-c"}:
         config, rest = rest[1], rest[2:]
@@ -153,7 +153,7 @@ def parse_global_options(arguments: Sequence[str]) -> tuple[Path | None, str | N
 def _load(name: str, entry: CommandEntry) -> Any:
     module, _, attribute = entry.place.partition(":")
     found = getattr(importlib.import_module(f"boathook.cli.{module}"), attribute)
-    # In an app of its own, as typer makes commands only of what stands in one.
+    # Wrapped in its own app, as typer creates commands only from an app.
     alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
     if isinstance(found, typer.Typer):
         alone.add_typer(found, name=name)
@@ -163,12 +163,12 @@ def _load(name: str, entry: CommandEntry) -> Any:
 
 
 _ASKS: Final = "_BOATHOOK_COMPLETE"
-"""A shell's completion script calls us with this variable and with the words written so far; typer reads both."""
+"""A shell's completion script calls boathook with this variable and the words typed so far; typer reads both."""
 _WORDS: Final = "_TYPER_COMPLETE_ARGS"
 
 
 class Shell(StrEnum):
-    """A shell that can complete."""
+    """A shell for which completion is supported."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -208,7 +208,7 @@ def print_script(
 
 
 def completion_words(environment: Mapping[str, str] = os.environ) -> list[str] | None:
-    """Return the words written so far, where a shell asks what may follow; None where a command is to be run."""
+    """Return the words typed so far if a shell asks for completions; None if a command is run."""
     if _ASKS not in environment:
         return None
     written = environment.get("COMP_WORDS") or environment.get(_WORDS, "")

@@ -1,4 +1,4 @@
-"""Commands about settings, and the Grafana dashboards."""
+"""Commands for settings, and the Grafana dashboards."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The context of a command: its settings, its way to the database, and the operator."""
+"""The context of a command: its settings, its database connection, and the operator."""
 
 import asyncio
 import contextlib
@@ -30,17 +30,17 @@ err = Console(stderr=True, highlight=False)
 
 
 UNLIMITED_WIDTH: Final = 100_000
-"""Columns of what is no terminal: whatever reads it wants values whole, such as `grep`."""
+"""Width of output that is not a terminal: programs such as `grep` need complete values."""
 
 
 def fit_output() -> None:
-    """Let tables be as wide as what they hold where no terminal, nor COLUMNS, says how wide they may be."""
+    """Make tables as wide as their content if neither a terminal nor COLUMNS sets the width."""
     if not out.is_terminal and not os.environ.get("COLUMNS"):
         out.width = UNLIMITED_WIDTH
 
 
 class UsageError(BoathookError):
-    """The command line asks for what cannot be; the message says how to write it."""
+    """The command line is invalid; the message says how to write it."""
 
 
 @dataclass(slots=True)
@@ -48,11 +48,11 @@ class CliContext:
     """One run of the command line."""
 
     file: Path | None = None
-    """The configuration file given; None reads ``boathook.toml`` where there is one."""
+    """The configuration file given; None reads ``boathook.toml`` if it exists."""
     overrides: dict[str, object] = field(default_factory=dict)
 
     def settings(self, **overrides: object) -> config.Settings:
-        """Read the settings, with the sources of the apps; an app that cannot be loaded is told of, and left out.
+        """Read the settings, with the sources of the apps; warn about apps that cannot be loaded, and skip them.
 
         Raises:
             ConfigError: as `plain_settings`.
@@ -60,7 +60,7 @@ class CliContext:
         settings = self.plain_settings(**overrides)
         if not settings.apps.load:
             return settings
-        # Imported only here, as most have no apps.
+        # Imported only here, as most installations have no apps.
         from boathook.server.loading import with_apps
 
         try:
@@ -70,28 +70,28 @@ class CliContext:
             return settings
 
     def plain_settings(self, **overrides: object) -> config.Settings:
-        """Read the settings alone; *overrides* are dotted keys with ``__`` for the dot. Raises ConfigError."""
+        """Read the settings without apps; *overrides* are dotted keys with ``__`` for the dot. Raises ConfigError."""
         flags = {name.replace("__", "."): value for name, value in overrides.items()}
         return config.load(self.file, {**self.overrides, **flags})
 
 
 def cli_context(ctx: typer.Context) -> CliContext:
-    """Return what the command line was started with."""
+    """Return the context of this run of the command line."""
     return cast("CliContext", ctx.obj)
 
 
 def run(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run one command's asynchronous part to its end."""
+    """Run one command's asynchronous part to completion."""
     return asyncio.run(work)
 
 
 def server_url(settings: config.Settings) -> contextlib.AbstractAsyncContextManager[str]:
-    """Lend the URL of the database server; an embedded one runs at least as long.
+    """Open the database server and yield its URL; an embedded server runs at least as long.
 
     Raises:
-        ConfigError: no server is configured and no embedded one was made before.
+        ConfigError: no server is configured, and no embedded one was created before.
     """
-    # Imported only here, as help and some commands do without PostgreSQL.
+    # Imported only here, as help and some commands do not need PostgreSQL.
     from boathook.service import database
 
     return database.server_url(settings, progress=startup_progress())
@@ -99,12 +99,12 @@ def server_url(settings: config.Settings) -> contextlib.AbstractAsyncContextMana
 
 @functools.cache
 def warn_once(message: str) -> None:
-    """Tell of something that does not keep the command from being done."""
+    """Print a warning that does not stop the command."""
     print(f"boathook: {message}", file=sys.stderr)
 
 
 def startup_progress() -> Callable[[str], None] | None:
-    """Return what shows the steps of starting an embedded PostgreSQL; None where nobody watches."""
+    """Return a callback that shows the start of an embedded PostgreSQL; None without a terminal."""
     return _say if err.is_terminal else None
 
 
@@ -115,13 +115,13 @@ def _say(message: str) -> None:
 def open_database(
     settings: config.Settings, *, purpose: str = "cli", statement_timeout_s: float | None = None
 ) -> contextlib.AbstractAsyncContextManager["Database"]:
-    """Lend connections to the database.
+    """Open connections to the database.
 
     Raises:
         ConfigError: there is no database yet, or an error shows that its schema is not current.
         DatabaseError: it cannot be reached.
     """
-    # Imported only here, as help and some commands do without PostgreSQL.
+    # Imported only here, as help and some commands do not need PostgreSQL.
     from boathook.service import database
 
     return database.open_database(
@@ -130,12 +130,12 @@ def open_database(
 
 
 def open_app_context(settings: config.Settings) -> contextlib.AbstractAsyncContextManager["AppContext"]:
-    """Lend what actions need.
+    """Open the context that service functions need.
 
     Raises:
-        ConfigError: as `open_database`, or the key that secrets are encrypted with cannot be had.
+        ConfigError: as `open_database`, or the encryption key is not available.
     """
-    # Imported only here, as most commands do without encryption.
+    # Imported only here, as most commands do not need encryption.
     from boathook.service import unit_of_work
 
     return unit_of_work.open_app_context(settings, purpose="cli", progress=startup_progress())
@@ -157,7 +157,7 @@ def run_in_transaction(
 
 
 def run_with_database(ctx: typer.Context, do: Callable[["Database"], Awaitable[Result]]) -> Result:
-    """Return the result of *do*, run on the database of the settings. Raises as `open_database` does."""
+    """Return the result of *do*, run on the configured database. Raises as `open_database` does."""
 
     async def inside() -> Result:
         async with open_database(cli_context(ctx).settings()) as database:
@@ -167,10 +167,10 @@ def run_with_database(ctx: typer.Context, do: Callable[["Database"], Awaitable[R
 
 
 def confirm(what: str, *, yes: bool) -> None:
-    """Ask before something that cannot be undone; without a terminal there must be --yes.
+    """Ask for confirmation of an irreversible action; without a terminal, --yes is required.
 
     Raises:
-        UsageError: there is no terminal to ask on.
+        UsageError: there is no terminal.
         typer.Abort: the answer is no.
     """
     if yes:
@@ -181,7 +181,7 @@ def confirm(what: str, *, yes: bool) -> None:
 
 
 def actor() -> str:
-    """Return who is at the keyboard, for the audit."""
+    """Return the current user as the actor for the audit log."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -190,7 +190,7 @@ def actor() -> str:
 
 
 def action(note: str | None = None) -> "AuditContext":
-    """Return who acts and why, for the audit."""
+    """Return the current user and a reason for the audit log."""
     from boathook.service.operations import AuditContext
 
     return AuditContext(actor=actor(), note=note)

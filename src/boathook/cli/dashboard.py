@@ -1,4 +1,4 @@
-"""Draws what goes on for a terminal: a few lines of figures, a table of sources, a table of recipients."""
+"""Draws live statistics for a terminal: totals, a table of sources, a table of recipients."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -25,7 +25,7 @@ _MAX_RECIPIENTS: Final = 14
 
 
 class SortOrder(StrEnum):
-    """What rows are sorted by."""
+    """The sort order of rows."""
 
     PENDING = "pending"
     DONE = "done"
@@ -33,7 +33,7 @@ class SortOrder(StrEnum):
     NAME = "name"
 
     def next(self) -> "SortOrder":
-        """Return the one after this."""
+        """Return the next order."""
         every = list(SortOrder)
         return every[(every.index(self) + 1) % len(every)]
 
@@ -53,13 +53,13 @@ _SOURCE_KEYS: Final[dict[SortOrder, Callable[[SourceActivity], float]]] = {
 
 
 def dashboard(seen: LiveStats, order: SortOrder, footer: Text | None = None) -> RenderableType:
-    """Return everything, for a terminal of 80 columns or more."""
+    """Return the whole dashboard, for a terminal of 80 columns or more."""
     parts: list[RenderableType] = [_figures(seen), _sources(seen.sources, order), _recipients(seen.recipients, order)]
     return Group(*parts) if footer is None else Group(*parts, footer)
 
 
 def line(seen: LiveStats) -> Text:
-    """Return the figures that matter most in one line."""
+    """Return the most important figures in one line."""
     return Text(
         f"{seen.at:%H:%M:%S}  in {format_rate(seen.accepted)}/s  rejected {format_rate(seen.rejected)}/s"
         f"  ack p50 {format_duration(seen.ack_p50)} p99 {format_duration(seen.ack_p99)}"
@@ -143,8 +143,8 @@ def _hosts(seen: LiveStats) -> str:
     if not seen.hosts:
         return "no processes found; is `boathook serve` running with this server.data_dir or database.url?"
     processes = sum(number for host in seen.hosts for number in host.roles.values())
-    told = f", {processes} processes" if processes else ""
-    return f"{len(seen.hosts)} host{'s' if len(seen.hosts) > 1 else ''}{told}"
+    suffix = f", {processes} processes" if processes else ""
+    return f"{len(seen.hosts)} host{'s' if len(seen.hosts) > 1 else ''}{suffix}"
 
 
 def _pair(p50: float | None, p99: float | None) -> str:

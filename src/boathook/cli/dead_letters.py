@@ -1,4 +1,4 @@
-"""Commands about dead letters: list, show, group by cause, replay, ignore, purge."""
+"""Commands for dead letters: list, show, group by cause, replay, ignore, purge."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -201,7 +201,7 @@ class _Move:
         *,
         everything: bool,
     ) -> None:
-        """Move what the options select, and print how many."""
+        """Apply the action to the selected dead letters, and print their number."""
         is_filtered = wanted != ListFilter()
         if group is None:
             check_choice(chosen, is_filtered=is_filtered, everything=everything)
@@ -214,7 +214,7 @@ class _Move:
             return await self._move_selection(database, chosen, wanted)
 
         if (number := run_with_database(ctx, move)) is not None:
-            say(f"{self.done} {_letters(number)}")
+            say(f"{self.done} {_format_count(number)}")
 
     async def _move_selection(self, database: Database, chosen: Sequence[str] | None, wanted: ListFilter) -> int | None:
         selection, total = Selection(wanted), None
@@ -226,7 +226,7 @@ class _Move:
             total = sum(group.number for group in groups)
             if groups:
                 out.print(output.table(_GROUPS, groups))
-            say(_letters(total))
+            say(_format_count(total))
             if total == 0 or not self._confirm(total):
                 return None
         with Progress(self.verb, total) as report:
@@ -249,20 +249,20 @@ class _Move:
             return await self.on_group(database, key, action(self.note), report=report)
 
     def _confirm(self, number: int) -> bool:
-        return confirm_selection(f"{self.verb} {_letters(number)}", dry_run=self.dry_run, yes=self.yes)
+        return confirm_selection(f"{self.verb} {_format_count(number)}", dry_run=self.dry_run, yes=self.yes)
 
 
 async def _print_preview(database: Database, group: DeadLetterGroup) -> None:
-    """Print what a replay would run, and what would keep it from running."""
-    foreseen = await dead_letters.preview_replay(database, group)
+    """Print which handlers or endpoints a replay would run, and obstacles."""
+    preview = await dead_letters.preview_replay(database, group)
     say(f"it would run {group.recipient} for {', '.join(group.types)}")
-    if not foreseen.is_open:
+    if not preview.is_open:
         say("none would run: the endpoint is deleted or disabled; enable it first")
-    if not foreseen.has_route:
+    if not preview.has_route:
         say("they would wait: no handler with this name is registered")
-    if foreseen.expunged:
-        say(f"{foreseen.expunged} stay dead letters: their payload was deleted")
+    if preview.expunged:
+        say(f"{preview.expunged} stay dead letters: their payload was deleted")
 
 
-def _letters(number: int) -> str:
+def _format_count(number: int) -> str:
     return f"{number} dead letter{'' if number == 1 else 's'}"

@@ -52,7 +52,7 @@ _AUTH = {
 
 
 def read_values(**given: Any) -> dict[str, Any]:
-    """Return the values of an endpoint that are given; what is empty or 0 takes its setting away."""
+    """Return the given values of an endpoint; an empty text or 0 removes a setting."""
     values = {name: _read_value(name, value) for name, value in given.items() if value is not None and value != []}
     if not values.get("url", "-"):
         raise UsageError("--url: write an address such as https://acme.example/hooks")
@@ -96,7 +96,7 @@ def _read_auth(text: str) -> dict[str, Any]:
 
 
 def read_secret(settings: Settings, secret: str | None, ed25519: bool) -> str | None:
-    """Return the signing secret; None lets one be generated."""
+    """Return the signing secret; None if one is to be generated."""
     if secret is not None and ed25519:
         raise UsageError("give --secret or --ed25519, not both")
     if ed25519:

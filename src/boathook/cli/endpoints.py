@@ -1,4 +1,4 @@
-"""Commands about endpoints: where an application's messages go, how, and signed with what."""
+"""Commands for endpoints: their URLs, delivery settings, secrets and headers."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -58,7 +58,7 @@ _VIEW: Final = View(
 
 
 class BacklogChoice(StrEnum):
-    """What becomes of messages that waited for a disabled endpoint."""
+    """What happens to the pending messages of a disabled endpoint."""
 
     SEND = "send"
     CANCEL = "cancel"
@@ -103,10 +103,10 @@ def list_endpoints(
     """List an application's endpoints, oldest first."""
 
     async def read(work: UnitOfWork, owner: Application) -> None:
-        place = (await actions.get(work, owner, after)).id if after else None
+        cursor = (await actions.get(work, owner, after)).id if after else None
         pages = output.pages(
             lambda at, most: actions.list_page(work, owner, PageRequest(at, True, most)),
-            place,
+            cursor,
             limit,
             lambda one: one.id,
         )
@@ -256,9 +256,9 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
     settings = cli_context(ctx).settings()
 
     async def do() -> endpoint_secrets.EncryptionReport:
-        async with open_app_context(settings) as lent:
+        async with open_app_context(settings) as app_context:
             with Progress("encrypting") as report:
-                return await endpoint_secrets.reencrypt(lent.database, lent.secret_box, action(), report)
+                return await endpoint_secrets.reencrypt(app_context.database, app_context.secret_box, action(), report)
 
     found = run(do())
     unreadable = sum(found.unreadable.values())
@@ -285,7 +285,7 @@ def delete_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner,
 def _act(
     ctx: typer.Context, application: str, change: Callable[[UnitOfWork, Application], Awaitable[Result]]
 ) -> Result:
-    """Return the result of *change*, made to an application's endpoints in one transaction."""
+    """Return the result of *change*, run on an application's endpoints in one transaction."""
 
     async def do(work: UnitOfWork) -> Result:
         return await change(work, await applications.get(work, application))

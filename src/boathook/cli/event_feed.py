@@ -1,4 +1,4 @@
-"""Reads accepted events for `boathook listen`, from a gateway or from the database of the settings."""
+"""Reads accepted events for `boathook listen`, from a gateway or from the configured database."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -19,7 +19,7 @@ from boathook.service.remote import RemoteClient
 
 PATH: Final = "/api/v1/listen"
 _READ_TIMEOUT_S: Final = 30.0
-"""The gateway says every ten seconds that it is there."""
+"""The gateway sends a heartbeat every ten seconds."""
 _RETRY_DELAYS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 _POLL_INTERVAL_S: Final = 0.5
 _MAX_LINE_BYTES: Final = 32 * 1_048_576
@@ -29,7 +29,7 @@ NoticeCallback = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class GatewayAddress:
-    """A gateway that is listened to from afar."""
+    """The URL and key of a remote gateway."""
 
     url: str
     key: str
@@ -37,7 +37,7 @@ class GatewayAddress:
 
 
 class SeenEvents:
-    """Which events were heard, of those that may be told of once more."""
+    """Remembers received events, to drop repeated ones."""
 
     def __init__(self) -> None:
         self.latest: UUID | None = None
@@ -45,7 +45,7 @@ class SeenEvents:
         self._heard: dict[UUID, None] = {}
 
     def is_new(self, event: UUID) -> bool:
-        """Return whether an event was not heard before, and take note of it."""
+        """Return whether an event is new, and remember it."""
         if event in self._heard:
             return False
         self._heard[event] = None
@@ -54,7 +54,7 @@ class SeenEvents:
         return True
 
     def _drop_before(self, before: datetime) -> None:
-        # What was heard first is as good as oldest: whatever is out of order is so within the overlap.
+        # The first entry is old enough to count as the oldest, as events are out of order only within the overlap.
         first = ids.first_of(before)
         while (oldest := next(iter(self._heard))) < first:
             del self._heard[oldest]
@@ -63,14 +63,14 @@ class SeenEvents:
 async def from_gateway(
     gateway: GatewayAddress, wish: FeedFilter, since: datetime | None, say: NoticeCallback
 ) -> AsyncGenerator[FeedEvent, None]:
-    """Yield the events of a gateway, each once, and come again where the connection breaks.
+    """Yield the events of a gateway, each once, and reconnect after a lost connection.
 
     Args:
-        since: from when on; None: from now on.
-        say: told of breaks.
+        since: the start time; None for now.
+        say: called with a message when the connection is lost and when it is back.
 
     Raises:
-        ConfigError: the gateway refuses, or was not reached even once.
+        ConfigError: the gateway rejects the request, or the first connection failed.
     """
     memory, tries, has_begun = SeenEvents(), 0, False
     while True:
@@ -85,7 +85,7 @@ async def from_gateway(
                     if memory.is_new(heard.event_id):
                         yield heard
                 elif kind in {"began", "reached"}:
-                    # Who has heard nothing for days must not come again for more than a gateway tells.
+                    # After days without events, a reconnect must not ask for a longer time than a gateway allows.
                     since = datetime.fromisoformat(data)
             reason = "the gateway ended the connection"
         except FetchFailed as error:
@@ -120,7 +120,7 @@ def _query(wish: FeedFilter, since: datetime | None, after: UUID | None) -> str:
 
 
 async def _messages(gateway: GatewayAddress, query: str) -> AsyncIterator[tuple[str, str]]:
-    """Yield the kind and the data of each server-sent event."""
+    """Yield the event name and the data of each server-sent event."""
     headers = {"authorization": f"Bearer {gateway.key}", "accept": "text/event-stream"}
     url = f"{gateway.url}{PATH}" + (f"?{query}" if query else "")
     fields: dict[bytes, bytes] = {}
@@ -157,11 +157,11 @@ def _read(data: str) -> FeedEvent:
 async def from_database(
     settings: Settings, wish: FeedFilter, since: datetime | None, say: NoticeCallback
 ) -> AsyncGenerator[FeedEvent, None]:
-    """Yield the events of the settings' database, each once.
+    """Yield the events of the configured database, each once.
 
     Raises:
         ConfigError: there is no database yet.
-        DatabaseError: it cannot be reached at first.
+        DatabaseError: the first query failed.
     """
     async with open_database(settings, purpose="listen") as database:
         tail = EventFeed(database, wish, feed_start(datetime.now(UTC), since, None))

@@ -1,4 +1,4 @@
-"""Commands about event types: what messages may be about."""
+"""Commands for the event types of messages."""
 
 from pathlib import Path
 from typing import Annotated, Final

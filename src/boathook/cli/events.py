@@ -1,4 +1,4 @@
-"""Commands about events and deliveries: list, show, replay."""
+"""Commands for events and deliveries: list, show, replay."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -143,7 +143,7 @@ def replay_events(
         named = read_ids(ids.EVENT, chosen) if chosen else None
         async with open_database(cli_context(ctx).settings()) as database:
             number = len(named) if named else await operations.count_events(database, wanted)
-            # A dry run of a routing routes too, and takes it back.
+            # A dry run of a routing routes too, and then rolls back.
             if not (route and dry_run) and (not named or dry_run):
                 say(f"{number} events")
                 verb = "route" if route else "replay"

@@ -1,4 +1,4 @@
-"""Sends events on to a server of one's own, as their senders would: the same bytes, with a proof of one's own."""
+"""Forwards events to a local server as their senders would send them: the same bytes with a new signature."""
 
 import asyncio
 import time
@@ -18,12 +18,12 @@ _RETRY_S: Final = 1.0
 _CLIENT_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "te", "transfer-encoding", "upgrade"}
 )
-"""Headers that the client writes itself."""
+"""Headers that the HTTP client sets itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The local server answered."""
+    """The local server responded."""
 
     answer: HttpResponse
     ms: float
@@ -31,7 +31,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There was no answer."""
+    """There was no response."""
 
     reason: str
     ms: float
@@ -39,7 +39,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Unsigned:
-    """It cannot be signed, so it was not sent."""
+    """The event was not sent, because it cannot be signed."""
 
     reason: str
 
@@ -49,11 +49,11 @@ Forwarded = Answered | Failed | Unsigned
 
 @dataclass(frozen=True, slots=True)
 class SigningOptions:
-    """How events are signed anew.
+    """How forwarded events are signed.
 
     Args:
-        secret: what the local server verifies with, or the private key that belongs to it.
-        provider: the scheme; None: that of each event's source.
+        secret: the secret that the local server verifies with, or the private key for its public key.
+        provider: the scheme; None for that of each event's source.
         options: settings of that scheme.
     """
 
@@ -64,7 +64,7 @@ class SigningOptions:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent to the local server."""
+    """A request to the local server."""
 
     method: str
     url: str
@@ -73,13 +73,13 @@ class Request:
 
 
 class Forwarder:
-    """Sends events to one address, one after another.
+    """Sends events to one URL, one at a time.
 
     Args:
         client: makes the requests.
-        signing: None sends the headers as they were kept.
-        retries: how often it is tried again where there is no answer.
-        say: told when the server is away.
+        signing: None sends the headers as stored.
+        retries: number of retries if there is no response.
+        say: called with a message when the server is unavailable.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Forwarder:
         self._say = say
 
     async def forward(self, heard: FeedEvent) -> Forwarded:
-        """Send one event on and return what came of it."""
+        """Forward one event and return the result."""
         try:
             request = request_for(heard, self._url, self._signing)
         except (ConfigError, ValueError) as error:
@@ -129,18 +129,18 @@ class Forwarder:
 
 
 def request_for(heard: FeedEvent, url: str, signing: SigningOptions | None) -> Request:
-    """Return the request by which an event's sender would bring it to *url* today.
+    """Return the request with which an event's sender would send it to *url* now.
 
     Raises:
         ConfigError: the provider or its settings are unknown.
-        ValueError: the secret is not in the provider's form.
+        ValueError: the secret is not in the provider's format.
     """
     headers = {name: value for name, value in heard.headers.items() if name.lower() not in _CLIENT_HEADERS}
     headers.setdefault("content-type", heard.content_type)
     provider = signing.provider if signing and signing.provider else heard.provider
     method, body = "POST", heard.body
     if arrives_by_get(heard):
-        # What comes by GET is kept as the form that its query is.
+        # The body of an event from a GET request is its query as a form.
         method, body = "GET", b""
         url = f"{url}{'&' if '?' in url else '?'}{heard.body.decode('utf-8', 'replace')}"
         del headers["content-type"]
@@ -148,7 +148,7 @@ def request_for(heard: FeedEvent, url: str, signing: SigningOptions | None) -> R
         return Request(method, url, headers, body)
     if provider is None:
         raise ConfigError("its source is no longer configured at the gateway; add --provider to sign")
-    # Imported only here: most who listen sign nothing.
+    # Imported only here, as it is needed only with --secret.
     from boathook.testing import signed_request
 
     options: Mapping[str, Any] = signing.options if signing.provider else heard.options
@@ -167,7 +167,7 @@ def request_for(heard: FeedEvent, url: str, signing: SigningOptions | None) -> R
 
 
 def check_secret(secret: str, *, is_for_messages: bool) -> None:
-    """Refuse at once a secret that no message could be signed with. Raises UsageError."""
+    """Check early that a secret can sign messages. Raises UsageError."""
     if is_for_messages and not secret.startswith(STANDARD_PREFIX):
         raise UsageError(
             f"--secret: messages are signed by {MESSAGE_SCHEME}; write one that starts with {STANDARD_PREFIX}"

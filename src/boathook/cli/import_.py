@@ -1,4 +1,4 @@
-"""Commands that bring the set-up of another system over."""
+"""Commands that import the configuration of another system."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -100,9 +100,9 @@ async def _import(settings: "Settings", url: str, token: str, options: "Options"
 
     reader = SvixClient(settings, url, token, say=_say)
     try:
-        async with open_app_context(settings) as lent:
+        async with open_app_context(settings) as app_context:
             with Progress("applications") as progress:
-                return await SvixImporter(lent, reader, options, progress).run()
+                return await SvixImporter(app_context, reader, options, progress).run()
     finally:
         reader.close()
 
@@ -130,8 +130,8 @@ def _print(report: "Report", *, is_dry_run: bool) -> None:
         fields = f": {', '.join(change.fields)}" if change.fields else ""
         out.print(output.text(f"{change.outcome}  {change.object}{fields}"), soft_wrap=True)
     for kind, counts in report.plain()["counts"].items():
-        told = ", ".join(f"{number:,} {outcome}" for outcome, number in counts.items())
-        out.print(f"{kind}s: {told or 'none'}", markup=False)
+        summary = ", ".join(f"{number:,} {outcome}" for outcome, number in counts.items())
+        out.print(f"{kind}s: {summary or 'none'}", markup=False)
     _print_findings("cannot move", report.not_moved)
     if report.gone:
         out.print(f"no longer on the server, kept here; use --delete to delete ({len(report.gone):,}):", markup=False)
@@ -148,5 +148,5 @@ def _print_findings(title: str, findings: "Sequence[ImportIssue]") -> None:
     if findings:
         out.print(f"{title} ({len(findings):,}):", markup=False)
     for one in findings:
-        place = f"{one.object}, {one.field}" if one.field else one.object
-        out.print(output.text(f"  {place}: {one.reason}"), soft_wrap=True)
+        location = f"{one.object}, {one.field}" if one.field else one.object
+        out.print(output.text(f"  {location}: {one.reason}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Commands about the API's keys."""
+"""Commands for API keys."""
 
 from datetime import timedelta
 from enum import StrEnum

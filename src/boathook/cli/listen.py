@@ -1,4 +1,4 @@
-"""The command that shows events as they are accepted, here or far away, and sends them on to a server of one's own."""
+"""The command that shows events as they are accepted, locally or remotely, and forwards them to a local server."""
 
 import sys
 from collections import Counter
@@ -27,15 +27,15 @@ _FIRST_LINE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class _DisplayOptions:
-    """How events are shown."""
+    """How events are printed."""
 
     as_json: bool
     verbose: bool
 
 
 def _providers(incomplete: str) -> list[str]:
-    """Return the providers that a shell offers."""
-    # Imported only here, as it brings what reads the requests of providers.
+    """Return the providers for shell completion."""
+    # Imported only here, as it imports all provider recipes.
     from boathook.service.sources import list_providers
 
     return [recipe.name for recipe in list_providers() if recipe.name.startswith(incomplete)]
@@ -85,7 +85,7 @@ def listen(
     --url it reads from the configured database.
     """
     settings = cli_context(ctx).settings()
-    wish = FeedFilter(source=source, application=application, type=type)
+    feed_filter = FeedFilter(source=source, application=application, type=type)
     signing = _signing(settings, secret, provider, option or [], is_for_messages=application is not None)
     if signing is not None and forward_to is None:
         raise UsageError("--secret needs --forward-to URL")
@@ -94,8 +94,12 @@ def listen(
     forwarder = None
     if target is not None:
         forwarder = Forwarder(RemoteClient(settings), target, signing, retries=retry, say=_say)
-    err.print(_headline(settings, gateway, wish, target, signing), soft_wrap=True)
-    feed = from_database(settings, wish, since, _say) if gateway is None else from_gateway(gateway, wish, since, _say)
+    err.print(_headline(settings, gateway, feed_filter, target, signing), soft_wrap=True)
+    feed = (
+        from_database(settings, feed_filter, since, _say)
+        if gateway is None
+        else from_gateway(gateway, feed_filter, since, _say)
+    )
     tally: Counter[str] = Counter()
     try:
         run(_follow(feed, forwarder, _DisplayOptions(as_json, verbose), limit, tally))
@@ -124,7 +128,7 @@ def _gateway(settings: Settings, url: str, key: str) -> GatewayAddress:
 
 
 def _address(option: str, text: str) -> str:
-    """Return an address with its scheme; one without is plain http, as servers on one's own machine are."""
+    """Return an address with its scheme; the default is plain http, as for local servers."""
     whole = text if "://" in text else f"http://{text}"
     parts = urlsplit(whole)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -139,14 +143,18 @@ def _say(message: str) -> None:
 def _headline(
     settings: Settings,
     gateway: GatewayAddress | None,
-    wish: FeedFilter,
+    feed_filter: FeedFilter,
     target: str | None,
     signing: SigningOptions | None,
 ) -> Text:
-    """Say in one line what is listened to, and what goes where."""
+    """Return one line with the source of the events, the filter and the target."""
     what = ", ".join(
         f"{word} {value}"
-        for word, value in (("source", wish.source), ("application", wish.application), ("type", wish.type))
+        for word, value in (
+            ("source", feed_filter.source),
+            ("application", feed_filter.application),
+            ("type", feed_filter.type),
+        )
         if value
     )
     where = gateway.url if gateway else (_host_of(settings) or "the embedded PostgreSQL")
@@ -168,7 +176,7 @@ def _host_of(settings: Settings) -> str:
 async def _follow(
     feed: AsyncGenerator[FeedEvent, None],
     forwarder: Forwarder | None,
-    look: _DisplayOptions,
+    display: _DisplayOptions,
     limit: int,
     tally: Counter[str],
 ) -> None:
@@ -177,7 +185,7 @@ async def _follow(
             done = None if forwarder is None else await forwarder.forward(heard)
             tally["events"] += 1
             tally[_word(done)] += 1
-            _show(heard, done, look)
+            _show(heard, done, display)
             if limit and tally["events"] >= limit:
                 return
 
@@ -202,17 +210,17 @@ def _summary(tally: Counter[str]) -> str:
     return f"{number} event{'' if number == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
 
 
-def _show(heard: FeedEvent, done: Forwarded | None, look: _DisplayOptions) -> None:
-    if look.as_json:
-        output.print_json(_object(heard, done, look))
+def _show(heard: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> None:
+    if display.as_json:
+        output.print_json(_object(heard, done, display))
         sys.stdout.flush()
         return
     out.print(_line(heard, done), soft_wrap=True)
-    if look.verbose:
+    if display.verbose:
         output.print_block("  event", heard.body.decode("utf-8", "backslashreplace"))
-    if isinstance(done, Answered) and (look.verbose or not done.answer.is_ok):
+    if isinstance(done, Answered) and (display.verbose or not done.answer.is_ok):
         answered = done.answer.body.decode("utf-8", "backslashreplace")
-        if look.verbose:
+        if display.verbose:
             output.print_block("  answer", answered)
         elif answered.strip():
             out.print(output.text(f"          {answered.strip().splitlines()[0][:_FIRST_LINE]}"), style="dim")
@@ -237,7 +245,7 @@ def _line(heard: FeedEvent, done: Forwarded | None) -> Text:
             assert_never(done)
 
 
-def _object(heard: FeedEvent, done: Forwarded | None, look: _DisplayOptions) -> dict[str, Any]:
+def _object(heard: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "at": datetime.now(UTC),
         "id": heard.id,
@@ -246,13 +254,13 @@ def _object(heard: FeedEvent, done: Forwarded | None, look: _DisplayOptions) -> 
         "type": heard.type,
         "accepted_at": heard.accepted_at,
     }
-    if look.verbose:
+    if display.verbose:
         shown |= {"headers": heard.headers, "body": heard.body}
     match done:
         case None:
             return shown
         case Answered(answer=answer, ms=ms):
-            return shown | {"status": answer.status, "ms": ms} | ({"answer": answer.body} if look.verbose else {})
+            return shown | {"status": answer.status, "ms": ms} | ({"answer": answer.body} if display.verbose else {})
         case Failed(reason=reason, ms=ms):
             return shown | {"status": None, "ms": ms, "error": reason}
         case Unsigned(reason=reason):

@@ -1,4 +1,4 @@
-"""Commands about operators: the users of the console."""
+"""Commands for operators: the users of the console."""
 
 import sys
 from typing import Annotated, Final

@@ -1,4 +1,4 @@
-"""Options and arguments that many commands share, and how ids are read."""
+"""Options and arguments that many commands share, and parsers for ids."""
 
 import json
 import re
@@ -24,7 +24,7 @@ _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the sources that a shell offers: those of the settings, as nothing else is at hand at once."""
+    """Return the sources for shell completion, from the settings without the apps, which are slow to load."""
     file = ctx.find_root().params.get("config")
     try:
         names = config.load(file).sources
@@ -59,7 +59,7 @@ InGroup = Annotated[
 
 
 def read_lifetime(text: str) -> timedelta:
-    """Read a length of time such as 30d, 12h or 45m."""
+    """Parse a duration such as 30d, 12h or 45m."""
     found = re.fullmatch(r"([1-9][0-9]{0,4})([mhdw])", text)
     if found is None:
         raise typer.BadParameter(f"invalid duration {text!r}; use a number and m, h, d or w, such as 30d")
@@ -67,12 +67,12 @@ def read_lifetime(text: str) -> timedelta:
 
 
 def lifetime_option(help: str, *names: str) -> Any:
-    """Return an option that takes a length of time."""
+    """Return an option that takes a duration."""
     return typer.Option(*names, parser=read_lifetime, metavar="LENGTH", help=help)
 
 
 def read_uid(uid: str, prefix: str) -> str:
-    """Return a uid of --uid. Raises UsageError where an entity with this prefix of ids cannot have it."""
+    """Validate the uid in --uid for an entity whose ids have this prefix. Raises UsageError."""
     try:
         return check_uid(uid, prefix)
     except ValueError as error:
@@ -80,7 +80,7 @@ def read_uid(uid: str, prefix: str) -> str:
 
 
 def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
-    """Read ids; an event may be given as the message it is. Raises UsageError where one is invalid."""
+    """Parse ids; an event may be given by its message id. Raises UsageError if one is invalid."""
     try:
         return [ids.read_event(word) if prefix == ids.EVENT else ids.read(prefix, word) for word in words]
     except ValueError as error:
@@ -88,12 +88,12 @@ def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
 
 
 def read_after(prefix: str, after: str | None) -> str | None:
-    """Return the id after which a listing continues, as it is written. Raises UsageError where it is none."""
+    """Return the id after which a listing continues, in canonical form. Raises UsageError if it is invalid."""
     return None if after is None else ids.show(prefix, *read_ids(prefix, [after]))
 
 
 def read_delivery_ids(words: Sequence[str]) -> "list[Key]":
-    """Read ids of deliveries. Raises UsageError where one is none."""
+    """Parse ids of deliveries. Raises UsageError if one is invalid."""
     try:
         return [ids.read_delivery(word) for word in words]
     except ValueError as error:
@@ -101,7 +101,7 @@ def read_delivery_ids(words: Sequence[str]) -> "list[Key]":
 
 
 def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, str]:
-    """Read names and values, such as ``team=billing``. Raises UsageError where one has no separator."""
+    """Parse names and values, such as ``team=billing``. Raises UsageError if one has no separator."""
     pairs = {}
     for word in words:
         name, found, value = word.partition(separator)
@@ -112,7 +112,7 @@ def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, s
 
 
 def read_json(option: str, text: str) -> Any:
-    """Read a JSON text, or the file named by ``@FILE``. Raises UsageError where it is none."""
+    """Parse a JSON text, or the file in ``@FILE``. Raises UsageError if it is invalid."""
     try:
         return json.loads(Path(text[1:]).read_text(encoding="utf-8") if text.startswith("@") else text)
     except OSError as error:
@@ -122,7 +122,7 @@ def read_json(option: str, text: str) -> Any:
 
 
 def check_choice(chosen: Sequence[str] | None, *, is_filtered: bool, everything: bool) -> None:
-    """Refuse to select everything because a filter was forgotten. Raises UsageError."""
+    """Prevent selecting everything because a filter was forgotten. Raises UsageError."""
     if chosen and (is_filtered or everything):
         raise UsageError("give ids or filters, not both")
     if not chosen and not is_filtered and not everything:
@@ -130,7 +130,7 @@ def check_choice(chosen: Sequence[str] | None, *, is_filtered: bool, everything:
 
 
 def confirm_selection(what: str, *, dry_run: bool, yes: bool) -> bool:
-    """Return whether to *what*: never in a dry run; otherwise the user is asked, or without a terminal says --yes."""
+    """Return whether to do *what*: no in a dry run, otherwise ask; without a terminal, --yes is required."""
     if dry_run or yes:
         return not dry_run
     if not out.is_terminal:

@@ -24,7 +24,7 @@ Row = TypeVar("Row")
 Place = TypeVar("Place")
 
 PAGE: Final = 1_000
-"""Rows that are read at once."""
+"""Rows per query."""
 _MIN_WIDTH: Final = 6
 _GAP: Final = 2
 _STYLES: Final = {
@@ -43,7 +43,7 @@ _STYLES: Final = {
 
 
 def value_of(row: object, name: str) -> Any:
-    """Return the attribute or key *name* of a row; its id as users write it."""
+    """Return the attribute or key *name* of a row; for ``id``, the id in its external form."""
     if isinstance(row, Mapping):
         return row[name]
     return getattr(row, "shown_id", None) or getattr(row, "id") if name == "id" else getattr(row, name)  # noqa: B009
@@ -55,16 +55,16 @@ class Column:
 
     title: str
     read: str | Callable[[Any], object] = ""
-    """The attribute or key it shows, or a function of the row; by default what is named as the title."""
+    """The attribute or key it shows, or a function of the row; defaults to the title."""
     is_whole: bool = False
-    """Whether it must never be cut, such as an id that is to be copied."""
+    """Whether it is never truncated, such as an id that users copy."""
     may_wrap: bool = False
-    """Whether it goes on in the next line where there is no room, such as an address."""
+    """Whether long values wrap to the next line, such as URLs."""
     is_optional: bool = False
-    """Whether it is left out where no row has a value."""
+    """Whether it is omitted if no row has a value."""
 
     def value(self, row: object) -> object:
-        """Return what it shows of a row."""
+        """Return its value for a row."""
         return self.read(row) if callable(self.read) else value_of(row, self.read or self.title)
 
 
@@ -74,11 +74,11 @@ Field = str | tuple[str, str | Callable[[Any], object]]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How objects of one kind are listed, shown and printed as JSON: each command group declares one."""
+    """How objects of one kind are listed, shown and printed as JSON; each command group declares one."""
 
     columns: Sequence[Column]
     fields: Sequence[Field] = ()
-    """Names of the JSON's fields, each with what it is read from where that has another name; () takes all."""
+    """The JSON fields, each with its source if that has another name; () for all."""
     cursor: str = "id"
     """The field that --after takes."""
 
@@ -90,7 +90,7 @@ class View:
         return {name: read(row) if callable(read) else value_of(row, read) for name, read in pairs}
 
     def print_rows(self, rows: Sequence[object], *, as_json: bool) -> None:
-        """Print rows as a table, or as one JSON object a line."""
+        """Print rows as a table, or as one JSON object per line."""
         if as_json:
             for row in rows:
                 print_json(self.plain(row))
@@ -100,7 +100,7 @@ class View:
             hint("nothing found")
 
     async def print_pages(self, pages: AsyncIterator[Sequence[object]], *, limit: int, as_json: bool) -> None:
-        """Print the pages of a listing, of which *limit* rows may not be all."""
+        """Print the pages of a listing; after *limit* rows, print a hint that there may be more."""
         last, number = None, 0
         async for rows in pages:
             self.print_rows(rows, as_json=as_json)
@@ -119,7 +119,7 @@ class View:
             print_fields(format_fields(self.plain(row)))
 
     def print_done(self, row: object, message: object, *, as_json: bool) -> None:
-        """Print what was done to an object, or as JSON what it is now."""
+        """Print a message about an action, or the resulting object as JSON."""
         print_done(self.plain(row), message, as_json=as_json)
 
 
@@ -129,7 +129,7 @@ async def pages(
     limit: int,
     place_of: Callable[[Row], Place],
 ) -> AsyncIterator[Sequence[Row]]:
-    """Yield so many rows of a listing from *place* on, in pages; limit 0 means all."""
+    """Yield up to *limit* rows of a listing in pages, starting after *place*; limit 0 means all."""
     left = limit or sys.maxsize
     while left > 0:
         most = min(PAGE, left)
@@ -150,7 +150,7 @@ def print_listing(
     *,
     as_json: bool,
 ) -> None:
-    """Print the rows of a stored listing that *wanted* selects, page by page."""
+    """Print the rows of a stored listing that match *wanted*, page by page."""
 
     async def read(database: "Database") -> None:
         found = pages(
@@ -165,7 +165,7 @@ def print_listing(
 
 
 def parse_time(text: str) -> datetime:
-    """Read a time: ISO 8601 (UTC unless it says otherwise), or so long ago, such as ``90s``, ``2h`` or ``7d``."""
+    """Parse a time: ISO 8601 (UTC by default), or a duration before now, such as ``90s``, ``2h`` or ``7d``."""
     try:
         return windows.parse_time(text.strip(), datetime.now(UTC))
     except InvalidValue as error:
@@ -173,7 +173,7 @@ def parse_time(text: str) -> datetime:
 
 
 def format_age(moment: datetime | None) -> str:
-    """Write how long ago a moment was, or how far ahead it is, in at most four letters and a sign."""
+    """Format the time since *moment* in its largest unit; times in the future start with ``+``."""
     if moment is None:
         return ""
     seconds = (datetime.now(UTC) - moment).total_seconds()
@@ -185,29 +185,29 @@ def format_age(moment: datetime | None) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """Write a moment whole, to the millisecond, in UTC."""
+    """Format a time in UTC, to the millisecond."""
     if value is None:
         return ""
     return value.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
 def age_of(name: str) -> Callable[[object], str]:
-    """Return what writes the age of a row's field *name*."""
+    """Return a function that formats the age of a row's field *name*."""
     return lambda row: format_age(value_of(row, name))
 
 
 def moment_of(name: str) -> Callable[[object], str]:
-    """Return what writes a row's field *name* as a moment."""
+    """Return a function that formats a row's field *name* as a time."""
     return lambda row: moment(value_of(row, name))
 
 
 def grade(value: str) -> str:
-    """Write what a proof covers in one word, for tables: body, metadata, token, address or none."""
+    """Return a proof strength as one word for tables: body, metadata, token, address or none."""
     return value.partition(" ")[0]
 
 
 def plain(value: object) -> Any:
-    """Return a value as JSON has it: moments as ISO 8601 in UTC, bytes as text where they are UTF-8."""
+    """Return a value as plain JSON types: times as ISO 8601 in UTC, bytes as UTF-8 text with escapes."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, datetime):
@@ -227,16 +227,16 @@ def print_json(value: object) -> None:
 
 
 def text(value: object) -> Text:
-    """Return a value as text in which nothing is markup and no character steers the terminal."""
+    """Return a value as text without markup and without control characters."""
     words = "" if value is None else str(value)
     shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words)
     return Text(shown, style=_STYLES.get(shown, ""))
 
 
 def table(columns: Sequence[Column], rows: Sequence[object]) -> Table:
-    """Return a table that fits the terminal; where the output is none, nothing is cut.
+    """Return a table that fits the terminal; if the output is not a terminal, nothing is truncated.
 
-    What must be cut ends in an ellipsis; where there is no room even for that, the last columns are left out.
+    Truncated values end in an ellipsis. If the width is too small even for that, the last columns are omitted.
     """
     made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     columns = [column for column in columns if not column.is_optional or any(map(column.value, rows))]
@@ -251,7 +251,7 @@ def table(columns: Sequence[Column], rows: Sequence[object]) -> Table:
 
 
 def _widths(columns: Sequence[Column], cells: Sequence[Sequence[Text]], room: int) -> list[int]:
-    """Return how wide each column is made, in order, of as many as there is room for."""
+    """Return the width of each column that fits, in order."""
     widest = [max([len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)]
     widths = [
         width if column.is_whole else min(width, _MIN_WIDTH) for column, width in zip(columns, widest, strict=True)
@@ -266,7 +266,7 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[Text]], room: in
 
 
 def print_fields(pairs: Mapping[str, object]) -> None:
-    """Print names and values, one a line, without what is empty."""
+    """Print names and values, one per line, without empty values."""
     width = max(map(len, pairs))
     for name, value in pairs.items():
         if value is not None and value != "":
@@ -274,7 +274,7 @@ def print_fields(pairs: Mapping[str, object]) -> None:
 
 
 def print_done(fields: object, message: object, *, as_json: bool) -> None:
-    """Print what was done as a message, or the fields that say so as JSON."""
+    """Print a message about an action, or *fields* as JSON."""
     if as_json:
         print_json(fields)
     else:
@@ -282,17 +282,17 @@ def print_done(fields: object, message: object, *, as_json: bool) -> None:
 
 
 def say(message: object) -> None:
-    """Print one line, in which nothing is markup and no character steers the terminal."""
+    """Print one line without markup and control characters."""
     out.print(text(message), soft_wrap=True)
 
 
 def hint(message: str) -> None:
-    """Print what is no result to standard error."""
+    """Print a message that is not a result to standard error."""
     err.print(text(message), style="dim", soft_wrap=True)
 
 
 def print_block(title: str, body: str) -> None:
-    """Print a titled block of text as it is, except for what would steer the terminal."""
+    """Print a titled block of text without control characters."""
     out.print(Text(title, style="bold"))
     safe = "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in body)
     out.print(Text(safe.rstrip("\n")), soft_wrap=True)
@@ -300,13 +300,13 @@ def print_block(title: str, body: str) -> None:
 
 
 def print_request(headers: Mapping[str, str], body: bytes) -> None:
-    """Print a stored request; bytes of its body that are no text are written as \\xNN."""
+    """Print a stored request; bytes of its body that are not UTF-8 are written as \\xNN."""
     print_block("headers", "\n".join(f"{name}: {value}" for name, value in headers.items()) or "(none stored)")
     print_block(f"body, {len(body)} bytes", body.decode("utf-8", "backslashreplace"))
 
 
 def format_fields(values: Mapping[str, object]) -> dict[str, object]:
-    """Return the fields of an object as people read them: words for names, moments whole, lists in one line."""
+    """Return the fields of an object for display: readable names, formatted times, lists on one line."""
     return {name.replace("_", " "): _readable(value) for name, value in values.items()}
 
 
@@ -323,10 +323,10 @@ def _readable(value: object) -> object:
 
 
 class Progress:
-    """Shows how far long work is: a bar on a terminal, or a count where the total is unknown; elsewhere nothing."""
+    """Shows progress on a terminal: a bar, or a count if the total is unknown; silent elsewhere."""
 
     def __init__(self, title: str, total: int | None = None) -> None:
-        # Imported only here, as most commands do without.
+        # Imported only here, as most commands do not need it.
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
@@ -335,7 +335,7 @@ class Progress:
         self._task = self._bar.add_task(title, total=total)
 
     def __enter__(self) -> Callable[[int], None]:
-        """Show it, and return what is called with how much is done."""
+        """Show the progress, and return the callback that updates it."""
         self._bar.start()
         return lambda done: self._bar.update(self._task, completed=done)
 

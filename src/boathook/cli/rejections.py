@@ -1,4 +1,4 @@
-"""Commands about rejected requests, and about conflicts: requests that share an event's key or body, but not both."""
+"""Commands for rejected requests, and for conflicts: requests with the same key or body as an event, but not both."""
 
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -97,7 +97,7 @@ def reverify_rejections(
 
     Exits with 1 if any is still rejected.
     """
-    # Imported only here, as what verifies requests takes longer to import than other commands take.
+    # Imported only here, as importing the verification takes longer than most commands.
     from boathook.service.reverification import reverify
 
     wanted = ListFilter(source=source, code=reason, since=since, until=until)
@@ -139,7 +139,7 @@ def show_conflict(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show one conflict with a diff of both bodies."""
-    # Imported only here, as it brings what reads providers' requests.
+    # Imported only here, as it imports all provider recipes.
     from boathook.service import conflicts as actions
 
     (conflict_id,) = read_ids(ids.CONFLICT, [conflict])

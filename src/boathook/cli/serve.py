@@ -1,4 +1,4 @@
-"""Commands that run boathook, and look after a set-up: serve, migrate, doctor, demo, send."""
+"""Commands that run boathook and maintain an installation: serve, migrate, doctor, demo, send."""
 
 import sys
 from datetime import datetime
@@ -112,7 +112,7 @@ def check_up(ctx: typer.Context, as_json: Json = False) -> None:
 
 
 def _check_handlers(settings: Settings) -> "list[Finding]":
-    """Return what is wrong with the handlers, if there are any: whether they load, and what they name."""
+    """Return findings about the handlers, if there are any: whether they load, and whether their sources exist."""
     if not settings.server.app and not settings.apps.load:
         return []
     from boathook.server import load_hooks
@@ -134,7 +134,7 @@ def _check_handlers(settings: Settings) -> "list[Finding]":
 
 
 def _check_apps(settings: Settings) -> "tuple[Settings, list[tuple[str, Path]], list[Finding]]":
-    """Return the settings with the apps' sources, where the apps' migrations are, and what is wrong with the apps."""
+    """Return the settings with the apps' sources, the folders of the apps' migrations, and findings about the apps."""
     if not settings.apps.load:
         return settings, [], []
     from boathook.server import migrations_of, with_apps

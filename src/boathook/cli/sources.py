@@ -1,4 +1,4 @@
-"""Commands about sources, and about the secrets that operators add to them while boathook runs."""
+"""Commands for sources, and for the secrets that operators add to them at runtime."""
 
 import sys
 from dataclasses import asdict
@@ -79,7 +79,7 @@ def list_providers(as_json: Json = False) -> None:
     recipes = source_views.list_providers()
     widest = max(len(recipe.name) for recipe in recipes)
     for recipe in recipes:
-        # No table, which would break the addresses where they are to be copied.
+        # Not a table, as truncated or wrapped URLs cannot be copied.
         line = f"{recipe.name:<{widest}}  {recipe.grade.value:<13}  {recipe.docs}"
         output.print_done(recipe.describe(), line, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""Commands about the spool: what waits on disk for PostgreSQL, and how it is brought there by hand."""
+"""Commands for the spool: the events on disk that wait for PostgreSQL, and their import."""
 
 import json
 import os
@@ -188,7 +188,7 @@ async def _import_events(settings: Settings, root: Path, steps: Sequence[ImportS
 
 @contextmanager
 def _bar(size: int) -> Iterator[ProgressCallback]:
-    """Lend a bar on a terminal; elsewhere silence."""
+    """Show a progress bar on a terminal; silent elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), DownloadColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err_console, transient=True, disable=not err_console.is_terminal) as progress:
         task = progress.add_task("importing events", total=size)
@@ -224,7 +224,7 @@ def _print_reports(import_reports: Collection[ImportReport], *, as_json: bool, i
 
 
 def _left(root: Path, *, as_json: bool) -> bool:
-    """Say what still waits, and return whether nobody is about to bring that."""
+    """Print the remaining events, and return whether some of them are not held by a running process."""
     waiting = [one for one in spooled.summarize(root) if one.segments[SegmentState.WAITING]]
     for one in waiting if not as_json else ():
         whose = "a running process drains them" if one.is_held else "try again"
@@ -233,7 +233,7 @@ def _left(root: Path, *, as_json: bool) -> bool:
 
 
 def _advice(tallies: Collection[FolderSummary]) -> Iterator[str]:
-    """Yield the sums, and what is to be done."""
+    """Yield lines with the totals and the required actions."""
     held = sum(one.waiting for one in tallies if one.is_held)
     left = sum(one.waiting for one in tallies if not one.is_held)
     yield f"waiting for PostgreSQL: {_events(held + left)}, of which running processes hold {_events(held)}"

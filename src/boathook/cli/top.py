@@ -1,4 +1,4 @@
-"""The command that shows what goes on, as a live table: here by the counts at hand, far away by a gateway's metrics."""
+"""The command that shows live statistics, from local counters or from the metrics of a remote gateway."""
 
 import asyncio
 import contextlib
@@ -28,10 +28,10 @@ from boathook.service.remote import RemoteClient
 
 
 class StatsSource(Protocol):
-    """Whatever can tell what goes on."""
+    """A reader of live statistics."""
 
     async def read(self) -> LiveStats:
-        """Return what goes on."""
+        """Return the current statistics."""
         ...
 
 
@@ -67,7 +67,7 @@ def top(
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:
-        # The reader, such as `head`, has seen enough, which is how a command without an end may end.
+        # The reader, such as `head`, closed the pipe, which is a normal end of this command.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -86,7 +86,7 @@ async def _remote_source(settings: Settings, url: str, key: str | None) -> Async
 
 @asynccontextmanager
 async def _local_source(settings: Settings) -> AsyncIterator[StatsSource]:
-    """Look at the counts of the processes here, and at what other hosts have told the database where it is there."""
+    """Read the counters of local processes, and those of other hosts from the database if it is available."""
     data_dir = settings.server.data_dir
     live_metrics = LiveMetrics(data_dir)
     sampling = asyncio.create_task(live_metrics.run())
@@ -107,7 +107,7 @@ async def _watch(
 ) -> None:
     async with source as one:
         if is_once:
-            await one.read()  # what is counted far away begins to be known with the first look
+            await one.read()  # remote rates need two samples
             await asyncio.sleep(MIN_WINDOW_S + 0.1)
             _print(await one.read(), as_json=as_json, is_whole=True)
         elif as_json or not out.is_terminal:
@@ -132,7 +132,7 @@ def _print(seen: LiveStats, *, as_json: bool, is_whole: bool) -> None:
 
 
 class _Screen:
-    """The table at a terminal, and the keys that change it."""
+    """The live table in a terminal, with its keys."""
 
     def __init__(self, source: StatsSource, every_s: float) -> None:
         self._source = source
@@ -145,7 +145,7 @@ class _Screen:
         self._drawn = asyncio.Event()
 
     async def show(self) -> None:
-        """Show it until q is pressed."""
+        """Show the table until q is pressed."""
         looking = asyncio.create_task(self._poll())
         try:
             with Live(Text("loading …"), console=out, auto_refresh=False, screen=True) as live, _keys(self._press):
@@ -185,7 +185,7 @@ class _Screen:
 
 @contextmanager
 def _keys(press: Callable[[str], None]) -> Iterator[None]:
-    """Call *press* with each key that is pressed, as long as the block runs; without a keyboard, with none."""
+    """Call *press* with each pressed key while the block runs; without a terminal, do nothing."""
     if not sys.stdin.isatty():
         yield
         return
@@ -202,5 +202,5 @@ def _keys(press: Callable[[str], None]) -> Iterator[None]:
 
 def _read_keys(descriptor: int, press: Callable[[str], None]) -> None:
     pressed = os.read(descriptor, 64).decode(errors="replace")
-    for key in pressed or "q":  # a keyboard that is gone presses nothing any more
+    for key in pressed or "q":  # a closed terminal counts as q
         press(key)

@@ -23,15 +23,15 @@ _INDEX: Final = re.compile(r"\[\d+\]")
 
 
 def is_secret(key: str) -> bool:
-    """Return whether the value of a dotted key is a secret, going by its name."""
+    """Return whether the value of a dotted key is a secret, judging by the key's name."""
     return bool(_SECRET.search(_INDEX.sub("", key)))
 
 
 def describe_error(error: ValidationError, origin_of: Callable[[str], str], table: str = "") -> str:
-    """Return one line about the first thing that is wrong in *table*, such as ``boathook.toml: server.bind: ...``.
+    """Return one line about the first error in *table*, such as ``boathook.toml: server.bind: ...``.
 
     Args:
-        origin_of: Where a dotted key was written.
+        origin_of: returns where a dotted key was set.
     """
     first = error.errors(include_url=False)[0]
     names = [part for part in (table, *first["loc"]) if part != "" and not (isinstance(part, str) and "[" in part)]
@@ -41,7 +41,7 @@ def describe_error(error: ValidationError, origin_of: Callable[[str], str], tabl
     message = message.replace("a valid tuple", 'a list, such as ["..."]')
     if not key:
         return f"{origin}: {message}"
-    # The value of a key that is none may be a secret's, whose name was mistyped.
+    # The value of an unknown key may be a secret with a misspelled name.
     is_unknown = first["type"] == "extra_forbidden"
     is_hidden = is_unknown or is_secret(key) or _has_password(first["input"]) or _is_table(first["input"])
     is_hidden = is_hidden or key == "database.url"
@@ -50,12 +50,12 @@ def describe_error(error: ValidationError, origin_of: Callable[[str], str], tabl
 
 
 def _has_password(value: object) -> bool:
-    """Return whether a wrong value may be an address with a password in it."""
+    """Return whether an invalid value may be a URL that contains a password."""
     return isinstance(value, str) and "@" in value
 
 
 def _is_table(value: object) -> bool:
-    """Return whether a wrong value is a table, or holds one, among whose keys may be secrets."""
+    """Return whether an invalid value is or contains a table, whose keys may be secrets."""
     if isinstance(value, list | tuple):
         return any(map(_is_table, value))
     return isinstance(value, Mapping | BaseModel)
@@ -72,9 +72,10 @@ _SHORT_NAMES = {
     "BOATHOOK_DATA_DIR": "server.data_dir",
 }
 SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""What may follow ``/in/``."""
+"""The valid names of sources, which follow ``/in/`` in the URL."""
 _NEAR = 0.8
-"""How alike a key must be to one of boathook's own to count as a slip, and not as one of the recipe's."""
+"""Minimum similarity to one of boathook's keys for a key to be reported as misspelled instead of passed to the
+recipe."""
 SECTIONS: tuple[str, ...] = (
     *("database", "server", "limits", "retention", "spool", "worker", "log", "apps", "outbound"),
     *("tracing", "notifications", "console"),
@@ -95,12 +96,12 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     """Return the settings from defaults, file, environment and *overrides*.
 
     Args:
-        path: the file; None reads ``boathook.toml`` in the working folder where there is one.
+        path: the file; None reads ``boathook.toml`` in the working folder if it exists.
         overrides: by dotted key, such as ``{"server.bind": "127.0.0.1:0"}``, or nested; None values are skipped.
             ``server.port`` replaces the port in ``server.bind``.
 
     Raises:
-        ConfigError: a file, variable or key is wrong; the message names it and says what to write.
+        ConfigError: a file, variable or key is wrong; the message names it and the fix.
     """
     file = path or (Path(FILE_NAME) if Path(FILE_NAME).is_file() else None)
     layers = _Layers(defaults())
@@ -113,7 +114,7 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
 
 
 class _Layers:
-    """Settings being merged, each key with the place it came from."""
+    """Merges settings, and records the origin of each key."""
 
     def __init__(self, base: dict[str, Any]) -> None:
         self.merged: dict[str, Any] = {**base, "sources": {}}
@@ -157,7 +158,7 @@ class _Layers:
         known |= _SHORT_NAMES
         references = {secret for source in self.merged["sources"].values() for secret in _references(source)}
         references.update(_references(self.merged["notifications"]), _references(self.merged["tracing"]))
-        # Long names last, so that BOATHOOK_SERVER_BIND wins over BOATHOOK_BIND.
+        # Long names last, so that BOATHOOK_SERVER_BIND takes precedence over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
             if variable in known:
                 key = known[variable]
@@ -246,7 +247,7 @@ def _is_ours(variable: str) -> bool:
 
 
 def _references(value: object) -> Iterator[str]:
-    """Yield the variables that texts anywhere in a source's table refer to."""
+    """Yield the environment variables that any text in a source's table refers to."""
     match value:
         case str():
             if value.startswith("env:"):
@@ -260,11 +261,11 @@ def _references(value: object) -> Iterator[str]:
 
 
 def _parse(key: str, text: str) -> Any:
-    """Read a variable's text: lists are JSON or comma-separated, the rest is left to the key's type."""
+    """Parse a variable's text: lists are JSON or comma-separated; other values are converted by the key's type."""
     table, _, name = key.rpartition(".")
     fields = FIELDS if table.startswith("sources.") else _SECTION_MODELS[table].model_fields
     field = fields.get(name)
-    if field is None:  # a setting of some recipe; the file shows that there is one
+    if field is None:  # a recipe's setting, known from the file
         return _parse_list(text) if text.startswith("[") else text
     return _parse_list(text) if "tuple" in str(field.annotation) else text
 

@@ -1,4 +1,4 @@
-"""The settings of notifications: whom to tell, of what, and how often."""
+"""The settings of notifications: channels, alert rules and limits."""
 
 import copy
 import functools
@@ -58,64 +58,64 @@ Labels = dict[str, Annotated[str | tuple[str, ...], AfterValidator(_one_or_more)
 
 
 class Selection(Table):
-    """Some series of a metric."""
+    """Selects series of a metric by their labels."""
 
     metric: MetricName
     labels: Labels = Field(default_factory=dict)
 
 
 class RuleSettings(Table):
-    """What makes an alert: a figure drawn from a metric, compared with a threshold."""
+    """An alert rule: a value computed from a metric, compared with a threshold."""
 
     enabled: bool = True
     severity: Severity = "warning"
     summary: str = ""
-    """What it means, in a sentence; ``{subject}`` stands for whom it is about."""
+    """The meaning in one sentence; ``{subject}`` is replaced by the subject."""
     advice: str = ""
-    """What to do about it."""
+    """How to fix the cause."""
     page: Annotated[str, AfterValidator(_page)] = ""
-    """Where the console shows more."""
+    """Path of the console page with details."""
     metric: MetricName = ""
     labels: Labels = Field(default_factory=dict)
     by: tuple[str, ...] = ()
-    """Labels that tell subjects apart, each with an alert of its own; ``host`` is one of every metric."""
+    """Labels that distinguish subjects, each with its own alert; every metric has the label ``host``."""
     rows: Rows = ""
-    """What is looked up in the journal's tables in place of a metric: undecided dead letters by recipient, endpoints
-    that boathook has disabled, or unhandled events accepted in `over_s`, by source."""
+    """Rows to count in the database instead of a metric: open dead letters by recipient, endpoints that boathook has
+    disabled, or unhandled events accepted within `over_s`, by source."""
     measure: Measure = "value"
     against: tuple[Selection, ...] = ()
-    """Of a share: what the metric is compared with; the share is metric / (metric + these)."""
+    """For a share: the metrics to compare with; the share is metric / (metric + these)."""
     unless: tuple[Selection, ...] = ()
-    """Counters of which none may have risen within `over_s`."""
+    """Counters that must not have increased within `over_s`."""
     above: float | None = None
     below: float | None = None
     clear: float | None = None
-    """Beyond which a firing alert goes on, though the threshold is not met any more; None: the threshold."""
+    """Threshold at which a firing alert recovers; None for the same threshold."""
     times: NotNegative = 0
-    """Of an increase: it must also be this many times what the day before had in the same time; 0: need not."""
+    """For an increase: minimum factor over the previous day's value for the same duration; 0 for no minimum."""
     at_least: NotNegative = 0
-    """Of shares and percentiles: fewest observations that say anything."""
+    """For shares and percentiles: minimum number of observations."""
     over_s: Positive = 300.0
-    """Seconds that increases, shares and percentiles look back."""
+    """The window in seconds of increases, shares and percentiles."""
     for_s: NotNegative = 0
-    """Seconds it must hold before the alert fires."""
+    """Seconds that the condition must hold before the alert fires."""
     clear_s: NotNegative = 60.0
-    """Seconds it must have ceased before the alert counts as recovered."""
+    """Seconds that the condition must be false before the alert recovers."""
     channels: tuple[str, ...] | None = None
-    """Who is told; None: all channels, an empty list: nobody, and the alert is shown in the console only."""
+    """Channels to notify; None for all. With an empty list, the alert is shown only in the console."""
     repeat_interval_s: NotNegative | None = None
-    """Seconds after which it is told again while it fires; None: `notifications.repeat_interval_s`, 0: never."""
+    """Seconds between reminders while the alert fires; None for `notifications.repeat_interval_s`, 0 for never."""
 
 
 class _Channel(Table):
-    """What all channels have."""
+    """The settings that all channels have."""
 
     min_severity: Severity = "warning"
     """The lowest severity that it receives."""
 
 
 class TelegramChannel(_Channel):
-    """A chat that a bot writes to."""
+    """A Telegram chat to which a bot posts."""
 
     kind: Literal["telegram"]
     token: Secret = Field(repr=False)
@@ -123,19 +123,19 @@ class TelegramChannel(_Channel):
     """The chat's number, or ``@name`` of a public channel."""
     thread: int | None = None
     api: str = "https://api.telegram.org"
-    """Where the Bot API answers; one of your own, if you run one."""
+    """Base URL of the Bot API, for self-hosted servers."""
 
 
 class SlackChannel(_Channel):
-    """A channel of Slack's, or of whoever takes Slack's incoming webhooks."""
+    """A channel of Slack, or of a service that accepts Slack's incoming webhooks."""
 
     kind: Literal["slack"]
     url: Secret = Field(repr=False)
-    """The address of the incoming webhook, which is a secret by itself."""
+    """The URL of the incoming webhook, which is a secret itself."""
 
 
 class EmailChannel(_Channel):
-    """Mailboxes that are written to through an SMTP server."""
+    """Mailboxes, reached through an SMTP server."""
 
     kind: Literal["email"]
     host: str
@@ -146,7 +146,7 @@ class EmailChannel(_Channel):
     sender: str
     to: tuple[str, ...] = Field(min_length=1)
     ca_file: str = ""
-    """Certificates to trust instead of the system's, as a PEM file."""
+    """A PEM file of certificates to trust instead of the system's."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -161,19 +161,19 @@ class EmailChannel(_Channel):
 
 
 class WebhookChannel(_Channel):
-    """Whoever takes a signed JSON document."""
+    """A URL that receives alerts as signed JSON documents."""
 
     kind: Literal["webhook"]
     url: Secret = Field(repr=False)
     secret: Secret = Field(repr=False)
-    """``whsec_`` and base64 of 24 to 64 bytes; signs by Standard Webhooks."""
+    """``whsec_`` and base64 of 24 to 64 bytes; messages are signed by Standard Webhooks."""
 
 
 Channel = Annotated[TelegramChannel | SlackChannel | EmailChannel | WebhookChannel, Field(discriminator="kind")]
 
 
 class NotificationSettings(Table):
-    """Whom to tell of what."""
+    """The channels, rules and limits of notifications."""
 
     channels: dict[str, Channel]
     rules: dict[str, RuleSettings]
@@ -215,7 +215,7 @@ class NotificationSettings(Table):
         return (time(int(found[1]), int(found[2])), time(int(found[3]), int(found[4]))) if found else None
 
     def channels_of(self, rule: RuleSettings) -> tuple[str, ...]:
-        """Return the names of the channels that are told of a rule's alerts."""
+        """Return the names of the channels that receive a rule's alerts."""
         named = tuple(self.channels) if rule.channels is None else rule.channels
         return tuple(
             name for name in named if rule.severity == "critical" or self.channels[name].min_severity == "warning"
@@ -223,7 +223,7 @@ class NotificationSettings(Table):
 
 
 def default_rules() -> dict[str, dict[str, Any]]:
-    """Return the rules that boathook comes with, as `alert_rules.toml` has them."""
+    """Return the built-in rules from `alert_rules.toml`."""
     return copy.deepcopy(_read_default_rules())
 
 

@@ -1,4 +1,4 @@
-"""The settings of one source: boathook's own, and what is handed to the provider's recipe."""
+"""The settings of one source: boathook's own keys and those of the provider's recipe."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
@@ -29,42 +29,43 @@ def _schema(value: Any) -> Any:
 
 
 class SourceSettings(Table):
-    """One source: a provider's recipe, secrets, paths and policy; what is absent follows provider and `[limits]`.
+    """One source: a provider's recipe, secrets, paths and policy; missing keys default to the provider and `[limits]`.
 
-    Keys that are not boathook's own are kept and handed to the provider's recipe, which refuses those it does not know.
+    Other keys are kept and passed to the provider's recipe, which rejects unknown ones.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, serialize_by_alias=True)
 
     provider: str
-    """The recipe's name; the source's own name where absent."""
+    """The recipe's name; defaults to the source's name."""
     secrets: tuple[Secret, ...] = Field(default=(), repr=False)
-    """References such as ``env:NAME``; any of them may have signed. `Settings.secrets_of` resolves them."""
+    """References such as ``env:NAME``; a request may be signed with any of them. `Settings.secrets_of` resolves
+    them."""
     paths: tuple[SourcePath, ...] = ()
     unsigned: bool = False
     addresses: Networks = ()
-    """Networks requests may come from, besides what the provider's proof demands; none given: any."""
+    """Networks from which requests are accepted, in addition to the provider's own check; empty for any."""
     tolerance_s: Positive | None = None
     max_body: PositiveInt | None = None
     rate: NotNegative | None = None
-    """Requests a second; absent or 0: no limit."""
+    """Requests per second; None or 0 for no limit."""
     burst: PositiveInt | None = None
     dedup_fields: tuple[str, ...] = ()
     dedup_days: Positive | None = None
     retry: RetrySchedule | None = None
-    """When handlers of its events try again that name no policy of their own; None: `worker.retry`."""
+    """Retry schedule of handlers for its events that set no policy; None uses `worker.retry`."""
     public_url: BaseUrl | None = None
     methods: tuple[Literal["GET", "POST", "PUT"], ...] | None = None
     content_encodings: Encodings | None = None
     mode: Literal["store", "inline"] = "store"
-    """Whether the sender is answered once the event is stored, or by the handler."""
+    """Whether the sender gets its reply once the event is stored, or from the handler."""
     reply_within_s: Positive | None = None
-    """How long the sender is kept waiting for the handler; None: a share of what the provider's recipe allows."""
+    """Maximum time that the sender waits for the handler; None uses a fraction of the time that the provider allows."""
     fallback_status: Status | None = None
     fallback_body: Annotated[str, Field(max_length=65_536)] | None = None
     fallback_content_type: MediaType | None = None
     body_schema: Annotated[Any, AfterValidator(_schema)] = Field(default=None, alias="schema")
-    """What proven bodies must look like: a JSON Schema, or the path of its file, relative to boathook.toml's folder."""
+    """The JSON Schema for verified bodies, or the path of its file, relative to the folder of boathook.toml."""
     header: str | None = None
     algorithm: str | None = None
     encoding: str | None = None
@@ -82,7 +83,7 @@ class SourceSettings(Table):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The settings given for the provider's recipe; references to secrets unresolved."""
+        """The settings for the provider's recipe; references to secrets are unresolved."""
         own = {key: value for key in _GENERIC_KEYS if (value := getattr(self, key)) is not None}
         return own | (self.model_extra or {})
 
@@ -95,16 +96,16 @@ class SourceSettings(Table):
         return self
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Yield what may be shown: the recipe's own settings may hold secrets."""
+        """Yield the fields that may be shown; the recipe's own settings may contain secrets."""
         extra = self.model_extra or {}
         return ((key, value) for key, value in super().__repr_args__() if key not in extra)
 
 
 FIELDS: dict[str, FieldInfo] = {field.alias or name: field for name, field in SourceSettings.model_fields.items()}
-"""By the names they have in boathook.toml."""
+"""By their names in boathook.toml."""
 _NAMES = tuple(SourceSettings.model_fields)
 _INLINE_KEYS = ("reply_within_s", "fallback_status", "fallback_body", "fallback_content_type")
 _GENERIC_KEYS = _NAMES[_NAMES.index("header") :]
-"""Settings of the generic recipes that are typed here, so that they can be set from the environment."""
+"""Settings of the generic recipes that are declared here, so that they can be set from the environment."""
 OWN_KEYS = ("secret", *(key for key in FIELDS if key not in {*_GENERIC_KEYS, "schema"}))
-"""Those that a slip may have been meant to be; ``schema`` is too near to ``scheme``, which recipes have."""
+"""Keys that are suggested for a misspelled one; ``schema`` is too similar to the recipes' ``scheme``."""

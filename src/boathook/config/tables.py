@@ -1,4 +1,4 @@
-"""All settings of one boathook as immutable tables, and the secrets they refer to."""
+"""All settings as immutable tables, and the resolution of the secrets that they refer to."""
 
 import json
 import os
@@ -34,26 +34,26 @@ from boathook.domain.policy import RetryDefaults
 
 
 class TracingSettings(Table):
-    """OpenTelemetry's traces, from the request that brings an event to every attempt of its deliveries."""
+    """OpenTelemetry traces, from the request of an event to every attempt of its deliveries."""
 
     endpoint: BaseUrl
-    """Where a collector takes OTLP over HTTP; empty: nothing is traced."""
+    """Base URL of an OTLP collector over HTTP; empty disables tracing."""
     headers: dict[str, Secret] = Field(repr=False)
     service: Annotated[str, Field(min_length=1, max_length=200)]
     sample: Annotated[float, Field(ge=0, le=1)]
     incoming: Literal["continue", "trust", "ignore"]
-    """Whether a sender's trace goes on, and whether its mark of what is sampled counts."""
+    """Whether a sender's trace is continued, and whether its sampling decision is used."""
     propagate: bool
     queue: PositiveInt
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is traced."""
+        """Whether tracing is enabled."""
         return bool(self.endpoint)
 
 
 class DatabaseSettings(Table):
-    """Where the journal is and how it is reached."""
+    """The connection to PostgreSQL."""
 
     url: DatabaseUrl = Field(repr=False)
     ingest_connections: PositiveInt
@@ -66,7 +66,7 @@ class DatabaseSettings(Table):
 
 
 class ServerSettings(Table):
-    """Which processes run, and where."""
+    """The processes to run, and their addresses."""
 
     bind: Bind
     data_dir: Path
@@ -92,7 +92,7 @@ class ServerSettings(Table):
 
 
 class LimitSettings(Table):
-    """What one request or client may cost."""
+    """Limits for one request or client."""
 
     max_body: PositiveInt
     max_head: Annotated[int, Field(ge=1_024, le=65_536)]
@@ -111,7 +111,7 @@ class LimitSettings(Table):
 
 
 class RetentionSettings(Table):
-    """How long things are kept."""
+    """How long data is kept."""
 
     events_days: Positive
     dedup_days: Positive
@@ -124,7 +124,7 @@ class RetentionSettings(Table):
 
 
 class SpoolSettings(Table):
-    """Where events go while PostgreSQL is away."""
+    """The spool for events while PostgreSQL is unavailable."""
 
     enabled: bool
     fallback_after_s: Positive
@@ -146,7 +146,7 @@ class WorkerSettings(Table):
 
 
 class LogSettings(Table):
-    """What is logged, and how."""
+    """Level and format of the log."""
 
     level: Literal["debug", "info", "warning", "error"]
     format: Literal["auto", "json", "text"]
@@ -156,7 +156,7 @@ class AppsSettings(Table):
     """Ready-made apps."""
 
     load: tuple[ModuleName, ...]
-    """The module of each, whose `Boathook` object is called ``hook``."""
+    """The module of each app, with its `Boathook` object named ``hook``."""
 
     @model_validator(mode="after")
     def _check_load(self) -> Self:
@@ -167,7 +167,7 @@ class AppsSettings(Table):
 
 
 class OutboundSettings(Table):
-    """How messages are sent, and what outbound requests may reach."""
+    """How messages are sent, and which addresses outbound requests may reach."""
 
     allow: Networks
     ports: tuple[Annotated[int, Field(ge=1, le=65_535)], ...]
@@ -206,12 +206,12 @@ class ConsoleSettings(Table):
     oidc_name_claim: str
     oidc_role_claim: str
     oidc_roles: dict[str, Literal["viewer", "operator", "admin"]]
-    """Which value of the claim means which role."""
+    """The role for each value of the claim."""
     oidc_default_role: Literal["", "viewer", "operator", "admin"]
 
 
 class Settings(Table):
-    """All settings of one boathook, immutable."""
+    """All settings, immutable."""
 
     database: DatabaseSettings
     server: ServerSettings
@@ -227,9 +227,9 @@ class Settings(Table):
     console: ConsoleSettings
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
     extra: dict[str, dict[str, Any]] = Field(default_factory=dict, repr=False)
-    """Top-level tables that are not boathook's own, such as ``[billing]``; apps read theirs."""
+    """Top-level tables of apps, such as ``[billing]``, which boathook does not read itself."""
     file: Path | None = None
-    """The configuration file read, if any; ``file:`` secrets are relative to its folder."""
+    """The configuration file read, if any; ``file:`` references are relative to its folder."""
 
     @model_validator(mode="after")
     def _check_paths(self) -> Self:
@@ -237,12 +237,12 @@ class Settings(Table):
         return self
 
     def with_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
-        """Return these settings with other sources. Raises ValueError where two of them claim one path."""
+        """Return these settings with other sources. Raises ValueError if two of them have the same path."""
         _refuse_shared_paths(sources)
         return self.model_copy(update={"sources": dict(sources)})
 
     def with_rules(self, declared: Mapping[str, RuleSettings]) -> Self:
-        """Return these settings with alert rules that apps declare; what the owner sets of one wins."""
+        """Return these settings with alert rules of apps; keys that the operator sets take precedence."""
         given = self.notifications.rules
         rules = {
             name: RuleSettings.model_validate({**rule.model_dump(), **given[name].model_dump(exclude_unset=True)})
@@ -254,7 +254,7 @@ class Settings(Table):
         return self.model_copy(update={"notifications": notifications})
 
     def resolve(self, reference: str, key: str) -> str:
-        """Return the text behind ``env:NAME`` or ``file:PATH``; other text is returned as it is.
+        """Return the text that ``env:NAME`` or ``file:PATH`` refers to, or other text unchanged.
 
         Raises:
             ConfigError: the variable or the file is missing or empty; the message names *key*.
@@ -302,7 +302,7 @@ class Settings(Table):
                 return value
 
     def schema_of(self, source: str) -> Any:
-        """Return the JSON Schema that a source's bodies must fit, read from its file; None where there is none.
+        """Return the JSON Schema for a source's bodies, read from its file; None if there is none.
 
         Raises:
             ConfigError: the file cannot be read, or is not JSON; the message names the key.
@@ -317,17 +317,17 @@ class Settings(Table):
             raise ConfigError(f"{key}: {given} is not JSON: {error}") from None
 
     def dedup_days_of(self) -> dict[str, float]:
-        """Return the days that sources with a dedup memory of their own are remembered, by name."""
+        """Return the dedup retention in days of the sources that set their own, by name."""
         return {name: source.dedup_days for name, source in self.sources.items() if source.dedup_days is not None}
 
     def retry_defaults(self) -> RetryDefaults:
-        """Return the retry policies of handlers that name none of their own."""
+        """Return the retry policies of handlers that set none."""
         given = {name: source.retry for name, source in self.sources.items() if source.retry is not None}
         by_source = {name: read_retry(schedule) for name, schedule in given.items()}
         return RetryDefaults(policy=read_retry(self.worker.retry), by_source=by_source)
 
     def encryption_keys(self) -> tuple[str, ...]:
-        """Return the resolved keys that secrets are encrypted with, the present one first. Raises as `resolve` does."""
+        """Return the resolved encryption keys, the current one first. Raises as `resolve` does."""
         keys = self.outbound.encryption_keys
         return tuple(self.resolve(key, f"outbound.encryption_keys[{i}]") for i, key in enumerate(keys))
 

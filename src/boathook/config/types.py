@@ -1,4 +1,4 @@
-"""The types of settings: what a value must look like, and what a wrong one is told."""
+"""The types of settings, with their validation and error messages."""
 
 import difflib
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -50,7 +50,7 @@ def _base_url(text: str) -> str:
 
 
 def _origin(text: str) -> str:
-    # It goes into a header of every page of the portal.
+    # The origin is written into a header of every portal page.
     parts = urlsplit(text)
     is_origin = parts.scheme in {"http", "https"} and text == f"{parts.scheme}://{parts.netloc}"
     if not is_origin or not _is_plain(parts.netloc):
@@ -117,24 +117,24 @@ def _retry(text: str) -> str:
 
 
 Secret = Annotated[str, AfterValidator(_secret)]
-"""A secret, or the ``env:NAME`` or ``file:PATH`` where it stands."""
+"""A secret, or a reference to it: ``env:NAME`` or ``file:PATH``."""
 Bind = Annotated[str, AfterValidator(_address)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 SourcePath = Annotated[str, AfterValidator(_path)]
 Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
 Proxy = Annotated[str, AfterValidator(_proxy)]
-"""A proxy's address, or the ``env:NAME`` or ``file:PATH`` where it stands; empty for none."""
+"""A proxy's URL, or a reference to it: ``env:NAME`` or ``file:PATH``; empty for none."""
 RetrySchedule = Annotated[str, AfterValidator(_retry)]
-"""A preset's name or seconds separated by commas, as `boathook.domain.endpoints.read_retry` takes them."""
+"""A preset's name or comma-separated seconds, as `boathook.domain.endpoints.read_retry` parses them."""
 ModuleName = Annotated[str, AfterValidator(_module)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Origin = Annotated[str, AfterValidator(_origin)]
 MediaType = Annotated[str, AfterValidator(check_media_type)]
 Status = Annotated[int, AfterValidator(check_status)]
-"""A status that may be answered to a sender."""
+"""A status that may be sent to a sender."""
 
 
 class Table(BaseModel):
-    """One table of settings: immutable, and without unknown keys."""
+    """One table of settings: immutable, rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""Alerts: what fires, what has, what is silenced, whom it is told, and what the rules see."""
+"""Pages of alerts: active and recovered alerts, silences, channels and rules."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -27,7 +27,7 @@ _SILENCE_DURATIONS: Final = (
 
 @routes.get("/alerts", Permission.ALERT_VIEW)
 async def show(context: ConsoleContext) -> Response:
-    """Show all that fires, with channels, silences and rules."""
+    """Show all active alerts, with channels, silences and rules."""
     return await _show(context)
 
 
@@ -55,7 +55,7 @@ _SILENCE_DEFAULTS: Final = {"rule": "*", "subject": "*", "note": "", "length": "
 
 @routes.get("/alerts/history", Permission.ALERT_VIEW)
 async def show_history(context: ConsoleContext) -> Response:
-    """Show alerts that have recovered, a page at a time."""
+    """Show recovered alerts, in pages."""
     before = query_params.get_time(context.query, "before")
     async with context.work() as work:
         ended = await actions.read_history(work.connection, before=before, limit=_HISTORY + 1)
@@ -68,7 +68,7 @@ async def show_history(context: ConsoleContext) -> Response:
 
 @routes.post("/alerts/silences", Permission.ALERT_MANAGE)
 async def silence(context: ConsoleContext) -> Response:
-    """Silence some alerts for a time."""
+    """Silence matching alerts for a limited time."""
     form = context.form
     try:
         async with context.work() as work:
@@ -88,7 +88,7 @@ async def silence(context: ConsoleContext) -> Response:
 
 @routes.post("/alerts/silences/{id}/end", Permission.ALERT_MANAGE)
 async def end_silence(context: ConsoleContext) -> Response:
-    """End a silence before its time."""
+    """End a silence early."""
     async with context.work() as work:
         await actions.end_silence(work, context.path["id"])
     return context.to(_LIST, "The silence has ended. Alerts that still fire are sent again.")
@@ -96,7 +96,7 @@ async def end_silence(context: ConsoleContext) -> Response:
 
 @routes.post("/alerts/channels/{name}/test", Permission.ALERT_MANAGE)
 async def test_channel(context: ConsoleContext) -> Response:
-    """Send a channel a message that says it is a test."""
+    """Send a test message to a channel."""
     name = context.path["name"]
     async with context.work() as work:
         await actions.note_test(work, name)

@@ -1,4 +1,4 @@
-"""The console as one ASGI application: its areas put together."""
+"""The console as one ASGI application that combines all areas."""
 
 import time
 from typing import Any, Final, cast
@@ -57,14 +57,14 @@ AREAS: Final = (
     console_routes(endpoint_actions.pages),
     console_routes(endpoint_lists.pages),
 )  # fmt: skip
-"""The routes of each area; where two paths fit an address, the first counts."""
+"""The routes of each area; the first match counts."""
 _MAX_REPORT_BYTES: Final = 16_384
 _MAX_LOGGED_CHARS: Final = 300
 _LOG = get_logger("console")
 
 
 def build_console(app_context: AppContext, live_metrics: LiveMetrics) -> "Console":
-    """Return the console below /console, standing on *desk*."""
+    """Return the console below /console."""
     return Console(PageRenderer(ConsoleState(app_context, live_metrics)))
 
 
@@ -88,17 +88,17 @@ class Console:
         )
 
     def warm(self) -> None:
-        """Do beforehand what would hold up the first request; it may run in a thread."""
+        """Load everything that would delay the first request; may run in a thread."""
         self._renderer.warm()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         path = scope["path"]
         if path.endswith("/"):
             scope = {**scope, "path": path.rstrip("/")}
         answer = _SecurityHeadersSender(self._renderer, send)
         try:
-            # A route with another method raises within an application, and answers in words of its own without.
+            # With "app" in the scope, the router raises for a wrong method instead of sending its own response.
             await cast("Asgi", self._router)({**scope, "app": self}, receive, answer.send)
         except Exception as error:
             if answer.has_started:
@@ -114,7 +114,7 @@ class Console:
 
 
 class _SecurityHeadersSender:
-    """Sends an answer with the headers of every page, whoever made it: files, refusals and faults need them too."""
+    """Sends a response with the security headers; files and errors need them too."""
 
     def __init__(self, renderer: PageRenderer, send: Send) -> None:
         self._renderer = renderer
@@ -129,14 +129,14 @@ class _SecurityHeadersSender:
 
 
 class _CspReports:
-    """Counts what browsers have kept pages from doing; what one of them was is logged at most once a second."""
+    """Counts reports of Content-Security-Policy violations, and logs at most one per second."""
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
 
     @requires(Permission.PUBLIC)
     async def note(self, request: Request) -> Response:
-        """Take one report."""
+        """Receive one report."""
         body = b""
         async for chunk in request.stream():
             body += chunk
@@ -146,7 +146,7 @@ class _CspReports:
         if time.monotonic() > self._quiet_until:
             self._quiet_until = time.monotonic() + 1
             _LOG.warning("csp_report", report=_summarize_report(body))
-        # A page that was kept from showing one of ours within it sends its report from its own origin.
+        # A page that was prevented from embedding one of ours sends its report from its own origin.
         return Response(status_code=204, headers={"cross-origin-resource-policy": "cross-origin"})
 
 

@@ -1,8 +1,8 @@
-"""The pages of one application, written once for both who see them: operators, and its customer in the portal.
+"""The pages of one application, shared by the console for operators and the portal for its customer.
 
-A page is a function of an `ApplicationScope`, which says where the page is and what its reader may do. `Pages` collects
-them with the permission that each needs; the console serves them below /console/applications/{application}, the portal
-below /portal.
+A page is a function of an `ApplicationScope`, which contains the base path of the pages and the permissions of the
+user. `Pages` collects them with the permission that each requires. The console serves them below
+/console/applications/{application}, the portal below /portal.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -23,11 +23,11 @@ APPLICATIONS_PATH: Final = f"{BASE}/applications"
 
 
 class PageContext(Protocol):
-    """What a page needs of a visit, whoever makes it."""
+    """The parts of a request context that a page needs."""
 
     @property
     def app_context(self) -> AppContext:
-        """The parts actions stand on."""
+        """The application context of the process."""
 
     @property
     def form(self) -> FormData:
@@ -35,59 +35,59 @@ class PageContext(Protocol):
 
     @property
     def query(self) -> QueryParams:
-        """The parameters of the address."""
+        """The query parameters."""
 
     @property
     def path(self) -> Mapping[str, Any]:
-        """The parameters in the path."""
+        """The path parameters."""
 
     @property
     def is_fragment(self) -> bool:
-        """Whether a page asks for a part of itself."""
+        """Whether the request is for a part of a page."""
 
     def work(self) -> AbstractAsyncContextManager[UnitOfWork]:
-        """Lend one transaction."""
+        """Open a transaction."""
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
+        """Render a page."""
 
     def to(self, url: str, notice: str = "", kind: str = "good") -> Response:
-        """Send the browser to a page of ours."""
+        """Redirect the browser to a page of the console or portal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationScope:
-    """One application, as somebody sees it."""
+    """One application, as seen by an operator or a portal visitor."""
 
     context: PageContext
     reference: str
     """The application's id or uid."""
     base: str
-    """Where its pages are."""
+    """The base path of its pages."""
     layout: str
-    """The template they are set in."""
+    """The layout template of its pages."""
     is_portal: bool
     may: Callable[[Permission], bool]
     flags: frozenset[str] | None = None
-    """Only event types that need none or one of these are shown; None shows all."""
+    """Feature flags that limit the visible event types; None shows all."""
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[tuple[UnitOfWork, Application]]:
-        """Lend one transaction and the application. Raises NotFound."""
+        """Open a transaction and load the application. Raises NotFound."""
         async with self.context.work() as work:
             yield work, await applications.get(work, self.reference)
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
+        """Render a page."""
         known = {"side": self, "base": self.base, "layout": self.layout, "may": self._may_word}
         return self.context.page(template, status, **known, **values)
 
     def to(self, path: str, notice: str = "", kind: str = "good") -> Response:
-        """Send the browser to another page of the application."""
+        """Redirect the browser to another page of the application."""
         return self.context.to(self.base + path, notice, kind)
 
     def field(self, name: str) -> str:
-        """Return what a form holds under a name; nothing where it does not hold it."""
+        """Return the value of a form field; empty if it is missing."""
         return str(self.context.form.get(name, ""))
 
     def _may_word(self, permission: str) -> bool:
@@ -99,11 +99,11 @@ PageHandler = Callable[[ApplicationScope], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of an application, or what a form there does."""
+    """A page of an application, or the handler of a form."""
 
     method: str
     path: str
-    """Below the application's own."""
+    """Relative to the application's base path."""
     permission: Permission
     handler: PageHandler
 
@@ -119,7 +119,7 @@ class Pages:
         return self._add("GET", path, permission)
 
     def post(self, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
-        """Register what a form does."""
+        """Register the handler of a form."""
         return self._add("POST", path, permission)
 
     def _add(self, method: str, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
@@ -131,7 +131,7 @@ class Pages:
 
 
 def console_routes(pages: Pages) -> Routes:
-    """Return the routes by which operators see the pages of an application."""
+    """Return the routes of application pages for operators."""
     routes = Routes()
     for page in pages.entries:
         register = routes.get if page.method == "GET" else routes.post
@@ -147,7 +147,7 @@ def _operator_handler(page: Page) -> Callable[[ConsoleContext], Awaitable[Respon
 
 
 def operator_scope(context: ConsoleContext, reference: str) -> ApplicationScope:
-    """Return an application as an operator sees it."""
+    """Return the scope of an application for an operator."""
     return ApplicationScope(
         context=context,
         reference=reference,

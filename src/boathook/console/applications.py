@@ -1,4 +1,4 @@
-"""Pages of applications, for operators: listed, made, changed, deleted, published for, and let into the portal."""
+"""Pages of applications for operators: list, create, edit and delete applications, publish, and create portal links."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -32,15 +32,15 @@ CAPABILITIES: Final = {
     Capability.MANAGE_ENDPOINT_SECRET: "rotate secrets",
     Capability.CREATE_ATTEMPTS: "test endpoints, resend and recover messages",
 }
-"""What a visitor of the portal may be allowed besides looking."""
+"""Capabilities of a portal link besides viewing."""
 
 
 @routes.get("/applications", Permission.APPLICATION_LIST)
 async def list_applications(context: ConsoleContext) -> Response:
-    """Show applications, the youngest first, or those with some words in their name or uid."""
-    words, place = context.query.get("q", "").strip(), context.query.get("before", "")
+    """Show applications, newest first, or those whose name or uid contains the search words."""
+    words, cursor = context.query.get("q", "").strip(), context.query.get("before", "")
     try:
-        before = ids.read(ids.APPLICATION, place) if place else None
+        before = ids.read(ids.APPLICATION, cursor) if cursor else None
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
     if "\x00" in words:
@@ -60,13 +60,13 @@ async def list_applications(context: ConsoleContext) -> Response:
 
 @routes.get("/applications/new", Permission.APPLICATION_MANAGE)
 async def show_form_for_new(context: ConsoleContext) -> Response:
-    """Show the form for an application about to be made."""
+    """Show the form for a new application."""
     return context.page("applications/form.html", application=None, values={}, problems={})
 
 
 @routes.post("/applications", Permission.APPLICATION_MANAGE)
 async def create_application(context: ConsoleContext) -> Response:
-    """Make an application."""
+    """Create an application."""
     reader = FormReader(context.form)
     try:
         new = reader.validate(ApplicationIn, _document_of(reader)).value()
@@ -113,7 +113,7 @@ async def show_application(context: ConsoleContext) -> Response:
 
 @routes.get("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
 async def show_form(context: ConsoleContext) -> Response:
-    """Show the form for an application as it is."""
+    """Show the form of an application."""
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
     values = {
@@ -127,7 +127,7 @@ async def show_form(context: ConsoleContext) -> Response:
 
 @routes.post("/applications/{application}/edit", Permission.APPLICATION_MANAGE)
 async def change_application(context: ConsoleContext) -> Response:
-    """Give an application the values of its form."""
+    """Update an application."""
     reader = FormReader(context.form)
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
@@ -144,7 +144,7 @@ async def change_application(context: ConsoleContext) -> Response:
 
 @routes.post("/applications/{application}/delete", Permission.APPLICATION_MANAGE)
 async def delete_application(context: ConsoleContext) -> Response:
-    """Delete an application whose name was written out."""
+    """Delete an application after the user has typed its name."""
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
         if str(context.form.get("typed", "")).strip() != application.name.strip():
@@ -156,7 +156,7 @@ async def delete_application(context: ConsoleContext) -> Response:
 
 @routes.get("/applications/{application}/publish", Permission.MESSAGE_PUBLISH)
 async def show_publish_form(context: ConsoleContext) -> Response:
-    """Show the form by which a message is published."""
+    """Show the form to publish a message."""
     scope = operator_scope(context, context.path["application"])
     return await _publish_form(scope, {"payload": '{\n  "test": true\n}'}, {}, 200)
 
@@ -212,12 +212,12 @@ def _message_of(reader: FormReader) -> NewMessage:
 
 @routes.post("/applications/{application}/portal", Permission.PORTAL_GRANT)
 async def create_portal_link(context: ConsoleContext) -> Response:
-    """Make a way into the portal, and show it this once."""
+    """Create a portal link, and show it once."""
     lifetime = str(context.form.get("lifetime", ""))
     if lifetime not in dict(LIFETIMES):
         raise InvalidValue("choose when the link expires", "lifetime")
     chosen = [one for one in CAPABILITIES if one in context.form.getlist("capabilities")]
-    look = PortalAppearance.read(
+    appearance = PortalAppearance.read(
         str(context.form.get("theme", "")), str(context.form.get("colour", "")).removeprefix("#")
     )
     async with context.work() as work:
@@ -232,7 +232,7 @@ async def create_portal_link(context: ConsoleContext) -> Response:
     return context.page(
         "applications/portal.html",
         application=application,
-        link=portal_sessions.portal_link(base, made.token, look),
+        link=portal_sessions.portal_link(base, made.token, appearance),
         lifetime=dict(LIFETIMES)[lifetime],
         allowed=[CAPABILITIES[one] for one in chosen],
         key=made.key.shown_id,
@@ -242,7 +242,7 @@ async def create_portal_link(context: ConsoleContext) -> Response:
 
 @routes.post("/applications/{application}/portal/end", Permission.PORTAL_GRANT)
 async def revoke_portal_sessions(context: ConsoleContext) -> Response:
-    """End all keys of an application's portal, and those of its API."""
+    """Revoke all portal sessions and API tokens of an application."""
     async with context.work() as work:
         application = await applications.get(work, context.path["application"])
         await keys.expire_all(work, application, None, timedelta(0))

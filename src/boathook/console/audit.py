@@ -1,4 +1,4 @@
-"""The audit: who did what to what, searched, and taken away as CSV or JSON."""
+"""The audit log: search, and export as CSV or JSON."""
 
 import csv
 import io
@@ -39,31 +39,31 @@ _MEDIA_TYPES: Final = {"csv": "text/csv; charset=utf-8", "jsonl": "application/j
 
 @routes.get("/audit", Permission.AUDIT_VIEW)
 async def list_rows(context: ConsoleContext) -> Response:
-    """Show who did what, newest first."""
-    wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
+    """Show audit entries, newest first."""
+    params = query_params.get_texts(context.query, _FILTER_FIELDS)
     found, error = AuditPage([], None, is_full=False), ""
     try:
         found = await _search(context, _read_cursor(context), _PAGE)
     except InvalidValue as problem:
         error = str(problem)
-    place = found.place and f"{found.place.at.isoformat()}~{found.place.id}"
+    cursor = found.place and f"{found.place.at.isoformat()}~{found.place.id}"
     return context.page(
         "audit/list.html",
         rows=[(row, subject_url(row)) for row in found.rows],
-        wishes=wishes,
+        wishes=params,
         error=error,
         actions=await audit.list_actions(context.app_context),
         head=await audit.read_head(context.app_context),
         looked_back_to=found.place and found.place.at,
         is_full=found.is_full,
-        more=query_params.build_url(AUDIT_PATH, wishes, before=place) if place else "",
-        files={kind: query_params.build_url(f"{AUDIT_PATH}/download/{kind}", wishes) for kind in _MEDIA_TYPES},
+        more=query_params.build_url(AUDIT_PATH, params, before=cursor) if cursor else "",
+        files={kind: query_params.build_url(f"{AUDIT_PATH}/download/{kind}", params) for kind in _MEDIA_TYPES},
     )
 
 
 @routes.get("/audit/download/{kind}", Permission.AUDIT_VIEW)
 async def download(context: ConsoleContext) -> Response:
-    """Send all that fits as a file, as it is read."""
+    """Stream all matching entries as a file."""
     kind = context.path["kind"]
     if kind not in _MEDIA_TYPES:
         raise InvalidValue("unknown file format; use csv or jsonl", "kind")
@@ -86,7 +86,7 @@ async def _lines(
 
 
 def subject_url(row: AuditRow) -> str:
-    """Return the page of what a row is about; empty where there is none."""
+    """Return the URL of an entry's subject; empty if it has no page."""
     prefix, _, rest = row.subject.partition("_")
     if row.action.startswith("store.verify"):
         return f"{BASE}/verify/{row.subject}"
@@ -127,7 +127,7 @@ def _as_csv(rows: Sequence[AuditRow]) -> bytes:
 
 
 def _escape_formula(text: str) -> str:
-    """Keep a spreadsheet from taking a text for a formula."""
+    """Prevent a spreadsheet from interpreting a text as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 

@@ -1,4 +1,4 @@
-"""Pages about work in the background: bulk actions and integrity checks."""
+"""Pages of background work: bulk jobs and consistency checks."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,12 +32,12 @@ BALANCE_ROWS: Final = (
     ("conflicting_requests", "requests in them", 1),
     ("rejections", "Rejections stored", 0),
 )
-"""Figures of the balance in the order in which they are shown, each with how far it is indented."""
+"""Rows of the totals in display order: field, label and indentation level."""
 
 
 @routes.get("/verify", Permission.VERIFY_VIEW)
 async def list_runs(context: ConsoleContext) -> Response:
-    """Show the checks made last, and what they found."""
+    """Show the latest consistency checks and their results."""
     async with context.work() as work:
         runs = await actions.list_last(work)
     return context.page("verify/list.html", runs=runs, is_busy=any(run.state == "running" for run in runs))
@@ -45,7 +45,7 @@ async def list_runs(context: ConsoleContext) -> Response:
 
 @routes.post("/verify", Permission.VERIFY_RUN)
 async def start_run(context: ConsoleContext) -> Response:
-    """Let a keeper check the books."""
+    """Start a consistency check, which the keeper runs."""
     try:
         async with context.work() as work:
             run = await actions.start(
@@ -58,7 +58,7 @@ async def start_run(context: ConsoleContext) -> Response:
 
 @routes.get("/verify/{id}", Permission.VERIFY_VIEW)
 async def show_run(context: ConsoleContext) -> Response:
-    """Show one check; a page that follows it asks for its inner part alone."""
+    """Show one check; a live page requests only the inner part."""
     async with context.work() as work:
         run = await actions.get(work, context.path["id"])
     template = "verify/part.html" if context.is_fragment else "verify/show.html"
@@ -66,7 +66,7 @@ async def show_run(context: ConsoleContext) -> Response:
 
 
 def _progress(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how much of a running check is done: each of its walks counts alike."""
+    """Return the progress of a running check; each of its steps has equal weight."""
     if not data.get("of"):
         return {"share": 0.0, "title": ""}
     return {"share": (data["number"] - 1 + data["share"]) / data["of"], "title": data["title"]}
@@ -74,7 +74,7 @@ def _progress(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @routes.post("/verify/{id}/stop", Permission.VERIFY_RUN)
 async def stop(context: ConsoleContext) -> Response:
-    """End a check that is under way."""
+    """Stop a running check."""
     async with context.work() as work:
         await actions.stop(work, context.path["id"])
     return context.to(f"{_LIST}/{context.path['id']}", "Stopped.")
@@ -86,7 +86,7 @@ _MAX_SHOWN: Final = 50
 
 @routes.get("/jobs", Permission.JOB_VIEW)
 async def list_jobs(context: ConsoleContext) -> Response:
-    """Show the bulk decisions made last."""
+    """Show the latest bulk jobs."""
     async with context.work() as work:
         jobs = await bulk_jobs.list_latest(work, limit=_MAX_SHOWN)
     return context.page("dead/jobs.html", jobs=jobs)
@@ -94,7 +94,7 @@ async def list_jobs(context: ConsoleContext) -> Response:
 
 @routes.get("/jobs/{id}", Permission.JOB_VIEW)
 async def show_job(context: ConsoleContext) -> Response:
-    """Show how far one has come; a page that follows it asks for that part alone."""
+    """Show the progress of a bulk job; a live page requests only the inner part."""
     async with context.work() as work:
         job = await bulk_jobs.get_progress(work, context.path["id"])
     return context.page("dead/job_part.html" if context.is_fragment else "dead/job.html", job=job)
@@ -102,7 +102,7 @@ async def show_job(context: ConsoleContext) -> Response:
 
 @routes.post("/jobs/{id}/stop", Permission.JOB_STOP)
 async def stop_job(context: ConsoleContext) -> Response:
-    """Let one end where it stands."""
+    """Stop a bulk job; completed work is kept."""
     async with context.work() as work:
         await bulk_jobs.stop(work, context.path["id"])
     return context.to(f"{JOBS_PATH}/{context.path['id']}", "Stopped. Completed work is kept.")

@@ -16,7 +16,7 @@ _MAX_NOTICE_CHARS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """One request of somebody who was let in."""
+    """One authenticated request."""
 
     renderer: PageRenderer
     request: Request
@@ -24,30 +24,30 @@ class RequestContext:
 
     @property
     def app_context(self) -> AppContext:
-        """The parts actions stand on."""
+        """The application context of the process."""
         return self.renderer.state.app_context
 
     @property
     def query(self) -> QueryParams:
-        """The parameters of the address."""
+        """The query parameters."""
         return self.request.query_params
 
     @property
     def path(self) -> Mapping[str, Any]:
-        """The parameters in the path."""
+        """The path parameters."""
         return self.request.path_params
 
     @property
     def is_fragment(self) -> bool:
-        """Whether a page asks for a part of itself."""
+        """Whether the request is for a part of a page."""
         return "hx-request" in self.request.headers
 
 
 async def read_verified_form(renderer: PageRenderer, request: Request, session: str) -> FormData:
-    """Return the fields of a form that a page of this session was sent with; none of a request that is no POST.
+    """Return the form fields of a POST request after the origin and CSRF checks; empty for other methods.
 
     Raises:
-        Forged: it comes from elsewhere.
+        CsrfError: the request comes from another site or session.
     """
     if request.method != "POST":
         return FormData()
@@ -63,6 +63,6 @@ def write_notice(text: str, kind: str) -> str:
 
 
 def read_notice(request: Request, cookie: str) -> tuple[str, str]:
-    """Return the text and kind of the notice that this cookie carries; both empty where there is none."""
+    """Return the text and kind of the notice in this cookie; both are empty if there is none."""
     kind, _, text = unquote(request.cookies.get(cookie, "")).partition(":")
     return (text, kind) if kind in {"good", "bad"} else ("", "")

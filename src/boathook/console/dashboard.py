@@ -1,4 +1,4 @@
-"""The first page: live figures, and charts of the last hour, day or week."""
+"""The dashboard: live figures, and charts of the last hour, day or week."""
 
 import asyncio
 import math
@@ -36,17 +36,17 @@ Number = float | None
 
 @dataclass(frozen=True, slots=True)
 class ChartRange:
-    """How far back charts go, and in which steps."""
+    """The time range and resolution of charts."""
 
     name: str
     duration: timedelta
     step_s: int
     cache_s: float
-    """How long charts of it are good for."""
+    """Seconds for which the charts are cached."""
 
 
 class ChartRangeName(StrEnum):
-    """The spans there are."""
+    """The names of the ranges."""
 
     HOUR = "hour"
     DAY = "day"
@@ -70,7 +70,7 @@ class ChartSeries:
 
 @dataclass(frozen=True, slots=True)
 class ChartSpec:
-    """What one chart shows."""
+    """The definition of a chart."""
 
     key: str
     title: str
@@ -80,15 +80,15 @@ class ChartSpec:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with its numbers."""
+    """A chart with its data."""
 
     drawing: ChartSpec
     rows: tuple[tuple[datetime, tuple[Number, ...]], ...]
-    """When a step begins, and a number of each line; None where nothing is known."""
+    """The start of each step, and the value of each line; None if there is no data."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to show."""
+        """Whether there is no data."""
         return all(number is None for _, numbers in self.rows for number in numbers)
 
 
@@ -133,14 +133,14 @@ CHART_SPECS: Final = (
 
 
 def build_charts(samples: Sequence[Sample], span: ChartRange, now: datetime) -> list[Chart]:
-    """Return all charts of a span, with a row for each of its steps."""
+    """Return all charts of a range, with one row for each step."""
     by_step = {sample.at: sample.snapshot for sample in samples}
     ats = list(_steps(span, now))
     return [Chart(drawing, tuple((at, _numbers(drawing, by_step.get(at))) for at in ats)) for drawing in CHART_SPECS]
 
 
 def _steps(span: ChartRange, now: datetime) -> Iterable[datetime]:
-    """Yield when each step began that lies in the span; the one under way is left out, as its numbers still move."""
+    """Yield the start of each step in the range, without the current one, whose values still change."""
     last = int(now.timestamp()) // span.step_s * span.step_s
     for second in range(last - int(span.duration.total_seconds()), last, span.step_s):
         yield datetime.fromtimestamp(second, UTC)
@@ -158,7 +158,7 @@ _MAX_ALERTS: Final = 8
 
 @dataclass(slots=True)
 class _CachedCharts:
-    """The charts of one span, and when they were drawn."""
+    """The cached charts of one range, with their time."""
 
     at: float = -math.inf
     charts: list[Chart] = field(default_factory=list)
@@ -166,7 +166,7 @@ class _CachedCharts:
 
 
 class DashboardState:
-    """What the page shows, produced once for all who look at it in a process."""
+    """The state of the dashboard, rendered once for all its viewers in a process."""
 
     def __init__(self, renderer: PageRenderer) -> None:
         state = renderer.state
@@ -180,7 +180,7 @@ class DashboardState:
         self.live = LiveState(self._render)
 
     async def _render(self) -> str:
-        """Return the state as a part of the page; what PostgreSQL does not tell is as it was."""
+        """Return the state as HTML; parts from PostgreSQL keep their last values while it is unavailable."""
         is_away = False
         rules = self._app_context.settings.notifications.rules
         try:
@@ -201,7 +201,7 @@ class DashboardState:
         )
 
     async def charts(self, name: ChartRangeName) -> list[Chart]:
-        """Return the charts of a span, drawn anew where they are not good any more."""
+        """Return the charts of a range, rebuilt if the cache has expired."""
         drawn = self._drawn[name]
         async with drawn.drawing:
             if time.monotonic() - drawn.at >= CHART_RANGES[name].cache_s:
@@ -227,7 +227,7 @@ def _dashboard_for(context: ConsoleContext) -> DashboardState:
 
 @routes.get("", Permission.DASHBOARD_VIEW)
 async def show_dashboard(context: ConsoleContext) -> Response:
-    """Show the page."""
+    """Show the dashboard."""
     dashboard, span = _dashboard_for(context), _span(context)
     return context.page(
         "now/index.html",
@@ -240,19 +240,19 @@ async def show_dashboard(context: ConsoleContext) -> Response:
 
 @routes.get("/now/state", Permission.DASHBOARD_VIEW)
 async def show_state(context: ConsoleContext) -> Response:
-    """Return what is live as it is now, for browsers that cannot be told."""
+    """Return the current live state, for browsers without server-sent events."""
     return HTMLResponse(await _dashboard_for(context).live.now())
 
 
 @routes.get("/now/live", Permission.DASHBOARD_VIEW)
 async def stream_state(context: ConsoleContext) -> Response:
-    """Tell what is live whenever it changes."""
+    """Stream the live state on each change."""
     return stream_updates(context, _dashboard_for(context).live)
 
 
 @routes.get("/now/charts", Permission.DASHBOARD_VIEW)
 async def show_charts(context: ConsoleContext) -> Response:
-    """Return the charts alone, to be put in place of older ones."""
+    """Return the charts alone, to replace older ones on the page."""
     span = _span(context)
     return context.page("now/charts.html", charts=await _dashboard_for(context).charts(span), span=span)
 

@@ -1,4 +1,4 @@
-"""Dead letters: what failed, in groups and one by one, and what is decided about it."""
+"""Pages of dead letters: groups, single dead letters, and the actions on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _FILTER_FIELDS: Final = ("source", "application", "type", "recipient", "code", "
 
 @dataclass(frozen=True, slots=True)
 class _DescribedRow:
-    """A group or a letter with what people are told of it."""
+    """A group or a dead letter with its description."""
 
     row: DeadLetterGroup | DeliveryRow
     sentence: str
@@ -38,13 +38,13 @@ class _DescribedRow:
 
 @routes.get("/dead", Permission.DEAD_LETTER_VIEW)
 async def list_groups(context: ConsoleContext) -> Response:
-    """Show what failed, in groups."""
-    wishes = query_params.get_texts(context.query, ("recipient", "code", "page"))
-    page = int(wishes["page"]) if wishes["page"].isdecimal() and len(wishes["page"]) < 4 else 0
+    """Show dead letters in groups by cause."""
+    params = query_params.get_texts(context.query, ("recipient", "code", "page"))
+    page = int(params["page"]) if params["page"].isdecimal() and len(params["page"]) < 4 else 0
     found = await dead_letters.list_groups(
         context.app_context.database,
-        recipient=wishes["recipient"] or None,
-        code=wishes["code"] or None,
+        recipient=params["recipient"] or None,
+        code=params["code"] or None,
         first=page * _GROUPS,
         limit=_GROUPS,
     )
@@ -56,26 +56,26 @@ async def list_groups(context: ConsoleContext) -> Response:
         kinds=found.groups,
         alerting=found.escalated,
         is_cut=found.is_cut,
-        wishes=wishes,
-        more=query_params.build_url(DEAD_LETTERS_PATH, wishes, page=page + 1) if has_more else "",
+        wishes=params,
+        more=query_params.build_url(DEAD_LETTERS_PATH, params, page=page + 1) if has_more else "",
     )
 
 
 @routes.get("/dead/letters", Permission.DEAD_LETTER_VIEW)
 async def list_letters(context: ConsoleContext) -> Response:
-    """Show dead letters one by one."""
-    wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
+    """Show single dead letters."""
+    params = query_params.get_texts(context.query, _FILTER_FIELDS)
     found, error = DeadLetterPage([], None, is_full=False), ""
     try:
         found = await _search(context)
     except InvalidValue as problem:
         error = str(problem)
-    place = found.place and f"{found.place.dead_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
+    cursor = found.place and f"{found.place.dead_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
     return context.page(
         "dead/letters.html",
         letters=_describe_all(found.rows),
-        wishes=wishes,
-        more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", wishes, before=place) if place else "",
+        wishes=params,
+        more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", params, before=cursor) if cursor else "",
         is_full=found.is_full,
         looked_back_to=found.place and found.place.dead_at,
         error=error,
@@ -84,14 +84,14 @@ async def list_letters(context: ConsoleContext) -> Response:
 
 @routes.get("/dead/groups/{group}", Permission.DEAD_LETTER_VIEW)
 async def show_group(context: ConsoleContext) -> Response:
-    """Show one group: what failed, why it needs more than a replay, its letters, and who did what."""
+    """Show one group: the cause, the escalation reasons, its dead letters and its audit log."""
     return await _show_group(context)
 
 
 async def _show_group(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     async with context.work() as work:
         group = await bulk_jobs.get_group(work, context.path["group"])
-    database, after = context.app_context.database, _last_letter(context)
+    database, after = context.app_context.database, _read_after(context)
     rows = await dead_letters.list_letters(database, group, after=after, limit=_LETTERS)
     here = f"{DEAD_LETTERS_PATH}/groups/{group.id}"
     return context.page(
@@ -110,20 +110,20 @@ async def _show_group(context: ConsoleContext, status: int = 200, **errors: str)
 
 @routes.get("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
 async def preview_replay(context: ConsoleContext) -> Response:
-    """Show what a replay of all of a group would do."""
+    """Show the effect of replaying a group."""
     return await _preview_replay(context)
 
 
 async def _preview_replay(context: ConsoleContext, status: int = 200, **errors: str) -> Response:
     async with context.work() as work:
         group = await bulk_jobs.get_group(work, context.path["group"])
-        foreseen = await dead_letters.preview_replay(work.connection, group)
+        preview = await dead_letters.preview_replay(work.connection, group)
         examples = await dead_letters.list_letters(work.connection, group, limit=_EXAMPLES)
     return context.page(
         "dead/rehearsal.html",
         status,
         group=_describe_group(group),
-        foreseen=foreseen,
+        foreseen=preview,
         examples=_describe_all(examples),
         errors=errors,
         wishes=query_params.get_texts(context.form or context.query, ("rate", "note")),
@@ -132,7 +132,7 @@ async def _preview_replay(context: ConsoleContext, status: int = 200, **errors: 
 
 @routes.post("/dead/groups/{group}/replay", Permission.DEAD_LETTER_DECIDE)
 async def replay_group(context: ConsoleContext) -> Response:
-    """Let all of a group run again, in the background."""
+    """Replay all dead letters of a group, in the background."""
     try:
         rate = query_params.get_number(context.form, "rate")
         async with context.work() as work:
@@ -145,7 +145,7 @@ async def replay_group(context: ConsoleContext) -> Response:
 
 @routes.post("/dead/groups/{group}/ignore", Permission.DEAD_LETTER_DECIDE)
 async def ignore_group(context: ConsoleContext) -> Response:
-    """End all of a group as ignored, in the background."""
+    """Ignore all dead letters of a group, in the background."""
     try:
         async with context.work() as work:
             task = await bulk_jobs.ignore_group(work, context.path["group"], note=str(context.form.get("note", "")))
@@ -156,7 +156,7 @@ async def ignore_group(context: ConsoleContext) -> Response:
 
 @routes.post("/dead/groups/{group}/purge", Permission.DEAD_LETTER_PURGE)
 async def purge_group(context: ConsoleContext) -> Response:
-    """Delete all of a group, in the background."""
+    """Purge all dead letters of a group, in the background."""
     typed, note = (str(context.form.get(name, "")) for name in ("typed", "note"))
     try:
         async with context.work() as work:
@@ -168,7 +168,7 @@ async def purge_group(context: ConsoleContext) -> Response:
 
 @routes.post("/dead/decide", Permission.DEAD_LETTER_DECIDE)
 async def decide(context: ConsoleContext) -> Response:
-    """Do what was chosen with the selected dead letters."""
+    """Apply the chosen action to the selected dead letters."""
     keys = _selected_keys(context)
     back = _return_url(context)
     if not keys:
@@ -181,7 +181,7 @@ async def decide(context: ConsoleContext) -> Response:
 
 @routes.get("/dead/{id}", Permission.DEAD_LETTER_VIEW)
 async def show_letter(context: ConsoleContext) -> Response:
-    """Show one dead letter: what failed, every attempt, who did what, and what to do next."""
+    """Show one dead letter: the failure, every attempt, the audit log and the advice."""
     return await _show_letter(context)
 
 
@@ -206,13 +206,13 @@ async def _show_letter(context: ConsoleContext, status: int = 200, **errors: str
 
 @routes.post("/dead/{id}/replay", Permission.DEAD_LETTER_DECIDE)
 async def replay_letter(context: ConsoleContext) -> Response:
-    """Let one letter run again."""
+    """Replay one dead letter."""
     return context.to(f"{DEAD_LETTERS_PATH}/{context.path['id']}", await _decide(context, [_key(context)], "replay"))
 
 
 @routes.post("/dead/{id}/ignore", Permission.DEAD_LETTER_DECIDE)
 async def ignore_letter(context: ConsoleContext) -> Response:
-    """End one letter as ignored."""
+    """Ignore one dead letter."""
     try:
         return context.to(
             f"{DEAD_LETTERS_PATH}/{context.path['id']}", await _decide(context, [_key(context)], "ignore")
@@ -223,7 +223,7 @@ async def ignore_letter(context: ConsoleContext) -> Response:
 
 @routes.post("/dead/{id}/purge", Permission.DEAD_LETTER_PURGE)
 async def purge_letter(context: ConsoleContext) -> Response:
-    """Delete one letter with its attempts."""
+    """Delete one dead letter with its attempts."""
     try:
         return context.to(DEAD_LETTERS_PATH, await _decide(context, [_key(context)], "purge"))
     except InvalidValue as error:
@@ -231,7 +231,7 @@ async def purge_letter(context: ConsoleContext) -> Response:
 
 
 async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> str:
-    """Do what was chosen with these letters, and tell what was done."""
+    """Apply the chosen action to these dead letters, and return a message about the result."""
     app_context, actor = context.app_context, context.actor
     note, typed = (str(context.form.get(name, "")) for name in ("note", "typed"))
     match what:
@@ -244,8 +244,10 @@ async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> st
         case _:
             raise InvalidValue("choose replay, ignore or purge", "do")
     left = len(keys) - done
-    told = f"{_count(done)} {verb}."
-    return told if not left else f"{told} {_count(left)} skipped: purged, already pending, or no longer deliverable."
+    message = f"{_count(done)} {verb}."
+    return (
+        message if not left else f"{message} {_count(left)} skipped: purged, already pending, or no longer deliverable."
+    )
 
 
 def _count(number: int) -> str:
@@ -261,7 +263,7 @@ def _selected_keys(context: ConsoleContext) -> list[Key]:
 
 
 def _return_url(context: ConsoleContext) -> str:
-    """Return the page of ours that the form stood on."""
+    """Return the console page that contained the form."""
     back = str(context.form.get("back", ""))
     return (
         back
@@ -277,7 +279,7 @@ def _key(context: ConsoleContext) -> Key:
         raise NotFound(str(error)) from None
 
 
-def _last_letter(context: ConsoleContext) -> Key | None:
+def _read_after(context: ConsoleContext) -> Key | None:
     try:
         return ids.read_delivery(query_params.get_text(context.query, "after") or "")
     except ValueError:
@@ -285,11 +287,11 @@ def _last_letter(context: ConsoleContext) -> Key | None:
 
 
 def _read_cursor(context: ConsoleContext) -> DeadLetterCursor | None:
-    at, _, letter = (query_params.get_text(context.query, "before") or "").partition("~")
-    if not letter:
+    at, _, reference = (query_params.get_text(context.query, "before") or "").partition("~")
+    if not reference:
         return None
     try:
-        return DeadLetterCursor(datetime.fromisoformat(at), ids.read_delivery(letter))
+        return DeadLetterCursor(datetime.fromisoformat(at), ids.read_delivery(reference))
     except ValueError:
         raise InvalidValue("invalid page position; use the links of the dead letters page", "before") from None
 

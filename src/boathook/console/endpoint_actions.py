@@ -1,4 +1,4 @@
-"""Pages that act on an endpoint: reveal and rotate its secret, test it, recover and replay what it missed."""
+"""Pages that act on an endpoint: reveal and rotate its secret, test it, recover and replay messages."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -24,7 +24,7 @@ pages = Pages()
 
 @pages.post("/endpoints/{endpoint}/secret", Permission.ENDPOINT_SECRET_VIEW)
 async def reveal_secret(scope: ApplicationScope) -> Response:
-    """Show what the receiver verifies with; who looked is noted."""
+    """Show the verification secret; the access is recorded in the audit log."""
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
         secret = await endpoint_secrets.reveal_secret(work, application, endpoint.shown_id)
@@ -33,7 +33,7 @@ async def reveal_secret(scope: ApplicationScope) -> Response:
 
 @pages.post("/endpoints/{endpoint}/headers", Permission.ENDPOINT_HEADERS_VIEW)
 async def reveal_headers(scope: ApplicationScope) -> Response:
-    """Show the headers sent with each message, but those that prove who sends; who looked is noted."""
+    """Show the headers sent with each message, without credentials; the access is recorded in the audit log."""
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
         headers = await endpoint_secrets.reveal_headers(work, application, endpoint.shown_id)
@@ -42,7 +42,7 @@ async def reveal_headers(scope: ApplicationScope) -> Response:
 
 @pages.post("/endpoints/{endpoint}/rotate", Permission.ENDPOINT_SECRET_ROTATE)
 async def rotate_secret(scope: ApplicationScope) -> Response:
-    """Give an endpoint another secret; the present one signs along for a while."""
+    """Rotate the secret of an endpoint; messages are also signed with the old one during the grace period."""
     grace = scope.field("grace")
     if grace not in dict(GRACE_PERIODS):
         raise InvalidValue(f"choose one of {', '.join(dict(GRACE_PERIODS))} seconds", "grace")
@@ -68,7 +68,7 @@ _MAX_SHOWN_BYTES: Final = 4_096
 
 @pages.post("/endpoints/{endpoint}/test", Permission.ENDPOINT_TEST)
 async def send_test(scope: ApplicationScope) -> Response:
-    """Send an endpoint the example of an event type, and lead to what comes of it."""
+    """Send the example of an event type to an endpoint, and redirect to the result."""
     type = scope.field("type") or PING_EVENT_TYPE
     async with scope.work() as (work, application):
         if type != PING_EVENT_TYPE and type not in await list_type_names(scope, work):
@@ -81,7 +81,7 @@ async def send_test(scope: ApplicationScope) -> Response:
 
 @pages.get("/endpoints/{endpoint}/tests/{message}", Permission.MESSAGE_VIEW)
 async def show_test(scope: ApplicationScope) -> Response:
-    """Show what came of a test, as soon as it has come."""
+    """Show the result of a test, once it is available."""
     async with scope.work() as (work, application):
         endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
         message = await messages.get(work, application, scope.context.path["message"])
@@ -109,7 +109,7 @@ def _snippet(row: AttemptRow | None) -> str:
 
 @pages.post("/endpoints/{endpoint}/recover", Permission.MESSAGE_RESEND)
 async def recover(scope: ApplicationScope) -> Response:
-    """Try an endpoint's failed messages again, from a moment on."""
+    """Retry an endpoint's failed messages since a given time."""
     async with scope.work() as (work, application):
         task = await tasks.recover(work, application, scope.context.path["endpoint"], TimeRange(_since(scope)))
     return _to_task(scope, task)
@@ -117,7 +117,7 @@ async def recover(scope: ApplicationScope) -> Response:
 
 @pages.post("/endpoints/{endpoint}/replay-missing", Permission.MESSAGE_RESEND)
 async def replay_missing(scope: ApplicationScope) -> Response:
-    """Send an endpoint the messages that it was never owed, from a moment on."""
+    """Send an endpoint the matching messages since a given time that it was never sent."""
     async with scope.work() as (work, application):
         task = await tasks.replay_missing(work, application, scope.context.path["endpoint"], TimeRange(_since(scope)))
     return _to_task(scope, task)
@@ -136,7 +136,7 @@ def _to_task(scope: ApplicationScope, task: Task) -> Response:
 
 @pages.get("/endpoints/{endpoint}/tasks/{task}", Permission.ENDPOINT_VIEW)
 async def show_task(scope: ApplicationScope) -> Response:
-    """Show how far a task has come."""
+    """Show the progress of a task."""
     async with scope.work() as (work, application):
         endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
         task = await tasks.get(work, scope.context.path["task"])
@@ -155,11 +155,11 @@ async def show_task(scope: ApplicationScope) -> Response:
 
 
 def percent_done(task: Task) -> int:
-    """Return how much of a task's span of time has been gone through."""
+    """Return the processed percentage of a task's time range."""
     if task.state is TaskState.FINISHED:
         return 100
     if "after" not in task.place:
         return 0
     since, until = (datetime.fromisoformat(task.request[name]) for name in ("since", "until"))
-    place = ids.created_at(ids.read(ids.MESSAGE, task.place["after"]))
-    return round(100 * min(1.0, max(0.0, (place - since) / max(until - since, timedelta(milliseconds=1)))))
+    reached = ids.created_at(ids.read(ids.MESSAGE, task.place["after"]))
+    return round(100 * min(1.0, max(0.0, (reached - since) / max(until - since, timedelta(milliseconds=1)))))

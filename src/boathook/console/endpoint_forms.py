@@ -1,6 +1,6 @@
-"""An endpoint's form: read into the document that the API takes, judged by the API's own rules, and filled in again.
+"""Converts an endpoint's form into an API request, validates it with the API's models, and refills the form.
 
-So whatever can be said of an endpoint is judged in one place, and a wrong value is told at its field.
+So an endpoint is validated in one place only, and each error is shown at its field.
 """
 
 import json
@@ -19,7 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 FormError = InvalidValue | InvalidMessage | AlreadyExists | LimitReached
 
 CUSTOM_RETRY: Final = "own"
-"""The choice of a retry schedule that is no preset."""
+"""The choice of a custom retry schedule."""
 KEEP: Final = "keep"
 _FORM_FIELDS: Final = {
     ("auth", "basic", "username"): "basicUsername",
@@ -34,14 +34,14 @@ _FORM_FIELDS: Final = {
     ("auth",): "authKind",
     ("retrySchedule",): "retryWaits",
 }
-"""Where a value of a document stands in the form, if not under its own name."""
+"""The form field of a request field, if the names differ."""
 
 
 class InvalidForm(Exception):
-    """A form with wrong values.
+    """A form with invalid values.
 
     Args:
-        problems: what is wrong, by field; that of no field stands under the empty name.
+        problems: the error of each field; errors without a field have the empty name.
     """
 
     def __init__(self, problems: Mapping[str, str]) -> None:
@@ -51,7 +51,7 @@ class InvalidForm(Exception):
 
 @dataclass(slots=True)
 class FormReader:
-    """Reads the fields of a form, and gathers what is wrong with them."""
+    """Reads the fields of a form, and collects errors."""
 
     form: FormData
     problems: dict[str, str] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class FormReader:
         return str(self.form.get(name, "")).strip()
 
     def texts(self, name: str) -> list[str]:
-        """Return what was chosen of a field with several boxes."""
+        """Return the selected values of a field."""
         return [str(one) for one in self.form.getlist(name) if one]
 
     def words(self, name: str) -> list[str]:
@@ -69,7 +69,7 @@ class FormReader:
         return self.text(name).replace(",", " ").split()
 
     def number(self, name: str) -> int | float | None:
-        """Return a field's number; None where it is empty."""
+        """Return a field's number; None if it is empty."""
         text = self.text(name)
         if not text:
             return None
@@ -80,7 +80,7 @@ class FormReader:
             return None
 
     def pairs(self, name: str, separator: str) -> dict[str, str]:
-        """Return the names and values of a field, one pair a line."""
+        """Return the names and values of a field, one pair per line."""
         pairs: dict[str, str] = {}
         for line in self.text(name).splitlines():
             key, found, value = line.partition(separator)
@@ -91,7 +91,7 @@ class FormReader:
         return pairs
 
     def json(self, name: str) -> Any:
-        """Return a field's JSON value; None where it is empty."""
+        """Return a field's JSON value; None if it is empty."""
         text = self.text(name)
         try:
             return json.loads(text) if text else None
@@ -100,7 +100,7 @@ class FormReader:
             return None
 
     def validate(self, model: type[Model], document: Mapping[str, Any]) -> Model:
-        """Return the document as the API reads it. Raises Misfilled."""
+        """Validate the document with the API's model. Raises InvalidForm."""
         try:
             read = model.model_validate(document)
         except ValidationError as error:
@@ -112,7 +112,7 @@ class FormReader:
 
 
 def form_problems(error: FormError) -> Mapping[str, str]:
-    """Return what an action found wrong, by field."""
+    """Return the errors of an action by field."""
     match error:
         case InvalidValue():
             return {_field_of(error.where): str(error)}
@@ -133,7 +133,7 @@ def _field_of(where: Sequence[str | int]) -> str:
 
 
 def endpoint_document(reader: FormReader) -> dict[str, Any]:
-    """Return the plain values of an endpoint's form, by the API's names."""
+    """Return the values of an endpoint's form, without credentials, by the API's names."""
     return {
         "url": reader.text("url"),
         "description": reader.text("description"),
@@ -162,10 +162,10 @@ def _retry_of(reader: FormReader) -> str | list[float] | None:
 
 
 def auth_document(reader: FormReader, read_current: Callable[[], Mapping[str, Any]] = dict) -> dict[str, Any] | None:
-    """Return how the endpoint shall be shown who sends; None where that stays as it is.
+    """Return the endpoint's authentication settings; None if they are unchanged.
 
     Args:
-        open_present: returns how it is shown that at present; called only where a part of it stays and a part does not.
+        read_current: returns the current settings; called only if just a part of them changes.
     """
     kind, pair = reader.text("authKind") or KEEP, reader.text("mtlsKind") or KEEP
     if kind == pair == KEEP:
@@ -186,21 +186,21 @@ def auth_document(reader: FormReader, read_current: Callable[[], Mapping[str, An
 
 
 SECRET_FIELDS: Final = frozenset({"secret", "basicPassword", "oauthClientSecret", "mtlsKey", "headers"})
-"""Fields that are not filled in again: what was wrong with them has to be written anew."""
+"""Fields that are not refilled after an error: secrets must be entered again."""
 _MULTI_VALUE_FIELDS: Final = frozenset({"eventTypes", "removeHeaders"})
 
 
 def submitted_values(form: FormData) -> dict[str, Any]:
-    """Return a form's values to be shown again, without what is secret."""
+    """Return the submitted values to refill a form, without secrets."""
     values: dict[str, Any] = {name: str(form[name]) for name in form if name not in SECRET_FIELDS | {"csrf"}}
     return values | {name: [str(one) for one in form.getlist(name)] for name in _MULTI_VALUE_FIELDS}
 
 
 def endpoint_values(endpoint: Endpoint, known: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the form for an endpoint as it is.
+    """Return the form values of an existing endpoint.
 
     Args:
-        known: event types that have a box to be checked; all other names are written as patterns.
+        known: event types with a checkbox; all other names are written as patterns.
     """
     types = list(endpoint.event_types or ())
     preset = endpoint.retry_name or (CUSTOM_RETRY if endpoint.retry else "")
@@ -232,7 +232,7 @@ NEW_ENDPOINT_VALUES: Final[Mapping[str, Any]] = {
     "authKind": "none",
     "mtlsKind": "none",
 }
-"""The values of the form for an endpoint about to be made."""
+"""The form values of a new endpoint."""
 RETRY_PRESET_NAMES: Final = tuple(RETRY_PRESETS)
 
 

@@ -1,4 +1,4 @@
-"""Pages that list an endpoint's attempts and an application's messages, and an endpoint's status and chart."""
+"""Pages that list an endpoint's attempts and an application's messages; an endpoint's status and chart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ HEIGHT: Final = 96
 
 @dataclass(frozen=True, slots=True)
 class EndpointStatus:
-    """How an endpoint stands."""
+    """The status of an endpoint."""
 
     word: str
     """One of enabled, failing, paused and disabled."""
@@ -39,7 +39,7 @@ class EndpointStatus:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One stretch of time in a chart, in its units from the upper left."""
+    """One time bucket of a chart, in chart units from the upper left corner."""
 
     x: float
     width: float
@@ -53,10 +53,10 @@ class Bar:
 def endpoint_status(
     endpoint: Endpoint, health: EndpointHealth, now: datetime, *, settings: Settings, disabler: str | None = None
 ) -> EndpointStatus:
-    """Return how an endpoint stands.
+    """Return the status of an endpoint.
 
     Args:
-        disabler: who disabled it, as they may be named to the reader.
+        disabler: the display name of the user who disabled it.
     """
     if endpoint.is_disabled:
         return EndpointStatus("disabled", _why_disabled(endpoint, settings, disabler))
@@ -88,7 +88,7 @@ def _why_disabled(endpoint: Endpoint, settings: Settings, disabler: str | None) 
 
 
 def name_disabler(actor: str | None, *, is_portal: bool) -> str | None:
-    """Return who acted, as they may be named to the reader."""
+    """Return the display name of an actor for the reader."""
     where, _, who = (actor or "").partition(":")
     if is_portal:
         return "a portal user" if where == "portal" else "the operator" if actor else None
@@ -109,11 +109,11 @@ def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def build_bars(stretches: Sequence[TimeBucket], *, is_daily: bool) -> list[Bar]:
-    """Return the bars of a chart, failures on top of successes."""
-    most = max((one.succeeded + one.failed for one in stretches), default=0) or 1
-    step = WIDTH / max(1, len(stretches))
-    return [_bar(one, place * step, step, HEIGHT / most, is_daily=is_daily) for place, one in enumerate(stretches)]
+def build_bars(buckets: Sequence[TimeBucket], *, is_daily: bool) -> list[Bar]:
+    """Return the bars of a chart, with failures on top of successes."""
+    most = max((one.succeeded + one.failed for one in buckets), default=0) or 1
+    step = WIDTH / max(1, len(buckets))
+    return [_bar(one, index * step, step, HEIGHT / most, is_daily=is_daily) for index, one in enumerate(buckets)]
 
 
 def _bar(one: TimeBucket, x: float, step: float, unit: float, *, is_daily: bool) -> Bar:
@@ -135,17 +135,17 @@ pages = Pages()
 _PAGE: Final = 50
 _STATUS_CLASSES: Final = {"none": 0, "2xx": 200, "3xx": 300, "4xx": 400, "5xx": 500}
 _MAX_SHOWN_BYTES: Final = 65_536
-"""Bytes of a payload that a page shows; all of it can be downloaded."""
+"""Maximum bytes of a payload on a page; the whole payload can be downloaded."""
 
 
-def _pagination(look: ScanPage[Any], scope: ApplicationScope, prefix: str) -> dict[str, Any]:
-    """Return where the list goes on, for a page."""
-    if look.place is None:
+def _pagination(found_page: ScanPage[Any], scope: ApplicationScope, prefix: str) -> dict[str, Any]:
+    """Return the template values for the next page of a list."""
+    if found_page.place is None:
         return {"more": "", "looked_until": None, "is_full": True}
     kept = [(name, value) for name, value in scope.context.query.multi_items() if name != "before"]
-    query = urlencode([*kept, ("before", ids.show(prefix, look.place))])
-    until: datetime = ids.created_at(look.place)
-    return {"more": f"?{query}", "looked_until": until, "is_full": len(look.rows) >= _PAGE}
+    query = urlencode([*kept, ("before", ids.show(prefix, found_page.place))])
+    until: datetime = ids.created_at(found_page.place)
+    return {"more": f"?{query}", "looked_until": until, "is_full": len(found_page.rows) >= _PAGE}
 
 
 def _read_cursor(scope: ApplicationScope, prefix: str) -> UUID | None:
@@ -169,7 +169,7 @@ async def list_attempts(scope: ApplicationScope) -> Response:
     result, answered, type = (_query_text(scope, name) for name in ("result", "answer", "type"))
     async with scope.work() as (work, application):
         endpoint = await endpoints.get(work, application, scope.context.path["endpoint"])
-        look = await attempts.search(
+        found_page = await attempts.search(
             work,
             endpoint,
             is_success={"succeeded": True, "failed": False}.get(result or ""),
@@ -183,15 +183,15 @@ async def list_attempts(scope: ApplicationScope) -> Response:
         "endpoints/attempts.html",
         application=application,
         endpoint=endpoint,
-        rows=look.rows,
+        rows=found_page.rows,
         wanted=wanted,
-        **_pagination(look, scope, ids.ATTEMPT),
+        **_pagination(found_page, scope, ids.ATTEMPT),
     )
 
 
 @pages.get("/endpoints/{endpoint}/attempts/{message}/{attempt}", Permission.MESSAGE_VIEW)
 async def show_attempt(scope: ApplicationScope) -> Response:
-    """Show what was sent with an attempt, and what was answered."""
+    """Show the request and the response of an attempt."""
     path = scope.context.path
     async with scope.work() as (work, application):
         endpoint = await endpoints.get(work, application, path["endpoint"])
@@ -222,13 +222,13 @@ async def list_messages(scope: ApplicationScope) -> Response:
         if wanted_id is not None:
             return await _find_message(scope, work, application, wanted_id)
         before = _read_cursor(scope, ids.MESSAGE)
-        look = await messages.search(work, application, type=type, channel=channel, before=before, limit=_PAGE)
+        found_page = await messages.search(work, application, type=type, channel=channel, before=before, limit=_PAGE)
     return scope.page(
         "applications/messages.html",
         application=application,
-        rows=look.rows,
+        rows=found_page.rows,
         wanted={"type": type or "", "channel": channel or "", "id": ""},
-        **_pagination(look, scope, ids.MESSAGE),
+        **_pagination(found_page, scope, ids.MESSAGE),
     )
 
 
@@ -241,10 +241,10 @@ async def _find_message(
 
 @pages.get("/messages/{message}", Permission.MESSAGE_VIEW)
 async def show_message(scope: ApplicationScope) -> Response:
-    """Show a message, how it stands at its endpoints, and the attempts to send it."""
+    """Show a message, its status at each endpoint, and its attempts."""
     async with scope.work() as (work, application):
         found = await messages.get(work, application, scope.context.path["message"])
-        places = await messages.list_destinations(work, application, found.shown_id, limit=_PAGE)
+        destinations = await messages.list_destinations(work, application, found.shown_id, limit=_PAGE)
         window = after_message(found.id, datetime.now(UTC))
         tries = await attempts.list_page(
             work, application, window, message=found.shown_id, limit=_PAGE, has_response=False
@@ -256,7 +256,7 @@ async def show_message(scope: ApplicationScope) -> Response:
         at=ids.created_at(found.id),
         payload=_payload_of(found),
         size=len(found.body or b""),
-        destinations=places.rows,
+        destinations=destinations.rows,
         attempts=[(ids.show(ids.ATTEMPT, one.id), ids.show(ids.ENDPOINT, one.endpoint_id), ids.created_at(one.id), one)
                   for one in tries.rows],
         event=ids.show(ids.EVENT, found.id),
@@ -266,7 +266,7 @@ async def show_message(scope: ApplicationScope) -> Response:
 
 @pages.get("/messages/{message}/payload", Permission.MESSAGE_VIEW)
 async def download_payload(scope: ApplicationScope) -> Response:
-    """Give a message's payload as a file, byte for byte."""
+    """Download a message's payload, byte for byte."""
     async with scope.work() as (work, application):
         found = await messages.get(work, application, scope.context.path["message"])
     headers = {"content-disposition": f'attachment; filename="{found.shown_id}.json"'}
@@ -275,7 +275,7 @@ async def download_payload(scope: ApplicationScope) -> Response:
 
 @pages.post("/messages/{message}/resend", Permission.MESSAGE_RESEND)
 async def resend(scope: ApplicationScope) -> Response:
-    """Send a message to one endpoint once more."""
+    """Resend a message to one endpoint."""
     async with scope.work() as (work, application):
         found = await messages.get(work, application, scope.context.path["message"])
         await messages.resend(work, application, found.shown_id, scope.field("endpoint"))
@@ -283,7 +283,7 @@ async def resend(scope: ApplicationScope) -> Response:
 
 
 def _payload_of(message: MessageRow) -> str | None:
-    """Return a payload as people read it; None where it is gone."""
+    """Return a payload as formatted text; None if it was deleted."""
     if message.is_gone or message.body is None:
         return None
     body = message.body[:_MAX_SHOWN_BYTES]

@@ -1,4 +1,4 @@
-"""Pages of endpoints: where an application's messages go; listed, made, changed, switched, and their secrets."""
+"""Pages of endpoints: list, create, edit, enable, disable and delete endpoints, and their secrets."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ from boathook.service.unit_of_work import UnitOfWork
 
 pages = Pages()
 GRACE_PERIODS: Final = (("0", "0 seconds"), ("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
-"""How long a former secret may sign along: seconds, and how a form says it."""
+"""How long an old secret can stay valid: seconds, and the label in the form."""
 routes = Routes()
 
 _MAX_SHOWN: Final = 100
@@ -44,7 +44,7 @@ _FORM_ERRORS: Final = (InvalidValue, InvalidMessage, AlreadyExists, LimitReached
 
 @routes.get("/applications/in-trouble", Permission.APPLICATION_LIST)
 async def list_unhealthy(context: ConsoleContext) -> Response:
-    """Show the endpoints of all applications that are disabled or failing."""
+    """Show the disabled and failing endpoints of all applications."""
     async with context.work() as work:
         rows = await endpoint_stats.list_unhealthy(work, limit=_MAX_SHOWN)
     shown = [
@@ -56,7 +56,7 @@ async def list_unhealthy(context: ConsoleContext) -> Response:
 
 @routes.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
 async def find_endpoint(context: ConsoleContext) -> Response:
-    """Lead to the page of an endpoint whose application the reader does not know."""
+    """Redirect to the page of an endpoint, whose application is looked up."""
     reference = context.path["endpoint"]
     async with context.work() as work:
         owner = await endpoints.find_owner(work, reference)
@@ -65,7 +65,7 @@ async def find_endpoint(context: ConsoleContext) -> Response:
 
 @pages.get("/endpoints", Permission.ENDPOINT_VIEW)
 async def list_endpoints(scope: ApplicationScope) -> Response:
-    """Show an application's endpoints, the youngest first."""
+    """Show an application's endpoints, newest first."""
     async with scope.work() as (work, application):
         rows, more = await list_rows(scope, work, application)
     return scope.page("endpoints/list.html", application=application, rows=rows, more=more)
@@ -74,13 +74,13 @@ async def list_endpoints(scope: ApplicationScope) -> Response:
 async def list_rows(
     scope: ApplicationScope, work: UnitOfWork, application: Application
 ) -> tuple[list[Mapping[str, Any]], str]:
-    """Return a page of an application's endpoints with how each stands, and where the next page begins."""
+    """Return a page of an application's endpoints with their status, and the cursor of the next page."""
     text = scope.context.query.get("before", "")
     try:
-        place = ids.read(ids.ENDPOINT, text) if text else None
+        cursor = ids.read(ids.ENDPOINT, text) if text else None
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
-    found = await endpoints.list_page(work, application, PageRequest(place, False, _MAX_SHOWN))
+    found = await endpoints.list_page(work, application, PageRequest(cursor, False, _MAX_SHOWN))
     health = await endpoint_stats.read_health(work, found)
     now, settings = datetime.now(UTC), scope.context.app_context.settings
     rows: list[Mapping[str, Any]] = [
@@ -91,7 +91,7 @@ async def list_rows(
 
 @pages.get("/endpoints/new", Permission.ENDPOINT_MANAGE)
 async def show_form_for_new(scope: ApplicationScope) -> Response:
-    """Show the form for an endpoint about to be made."""
+    """Show the form for a new endpoint."""
     async with scope.work() as (work, application):
         known = await list_type_names(scope, work)
     return _form(scope, application, None, known, NEW_ENDPOINT_VALUES)
@@ -99,7 +99,7 @@ async def show_form_for_new(scope: ApplicationScope) -> Response:
 
 @pages.post("/endpoints", Permission.ENDPOINT_MANAGE)
 async def create_endpoint(scope: ApplicationScope) -> Response:
-    """Make an endpoint."""
+    """Create an endpoint."""
     reader = FormReader(scope.context.form)
     try:
         document = endpoint_document(reader) | {
@@ -120,7 +120,7 @@ async def create_endpoint(scope: ApplicationScope) -> Response:
 
 @pages.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
 async def show_endpoint(scope: ApplicationScope) -> Response:
-    """Show an endpoint: how it stands, its figures, and what can be done with it."""
+    """Show an endpoint: its status, statistics and actions."""
     now = datetime.now(UTC)
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
@@ -128,7 +128,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         recent = await attempts.search(work, endpoint, limit=_MAX_RECENT)
         types = await list_type_names(scope, work)
         encrypted = _secret_names(work, endpoint)
-    standing = endpoint_status(
+    status = endpoint_status(
         endpoint,
         stats.health,
         now,
@@ -140,7 +140,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         "endpoints/show.html",
         application=application,
         endpoint=endpoint,
-        standing=standing,
+        standing=status,
         graces=GRACE_PERIODS,
         retry=_retry_words(endpoint),
         day_ago=f"{now - DAY:%Y-%m-%dT%H:%M}",
@@ -159,7 +159,7 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
 
 
 def _secret_names(work: UnitOfWork, endpoint: Endpoint) -> Mapping[str, Any]:
-    """Return the names of what is encrypted; the values are not shown."""
+    """Return the names of encrypted headers and credentials; the values are not shown."""
     try:
         kinds, names = sorted(endpoints.decrypt_auth(work, endpoint)), sorted(endpoints.decrypt_headers(work, endpoint))
     except SecretUnreadable as error:
@@ -175,7 +175,7 @@ def _retry_words(endpoint: Endpoint) -> str:
 
 @pages.get("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
 async def show_form(scope: ApplicationScope) -> Response:
-    """Show the form for an endpoint as it is."""
+    """Show the form of an endpoint."""
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
         known = await list_type_names(scope, work)
@@ -185,7 +185,7 @@ async def show_form(scope: ApplicationScope) -> Response:
 
 @pages.post("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
 async def change_endpoint(scope: ApplicationScope) -> Response:
-    """Give an endpoint the values of its form."""
+    """Update an endpoint."""
     reference = scope.context.path["endpoint"]
     reader = FormReader(scope.context.form)
     try:
@@ -206,7 +206,7 @@ async def change_endpoint(scope: ApplicationScope) -> Response:
 
 
 async def _show_form_problems(scope: ApplicationScope, reference: str | None, problems: Mapping[str, str]) -> Response:
-    """Show the form once more, with what is wrong at its fields."""
+    """Show the form again, with each error at its field."""
     async with scope.work() as (work, application):
         endpoint = None if reference is None else await endpoints.get(work, application, reference)
         encrypted = None if endpoint is None else _secret_names(work, endpoint)
@@ -240,7 +240,7 @@ def _form(
 
 
 async def list_type_names(scope: ApplicationScope, work: UnitOfWork) -> list[str]:
-    """Return the event types that the visitor may see and endpoints can ask for."""
+    """Return the event types that the visitor may see and endpoints can subscribe to."""
     found = await event_types.list_page(work, limit=_MAX_TYPES, flags=scope.flags)
     return [one.name for one in found]
 
@@ -271,7 +271,7 @@ async def _set_disabled(scope: ApplicationScope, *, is_disabled: bool) -> str:
 
 @pages.post("/endpoints/{endpoint}/delete", Permission.ENDPOINT_MANAGE)
 async def delete_endpoint(scope: ApplicationScope) -> Response:
-    """Delete an endpoint whose id or uid was written out."""
+    """Delete an endpoint after the user has typed its id or uid."""
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
         if scope.field("typed").strip() not in {endpoint.shown_id, endpoint.uid or endpoint.shown_id}:

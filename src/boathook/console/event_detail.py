@@ -1,4 +1,4 @@
-"""One event: its content, what became of it, and what can be done with it."""
+"""Pages of one event: its content, its history, and the actions on it."""
 
 import asyncio
 import re
@@ -42,17 +42,17 @@ TimelineValue = EventRow | AttemptDetail | RecipientSideEffect | StoredReply | A
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One thing that happened, as the timeline shows it."""
+    """One entry of the timeline."""
 
     at: datetime
     kind: str
-    """What it is: accepted, attempt, effect, reply or note."""
+    """One of accepted, attempt, effect, reply or note."""
     value: TimelineValue
 
 
 @routes.get("/events/{id}", Permission.EVENT_VIEW)
 async def show_event(context: ConsoleContext) -> Response:
-    """Show an event with its content and what became of it."""
+    """Show an event with its content and history."""
     if context.path["id"].startswith(f"{ids.DELIVERY}_"):
         event_id, ordinal = _read(ids.read_delivery, context.path["id"])
         return context.to(f"/console/events/{ids.show(ids.EVENT, event_id)}?delivery={ordinal}")
@@ -61,7 +61,7 @@ async def show_event(context: ConsoleContext) -> Response:
 
 @routes.get("/events/{id}/story", Permission.EVENT_VIEW)
 async def show_history(context: ConsoleContext) -> Response:
-    """Show what became of an event, for a page that keeps up with it."""
+    """Show the history of an event, for live updates of its page."""
     event_id = _event_id(context)
     event, _ = await event_history.read_event(context.app_context, event_id, max_bytes=0)
     return context.page("events/story.html", **await _history_values(context, event, event_id))
@@ -69,20 +69,20 @@ async def show_history(context: ConsoleContext) -> Response:
 
 @routes.get("/events/{id}/body", Permission.EVENT_VIEW)
 async def download(context: ConsoleContext) -> Response:
-    """Give an event's bytes."""
+    """Download an event's body."""
     event, stored = await event_history.read_event(context.app_context, _event_id(context))
     return attachment(stored.body, f"{event.id}.bin")
 
 
 @routes.get("/events/{id}/curl", Permission.EVENT_VIEW)
 async def show_curl(context: ConsoleContext) -> Response:
-    """Show the command that makes the request again, without secrets."""
+    """Show a curl command that repeats the request, without secrets."""
     return await _curl(context, has_secrets=False)
 
 
 @routes.post("/events/{id}/curl", Permission.EVENT_REVEAL)
 async def reveal_curl(context: ConsoleContext) -> Response:
-    """Show the command with all of its headers; who asked for them stands in the audit."""
+    """Show the curl command with all headers; the access is recorded in the audit log."""
     async with context.work() as work:
         await event_history.record_reveal(work, _event_id(context))
     return await _curl(context, has_secrets=True)
@@ -90,7 +90,7 @@ async def reveal_curl(context: ConsoleContext) -> Response:
 
 @routes.post("/events/{id}/replay", Permission.EVENT_REPLAY)
 async def replay(context: ConsoleContext) -> Response:
-    """Owe the event again: to all recipients that have ended theirs, or to the one of a delivery."""
+    """Replay the event for all recipients with finished deliveries, or only for one."""
     event_id = _event_id(context)
     name = ids.show(ids.EVENT, event_id)
     action = AuditContext(actor=context.actor, note=str(context.form.get("note", "")).strip()[:_MAX_NOTE_CHARS] or None)
@@ -127,19 +127,19 @@ async def route(context: ConsoleContext) -> Response:
 
 
 def attachment(body: bytes, name: str) -> Response:
-    """Return bytes of strangers as a file that no browser shows or runs."""
+    """Return untrusted bytes as a download that browsers neither display nor execute."""
     headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
     return Response(body, media_type="application/octet-stream", headers=headers)
 
 
 async def render_body(head: bytes, size: int, view: str | None, content_type: str) -> BodyView:
-    """Return the beginning of a body as it is shown; laying it out must not hold up who else uses this event loop."""
+    """Return the start of a body formatted for display; runs in a thread so that it does not block the event loop."""
     return await asyncio.to_thread(body_view.render, head, size, view, content_type=content_type)
 
 
 async def _show(context: ConsoleContext, event_id: UUID) -> Response:
     item = context.query.get("item", "")
-    # To cut an item out of it, the whole body is needed.
+    # An item can only be extracted from the whole body.
     most = None if item else body_view.MAX_BYTES
     event, stored = await event_history.read_event(context.app_context, event_id, max_bytes=most)
     body, size = stored.body, event.size
@@ -234,7 +234,7 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
 async def _request_of(
     context: ConsoleContext, event: EventRow, stored: StoredRequest, deliveries: Sequence[DeliveryRow]
 ) -> event_history.CurlRequest:
-    """Return the request that brought an event, or that an endpoint gets of it."""
+    """Return the request that delivered an event to its source, or that an endpoint receives."""
     headers = {"content-type": event.content_type} | {name.lower(): text for name, text in stored.headers.items()}
     if event.source is not None:
         base = context.app_context.settings.server.public_url or str(context.request.base_url)
@@ -249,7 +249,7 @@ def _attempt_of(tries: Sequence[AttemptDetail], number: str) -> AttemptDetail | 
 
 
 async def _replay_one(context: ConsoleContext, key: tuple[UUID, int], action: AuditContext) -> str:
-    """Replay what one delivery was about; return what came of it, in a sentence."""
+    """Replay one delivery; return a message about the result."""
     delivery, replayed = await operations.replay_delivery(context.app_context.database, key, action)
     if replayed is None:
         return f"{delivery.id} is already pending; nothing changed"

@@ -1,4 +1,4 @@
-"""Event types: what applications' endpoints can ask for, with the schemas that payloads are judged by."""
+"""Pages of event types, with the schemas that payloads are validated against."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ _LIST: Final = f"{BASE}/event-types"
 _PAGE: Final = 100
 _MAX_LISTENERS: Final = 50
 _MAX_DESCRIPTION_CHARS: Final = 4_096
-"""Characters of a description."""
+"""Maximum length of a description."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTypeForm:
-    """The fields of an event type's form, as they were typed."""
+    """The fields of an event type's form, as submitted."""
 
     name: str = ""
     description: str = ""
@@ -37,11 +37,11 @@ class EventTypeForm:
     schemas: str = ""
     is_deprecated: bool = False
     example: str = ""
-    """A payload to be judged by the schemas; it is not kept."""
+    """A payload to validate against the schemas; it is not stored."""
 
     @classmethod
     def from_form(cls, form: FormData) -> "EventTypeForm":
-        """Return what a form holds."""
+        """Return the values of a submitted form."""
         names = ("name", "description", "group_name", "feature_flags", "schemas", "example")
         return cls(
             **{name: str(form.get(name, "")).strip() for name in names}, is_deprecated=bool(form.get("is_deprecated"))
@@ -49,7 +49,7 @@ class EventTypeForm:
 
     @classmethod
     def from_event_type(cls, type: EventType) -> "EventTypeForm":
-        """Return the form of an event type as it is."""
+        """Return the form values of an existing event type."""
         return cls(
             name=type.name,
             description=type.description,
@@ -60,7 +60,7 @@ class EventTypeForm:
         )
 
     def value(self) -> NewEventType:
-        """Return what actions take. Raises InvalidValue."""
+        """Return the validated event type. Raises InvalidValue."""
         if len(self.description) > _MAX_DESCRIPTION_CHARS:
             raise InvalidValue(f"too long: at most {_MAX_DESCRIPTION_CHARS:,} characters", "description")
         flags = self.feature_flags.replace(",", " ").split()
@@ -75,7 +75,7 @@ class EventTypeForm:
         )
 
     def read_schemas(self) -> Mapping[str, Any] | None:
-        """Return the schemas by version; one that stands alone is version 1. Raises InvalidValue."""
+        """Return the schemas by version; a single schema is version 1. Raises InvalidValue."""
         found = _read_json(self.schemas, "schemas") if self.schemas else None
         if found is None:
             return None
@@ -89,7 +89,7 @@ class EventTypeForm:
         return by_version
 
     def check_schemas(self) -> str:
-        """Say in one sentence whether the schemas are schemas, and the example fits the latest. Raises InvalidValue."""
+        """Validate the schemas, and the example against the latest one; return a message. Raises InvalidValue."""
         schemas = self.read_schemas()
         if schemas is None:
             return "No schema: every payload is valid."
@@ -126,7 +126,7 @@ async def list_types(context: ConsoleContext) -> Response:
 
 @routes.get("/event-types/{name}", Permission.EVENT_TYPE_VIEW)
 async def show_type(context: ConsoleContext) -> Response:
-    """Show one event type and who listens to it."""
+    """Show one event type and the endpoints that subscribe to it."""
     async with context.work() as work:
         type = await actions.get(work, context.path["name"])
         listeners = await actions.list_subscribed_endpoints(work, type.name, limit=_MAX_LISTENERS + 1)
@@ -139,20 +139,20 @@ async def show_type(context: ConsoleContext) -> Response:
     )
 
 
-# Beside /event-types/NAME, as every word may be the name of an event type.
+# Not below /event-types/NAME, as any word can be the name of an event type.
 @routes.get("/event-types-new", Permission.EVENT_TYPE_MANAGE)
 async def show_new_form(context: ConsoleContext) -> Response:
-    """Show the form of another event type."""
+    """Show the form for a new event type."""
     return _form(context, EventTypeForm(name=context.query.get("name", "")))
 
 
 @routes.post("/event-types-new", Permission.EVENT_TYPE_MANAGE)
 async def create(context: ConsoleContext) -> Response:
-    """Make an event type, or only judge its schemas."""
+    """Create an event type, or only validate its schemas."""
     form = EventTypeForm.from_form(context.form)
     try:
         if context.form.get("check"):
-            return _form(context, form, judged=await asyncio.to_thread(form.check_schemas))
+            return _form(context, form, verdict=await asyncio.to_thread(form.check_schemas))
         new = await asyncio.to_thread(form.value)
         async with context.work() as work:
             made = await actions.create(work, _name(form.name), new)
@@ -171,11 +171,11 @@ async def edit(context: ConsoleContext) -> Response:
 
 @routes.post("/event-types/{name}/edit", Permission.EVENT_TYPE_MANAGE)
 async def change(context: ConsoleContext) -> Response:
-    """Change an event type, or only judge its schemas."""
+    """Update an event type, or only validate its schemas."""
     name, form = context.path["name"], EventTypeForm.from_form(context.form)
     try:
         if context.form.get("check"):
-            return _form(context, form, name=name, judged=await asyncio.to_thread(form.check_schemas))
+            return _form(context, form, name=name, verdict=await asyncio.to_thread(form.check_schemas))
         new = await asyncio.to_thread(form.value)
         changes = {key: value for key, value in asdict(new).items() if key != "is_archived"}
         async with context.work() as work:
@@ -186,12 +186,12 @@ async def change(context: ConsoleContext) -> Response:
 
 
 def _form(
-    context: ConsoleContext, form: EventTypeForm, *, name: str = "", error: AdminError | None = None, judged: str = ""
+    context: ConsoleContext, form: EventTypeForm, *, name: str = "", error: AdminError | None = None, verdict: str = ""
 ) -> Response:
-    """Show a form; *name* is that of an event type that is there."""
+    """Show a form; *name* is that of an existing event type."""
     where = str(error.where[0]) if isinstance(error, InvalidValue) and error.where else ""
     status = 200 if error is None else 400
-    return context.page("event_types/form.html", status, form=form, name=name, error=error, where=where, judged=judged)
+    return context.page("event_types/form.html", status, form=form, name=name, error=error, where=where, judged=verdict)
 
 
 def _name(name: str) -> str:
@@ -203,7 +203,7 @@ def _name(name: str) -> str:
 
 @routes.post("/event-types/{name}/archive", Permission.EVENT_TYPE_MANAGE)
 async def archive(context: ConsoleContext) -> Response:
-    """Take an event type out of the catalog."""
+    """Archive an event type."""
     async with context.work() as work:
         await actions.delete(work, context.path["name"])
     return context.to(f"{_LIST}/{context.path['name']}", "Event type archived: endpoints cannot newly subscribe to it.")
@@ -211,7 +211,7 @@ async def archive(context: ConsoleContext) -> Response:
 
 @routes.post("/event-types/{name}/restore", Permission.EVENT_TYPE_MANAGE)
 async def restore(context: ConsoleContext) -> Response:
-    """Put an archived event type back into the catalog."""
+    """Restore an archived event type."""
     async with context.work() as work:
         await actions.update(work, context.path["name"], {"is_archived": False})
     return context.to(f"{_LIST}/{context.path['name']}", "Event type restored.")
@@ -219,7 +219,7 @@ async def restore(context: ConsoleContext) -> Response:
 
 @routes.post("/event-types/{name}/delete", Permission.EVENT_TYPE_MANAGE)
 async def delete(context: ConsoleContext) -> Response:
-    """Delete an event type for good."""
+    """Permanently delete an event type."""
     async with context.work() as work:
         await actions.delete(work, context.path["name"], is_expunged=True)
     return context.to(_LIST, f"Event type {context.path['name']} deleted.")
@@ -227,13 +227,13 @@ async def delete(context: ConsoleContext) -> Response:
 
 @routes.get("/event-types-import", Permission.EVENT_TYPE_MANAGE)
 async def show_import_form(context: ConsoleContext) -> Response:
-    """Show the form that takes an OpenAPI document."""
+    """Show the form for an OpenAPI document."""
     return context.page("event_types/import.html", text="", is_whole=False, changed=None, error="")
 
 
 @routes.post("/event-types-import", Permission.EVENT_TYPE_MANAGE)
 async def import_document(context: ConsoleContext) -> Response:
-    """Show what an OpenAPI document would change, or change it."""
+    """Show the changes that an OpenAPI document would make, or apply them."""
     text, is_whole = str(context.form.get("document", "")), bool(context.form.get("is_whole"))
     is_dry_run = not context.form.get("do")
     try:

@@ -1,4 +1,4 @@
-"""Looking for events."""
+"""Pages that search for events."""
 
 import re
 from collections.abc import Mapping
@@ -23,22 +23,22 @@ __all__ = ["list_events", "routes"]
 
 _EVENTS: Final = f"{BASE}/events"
 _MAX_AUTO_SEARCHES: Final = 100
-"""How often a page that keeps looking looks again by itself."""
+"""Maximum number of automatic searches of a page that continues to search."""
 _FIELDS: Final = ("q", "text", "key", "source", "application", "type", "state", "since", "until")
 
 
 @routes.get("/events", Permission.EVENT_VIEW)
 async def list_events(context: ConsoleContext) -> Response:
-    """Show what fits a question."""
+    """Show the events that match a search."""
     fields = {name: context.query.get(name, "").strip() for name in _FIELDS}
     try:
-        question = _search_query(context.query, fields)
-        found = await search.find_matches(context.app_context.database, question, context.app_context.settings.sources)
+        query = _search_query(context.query, fields)
+        found = await search.find_matches(context.app_context.database, query, context.app_context.settings.sources)
     except InvalidValue as error:
         return _list(context, 400, fields, None, {str(error.where[0]): str(error)}, can_route=False)
-    if isinstance(found, DirectMatch) and len(found.named) == 1 and (place := _direct_url(found)) is not None:
-        return context.to(place)
-    return _list(context, 200, fields, found, {}, can_route=question.can_be_routed)
+    if isinstance(found, DirectMatch) and len(found.named) == 1 and (url := _direct_url(found)) is not None:
+        return context.to(url)
+    return _list(context, 200, fields, found, {}, can_route=query.can_be_routed)
 
 
 def _search_query(form: QueryParams | FormData, fields: Mapping[str, str]) -> SearchQuery:
@@ -72,10 +72,10 @@ def _list(
     *,
     can_route: bool,
 ) -> Response:
-    look = found if isinstance(found, SearchPage) else None
+    search_page = found if isinstance(found, SearchPage) else None
     further = None
-    if look is not None and look.place is not None:
-        further = query_params.build_url(_EVENTS, fields, below=ids.show(ids.EVENT, look.place))
+    if search_page is not None and search_page.place is not None:
+        further = query_params.build_url(_EVENTS, fields, below=ids.show(ids.EVENT, search_page.place))
     return context.page(
         "events/list.html",
         status,
@@ -88,7 +88,7 @@ def _list(
         ],
         can_route=can_route,
         sources=query_params.source_options(context.app_context.settings.sources, fields["source"]),
-        look=look,
+        look=search_page,
         direct=found if isinstance(found, DirectMatch) else None,
         events=[] if found is None else found.events,
         further=further,
@@ -102,7 +102,7 @@ def _list(
 
 @routes.post("/events/route", Permission.EVENT_REPLAY)
 async def route(context: ConsoleContext) -> Response:
-    """Begin to route the events of a filter again, by today's handlers."""
+    """Start routing the matching events again with the current handlers."""
     fields = {name: str(context.form.get(name, "")).strip() for name in _FIELDS}
     try:
         wanted = search.list_filter_of(_search_query(context.form, fields))
@@ -119,7 +119,7 @@ def _read_keep_count(text: str) -> int:
 
 
 def _direct_url(found: DirectMatch) -> str | None:
-    """Return the page of the one thing that was named; None where it is not stored."""
+    """Return the URL of the single match by id; None if it is not stored."""
     (named,) = found.named
     kind = named.id.partition("_")[0]
     if kind == ids.CONFLICT:

@@ -1,4 +1,4 @@
-"""Keys of the API: who may ask for what; each token is shown once, in the answer that makes it, and nowhere else."""
+"""Pages of API keys; a token is shown only once, in the response that creates it."""
 
 from datetime import timedelta
 from typing import Final
@@ -28,12 +28,12 @@ _LIFETIMES: Final = (
 _SCOPES: Final = (("organization", "the whole organization"), ("application", "one application"))
 _MAX_NAME_CHARS: Final = 200
 _MAX_PORTAL_KEYS: Final = 100
-"""Keys of the portal that are shown."""
+"""Maximum number of portal keys on the page."""
 
 
 @routes.get("/keys", Permission.KEY_VIEW)
 async def list_keys(context: ConsoleContext) -> Response:
-    """Show the keys; those of the portal's visitors apart."""
+    """Show the API keys, or the keys of portal visitors."""
     return await _list(context)
 
 
@@ -72,7 +72,7 @@ async def _name(work: UnitOfWork, key: ApiKey) -> str:
 
 @routes.post("/keys", Permission.KEY_MANAGE)
 async def create(context: ConsoleContext) -> Response:
-    """Make a key, and show its token in this answer alone."""
+    """Create a key, and show its token only in this response."""
     form = context.form
     try:
         lifetime = _lifetime(str(form.get("lifetime", "")))
@@ -84,7 +84,7 @@ async def create(context: ConsoleContext) -> Response:
             made = await actions.create(work, application=application, name=name, lifetime=lifetime)
     except AdminError as error:
         return await _list(context, 400, error)
-    # No address, no cookie and no cache ever holds it: this is the answer to a form, and is not to be stored.
+    # The response to a form is never cached, so no URL, cookie or cache contains the token.
     return context.page("keys/made.html", made=made, application=application)
 
 
@@ -107,7 +107,7 @@ def _lifetime(days: str) -> timedelta | None:
 
 @routes.post("/keys/{id}/revoke", Permission.KEY_MANAGE)
 async def revoke(context: ConsoleContext) -> Response:
-    """End a key at once."""
+    """Revoke a key immediately."""
     try:
         id = ids.read(ids.API_KEY, context.path["id"])
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Server-sent events: one producer for all readers of a process, and to each the newest state, never a queue of old.
+"""Server-sent events: one producer for all readers of a process; each reader gets only the newest state.
 
-A reader whose connection is slow waits in its own `send` and finds whatever is newest when that returns. The gateway
-cuts off one that reads nothing at all, and counts each as the connection it is.
+A reader with a slow connection waits in its own `send` and then gets the newest state, so no queue builds up. The
+gateway disconnects readers that do not read at all, and counts each stream as a connection.
 """
 
 import asyncio
@@ -22,27 +22,27 @@ from boathook.service import operators
 
 REFRESH_INTERVAL_S: Final = 2.0
 MAX_READERS: Final = 64
-"""Of one process; who comes then is told to ask for the state now and then instead."""
+"""Per process; further readers have to poll instead."""
 MAX_READERS_PER_OPERATOR: Final = 16
-"""Of one operator, so that nobody's forgotten tabs take the places of all."""
+"""Per operator, so that forgotten tabs of one operator cannot use up the limit."""
 HEARTBEAT_INTERVAL_S: Final = 10.0
 SESSION_CHECK_INTERVAL_S: Final = 5.0
-"""How often it is looked whether a reader is still signed in."""
+"""Interval at which the reader's session is checked."""
 _RETRY_MS: Final = 2_000
 _LOG = get_logger("console")
 
 StateUpdate = tuple[int, str] | None
-"""A state with its number; None tells that it has not changed."""
+"""A state with its number; None means that it is unchanged."""
 
 
 class LiveState:
-    """A state that is produced while somebody reads it.
+    """A state that is produced while it has readers.
 
     Args:
-        look: returns the state as text.
-        every_s: how long it is good for.
-        most: readers at once.
-        most_each: those of them that one person may be.
+        render: returns the state as text.
+        max_age_s: seconds after which it is rendered again.
+        max_readers: maximum concurrent readers.
+        max_per_operator: maximum concurrent readers of one operator.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class LiveState:
         self._producer: asyncio.Task[None] | None = None
 
     def has_room(self, reader: str) -> bool:
-        """Return whether this person may read once more."""
+        """Return whether this operator may open another stream."""
         return self._readers.total() < self._most and self._readers[reader] < self._max_per_operator
 
     async def now(self) -> str:
-        """Return the state, produced anew where it is not good any more."""
+        """Return the state, rendered again if it is too old."""
         async with self._render_lock:
             if time.monotonic() - self._rendered_at >= self._max_age_s:
                 self._publish(await self._render())
         return self._latest
 
     async def updates(self, reader: str) -> AsyncGenerator[StateUpdate, None]:
-        """Yield the state with its number, and again whenever it has changed; None where it has not for a while."""
+        """Yield the state with its number on each change; yield None as a heartbeat while it is unchanged."""
         with self._counted(reader):
             state = await self.now()
             seen = self._number
@@ -92,7 +92,7 @@ class LiveState:
 
     @contextlib.contextmanager
     def _counted(self, reader: str) -> Iterator[None]:
-        """Produce for as long as there is a reader."""
+        """Count a reader; the producer runs while there is at least one."""
         self._readers[reader] += 1
         if self._producer is None:
             self._producer = asyncio.create_task(self._produce(), name="console:live")
@@ -109,7 +109,7 @@ class LiveState:
             await asyncio.sleep(self._max_age_s)
             try:
                 await self.now()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next look may succeed, and nobody else tells
+            except Exception as error:  # noqa: BLE001 - the next run may succeed
                 _LOG.warning("live_state_failed", exc_info=error)
 
     def _publish(self, state: str) -> None:
@@ -122,19 +122,20 @@ class LiveState:
 
 
 def stream_updates(context: ConsoleContext, live: LiveState) -> Response:
-    """Answer with a state as it changes, until the browser goes, the operator is signed out or the process stops."""
+    """Stream a state as it changes, until the browser disconnects, the session ends or the process stops."""
     if not live.has_room(context.operator.name):
         return Response(status_code=503, headers={"retry-after": "5"})
     if context.request.method == "HEAD":
         return Response(media_type="text/event-stream")
-    # Proxies that would collect an answer before they pass it on are told not to.
+    # Tells proxies not to buffer the response.
     return _EventStream(_events(context, live), headers={"x-accel-buffering": "no"})
 
 
 class _EventStream(StreamingResponse):
-    """An answer that goes on until its reader goes.
+    """A response that streams until its reader disconnects.
 
-    A reader who only stops sending looks like one who is gone, so the answer is always ended as one that is whole.
+    A reader that half-closes its connection looks like a disconnected one, so the response is always completed
+    properly.
     """
 
     media_type = "text/event-stream"
@@ -190,7 +191,7 @@ _ENDED: Final = object()
 
 
 async def _next_update(updates: AsyncGenerator[StateUpdate, None], closing: "asyncio.Task[object]") -> object:
-    """Return the next reading, or `_ENDED` once the process stops."""
+    """Return the next update, or `_ENDED` when the process stops."""
     update = asyncio.ensure_future(anext(updates))
     try:
         await asyncio.wait({update, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +210,7 @@ def _encode_event(update: tuple[int, str]) -> bytes:
 
 
 async def _is_signed_in(context: ConsoleContext) -> bool:
-    """Return whether the session is still good, without making it last longer: a page left open does nothing."""
+    """Return whether the session is still valid, without extending it: an open page is not activity."""
     idle = timedelta(hours=context.app_context.settings.console.idle_hours)
     try:
         async with context.app_context.work() as work:

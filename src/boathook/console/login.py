@@ -1,4 +1,4 @@
-"""Signing in and out: passwords, the delay after wrong ones, and the identity provider."""
+"""Sign-in and sign-out: passwords, rate limits, and the identity provider."""
 
 import base64
 import secrets
@@ -32,11 +32,11 @@ OIDC_CALLBACK_PATH: Final = f"{SIGN_IN}/return"
 _ATTEMPT_COOKIE: Final = "boathook_attempt"
 _REFILL_S: Final = 12.0
 _TRIES: Final = 10
-"""Of one name from one address."""
+"""Attempts per name and address."""
 _TRIES_OF_ADDRESS: Final = 60
-"""More, as a whole office may share one."""
+"""Attempts per address; higher, because a whole office may share one."""
 _TRIES_OF_NAME: Final = 120
-"""More again, and ten times as fast refilled: else a single stranger who keeps guessing would keep its owner out."""
+"""Attempts per name; higher, with a tenfold refill rate, so that an attacker who guesses cannot lock out the owner."""
 _NAME_REFILL_S: Final = _REFILL_S / 10
 _MAX_BUCKETS: Final = 10_000
 _MAX_AGENT_CHARS: Final = 300
@@ -45,7 +45,7 @@ _LOG = get_logger("console")
 
 
 class _TokenBuckets:
-    """Tries left by key, refilled in time; of the keys that were tried last."""
+    """Token buckets by key, refilled over time; only the most recently used keys are kept."""
 
     def __init__(self, most: int, refill_s: float) -> None:
         self._most = float(most)
@@ -53,7 +53,7 @@ class _TokenBuckets:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, key: str) -> bool:
-        """Count one try; return whether there was one left."""
+        """Take one token; return whether there was one."""
         now = time.monotonic()
         left, at = self._left.pop(key, (self._most, now))
         left = min(self._most, left + (now - at) / self._refill_s)
@@ -64,21 +64,21 @@ class _TokenBuckets:
         return is_left
 
     def give_back(self, key: str) -> None:
-        """Count one try less."""
+        """Return one token."""
         if key in self._left:
             left, at = self._left[key]
             self._left[key] = (left + 1, at)
 
     def forget(self, key: str) -> None:
-        """Let it begin anew."""
+        """Reset a key."""
         self._left.pop(key, None)
 
 
 class LoginRateLimiter:
-    """How often somebody may still try: a bucket for a name from an address, the address, and the name, in this order.
+    """Limits sign-in attempts by three buckets: name and address, address, and name, in this order.
 
-    Each is asked only where those before it had something left. They are remembered apart, so that whoever makes names
-    up makes none of the other counts forgotten. They are those of one process: at two gateways there are twice as many.
+    Each bucket is used only if the previous ones had a token left. They are stored separately, so that an attacker with
+    invented names cannot evict the other counts. The limits are per process: two gateways allow twice as many attempts.
     """
 
     def __init__(self) -> None:
@@ -87,12 +87,12 @@ class LoginRateLimiter:
         self._names = _TokenBuckets(_TRIES_OF_NAME, _NAME_REFILL_S)
 
     def take(self, name: str, address: str) -> bool:
-        """Count one try for a name from an address; return whether there was one left."""
+        """Count one attempt for a name from an address; return whether it is allowed."""
         name, address = _normalize_name(name), client_key(address)
         return self._both.take(f"{address} {name}") and self._addresses.take(address) and self._names.take(name)
 
     def forget(self, name: str, address: str) -> None:
-        """Let this name begin anew, as somebody has proved to be its owner; to the address that says little."""
+        """Reset the limits of a name after a successful sign-in, and return the address's token for this attempt."""
         name, address = _normalize_name(name), client_key(address)
         self._both.forget(f"{address} {name}")
         self._addresses.give_back(address)
@@ -100,13 +100,13 @@ class LoginRateLimiter:
 
 
 def _normalize_name(name: str) -> str:
-    """Return a name without what the database may hold for the same: case, accents and compatible forms."""
+    """Return a name without differences that the database may ignore: case, accents and compatibility forms."""
     plain = unicodedata.normalize("NFKD", name[:_MAX_NAME_CHARS]).casefold()
     return "".join(char for char in plain if not unicodedata.combining(char))
 
 
 class LoginPages:
-    """The pages of those who have not signed in yet."""
+    """The pages before sign-in."""
 
     def __init__(self, renderer: PageRenderer) -> None:
         self._renderer = renderer
@@ -157,7 +157,7 @@ class LoginPages:
             signed_in = await operators.sign_in(app_context, name, str(form.get("password", "")), lifetime, browser)
         except LimitReached as error:
             return self._page(wanted, f"{error}.", name, 503)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+        except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page
             return self._renderer.show_error(error, visit=None)
         if signed_in is None:
             _LOG.warning("sign_in_refused", name=name[:120], client=browser.client_address)
@@ -167,7 +167,7 @@ class LoginPages:
 
     @requires(Permission.PUBLIC)
     async def _redirect_to_provider(self, request: Request) -> Response:
-        """Send a browser to the identity provider, with a cookie that says what it was sent with."""
+        """Redirect a browser to the identity provider, with the request's parameters in a cookie."""
         if self._provider is None:
             return self._page("", "No identity provider is configured; set console.oidc_issuer.", status=404)
         attempt = AuthorizationRequest(wanted=safe_redirect_path(request.query_params.get("next", "")))
@@ -191,7 +191,7 @@ class LoginPages:
 
     @requires(Permission.PUBLIC)
     async def _handle_callback(self, request: Request) -> Response:
-        """Let in whom the identity provider vouches for."""
+        """Complete the sign-in of a user that the identity provider has authenticated."""
         response = await self._complete_sign_in(request)
         response.delete_cookie(_ATTEMPT_COOKIE, path=OIDC_CALLBACK_PATH)
         return response
@@ -210,12 +210,12 @@ class LoginPages:
             )
         lifetime = timedelta(hours=app_context.settings.console.session_hours)
         try:
-            person = await self._provider.complete_login(attempt, query["code"], self._callback_url(request))
+            user = await self._provider.complete_login(attempt, query["code"], self._callback_url(request))
             async with app_context.work(actor="console:sign-in") as work:
-                signed_in = await operators.sign_in_with_oidc(work, person, lifetime, browser_of(request))
+                signed_in = await operators.sign_in_with_oidc(work, user, lifetime, browser_of(request))
         except (FetchFailed, InvalidState) as error:
             return self._show_failure(error)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+        except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page
             return self._renderer.show_error(error, visit=None)
         return start_session(self._renderer, request, signed_in, attempt.wanted)
 
@@ -238,7 +238,7 @@ def _read_attempt(request: Request) -> AuthorizationRequest | None:
 
 
 def start_session(renderer: PageRenderer, request: Request, signed_in: NewSession, wanted: str) -> Response:
-    """Return the answer that signs a browser in."""
+    """Return the response that signs a browser in."""
     response = RedirectResponse(safe_redirect_path(wanted), 303)
     response.set_cookie(
         cookie_name(request),
@@ -253,13 +253,13 @@ def start_session(renderer: PageRenderer, request: Request, signed_in: NewSessio
 
 
 def browser_of(request: Request) -> ClientInfo:
-    """Return where a request comes from."""
+    """Return the address and the user agent of a request."""
     address = request.client.host if request.client else ""
     return ClientInfo(address, request.headers.get("user-agent", "")[:_MAX_AGENT_CHARS])
 
 
 def safe_redirect_path(wanted: str) -> str:
-    """Return a path of the console; whatever else is asked for is its first page."""
+    """Return *wanted* if it is a path of the console, else the path of the dashboard."""
     parts = urlsplit(wanted)
     is_own = wanted == BASE or wanted.startswith((f"{BASE}/", f"{BASE}?"))
     is_plain = not parts.scheme and not parts.netloc and wanted.isprintable() and "\\" not in wanted

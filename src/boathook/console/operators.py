@@ -1,4 +1,4 @@
-"""Operators, for admins; and what each may do with their own account."""
+"""Pages of operators for admins, and each operator's own account."""
 
 from starlette.responses import Response
 
@@ -16,19 +16,19 @@ _rate_limiter = LoginRateLimiter()
 
 @routes.get("/operators", Permission.OPERATOR_MANAGE)
 async def list_operators(context: ConsoleContext) -> Response:
-    """Show who may sign in."""
+    """Show the operators."""
     return await _list(context)
 
 
 async def _list(context: ConsoleContext, status: int = 200, error: str = "") -> Response:
     async with context.work() as work:
-        people = await operators.list_all(work)
-    return context.page("people/list.html", status, people=people, roles=list(Role), error=error)
+        found = await operators.list_all(work)
+    return context.page("people/list.html", status, people=found, roles=list(Role), error=error)
 
 
 @routes.post("/operators", Permission.OPERATOR_MANAGE)
 async def create(context: ConsoleContext) -> Response:
-    """Let somebody sign in."""
+    """Create an operator."""
     form = context.form
     password = str(form.get("password", ""))
     try:
@@ -41,7 +41,7 @@ async def create(context: ConsoleContext) -> Response:
 
 @routes.post("/operators/{name}/role", Permission.OPERATOR_MANAGE)
 async def change_role(context: ConsoleContext) -> Response:
-    """Give somebody another role."""
+    """Change the role of an operator."""
     async with context.work() as work:
         changed = await operators.set_role(work, context.path["name"], _role(context))
     return context.to(_LIST, f"{changed.name} is {changed.role}.")
@@ -49,7 +49,7 @@ async def change_role(context: ConsoleContext) -> Response:
 
 @routes.post("/operators/{name}/password", Permission.OPERATOR_MANAGE)
 async def change_password(context: ConsoleContext) -> Response:
-    """Give somebody another password."""
+    """Set a new password for an operator."""
     name = context.path["name"]
     async with context.work() as work:
         await operators.set_password(
@@ -60,7 +60,7 @@ async def change_password(context: ConsoleContext) -> Response:
 
 @routes.post("/operators/{name}/disable", Permission.OPERATOR_MANAGE)
 async def disable(context: ConsoleContext) -> Response:
-    """Keep somebody out."""
+    """Disable an operator and end their sessions."""
     async with context.work() as work:
         await operators.disable(work, context.path["name"])
     return context.to(_LIST, f"{context.path['name']} is disabled and signed out.")
@@ -76,7 +76,7 @@ async def enable(context: ConsoleContext) -> Response:
 
 @routes.post("/operators/{name}/delete", Permission.OPERATOR_MANAGE)
 async def delete(context: ConsoleContext) -> Response:
-    """Remove somebody."""
+    """Delete an operator."""
     async with context.work() as work:
         await operators.delete(work, context.path["name"])
     return context.to(_LIST, f"{context.path['name']} is deleted. Their audit entries are kept.")
@@ -84,13 +84,13 @@ async def delete(context: ConsoleContext) -> Response:
 
 @routes.get("/account", Permission.ACCOUNT)
 async def show_account(context: ConsoleContext) -> Response:
-    """Show what one may do with one's own account."""
+    """Show the operator's own account."""
     return context.page("people/account.html", error="")
 
 
 @routes.post("/account/password", Permission.ACCOUNT)
 async def change_own_password(context: ConsoleContext) -> Response:
-    """Change one's own password, which takes the present one."""
+    """Change the operator's own password; requires the current one."""
     form = context.form
     try:
         await _check_password(context, str(form.get("present", "")))
@@ -104,7 +104,7 @@ async def change_own_password(context: ConsoleContext) -> Response:
 
 
 async def _check_password(context: ConsoleContext, password: str) -> None:
-    """Raise InvalidState where it is not the visitor's password; who only found an open browser may guess slowly."""
+    """Raise InvalidState if the password is wrong; limited, so that a thief of an open session cannot guess it."""
     who = context.operator.shown_id
     if not _rate_limiter.take(who, who):
         raise InvalidState("too many attempts; wait a minute and try again", "too_many_tries")
@@ -115,7 +115,7 @@ async def _check_password(context: ConsoleContext, password: str) -> None:
 
 @routes.post("/account/sign-out-everywhere", Permission.ACCOUNT)
 async def sign_out_everywhere(context: ConsoleContext) -> Response:
-    """End all other sessions of one's own."""
+    """End all other sessions of the operator."""
     async with context.work() as work:
         await operators.sign_out_everywhere(work, context.operator, but=context.session)
     return context.to(f"{BASE}/account", "You are signed out of all other sessions.")

@@ -1,4 +1,4 @@
-"""The customers' portal: signing in by a link, and the pages of the one application it is for."""
+"""The customers' portal: sign-in by a link, and the pages of one application."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ _NOT_ALLOWED_TEXT: Final = "your portal link does not allow this; request a link
 
 
 class InvalidPortalToken(HTTPException):
-    """A visitor without a token that is valid."""
+    """The visitor has no valid token."""
 
     def __init__(self) -> None:
         super().__init__(401, _EXPIRED_LINK_TEXT)
@@ -42,19 +42,19 @@ class InvalidPortalToken(HTTPException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortalContext(RequestContext):
-    """One request of a visitor of the portal."""
+    """One request of a portal visitor."""
 
     principal: Principal
     token: str = field(repr=False)
 
     @property
     def actor(self) -> str:
-        """Who acts, for the audit."""
+        """The actor for the audit log."""
         return f"portal:{ids.show(ids.API_KEY, self.principal.key_id)}"
 
     @property
     def side(self) -> ApplicationScope:
-        """The one application they may see."""
+        """The scope of the visitor's application."""
         assert self.principal.application_id is not None, "a key of the portal has an application"
         return ApplicationScope(
             context=self,
@@ -68,12 +68,12 @@ class PortalContext(RequestContext):
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[UnitOfWork]:
-        """Lend one transaction of the organization; it commits at the end and rolls back on an error."""
+        """Open a transaction of the organization; it commits at the end and rolls back on an error."""
         async with self.app_context.work(self.principal.organization, self.actor) as work:
             yield work
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page, with what each needs."""
+        """Render a page with the values that every page needs."""
         notice, kind = (
             ("", "") if self.is_fragment else read_notice(self.request, _cookie_name(self.request, _NOTICE_COOKIE))
         )
@@ -84,7 +84,7 @@ class PortalContext(RequestContext):
         return response
 
     def to(self, url: str, notice: str = "", kind: str = "good") -> Response:
-        """Send the browser to a page of ours, which shows a notice."""
+        """Redirect the browser to a page that shows a notice."""
         response = RedirectResponse(url, 303)
         if notice:
             value = write_notice(notice, kind)
@@ -93,7 +93,7 @@ class PortalContext(RequestContext):
 
     @property
     def values(self) -> dict[str, Any]:
-        """What every template may use."""
+        """The values for every template."""
         return {
             "visit": self,
             "form_token": csrf_token(self.token),
@@ -105,7 +105,7 @@ class PortalContext(RequestContext):
 
 
 def build_route(renderer: PageRenderer, page: Page) -> Route:
-    """Return a page as a route of the portal: with who may come in, and a page for each error."""
+    """Return the route of a page, with authentication, authorization and error pages."""
 
     @requires(page.permission)
     async def endpoint(request: Request) -> Response:
@@ -114,20 +114,20 @@ def build_route(renderer: PageRenderer, page: Page) -> Route:
             context = await authenticate(renderer, request)
             require_permission(context, page.permission)
             return renderer.with_security_headers(await page.handler(context.side))
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+        except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page
             return show_error(renderer, request, error, context)
 
     return Route(PATH + page.path, endpoint, methods=[page.method])
 
 
 def require_permission(context: PortalContext, permission: Permission) -> None:
-    """Refuse what the token does not allow. Raises HTTPException 403."""
+    """Check that the token has a permission. Raises HTTPException 403."""
     if not context.principal.may(permission):
         raise HTTPException(403, _NOT_ALLOWED_TEXT)
 
 
 async def authenticate(renderer: PageRenderer, request: Request) -> PortalContext:
-    """Return the visit of somebody with a valid token. Raises InvalidPortalToken, and Forged for a foreign form."""
+    """Return the context of an authenticated visitor. Raises InvalidPortalToken, and CsrfError for a forged form."""
     app_context = renderer.state.app_context
     token = request.cookies.get(_cookie_name(request, _SESSION_COOKIE), "")
     key = await find_key(app_context, token)
@@ -136,7 +136,7 @@ async def authenticate(renderer: PageRenderer, request: Request) -> PortalContex
 
 
 async def find_key(app_context: AppContext, token: str) -> ApiKey:
-    """Return the key of a portal's token. Raises InvalidPortalToken where it is none, or not valid."""
+    """Return the key of a portal token. Raises InvalidPortalToken if the token is missing or not valid."""
     if not token:
         raise InvalidPortalToken
     async with app_context.work() as work:
@@ -149,14 +149,14 @@ async def find_key(app_context: AppContext, token: str) -> ApiKey:
 def show_error(
     renderer: PageRenderer, request: Request, error: Exception, context: PortalContext | None = None
 ) -> Response:
-    """Return the page for an error, which says what to do."""
+    """Return the page for an error, with advice."""
     values = anonymous_values(request) if context is None else {"notice": "", "notice_kind": "", **context.values}
     response = renderer.show_error(error, back=f"{PATH}/endpoints", template="portal/error.html", **values)
     return allow_icon_origin(response, values["look"])
 
 
 def allow_icon_origin(response: Response, look: PortalAppearance) -> Response:
-    """Let a page show the icon of its look, which may be elsewhere."""
+    """Allow a page to load its icon from the configured origin."""
     if look.icon:
         policy = response.headers["content-security-policy"]
         response.headers["content-security-policy"] = policy.replace(
@@ -166,14 +166,14 @@ def allow_icon_origin(response: Response, look: PortalAppearance) -> Response:
 
 
 def anonymous_values(request: Request) -> dict[str, Any]:
-    """Return what a template needs for somebody who was not let in."""
+    """Return the template values for an unauthenticated visitor."""
     return {"visit": None, "nav": (), "look": read_appearance(request), "notice": "", "notice_kind": "", "here": ""}
 
 
 def start_session(
     renderer: PageRenderer, request: Request, key: ApiKey, token: str, look: PortalAppearance
 ) -> Response:
-    """Return the answer that lets a browser in, for as long as the key is valid."""
+    """Return the response that signs a browser in, until the key expires."""
     app_context, response = renderer.state.app_context, Response(status_code=204)
     left_s = 0 if key.expires_at is None else int((key.expires_at - datetime.now(UTC)).total_seconds())
     set_cookie(response, request, app_context, _SESSION_COOKIE, token, lifetime_s=left_s)
@@ -182,16 +182,16 @@ def start_session(
 
 
 def end_session(context: PortalContext, response: Response) -> Response:
-    """Return the answer with which a browser forgets the portal."""
+    """Delete the portal's cookies in a response."""
     for name in (_SESSION_COOKIE, _APPEARANCE_COOKIE, _NOTICE_COOKIE):
         set_cookie(response, context.request, context.app_context, name, "", lifetime_s=0)
     return context.renderer.with_security_headers(response)
 
 
 def read_appearance(request: Request) -> PortalAppearance:
-    """Return how the portal shall look: as the link says, or as it said before."""
+    """Return the appearance from the link's parameters, or from the cookie of an earlier visit."""
     kept = request.cookies.get(_cookie_name(request, _APPEARANCE_COOKIE), "")
-    if "=" not in kept:  # as older versions wrote it
+    if "=" not in kept:  # format of older versions
         theme, _, colour = kept.partition(".")
         kept = urlencode({"theme": theme, "colour": colour})
     return PortalAppearance.of(request.query_params) or PortalAppearance.of(dict(parse_qsl(kept))) or PortalAppearance()
@@ -200,11 +200,11 @@ def read_appearance(request: Request) -> PortalAppearance:
 def set_cookie(
     response: Response, request: Request, app_context: AppContext, name: str, value: str, *, lifetime_s: int
 ) -> None:
-    """Set a cookie of the portal; where other sites may show it, one that browsers also send from within these.
+    """Set a cookie of the portal; if other sites may embed it, a cookie that browsers also send from embedded pages.
 
-    There it is partitioned (https://www.ietf.org/archive/id/draft-cutler-httpbis-partitioned-cookies-01.html): each
-    site that embeds the portal has cookies of its own, so that none can follow a visitor. Browsers take such cookies
-    over https only.
+    Such a cookie is partitioned (https://www.ietf.org/archive/id/draft-cutler-httpbis-partitioned-cookies-01.html):
+    each embedding site has its own cookies, so that none can track a visitor. Browsers accept such cookies only over
+    https.
     """
     parts = [f"{_cookie_name(request, name)}={value}", f"Path={PATH}", f"Max-Age={lifetime_s}", "HttpOnly"]
     is_secure, is_embedded = request.url.scheme == "https", bool(app_context.settings.console.embed_origins)
@@ -215,7 +215,7 @@ def set_cookie(
 
 
 def _cookie_name(request: Request, name: str) -> str:
-    """Return a cookie's name; over https it is one that no plain page can set."""
+    """Return a cookie's name; over https, with a prefix that plain http pages cannot set."""
     return f"__Secure-{name}" if request.url.scheme == "https" else name
 
 
@@ -226,7 +226,7 @@ pages = Pages()
 
 
 def all_pages() -> list[Page]:
-    """Return every page of an application that the portal has."""
+    """Return every application page of the portal."""
     areas = (endpoints.pages, endpoint_actions.pages, endpoint_lists.pages, pages)
     return [page for area in areas for page in area.entries]
 
@@ -243,7 +243,7 @@ def portal_routes(state: ConsoleState) -> list[Route]:
 
 
 class _SignInPages:
-    """The way in: the page that a link leads to, whose script hands over the token that stands in the fragment."""
+    """The sign-in page of a portal link; its script submits the token from the URL fragment."""
 
     def __init__(self, renderer: PageRenderer) -> None:
         self._renderer = renderer
@@ -270,12 +270,12 @@ class _SignInPages:
             token = str(form.get("key", ""))
             look = PortalAppearance.of({name: str(value) for name, value in form.items()}) or PortalAppearance()
             return start_session(self._renderer, request, await find_key(app_context, token), token, look)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+        except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page
             return show_error(self._renderer, request, error)
 
     @requires(Permission.ENDPOINT_VIEW)
     async def _check_session(self, request: Request) -> Response:
-        """Tell the script whether the browser has kept the cookie."""
+        """Respond with 204 if the browser has kept the session cookie; used by the script."""
         try:
             require_permission(await authenticate(self._renderer, request), Permission.ENDPOINT_VIEW)
         except Exception as error:  # noqa: BLE001 - the same
@@ -284,7 +284,7 @@ class _SignInPages:
 
     @requires(Permission.TOKEN_END)
     async def _sign_out(self, request: Request) -> Response:
-        """End the token, as the API's log-out does: a link that was left open somewhere is worth nothing then."""
+        """Revoke the token, as the API's logout does, so that a leaked link becomes useless."""
         try:
             context = await authenticate(self._renderer, request)
             require_permission(context, Permission.TOKEN_END)
@@ -302,7 +302,7 @@ class _SignInPages:
 
 @pages.get("/event-types", Permission.EVENT_TYPE_VIEW)
 async def list_types(scope: ApplicationScope) -> Response:
-    """Show the event types that the visitor may listen to."""
+    """Show the event types that the visitor may subscribe to."""
     async with scope.work() as (work, application):
         rows = await event_types.list_page(
             work, limit=_MAX_SHOWN, place=scope.context.query.get("after") or None, flags=scope.flags

@@ -14,24 +14,24 @@ _MAX_CHARS: Final = 500
 
 
 def get_text(params: QueryParams | FormData, name: str) -> str | None:
-    """Return what was asked for under a name; None where that is nothing."""
+    """Return the value of a parameter; None if it is missing or empty."""
     value = params.get(name)
     text = value.strip().replace("\x00", "") if isinstance(value, str) else ""
     return text[:_MAX_CHARS] or None
 
 
 def get_time(params: QueryParams | FormData, name: str) -> datetime | None:
-    """Return a moment that was asked for, in UTC where it does not say otherwise; ``2h`` and ``7d`` are so long ago.
+    """Return a time; without a time zone it is UTC, and ``2h`` or ``7d`` count back from now.
 
     Raises:
-        InvalidValue: it is no moment.
+        InvalidValue: it is not a time.
     """
     text = get_text(params, name)
     return None if text is None else parse_time(text, datetime.now(UTC), name)
 
 
 def get_number(params: QueryParams | FormData, name: str) -> float | None:
-    """Return a number that was asked for; None where that is nothing. Raises InvalidValue where it is none."""
+    """Return a number; None if the parameter is missing or empty. Raises InvalidValue if it is not a number."""
     text = get_text(params, name)
     if text is None:
         return None
@@ -42,17 +42,17 @@ def get_number(params: QueryParams | FormData, name: str) -> float | None:
 
 
 def get_texts(params: QueryParams | FormData, names: Iterable[str]) -> dict[str, str]:
-    """Return what was asked for under these names, as it was written; empty where that is nothing."""
+    """Return the values of these parameters as text; empty if missing."""
     return {name: get_text(params, name) or "" for name in names}
 
 
 def source_options(configured: Iterable[str], chosen: str) -> list[tuple[str, str]]:
-    """Return the sources that can be chosen, with the one that was, even if it is configured no more."""
+    """Return the options of a source filter, including the chosen source even if it is no longer configured."""
     names = {*configured, chosen} - {""}
     return [("", "any"), *((name, name) for name in sorted(names))]
 
 
 def build_url(path: str, params: Mapping[str, str], **more: str | int | None) -> str:
-    """Return the address of a page with wishes, without those that are empty."""
-    wishes = {name: value for name, value in {**params, **more}.items() if value not in {None, ""}}
-    return f"{path}?{urlencode(wishes)}" if wishes else path
+    """Return the URL of a page with the parameters that are not empty."""
+    pairs = {name: value for name, value in {**params, **more}.items() if value not in {None, ""}}
+    return f"{path}?{urlencode(pairs)}" if pairs else path

@@ -1,4 +1,4 @@
-"""Pages about rejected requests, and about conflicts: requests that share an event's key or body, but not both."""
+"""Pages of rejected requests, and of conflicts: requests with the same key or body as an event, but not both."""
 
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -29,7 +29,7 @@ _CONFLICT_FIELDS: Final = ("source", "application", "since", "until")
 
 @routes.get("/conflicts", Permission.CONFLICT_VIEW)
 async def list_conflicts(context: ConsoleContext) -> Response:
-    """Show conflicts, the latest first."""
+    """Show conflicts, newest first."""
     fields = query_params.get_texts(context.query, _CONFLICT_FIELDS)
     sources = query_params.source_options(context.app_context.settings.sources, fields["source"])
     try:
@@ -55,7 +55,7 @@ async def list_conflicts(context: ConsoleContext) -> Response:
 
 @routes.get("/conflicts/{id}", Permission.CONFLICT_VIEW)
 async def show_conflict(context: ConsoleContext) -> Response:
-    """Show a conflict beside the event that came first."""
+    """Show a conflict next to the original event."""
     found = await conflicts.compare_conflict(context.app_context.database, _conflict_id(context))
     is_unified = context.query.get("view") == "unified"
     twin = found.twin
@@ -75,7 +75,7 @@ async def show_conflict(context: ConsoleContext) -> Response:
 
 @routes.get("/conflicts/{id}/body", Permission.CONFLICT_VIEW)
 async def download(context: ConsoleContext) -> Response:
-    """Give the bytes of the conflicting request."""
+    """Download the body of the conflicting request."""
     twin = await conflicts.get(context.app_context.database, _conflict_id(context))
     return attachment(twin.stored.body, f"{twin.row.id}.bin")
 
@@ -99,14 +99,14 @@ _PAGE: Final = 50
 _FILTER_FIELDS: Final = ("source", "reason", "state", "since", "until")
 _STATES: Final = (("", "all"), ("open", "not accepted"), ("accepted", "accepted later"))
 _REVERIFY_BUDGET_S: Final = 10.0
-"""How long one visit judges requests; whoever wants more goes on."""
+"""Maximum seconds that one request re-verifies; the user can then continue."""
 _MAX_SHOWN: Final = 200
 
 
 @routes.get("/rejections", Permission.REJECTION_VIEW)
 async def list_rejections(context: ConsoleContext) -> Response:
-    """Show refused requests, newest first."""
-    wishes = query_params.get_texts(context.query, _FILTER_FIELDS)
+    """Show rejected requests, newest first."""
+    params = query_params.get_texts(context.query, _FILTER_FIELDS)
     rows: Sequence[RejectionRow] = ()
     error = ""
     try:
@@ -116,18 +116,18 @@ async def list_rejections(context: ConsoleContext) -> Response:
     return context.page(
         "rejections/list.html",
         rows=rows,
-        wishes=wishes,
+        wishes=params,
         error=error,
-        more=query_params.build_url(REJECTIONS_PATH, wishes, after=rows[-1].id) if len(rows) == _PAGE else "",
+        more=query_params.build_url(REJECTIONS_PATH, params, after=rows[-1].id) if len(rows) == _PAGE else "",
         reasons=[("", "any"), *((str(reason), str(reason).replace("_", " ")) for reason in Reason)],
         states=_STATES,
-        sources=query_params.source_options(context.app_context.settings.sources, wishes["source"]),
+        sources=query_params.source_options(context.app_context.settings.sources, params["source"]),
     )
 
 
 @routes.get("/rejections/{id}", Permission.REJECTION_VIEW)
 async def show_rejection(context: ConsoleContext) -> Response:
-    """Show one refused request with its diagnosis and its bytes."""
+    """Show one rejected request with its diagnosis and its body."""
     app_context = context.app_context
     refusal = await diagnose(app_context.database, app_context.settings, _id(context))
     body = refusal.stored.body
@@ -145,7 +145,7 @@ async def show_rejection(context: ConsoleContext) -> Response:
 
 @routes.get("/rejections/{id}/body", Permission.REJECTION_VIEW)
 async def download_body(context: ConsoleContext) -> Response:
-    """Send the bytes that were kept, as a file."""
+    """Download the stored body."""
     row, stored = await listings.get_rejection(context.app_context.database, _id(context))
     disposition = {"content-disposition": f'attachment; filename="{row.id}.bin"', "x-content-type-options": "nosniff"}
     return Response(stored.body, media_type="application/octet-stream", headers=disposition)
@@ -153,7 +153,7 @@ async def download_body(context: ConsoleContext) -> Response:
 
 @routes.post("/rejections/{id}/reverify", Permission.REJECTION_REVERIFY)
 async def reverify_one(context: ConsoleContext) -> Response:
-    """Judge one request again; what holds is accepted."""
+    """Verify one request again; accept it if it is valid."""
     url = f"{REJECTIONS_PATH}/{context.path['id']}"
     (result,) = [one async for one in _reverify(context, [_id(context)])]
     if result.event_id is None:
@@ -163,19 +163,19 @@ async def reverify_one(context: ConsoleContext) -> Response:
 
 @routes.post("/rejections/reverify", Permission.REJECTION_REVERIFY)
 async def reverify_source(context: ConsoleContext) -> Response:
-    """Judge all refused requests of a source again, for as long as a visit may take."""
+    """Verify all rejected requests of a source again, within the time limit."""
     source = query_params.get_text(context.form, "source")
     if source is None:
         return context.to(REJECTIONS_PATH, "Choose a source.", "bad")
     after = query_params.get_text(context.form, "after")
     until = query_params.get_time(context.form, "until")
-    place = None if after is None else ids.show(ids.REJECTION, _read_id(after))
+    cursor = None if after is None else ids.show(ids.REJECTION, _read_id(after))
     results: list[ReverifyResult] = []
     is_whole = True
     ends = time.monotonic() + _REVERIFY_BUDGET_S
-    judged = _reverify(context, ListFilter(source=source, until=until, after=place))
-    async with aclosing(judged):
-        async for result in judged:
+    results_stream = _reverify(context, ListFilter(source=source, until=until, after=cursor))
+    async with aclosing(results_stream):
+        async for result in results_stream:
             results.append(result)
             if time.monotonic() > ends:
                 is_whole = False

@@ -46,26 +46,26 @@ Headers = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ConsoleState:
-    """The parts pages stand on; one for a process."""
+    """The shared state of all pages; one per process."""
 
     app_context: AppContext
     live_metrics: LiveMetrics
 
 
 class CsrfError(HTTPException):
-    """A form that did not come from a page of ours, or from one of another session."""
+    """A form from another site or another session."""
 
     def __init__(self) -> None:
         super().__init__(403, "this form belongs to another session; go back, reload the page and try again")
 
 
 class PageRenderer:
-    """Renders pages and answers for their files.
+    """Renders pages and serves static files.
 
     Args:
-        state: the parts that pages stand on.
-        embedders: origins whose pages may show ours within them.
-        static: where its files are served.
+        state: the shared state of all pages.
+        embed_origins: origins that may embed the pages.
+        static: the base URL of the static files.
     """
 
     def __init__(self, state: ConsoleState, *, embed_origins: tuple[str, ...] = (), static: str = STATIC) -> None:
@@ -75,7 +75,7 @@ class PageRenderer:
         self._headers = _security_headers(embed_origins)
 
     def warm(self) -> None:
-        """Compile every template beforehand; it may run in a thread."""
+        """Compile every template in advance; may run in a thread."""
         for name in self._templates.list_templates():
             try:
                 self._templates.get_template(name)
@@ -83,21 +83,21 @@ class PageRenderer:
                 _LOG.error("template_unusable", template=name, line=error.lineno, error=error.message)
 
     def render(self, template: str, **values: Any) -> str:
-        """Return a page's text."""
+        """Return the HTML of a page."""
         return self._templates.get_template(template).render(now=datetime.now(UTC), static=self._static_url, **values)
 
     def show(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
+        """Return a page as a response."""
         return self.with_security_headers(HTMLResponse(self.render(template, **values), status))
 
     def with_security_headers(self, response: Response) -> Response:
-        """Return a response with the headers that keep pages from doing harm, and out of caches."""
+        """Return a response with the security headers and without caching."""
         for name, value in self._headers.items():
             response.headers.setdefault(name, value)
         return response
 
     def complete_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """Return an answer's headers as ASGI has them; one that is not guarded yet gets what it lacks."""
+        """Return ASGI headers, with missing security headers added."""
         given = list(headers)
         if any(name == b"content-security-policy" for name, _ in given):
             return given
@@ -108,7 +108,7 @@ class PageRenderer:
     def show_error(
         self, error: Exception, *, back: str = "/console", template: str = "error.html", **values: Any
     ) -> Response:
-        """Return the page for an error, which says what to do."""
+        """Return the page for an error, with advice."""
         status, title, text = _describe_error(error)
         response = self.show(template, status, title=title, text=text, back=back, **values)
         if isinstance(error, HTTPException) and error.headers:
@@ -117,7 +117,7 @@ class PageRenderer:
 
     @requires(Permission.PUBLIC)
     async def serve_file(self, request: Request) -> Response:
-        """Answer a request for a file; one that names its content's hash may be kept for ever."""
+        """Serve a static file; a URL with its content hash can be cached forever."""
         file = self._files.get(request.path_params["path"])
         if file is None:
             return Response(status_code=404)
@@ -134,7 +134,7 @@ class PageRenderer:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file that browsers may keep."""
+    """A static file."""
 
     content: bytes
     kind: str
@@ -154,7 +154,7 @@ def _read_files() -> Mapping[str, _File]:
 
 
 class _BytecodeCache(FileSystemBytecodeCache):
-    """Keeps compiled templates beside them, as Python does with modules, where that folder can be written."""
+    """Stores compiled templates in ``__pycache__``, as Python does for modules, if the folder is writable."""
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         with contextlib.suppress(OSError):
@@ -164,7 +164,7 @@ class _BytecodeCache(FileSystemBytecodeCache):
 
 @functools.cache
 def _templates() -> Environment:
-    """Return the templates, which all frames of a process share, as compiling them takes a while."""
+    """Return the template environment, shared by the process, because compiling templates is slow."""
     environment = Environment(
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
@@ -178,7 +178,7 @@ def _templates() -> Environment:
 
 
 def _security_headers(embed_origins: tuple[str, ...]) -> Headers:
-    # What strangers have sent is shown on these pages: even if some of it slipped through as markup, nothing would run.
+    # Pages show untrusted data. If markup in it were not escaped, the policy would still block scripts.
     ancestors = " ".join(embed_origins) or "'none'"
     policy = (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; font-src 'self'; "
@@ -200,7 +200,7 @@ async def read_form(request: Request) -> FormData:
     """Return the fields of a form.
 
     Raises:
-        HTTPException: it is too large, or no form.
+        HTTPException: the body is too large, or not a form.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = bytearray()
@@ -218,10 +218,10 @@ async def read_form(request: Request) -> FormData:
 
 
 def check_origin(request: Request, public_url: str) -> None:
-    """Raise Forged unless the browser says that the request comes from a page of ours.
+    """Check that a request comes from a page of this server. Raises CsrfError.
 
-    Browsers send `Origin` with each POST, and `Sec-Fetch-Site` beside it; one that sends neither is not one that knows
-    cookies' SameSite either.
+    Browsers send `Origin` with each POST, and also `Sec-Fetch-Site`. A browser that sends neither does not support
+    SameSite cookies either, so its request is rejected.
     """
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
@@ -236,12 +236,12 @@ def check_origin(request: Request, public_url: str) -> None:
 
 
 def csrf_token(session: str) -> str:
-    """Return the token that goes with a session and must be in each of its forms."""
+    """Return the CSRF token of a session, which each of its forms contains."""
     return hmac.digest(session.encode(), b"boathook form", "sha256").hex()
 
 
 def check_csrf_token(session: str, given: str) -> None:
-    """Raise Forged unless a form holds the token of its session."""
+    """Check the CSRF token of a form. Raises CsrfError."""
     if not hmac.compare_digest(csrf_token(session).encode(), given.encode()):
         raise CsrfError
 
@@ -283,5 +283,5 @@ def _format_time(value: datetime) -> str:
 
 
 def _format_number(value: float) -> str:
-    # A thin space that does not break.
+    # Narrow no-break space.
     return f"{value:,}".replace(",", "\u202f")

@@ -32,11 +32,11 @@ class NavItem:
 
     title: str
     path: str
-    """Below /console."""
+    """Relative to /console."""
     key: str
-    """Pressed after g, it leads there."""
+    """Keyboard shortcut, pressed after g."""
     permission: Permission
-    """Who has it is shown the entry."""
+    """The permission that shows the entry."""
 
 
 NAV: Final = (
@@ -59,40 +59,40 @@ NAV: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleContext(RequestContext):
-    """One request of somebody who has signed in."""
+    """One request of a signed-in operator."""
 
     operator: Operator
     session: str = field(repr=False)
     firing: FiringCount
-    """The alerts that the navigation tells of."""
+    """The number of firing alerts for the navigation."""
 
     @property
     def state(self) -> ConsoleState:
-        """The parts pages stand on."""
+        """The shared state of all pages."""
         return self.renderer.state
 
     @property
     def role(self) -> Role:
-        """What they may do."""
+        """The operator's role."""
         return Role(self.operator.role)
 
     @property
     def actor(self) -> str:
-        """Who acts, for the audit."""
+        """The actor for the audit log."""
         return f"console:{self.operator.name}"
 
     def may(self, permission: Permission) -> bool:
-        """Return whether they may do this."""
+        """Return whether the operator has a permission."""
         return role_may(self.role, permission)
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[UnitOfWork]:
-        """Lend one transaction of the organization; it commits at the end and rolls back on an error."""
+        """Open a transaction of the organization; it commits at the end and rolls back on an error."""
         async with self.app_context.work(actor=self.actor) as work:
             yield work
 
     def page(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page, with what each needs."""
+        """Render a page with the values that every page needs."""
         notice, kind = ("", "") if self.is_fragment else read_notice(self.request, _NOTICE)
         response = self.renderer.show(template, status, notice=notice, notice_kind=kind, **self.values, **values)
         if notice:
@@ -100,7 +100,7 @@ class ConsoleContext(RequestContext):
         return response
 
     def to(self, url: str, notice: str = "", kind: str = "good") -> Response:
-        """Send the browser to a page of ours, which shows a notice."""
+        """Redirect the browser to a page that shows a notice."""
         response = RedirectResponse(url, 303)
         if notice:
             value, is_secure = write_notice(notice, kind), self.request.url.scheme == "https"
@@ -111,8 +111,8 @@ class ConsoleContext(RequestContext):
 
     @property
     def values(self) -> dict[str, Any]:
-        """What every template may use."""
-        place = max(
+        """The values for every template."""
+        current = max(
             (one for one in NAV if self.request.scope["path"].startswith(BASE + one.path)),
             key=lambda one: len(one.path),
         )
@@ -120,7 +120,7 @@ class ConsoleContext(RequestContext):
             "visit": self,
             "form_token": csrf_token(self.session),
             "nav": [one for one in NAV if self.may(one.permission)],
-            "here": place,
+            "here": current,
             "can": lambda permission: self.may(Permission(permission)),
         }
 
@@ -139,7 +139,7 @@ class RouteSpec:
 
 
 class Routes:
-    """The pages and actions of one area; paths are below /console."""
+    """The pages and actions of one area; paths are relative to /console."""
 
     def __init__(self) -> None:
         self.entries: list[RouteSpec] = []
@@ -149,7 +149,7 @@ class Routes:
         return self._add("GET", path, permission)
 
     def post(self, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
-        """Register what a form does."""
+        """Register the handler of a form."""
         return self._add("POST", path, permission)
 
     def _add(self, method: str, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
@@ -161,12 +161,12 @@ class Routes:
 
 
 def cookie_name(request: Request) -> str:
-    """Return the name of the session's cookie; over https it is one that no other host and no plain page can set."""
+    """Return the name of the session cookie; over https, with a prefix that blocks other hosts and plain http pages."""
     return "__Host-boathook" if request.url.scheme == "https" else "boathook"
 
 
 def build_route(renderer: PageRenderer, entry: RouteSpec) -> Route:
-    """Return an entry as a route: with who may come in, what a form must prove, and a page for each error."""
+    """Return the route of an entry, with authentication, authorization, CSRF checks and error pages."""
 
     @requires(entry.permission)
     async def endpoint(request: Request) -> Response:
@@ -179,7 +179,7 @@ def build_route(renderer: PageRenderer, entry: RouteSpec) -> Route:
                 role = ACCESS_RULES[entry.permission].role
                 raise HTTPException(403, f"this requires the role {role}; {context.operator.name} is {context.role}")
             return renderer.with_security_headers(await entry.handler(context))
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the browser gets a page and the log the rest
+        except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page
             values = {} if context is None else {"notice": "", "notice_kind": "", **context.values}
             return renderer.show_error(error, **{"visit": None, **values})
 
@@ -187,7 +187,7 @@ def build_route(renderer: PageRenderer, entry: RouteSpec) -> Route:
 
 
 async def _authenticate(renderer: PageRenderer, request: Request) -> ConsoleContext | None:
-    """Return the visit of somebody who has signed in; None of anybody else. Raises Forged for a foreign form."""
+    """Return the context of a signed-in operator; None if not signed in. Raises CsrfError for a forged form."""
     session = request.cookies.get(cookie_name(request), "")
     if not session:
         return None

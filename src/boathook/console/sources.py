@@ -1,4 +1,4 @@
-"""Pages about sources, and about the settings in force."""
+"""Pages of sources, and of the effective settings."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,7 +33,7 @@ _PROPAGATION_TIME: Final = "five seconds"
 
 @routes.get("/sources", Permission.SOURCE_VIEW)
 async def list_sources(context: ConsoleContext) -> Response:
-    """Show every source with what came in lately."""
+    """Show every source with its recent traffic."""
     views = await sources.list_all(context.app_context)
     async with context.work() as work:
         latest = await sources.read_latest(work, [view.name for view in views])
@@ -50,13 +50,13 @@ async def list_sources(context: ConsoleContext) -> Response:
 
 @routes.get("/sources-senders", Permission.SOURCE_VIEW)
 async def list_providers(context: ConsoleContext) -> Response:
-    """Show the senders that boathook knows."""
+    """Show the supported providers."""
     return context.page("sources/providers.html", recipes=sources.list_providers())
 
 
 @routes.get("/sources-senders/{provider}", Permission.SOURCE_VIEW)
 async def show_provider(context: ConsoleContext) -> Response:
-    """Show how a source of one provider would be set up."""
+    """Show how to set up a source of one provider."""
     recipe = sources.get_provider(context.path["provider"])
     base = base_url_of(context.app_context.settings)
     url = f"{base or _request_base_url(context)}/in/{recipe.name}"
@@ -111,13 +111,13 @@ def _request_base_url(context: ConsoleContext) -> str:
 
 @routes.post("/sources/{name}/test", Permission.SOURCE_TEST)
 async def test(context: ConsoleContext) -> Response:
-    """Send a sample through the gateway, as the sender would, and tell what became of it."""
+    """Send a signed sample through the gateway, as the sender would, and show the result."""
     settings, name = context.app_context.settings, context.path["name"]
     view = await sources.get(context.app_context, name)
     added = await sources.read_added_secrets(context.app_context)
     trouble, steps = "", list[SourceTestStep]()
     try:
-        # One by one, so that those before a fault are shown.
+        # Collected one at a time, so that completed steps are shown after a failure.
         async for step in run_source_test(settings, name, at=_gateway_address(context), added=added):
             steps.append(step)
     except ConfigError as error:
@@ -131,14 +131,14 @@ async def test(context: ConsoleContext) -> Response:
 
 
 def _gateway_address(context: ConsoleContext) -> tuple[str, int] | None:
-    """Return where this very gateway was reached, as it may listen on a port that the system has chosen."""
+    """Return the address of this gateway, as the system may have chosen its port."""
     server = context.request.scope.get("server")
     return None if server is None or not server[1] else (server[0], server[1])
 
 
 @routes.post("/sources/{name}/secrets", Permission.SOURCE_SECRET_MANAGE)
 async def add_secret(context: ConsoleContext) -> Response:
-    """Let another secret prove a source's requests."""
+    """Add a secret to a source."""
     name, form = context.path["name"], context.form
     text = None if form.get("make") else str(form.get("secret", ""))
     try:
@@ -153,14 +153,14 @@ async def add_secret(context: ConsoleContext) -> Response:
     except InvalidValue as error:
         return await _show(context, 400, error)
     if text is None:
-        # In this answer alone: no address, no cookie and no cache ever holds it.
+        # Only in this response: no URL, cookie or cache contains the secret.
         return context.page("sources/made.html", name=name, made=made)
     return context.to(_page(name), f"Secret added. Every gateway accepts it within {_PROPAGATION_TIME}.")
 
 
 @routes.post("/sources/{name}/secrets/{id}/end", Permission.SOURCE_SECRET_MANAGE)
 async def end_secret(context: ConsoleContext) -> Response:
-    """Let an added secret end."""
+    """Set the expiry of an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
         ended = await actions.end(work, name, id, _hours(str(context.form.get("after", "0")), "after") or timedelta())
@@ -169,7 +169,7 @@ async def end_secret(context: ConsoleContext) -> Response:
 
 @routes.post("/sources/{name}/secrets/{id}/keep", Permission.SOURCE_SECRET_MANAGE)
 async def keep_secret(context: ConsoleContext) -> Response:
-    """Take back that an added secret ends."""
+    """Cancel the expiry of an added secret."""
     name, id = context.path["name"], context.path["id"]
     async with context.work() as work:
         await actions.end(work, name, id, None)
@@ -187,7 +187,7 @@ async def remove_secret(context: ConsoleContext) -> Response:
 
 @routes.post("/sources/{name}/told", Permission.SOURCE_SECRET_MANAGE)
 async def show_handshake_secret(context: ConsoleContext) -> Response:
-    """Show the secret that a sender has told, in this answer alone; from now on it counts."""
+    """Show the secret from the sender's handshake, only in this response, and activate it."""
     name = context.path["name"]
     secret = await source_secrets.show_secret(
         context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
@@ -197,7 +197,7 @@ async def show_handshake_secret(context: ConsoleContext) -> Response:
 
 @routes.post("/sources/{name}/told/forget", Permission.SOURCE_SECRET_MANAGE)
 async def forget_handshake_secret(context: ConsoleContext) -> Response:
-    """Forget the secret that a sender has told, so that it can tell another."""
+    """Delete the secret from the sender's handshake, so that the sender can send another."""
     name = context.path["name"]
     await source_secrets.forget_secret(
         context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
@@ -225,12 +225,12 @@ class SettingRow:
     key: str
     value: str
     is_set: bool
-    """Whether it is not what it would be by itself."""
+    """Whether it differs from the default."""
 
 
 @routes.get("/settings", Permission.SETTINGS_VIEW)
 async def show_settings(context: ConsoleContext) -> Response:
-    """Show every table with its keys."""
+    """Show every table of the settings."""
     settings = context.app_context.settings
     shown, usual = all_settings(settings), defaults()
     sources = shown.pop("sources")

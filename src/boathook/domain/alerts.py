@@ -1,12 +1,12 @@
-"""Alerts: the states and transitions of one, silences, and messages independent of the channel.
+"""Alerts: states, transitions, silences, and messages independent of the channel.
 
     (none) -> pending -> firing -> clearing -> recovered
                  |          ^          |
                  v          +----------+
                (none)
 
-A rule's condition must hold for a while before its alert fires, and must have ceased for a while before it recovers, so
-that one that comes and goes is one alert and not many.
+A rule's condition must hold for some time before its alert fires, and must be false for some time before the alert
+recovers. So a flapping condition causes one alert instead of many.
 """
 
 from collections.abc import Sequence
@@ -20,15 +20,15 @@ class AlertMessageKind(StrEnum):
 
     FIRING = "fires"
     REPEATED = "still"
-    """It was sent before and still fires."""
+    """It was sent before and is still firing."""
     RECOVERED = "recovered"
     TEST = "test"
-    """A test message of an operator."""
+    """A test message that an operator requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertEntry:
-    """One alert of a message."""
+    """One alert in a message."""
 
     id: str
     kind: AlertMessageKind
@@ -39,7 +39,7 @@ class AlertEntry:
     summary: str
     advice: str
     page: str
-    """Where the console shows more; a path, or empty."""
+    """Path of the console page with details, or empty."""
     value: float
     worst: float
     fired_at: datetime
@@ -47,40 +47,40 @@ class AlertEntry:
 
     @property
     def sentence(self) -> str:
-        """What is the matter, with the subject put in."""
+        """The rule's summary with the subject filled in."""
         return self.summary.replace("{subject}", clean(self.subject)) if self.summary else self.rule
 
     @property
     def figure(self) -> str:
-        """Its figure, short."""
+        """The measured value as short text: the worst value of a recovered alert, else the current one."""
         return show_number(self.worst if self.kind is AlertMessageKind.RECOVERED else self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class AlertMessage:
-    """One message."""
+    """One message to a channel."""
 
     id: str
-    """The same however often it is sent."""
+    """Stays the same when the message is sent again."""
     at: datetime
     alerts: Sequence[AlertEntry]
     home: str
-    """Where the console is reached, such as ``https://hooks.example.com``; empty if not configured."""
+    """Base URL of the console, such as ``https://hooks.example.com``; empty if not configured."""
 
     @property
     def firing(self) -> list[AlertEntry]:
-        """What is told to be the matter, the critical first."""
+        """The alerts that are not recovered, critical ones first."""
         found = [one for one in self.alerts if one.kind is not AlertMessageKind.RECOVERED]
         return sorted(found, key=lambda one: (one.severity != "critical", one.rule, one.subject))
 
     @property
     def recovered(self) -> list[AlertEntry]:
-        """What is told to be over."""
+        """The recovered alerts."""
         return [one for one in self.alerts if one.kind is AlertMessageKind.RECOVERED]
 
     @property
     def title(self) -> str:
-        """All of it in a line."""
+        """One-line summary of all alerts."""
         if any(one.kind is AlertMessageKind.TEST for one in self.alerts):
             return "boathook: test message"
         parts = [
@@ -96,12 +96,12 @@ class AlertMessage:
         return f"boathook: {', '.join(parts)}{only}"
 
     def link(self, page: str) -> str:
-        """Return the address of a page of the console; empty where nobody has said where it is reached."""
+        """Return the URL of a console page; empty if the console's base URL is not configured."""
         return f"{self.home}{page}" if self.home and page else ""
 
 
 def collapse(alerts: Sequence[AlertEntry]) -> list[AlertEntry]:
-    """Return one entry per alert; an alert that recovered meanwhile is reported as recovered."""
+    """Return one entry per alert; an alert that has since recovered is reported as recovered."""
     found: dict[str, AlertEntry] = {}
     for one in alerts:
         known = found.get(one.id)
@@ -111,20 +111,20 @@ def collapse(alerts: Sequence[AlertEntry]) -> list[AlertEntry]:
 
 
 def clean(text: str, most: int = 120) -> str:
-    """Return untrusted text as one printable line, truncated."""
+    """Return untrusted text as one printable line of at most *most* characters."""
     plain = "".join(char if char.isprintable() else " " for char in text)
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
 def show_number(value: float) -> str:
-    """Write a figure with three digits or so, and whole numbers whole."""
+    """Format a number with three significant digits; whole numbers are shown exactly."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.3g}"
 
 
 def show_length(seconds: float) -> str:
-    """Write a length of time in its two largest units."""
+    """Format a duration in its two largest units."""
     left, parts = int(max(0, seconds)), list[str]()
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         if left >= size or (unit == "s" and not parts):
@@ -134,32 +134,32 @@ def show_length(seconds: float) -> str:
 
 
 class AlertState(StrEnum):
-    """Where an alert stands."""
+    """The state of an alert."""
 
     PENDING = "pending"
-    """Its condition holds, but not yet long enough."""
+    """The condition holds, but not yet for long enough."""
     FIRING = "firing"
     CLEARING = "clearing"
-    """It fires, but its condition has ceased, though not yet long enough."""
+    """The alert is firing; its condition is false, but not yet for long enough."""
     RECOVERED = "recovered"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a rule sees of one subject."""
+    """A rule's result for one subject."""
 
     subject: str
-    """Whom it is about; empty for a rule about the whole deployment."""
+    """The subject, such as an endpoint or a host; empty for a rule about the whole deployment."""
     value: float
     is_raised: bool
     """Whether the condition to fire is met."""
     is_held: bool
-    """Whether one that fires goes on: the condition to recover is not met."""
+    """Whether a firing alert keeps firing: the condition to recover is not met."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlertDelays:
-    """How long a rule waits before it believes."""
+    """How long a rule's condition must hold before an alert fires or recovers."""
 
     for_s: float
     clear_s: float
@@ -167,7 +167,7 @@ class AlertDelays:
 
 @dataclass(frozen=True, slots=True)
 class AlertStatus:
-    """Where an alert stands, and since when."""
+    """The state of an alert and its start."""
 
     state: AlertState
     since: datetime
@@ -178,13 +178,13 @@ class AlertStatus:
 def transition(
     status: AlertStatus | None, reading: Reading | None, delays: AlertDelays, now: datetime
 ) -> AlertStatus | None:
-    """Return where an alert stands after a look; None where there is none, or a pending one has come to nothing.
+    """Return the status of an alert after an evaluation; None if there is no alert or a pending one is dropped.
 
     Args:
-        standing: before the look; None where the subject has no open alert.
-        reading: None where the subject was not seen at all, which counts as ceased.
-        patience: of the rule.
-        now: of the look.
+        status: the status before; None if the subject has no open alert.
+        reading: None if the rule reported nothing for the subject, which counts as a false condition.
+        delays: of the rule.
+        now: the time of the evaluation.
     """
     if status is None:
         return None if reading is None or not reading.is_raised else _begin(reading, delays, now)
@@ -223,30 +223,30 @@ def _has_lasted(status: AlertStatus, seconds: float, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A time in which nobody is told of some alerts."""
+    """Suppresses notifications of matching alerts until a given time."""
 
     rule: str
-    """A pattern in which ``*`` stands for any run of characters."""
+    """A pattern in which ``*`` matches any characters."""
     subject: str
     until: datetime
 
     def covers(self, rule: str, subject: str, now: datetime) -> bool:
-        """Return whether nobody is told of this subject's alert by this rule."""
+        """Return whether notifications of this rule and subject are suppressed at *now*."""
         return now < self.until and matches_pattern(self.rule, rule) and matches_pattern(self.subject, subject)
 
 
 def matches_pattern(pattern: str, text: str) -> bool:
-    """Return whether a text fits a pattern whose only wildcard is ``*``."""
+    """Return whether *text* matches a pattern whose only wildcard is ``*``."""
     first, *rest = pattern.split("*")
     if not rest:
         return text == pattern
     *middle, last = rest
     if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
         return False
-    place, end = len(first), len(text) - len(last)
+    start, end = len(first), len(text) - len(last)
     for part in middle:
-        found = text.find(part, place, end)
+        found = text.find(part, start, end)
         if found < 0:
             return False
-        place = found + len(part)
+        start = found + len(part)
     return True

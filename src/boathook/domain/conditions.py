@@ -1,35 +1,35 @@
-"""The operators of a filter: functions from one value, of a body or a header, to yes or no."""
+"""The operators of a filter, compiled to predicates on one value of a body or header."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 MAX_CONDITIONS: Final = 200
-"""Conditions in one filter, so that one route cannot slow down every request."""
+"""Maximum number of conditions in one filter, so that one route cannot slow down every request."""
 
 ABSENT: Final = object()
-"""The value of what is not there; null is there."""
+"""Stands for a missing value; JSON null counts as present."""
 
 Condition = Callable[[Any], bool]
 
 
 class Budget:
-    """How many conditions a filter may still hold while it is compiled."""
+    """The number of conditions that a filter may still contain while it is compiled."""
 
     def __init__(self) -> None:
         self.left = MAX_CONDITIONS
 
     def spend(self, where: str) -> None:
-        """Take one condition off; raises ValueError when none is left."""
+        """Subtract one condition. Raises ValueError when none is left."""
         self.left -= 1
         if self.left < 0:
             raise ValueError(f"{where}: a filter has at most {MAX_CONDITIONS} conditions")
 
 
 def compile_condition(wanted: Any, where: str, budget: Budget) -> Condition:
-    """Return the function that judges one value: by equality with a bare value, or by all operators of a mapping.
+    """Return a predicate: equality for a bare value, or the conjunction of all operators of a mapping.
 
     Raises:
-        ValueError: *wanted* is neither; the message names the place, *where*.
+        ValueError: *wanted* is neither; the message starts with its location, *where*.
     """
     if not isinstance(wanted, Mapping):
         budget.spend(where)
@@ -55,7 +55,7 @@ def _operator(name: str, operand: Any, where: str, budget: Budget) -> Condition:
             return _ordered(name, operand, where)
         case "exists":
             if not isinstance(operand, bool):
-                raise ValueError(f"{where}: write true or false, not {operand!r}")  # noqa: TRY004 - one kind of error for all of a filter
+                raise ValueError(f"{where}: write true or false, not {operand!r}")  # noqa: TRY004 - all errors in a filter are ValueErrors
             return lambda value: (value is not ABSENT) is operand
         case "contains":
             return _contains(_scalar(operand, where))
@@ -83,7 +83,7 @@ def _negate(condition: Condition) -> Condition:
 def _member(operand: Any, where: str) -> Condition:
     if not is_list(operand):
         raise ValueError(f"{where}: write a list of values, not {operand!r}")
-    # As `_equal` does it, but in one look however long the list is.
+    # Same comparison as `_equal`, but in constant time for lists of any length.
     members = frozenset((isinstance(wanted, bool), _scalar(wanted, where)) for wanted in operand)
     return lambda value: not isinstance(value, (list, dict)) and (isinstance(value, bool), value) in members
 

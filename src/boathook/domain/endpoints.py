@@ -1,6 +1,6 @@
-"""Validates the values of an endpoint: address, secret, headers, names and retry schedule.
+"""Validates the values of an endpoint: URL, secret, headers, names and retry schedule.
 
-The forms are those of Standard Webhooks 1.0.0 and of Svix's API, whose clients boathook serves.
+The formats are those of Standard Webhooks 1.0.0 and of Svix's API, so that Svix clients work with boathook.
 """
 
 import re
@@ -12,7 +12,7 @@ from boathook.domain import ids
 from boathook.domain.policy import RetryPolicy
 
 RECIPIENT: Final = "endpoint:"
-"""What the recipients of deliveries to endpoints begin with; an id follows, such as ``endpoint:ep_01h4…``."""
+"""Prefix of the recipients of deliveries to endpoints, followed by the id, such as ``endpoint:ep_01h4…``."""
 
 OPERATIONAL_TYPES: Final = frozenset({
     "endpoint.created",
@@ -25,15 +25,15 @@ OPERATIONAL_TYPES: Final = frozenset({
     "message.attempt.recovered",
     "background_task.finished",
 })  # fmt: skip
-"""Types of the events that tell an organization how its own sending goes."""
+"""Event types that inform an organization about its own deliveries."""
 FAILING_AT: Final = 4
-"""The failed attempt of a delivery at which ``message.attempt.failing`` is told; a later success is a recovery."""
+"""Number of the failed attempt after which ``message.attempt.failing`` is sent; a later success is a recovery."""
 
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 
 
 def _schedule(*delays_s: float, jitter: float) -> RetryPolicy:
-    # Pauses and outages may use up time that no attempt used; a day more than the waits leaves room for them.
+    # Pauses and outages use up time without an attempt; one day beyond the sum of the delays covers them.
     return RetryPolicy(delays_s=delays_s, jitter=jitter, max_age_s=sum(delays_s) * (1 + jitter) + _DAY)
 
 
@@ -46,16 +46,16 @@ RETRY_PRESETS: Final[Mapping[str, RetryPolicy]] = {
     "exponential": _schedule(*(5 * 3.0**n for n in range(8)), 5 * _HOUR, 5 * _HOUR, 5 * _HOUR, jitter=0.2),
     "none": _schedule(jitter=0.0),
 }
-"""Retry schedules by name: the waits between attempts; the first attempt is made at once."""
+"""Retry schedules by name: the delays between attempts. The first attempt is made immediately."""
 _MOST_DELAYS: Final = 50
 _LONGEST_DELAY_S: Final = 30 * _DAY
 
 
 def read_retry(schedule: str | Sequence[float]) -> RetryPolicy:
-    """Return the policy of a preset's name, of seconds separated by commas, or of a list of seconds.
+    """Return the policy for a preset's name, comma-separated seconds, or a list of seconds.
 
     Raises:
-        ValueError: it is none of these; the message says what to write.
+        ValueError: *schedule* is none of these; the message names the valid forms.
     """
     if isinstance(schedule, str):
         if schedule in RETRY_PRESETS:
@@ -84,7 +84,7 @@ _TAG: Final = re.compile(r"[a-zA-Z0-9\-_./\\#]{1,128}")
 
 
 def check_uid(uid: str, prefix: str) -> str:
-    """Return *uid* if an entity whose ids begin with *prefix* and ``_`` may have it. Raises ValueError."""
+    """Return *uid* if it is valid for an entity whose ids begin with *prefix* and ``_``. Raises ValueError."""
     if not _NAME.fullmatch(uid):
         raise ValueError("write 1 to 256 letters, digits, - _ and .")
     if uid.startswith(f"{prefix}_"):
@@ -93,7 +93,7 @@ def check_uid(uid: str, prefix: str) -> str:
 
 
 def parse_reference(prefix: str, reference: str) -> tuple[UUID | None, str | None] | None:
-    """Return the id or the uid that *reference* is; None where it can be neither."""
+    """Parse *reference* as an id or a uid, and return (id, None) or (None, uid); None if it is invalid."""
     try:
         if reference.startswith(f"{prefix}_"):
             return ids.read(prefix, reference), None
@@ -103,19 +103,19 @@ def parse_reference(prefix: str, reference: str) -> tuple[UUID | None, str | Non
 
 
 def check_type(name: str) -> str:
-    """Return *name* if an event type may have it. Raises ValueError."""
+    """Return *name* if it is a valid event type. Raises ValueError."""
     if not _NAME.fullmatch(name):
         raise ValueError("an event type is 1 to 256 letters, digits, - _ and .")
     return name
 
 
 def check_channels(channels: Iterable[str], most: int = 10) -> tuple[str, ...]:
-    """Return the channels, each once, in order. Raises ValueError."""
+    """Return the distinct channels in order. Raises ValueError."""
     return _names(channels, _CHANNEL, most, "a channel is 1 to 128 letters, digits, - _ . : and +")
 
 
 def check_tags(tags: Iterable[str], most: int = 5) -> tuple[str, ...]:
-    """Return the tags, each once, in order. Raises ValueError."""
+    """Return the distinct tags in order. Raises ValueError."""
     return _names(tags, _TAG, most, r"a tag is 1 to 128 letters, digits, - _ . / \ and #")
 
 
@@ -150,16 +150,17 @@ _FORBIDDEN_PREFIXES: Final = (
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether no endpoint can set a header of this name, so that a value sent under it is ours."""
+    """Return whether endpoints cannot set a header of this name, so that only boathook sends it."""
     lower = name.lower()
     return lower in _FORBIDDEN or lower.startswith(_FORBIDDEN_PREFIXES)
 
 
 def check_header(name: str, value: str) -> None:
-    """Refuse a header of an endpoint's own that may not be sent.
+    """Check that an endpoint may add this header to its requests.
 
     Raises:
-        ValueError: it would steer proxies, clouds or the signature, or could not be written; the message says which.
+        ValueError: the header would control proxies, cloud services or the signature, or is not valid HTTP; the message
+            says which.
     """
     if not _TOKEN.fullmatch(name):
         raise ValueError(f"{name!r} is not a header's name")

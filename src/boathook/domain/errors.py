@@ -1,51 +1,51 @@
-"""Every error boathook raises on purpose, named by the stage of the flow it belongs to.
+"""All errors that boathook raises, grouped by processing stage.
 
 BoathookError
-├── ConfigError                 the configuration or the set-up is wrong: says which key and what to write
+├── ConfigError                 the configuration is wrong: names the key and the fix
 ├── DatabaseError               PostgreSQL
-│   ├── DatabaseUnavailable     cannot be reached, or answers too late
+│   ├── DatabaseUnavailable     cannot be reached, or does not answer in time
 │   │   └── DatabaseUrlRejected database.url, its user, password or database is wrong: waiting does not help
-│   ├── ValueRejected           a value is one it can never take, whenever and however often it is offered
-│   ├── UnsafeDatabase          its settings or version would make a 2xx a lie
+│   ├── ValueRejected           PostgreSQL can never store this value; a retry does not help
+│   ├── UnsafeDatabase          its settings or version do not guarantee that committed data survives a crash
 │   └── RoutesChanged           routes changed between reading them and accepting an event
-├── IngestError                 an event could not be taken in
+├── IngestError                 an event could not be accepted
 │   ├── Overloaded              the queue in front of PostgreSQL is full
-│   ├── SpoolUnavailable        neither PostgreSQL nor the spool can take it: the spool is full, or its disk fails
-│   └── TooManyDeliveries       a batch has more items, or makes more deliveries, than an event can
+│   ├── SpoolUnavailable        neither PostgreSQL nor the spool can store it: the spool is full, or its disk fails
+│   └── TooManyDeliveries       a batch has more items or deliveries than one event can have
 ├── DeliveryError               a handler's attempt
-│   ├── LeaseLost               another worker holds this delivery now; nothing may be committed
+│   ├── LeaseLost               another worker now holds this delivery; nothing may be committed
 │   ├── HandlerTimeout          the handler ran longer than its timeout
-│   └── HandlerMisuse           the handler did what the contract forbids, such as ending boathook's transaction
+│   └── HandlerMisuse           the handler broke the contract, for example by ending boathook's transaction
 ├── SendError                   a message could not be published or sent
-│   ├── DuplicateMessage        another message has this id or idempotency key already
-│   ├── InvalidMessage          it breaks a rule, such as its event type's schema: says which field
-│   └── SecretUnreadable        a stored secret cannot be decrypted with the keys at hand
-├── AdminError                  what was asked for cannot be done as asked
-│   ├── InvalidValue            a value breaks a rule: says which field and what to write
-│   ├── AlreadyExists           a uid or name that must be unique is in use already
-│   ├── LimitReached            there are as many as there may be
-│   └── InvalidState            the thing is in no state for it: says in which
-├── FetchFailed                 an address at a sender's could not be fetched, or may not be
+│   ├── DuplicateMessage        another message already has this id or idempotency key
+│   ├── InvalidMessage          it breaks a rule, such as its event type's schema: names the field
+│   └── SecretUnreadable        a stored secret cannot be decrypted with the configured keys
+├── AdminError                  a requested action cannot be done
+│   ├── InvalidValue            a value breaks a rule: names the field and the fix
+│   ├── AlreadyExists           a uid or name that must be unique is in use
+│   ├── LimitReached            the maximum number is reached
+│   └── InvalidState            the object's state does not allow the action: names the state
+├── FetchFailed                 a URL at a sender could not be fetched, or is not allowed
 ├── InvalidTransition           a delivery cannot go from this state to that one
 └── NotFound                    no such event, delivery, rejection, source, key, application, endpoint ...
 """
 
 
 class BoathookError(Exception):
-    """The base of all errors boathook raises on purpose."""
+    """The base class of all errors that boathook raises."""
 
     @property
     def name(self) -> str:
-        """The name of its class in the tree, such as ``NotFound``, for those who know this class alone."""
+        """The name of the error's class, such as ``NotFound``, for code that catches only the base class."""
         return type(self).__name__
 
 
 class ConfigError(BoathookError):
-    """The configuration or the set-up is wrong; the message names the key and the fix."""
+    """The configuration is wrong; the message names the key and the fix."""
 
 
 class DatabaseError(BoathookError):
-    """PostgreSQL refused or failed."""
+    """PostgreSQL rejected a statement or failed."""
 
 
 class DatabaseUnavailable(DatabaseError):
@@ -53,15 +53,15 @@ class DatabaseUnavailable(DatabaseError):
 
 
 class DatabaseUrlRejected(DatabaseUnavailable):
-    """PostgreSQL cannot be used under database.url: it is malformed, refused, or names a standby."""
+    """database.url cannot be used: it is malformed, is rejected by the server, or points to a standby."""
 
 
 class ValueRejected(DatabaseError):
-    """PostgreSQL can never take a value that it was given; the same statement with others may well succeed."""
+    """PostgreSQL can never store a given value; the same statement with other values may succeed."""
 
 
 class UnsafeDatabase(DatabaseError):
-    """The server's settings or version would make a 2xx a lie; the message says what to change."""
+    """The server's settings or version do not guarantee durable commits; the message says what to change."""
 
 
 class RoutesChanged(DatabaseError):
@@ -69,27 +69,27 @@ class RoutesChanged(DatabaseError):
 
 
 class IngestError(BoathookError):
-    """An event could not be taken in."""
+    """An event could not be accepted."""
 
 
 class Overloaded(IngestError):
-    """The queue in front of the journal is full; the sender should come back later."""
+    """The queue in front of PostgreSQL is full; the sender should retry later."""
 
 
 class SpoolUnavailable(IngestError):
-    """The spool cannot take an event, or be read: it is full, or its disk fails."""
+    """The spool cannot store an event or be read: it is full, or its disk fails."""
 
 
 class TooManyDeliveries(IngestError):
-    """A batch has more items, or owes more deliveries, than one event can; nothing of it was stored."""
+    """A batch has more items or deliveries than one event can have; nothing was stored."""
 
 
 class DeliveryError(BoathookError):
-    """An attempt at a delivery failed on our side of the contract."""
+    """An attempt failed because of a lost lease, a timeout or a violated contract."""
 
 
 class LeaseLost(DeliveryError):
-    """Another worker holds this delivery now, so nothing of this attempt may be committed."""
+    """Another worker now holds this delivery, so nothing of this attempt may be committed."""
 
 
 class HandlerTimeout(DeliveryError):
@@ -97,7 +97,7 @@ class HandlerTimeout(DeliveryError):
 
 
 class HandlerMisuse(DeliveryError):
-    """The handler did what the contract forbids, such as ending boathook's transaction."""
+    """The handler broke the contract, for example by ending boathook's transaction."""
 
 
 class SendError(BoathookError):
@@ -105,7 +105,7 @@ class SendError(BoathookError):
 
 
 class DuplicateMessage(SendError):
-    """Another message of the application has this id or idempotency key, and is not the same."""
+    """Another message of the application has this id or idempotency key, but different content."""
 
 
 class InvalidMessage(SendError):
@@ -113,20 +113,20 @@ class InvalidMessage(SendError):
 
 
 class SecretUnreadable(SendError):
-    """A stored secret cannot be decrypted with the keys at hand; the message says which key it needs."""
+    """A stored secret cannot be decrypted with the configured keys; the message names the key that it needs."""
 
 
 class AdminError(BoathookError):
-    """What was asked for cannot be done as asked."""
+    """A requested action cannot be done."""
 
 
 class InvalidValue(AdminError):
-    """A value breaks a rule; the message says what to write.
+    """A value breaks a rule; the message names the fix.
 
     Args:
         message: one sentence.
-        where: the way to the value, such as ``"eventTypes", 0``.
-        kind: one word for machines.
+        where: the path to the value, such as ``"eventTypes", 0``.
+        kind: a machine-readable code.
     """
 
     def __init__(self, message: str, *where: str | int, kind: str = "value_error") -> None:
@@ -136,7 +136,7 @@ class InvalidValue(AdminError):
 
 
 class AlreadyExists(AdminError):
-    """A uid or name that must be unique is in use already."""
+    """A uid or name that must be unique is already in use."""
 
     def __init__(self, message: str, kind: str = "conflict") -> None:
         super().__init__(message)
@@ -144,15 +144,15 @@ class AlreadyExists(AdminError):
 
 
 class LimitReached(AdminError):
-    """There are as many as there may be; the message says how there will be room again."""
+    """The maximum number is reached; the message says how to free capacity."""
 
 
 class InvalidState(AdminError):
-    """What was asked for cannot be done to this thing as it is; the message says why.
+    """The object's state does not allow the requested action; the message names the reason.
 
     Args:
         message: one sentence.
-        kind: one word for machines.
+        kind: a machine-readable code.
     """
 
     def __init__(self, message: str, kind: str) -> None:
@@ -161,12 +161,12 @@ class InvalidState(AdminError):
 
 
 class FetchFailed(BoathookError):
-    """What lies at an address could not be had: it may not be dialled, did not answer, or not well.
+    """A URL could not be fetched: it may not be requested, did not answer, or returned an unusable response.
 
     Args:
-        message: one sentence, which holds no credential.
-        status: the HTTP status of the answer that could not be used; None where none came.
-        is_final: whether it would be the same another time, as where an address may not be dialled.
+        message: one sentence, without credentials.
+        status: the HTTP status of the unusable response; None if there was no response.
+        is_final: whether a retry would fail the same way, for example because the address is forbidden.
     """
 
     def __init__(self, message: str, *, status: int | None = None, is_final: bool = False) -> None:
@@ -176,8 +176,8 @@ class FetchFailed(BoathookError):
 
 
 class InvalidTransition(BoathookError):
-    """A delivery cannot go from its state to the one asked for."""
+    """A delivery cannot go from its state to the requested one."""
 
 
 class NotFound(BoathookError):
-    """There is nothing with this id or name, or nothing that the asker may know of."""
+    """Nothing has this id or name, or the caller may not see it."""

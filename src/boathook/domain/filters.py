@@ -1,12 +1,13 @@
 """Routing: type patterns with ``*``, channels, filters on body and headers, and order keys.
 
-A filter is a mapping that reads as "all of these"::
+A filter is a mapping; all of its conditions must hold::
 
     {"body": {"data.object.amount": {"gte": 100, "lt": 5000}, "data.object.currency": "eur"},
      "headers": {"x-github-event": {"in": ["push", "release"]}}}
 
-and may be combined with ``{"any": [...]}``, ``{"all": [...]}`` and ``{"not": {...}}``. A bare value means equality.
-Everything is checked when it is compiled and linear in the body when it is run: there are no regular expressions.
+Filters can be combined with ``{"any": [...]}``, ``{"all": [...]}`` and ``{"not": {...}}``. A bare value means equality.
+A filter is validated when it is compiled and runs in linear time in the size of the body: there are no regular
+expressions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,14 +22,14 @@ from boathook.domain.model import MAX_DELIVERIES, NewDelivery, Route
 MAX_NESTING: Final = 10
 MAX_PLANS: Final = 4_096
 WHOLE: Final = "*"
-"""In place of an order path: all of a recipient's deliveries run one after another, whatever their bodies hold."""
+"""Used instead of an order path: all deliveries of a recipient run in order, independent of their bodies."""
 
 Parse = Callable[[bytes], Any]
-"""Reads a body as JSON; answers `UNREADABLE` where it is none."""
+"""Parses a body as JSON; returns `UNREADABLE` if it is not JSON."""
 
 
 class Pattern:
-    """A pattern of event types; ``*`` stands for any run of characters, everything else for itself."""
+    """A pattern of event types; ``*`` matches any characters, all other characters match themselves."""
 
     __slots__ = ("_exact", "_head", "_middle", "_tail")
 
@@ -42,41 +43,41 @@ class Pattern:
         self._middle = tuple(part for part in rest[:-1] if part)
 
     def matches(self, type: str) -> bool:
-        """Return whether the whole of *type* fits."""
+        """Return whether the pattern matches the whole of *type*."""
         if self._exact is not None:
             return type == self._exact
         if len(type) < len(self._head) + len(self._tail):
             return False
         if not (type.startswith(self._head) and type.endswith(self._tail)):
             return False
-        # The leftmost place for each part in turn leaves the most room for the next, so no search back is needed.
-        place, end = len(self._head), len(type) - len(self._tail)
+        # The leftmost match of each part leaves the most text for the next one, so no backtracking is needed.
+        start, end = len(self._head), len(type) - len(self._tail)
         for part in self._middle:
-            found = type.find(part, place, end)
+            found = type.find(part, start, end)
             if found < 0:
                 return False
-            place = found + len(part)
+            start = found + len(part)
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class FilterInput:
-    """What a filter looks at."""
+    """The values that a filter tests."""
 
     body: Any
-    """The parsed JSON, or `UNREADABLE`: then every condition on the body fails, and only ``not`` turns that round."""
+    """The parsed JSON, or `UNREADABLE`: then every condition on the body is false, and only ``not`` inverts that."""
     headers: Mapping[str, str]
-    """Lower-case names."""
+    """Header values by lower-case names."""
 
 
 Test = Callable[[FilterInput], bool]
 
 
 def compile_filter(filter: Mapping[str, Any]) -> Test:
-    """Return the function that judges events by *filter*.
+    """Return the predicate for *filter*.
 
     Raises:
-        ValueError: *filter* is not one; the message says where and what to write.
+        ValueError: *filter* is invalid; the message names the location and the fix.
     """
     budget = Budget()
     return _compile(filter, "filter", budget, 0)
@@ -155,7 +156,7 @@ def _header_condition(name: str, wanted: Any, where: str, budget: Budget) -> Tes
 
 
 class _CompiledRoute:
-    """One route, compiled."""
+    """One compiled route."""
 
     __slots__ = ("_patterns", "channels", "filter", "order_key", "order_parts", "recipient")
 
@@ -172,23 +173,23 @@ class _CompiledRoute:
 
 
 class Router:
-    """Decides who gets an event; compiled once for each version of the routes.
+    """Finds the recipients of an event; compiled once for each version of the routes.
 
-    Routes with neither source nor application fit whatever arrived at any source, and nothing that was published.
+    Routes with neither source nor application match events received at any source, but no published messages.
     """
 
     def __init__(self, routes: Iterable[Route], version: int, parse: Parse = parse) -> None:
         """Compile *routes*.
 
         Raises:
-            ValueError: a pattern, filter or order path is none; the message names the recipient.
+            ValueError: a pattern, filter or order path is invalid; the message names the recipient.
         """
         self.version = version
         self._parse = parse
         self._lines: dict[_Origin, list[tuple[int, _CompiledRoute]]] = {}
-        for place, route in enumerate(routes):
+        for position, route in enumerate(routes):
             origin = (None if route.application is not None else route.source, route.application)
-            self._lines.setdefault(origin, []).append((place, _compile_line(route)))
+            self._lines.setdefault(origin, []).append((position, _compile_line(route)))
         self._known: dict[tuple[str | None, str | None, str], _Plan] = {}
 
     def route(
@@ -201,15 +202,15 @@ class Router:
         body: bytes,
         channels: tuple[str, ...] = (),
     ) -> tuple[NewDelivery, ...]:
-        """Return one delivery for each recipient that wants the event, in the order of the routes.
+        """Return one delivery for each recipient whose route matches the event, in the order of the routes.
 
         Args:
-            source: where it arrived, or None for what the owner's app published.
-            application: the tenant it is for, or None for what arrived.
+            source: the source that received the event; None for published messages.
+            application: the tenant of a published message; None for received events.
             type: its type.
-            headers: the kept headers, by lower-case names.
-            body: the bytes; read as JSON only if a fitting route has a filter or an order.
-            channels: what a message is published under; a route with channels wants one of them.
+            headers: the stored headers, by lower-case names.
+            body: the raw bytes; parsed as JSON only if a matching route has a filter or an order key.
+            channels: the channels of a message; a route with channels requires one of them.
         """
         plan = self._plan_of(source, application, type)
         if plan.always is not None:
@@ -220,29 +221,29 @@ class Router:
     def route_items(
         self, *, source: str, headers: Mapping[str, str], items: Iterable[tuple[str, Any]]
     ) -> tuple[NewDelivery, ...]:
-        """Return the deliveries a batch is owed: of each item in turn, one for each recipient that wants it.
+        """Return the deliveries of a batch: for each item in order, one for each recipient whose route matches it.
 
-        Stops beyond `MAX_DELIVERIES`, so that the answer tells a batch that owes too many from one that does not.
+        Stops beyond `MAX_DELIVERIES`, so that the caller can detect a batch with too many deliveries.
 
         Args:
-            source: where it arrived.
-            headers: the request's kept headers, by lower-case names.
-            items: of each item its type and its parsed JSON, which filters and orders look at.
+            source: the source that received the batch.
+            headers: the request's stored headers, by lower-case names.
+            items: the type and the parsed JSON of each item, for filters and order keys.
         """
-        owed: list[NewDelivery] = []
+        matched: list[NewDelivery] = []
         for position, (type, document) in enumerate(items):
             plan = self._plan_of(source, None, type)
-            owed += self._match_routes(plan.lines, FilterInput(document, headers), position)
-            if len(owed) > MAX_DELIVERIES:
+            matched += self._match_routes(plan.lines, FilterInput(document, headers), position)
+            if len(matched) > MAX_DELIVERIES:
                 break
-        return tuple(owed)
+        return tuple(matched)
 
     def fits(self, *, source: str | None, application: str | None, type: str) -> bool:
-        """Return whether a route names events of this origin and type, whatever its filter says of them."""
+        """Return whether any route matches events of this origin and type, regardless of filters."""
         return bool(self._plan_of(source, application, type).lines)
 
     def reads_body(self, *, source: str | None, application: str | None, type: str) -> bool:
-        """Return whether a filter or an order of a fitting route looks at the body."""
+        """Return whether a filter or an order key of a matching route reads the body."""
         return self._plan_of(source, application, type).reads_body
 
     def _plan_of(self, source: str | None, application: str | None, type: str) -> "_Plan":
@@ -254,13 +255,13 @@ class Router:
         is_plain = not reads_body and all(line.channels is None for line in lines)
         plan = _Plan(lines, self._match_routes(lines, FilterInput(UNREADABLE, {})) if is_plain else None, reads_body)
         if len(self._known) >= MAX_PLANS:
-            # Types are the senders' words, so there may be more of them than memory.
+            # Senders choose the types, so the number of distinct types has no bound.
             self._known.clear()
         self._known[source, application, type] = plan
         return plan
 
     def _lines_for(self, source: str | None, application: str | None) -> list[_CompiledRoute]:
-        """Return the lines of a source or application, in the order of the routes."""
+        """Return the routes of a source or application, in the order of the routes."""
         origins: set[_Origin] = set()
         if source is not None:
             origins |= {(source, None), (None, None)}
@@ -273,26 +274,26 @@ class Router:
     def _match_routes(
         lines: tuple[_CompiledRoute, ...], subject: FilterInput, item: int | None = None, channels: tuple[str, ...] = ()
     ) -> tuple[NewDelivery, ...]:
-        owed: dict[str, NewDelivery] = {}
+        matched: dict[str, NewDelivery] = {}
         for line in lines:
             recipient, wanted, fits, parts = line.recipient, line.channels, line.filter, line.order_parts
-            if recipient in owed or (wanted is not None and wanted.isdisjoint(channels)):
+            if recipient in matched or (wanted is not None and wanted.isdisjoint(channels)):
                 continue
             if fits is None or fits(subject):
                 key = line.order_key if parts is None else _order_key(parts, subject.body)
-                owed[recipient] = NewDelivery(recipient, key, item)
-        return tuple(owed.values())
+                matched[recipient] = NewDelivery(recipient, key, item)
+        return tuple(matched.values())
 
 
 _Origin = tuple[str | None, str | None]
-"""The source and application that a route names; neither: any source."""
+"""The source and application that a route names; (None, None) means any source."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     lines: tuple[_CompiledRoute, ...]
     always: tuple[NewDelivery, ...] | None
-    """The answer, where it depends on neither body, headers nor channels."""
+    """The deliveries, if they depend on neither body, headers nor channels."""
     reads_body: bool
 
 

@@ -1,8 +1,8 @@
-"""Identifiers: a UUIDv7 inside, a prefixed 27-character word outside.
+"""Identifiers: UUIDv7 internally, a prefix and 27 characters externally.
 
-An id carries its own creation time, so windows of time are ranges of ids and the
-journal's tables are partitioned by id alone. The 128 bits are written as 27 characters of
-Crockford's base 32 (https://www.crockford.com/base32.html), so text sorts like time.
+An id contains its creation time, so time windows are ranges of ids, and the tables are partitioned by id alone. The 128
+bits are written as 27 characters of Crockford's base 32 (https://www.crockford.com/base32.html), so ids sort as text in
+the order of time.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ CONFLICT = "cfl"
 APPLICATION = "app"
 ENDPOINT = "ep"
 MESSAGE = "msg"
-"""The API's word for an event: the same id under another prefix."""
+"""The API's name for an event: the same id with another prefix."""
 ATTEMPT = "atmpt"
 TASK = "qtask"
 API_KEY = "key"
@@ -34,7 +34,7 @@ SILENCE = "sil"
 
 
 def make(now_ms: int, entropy: int) -> UUID:
-    """Return the UUIDv7 for a moment in milliseconds since 1970 and 74 random bits (RFC 9562, section 5.7)."""
+    """Return the UUIDv7 for a time in milliseconds since 1970 and 74 random bits (RFC 9562, section 5.7)."""
     return UUID(
         int=(now_ms & 0xFFFFFFFFFFFF) << 80
         | 0x7 << 76
@@ -45,18 +45,18 @@ def make(now_ms: int, entropy: int) -> UUID:
 
 
 def first_of(moment: datetime) -> UUID:
-    """Return the smallest id that could have been made at *moment*; a bound for ranges and partitions."""
-    # In whole numbers: a float of so many milliseconds may fall short of the one it was made from.
+    """Return the smallest id with the creation time *moment*, as a bound for ranges and partitions."""
+    # Integer arithmetic: a float of this many milliseconds can be too small by one.
     return UUID(int=(moment - _EPOCH) // timedelta(milliseconds=1) << 80)
 
 
 def created_at(identifier: UUID) -> datetime:
-    """Return the moment, to the millisecond, at which *identifier* was made."""
+    """Return the creation time of *identifier*, to the millisecond."""
     return datetime.fromtimestamp((identifier.int >> 80) / 1000, tz=UTC)
 
 
 def show(prefix: str, identifier: UUID) -> str:
-    """Write *identifier* the way people see it, such as ``evt_01h455vb4pex5vsknk084sn02q4``."""
+    """Format *identifier* with its prefix, such as ``evt_01h455vb4pex5vsknk084sn02q4``."""
     rest = identifier.int
     words = []
     for _ in range(_LENGTH // 3):
@@ -67,10 +67,10 @@ def show(prefix: str, identifier: UUID) -> str:
 
 
 def read(prefix: str, text: str) -> UUID:
-    """Read what `show` wrote; a bare UUID is understood too.
+    """Parse the output of `show`, or a bare UUID.
 
     Raises:
-        ValueError: *text* is not an id of this kind; the message names what was expected.
+        ValueError: *text* is not an id of this kind; the message names the expected form.
     """
     expected = f"expected an id like {prefix}_ and {_LENGTH} letters and digits, got {text!r}"
     head, _, tail = text.partition("_")
@@ -92,20 +92,20 @@ def read(prefix: str, text: str) -> UUID:
 
 
 def show_delivery(event_id: UUID, ordinal: int) -> str:
-    """Write a delivery's id: its event's 27 characters and its ordinal, such as ``dlv_01h4…_0``."""
+    """Format a delivery's id: its event's 27 characters and its ordinal, such as ``dlv_01h4…_0``."""
     return f"{show(DELIVERY, event_id)}_{ordinal}"
 
 
 def read_event(text: str) -> UUID:
-    """Read an event's id, which of a message may be written as the message's. Raises ValueError as `read` does."""
+    """Parse an event's id; a message id is accepted too. Raises ValueError as `read` does."""
     return read(MESSAGE if text.startswith(f"{MESSAGE}_") else EVENT, text)
 
 
 def read_delivery(text: str) -> tuple[UUID, int]:
-    """Read what `show_delivery` wrote.
+    """Parse the output of `show_delivery`.
 
     Raises:
-        ValueError: *text* is not a delivery's id.
+        ValueError: *text* is not the id of a delivery.
     """
     head, _, ordinal = text.rpartition("_")
     if not ordinal.isascii() or not ordinal.isdigit() or len(ordinal) > 5 or "_" not in head:

@@ -1,7 +1,7 @@
-"""JSON read from bytes that a stranger chose: an answer or "unreadable", never an exception.
+"""Parses JSON from untrusted bytes; returns `UNREADABLE` instead of raising.
 
-Bodies are kept as they came; what is read here is only a view. Two rules keep the view honest: what is not JSON
-by RFC 8259 (``NaN``, for one) is unreadable, and of a repeated key the last one counts, as in Python's own reader.
+Bodies are stored unchanged, and the parsed value is only a view. What RFC 8259 does not allow, such as ``NaN``, is
+unreadable. If a key is repeated, the last one counts, as in Python's own parser.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 MAX_DEPTH: Final = 128
 """Objects and arrays nested deeper than this are unreadable."""
 MAX_DIGITS: Final = 4_300
-"""Integers with more digits are read as text: converting them costs quadratic time, so Python refuses."""
+"""Integers with more digits are read as text: Python refuses to convert them because that takes quadratic time."""
 
 MAX_KEY: Final = 300
 
@@ -25,7 +25,7 @@ _STEPS: Final = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
 
 
 class Unreadable:
-    """The type of `UNREADABLE`, what `parse` answers for bytes that are not JSON."""
+    """The type of `UNREADABLE`, which `parse` returns for bytes that are not JSON."""
 
     def __repr__(self) -> str:
         return "UNREADABLE"
@@ -40,7 +40,7 @@ def is_too_deep(body: bytes) -> bool:
         return False
     if b"\\" in body:
         body = _ESCAPE.sub(b"", body)
-    # Two quotes side by side leave what is around them inside or outside of strings, and leaving them out is cheap.
+    # Removing two adjacent quotes does not change which other characters are inside strings, and it is cheap.
     quoted = body.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     structure = _STRING.sub(b"", quoted).replace(b'"', b"")
     steps = memoryview(structure.translate(_STEPS)).cast("b")
@@ -48,11 +48,11 @@ def is_too_deep(body: bytes) -> bool:
 
 
 def parse(body: bytes) -> Any:
-    """Read *body* as JSON; `UNREADABLE` where it is none, or nests too deep."""
+    """Parse *body* as JSON; return `UNREADABLE` if it is not JSON or nests too deep."""
     if is_too_deep(body):
         return UNREADABLE
     try:
-        # UTF-8 as RFC 8259 wants it: left to itself, Python guesses, and what was counted above was not UTF-16.
+        # UTF-8 as RFC 8259 requires. Python would guess the encoding, and the check above does not count UTF-16.
         text = body.decode("utf-8-sig", "surrogatepass")
         return json.loads(text, parse_constant=_refuse, parse_int=_read_integer)
     except (ValueError, RecursionError):
@@ -80,7 +80,7 @@ def split_path(path: str) -> tuple[str, ...]:
 
 
 def get_path(document: Any, parts: Sequence[str], absent: Any = None) -> Any:
-    """Return what lies at a path, or *absent*; a number counts into an array."""
+    """Return the value at a path, or *absent*; a number is an index into an array."""
     for part in parts:
         if isinstance(document, dict):
             document = document.get(part, absent)
@@ -106,9 +106,9 @@ def scalar_text(value: Any) -> str | None:
 
 
 def short_key(text: str) -> str:
-    """Return *text* if it can serve as a key, else ``sha256:`` and its hash.
+    """Return *text* if it is a valid key, else ``sha256:`` and its hash.
 
-    A key is at most `MAX_KEY` characters, all printable: PostgreSQL stores neither NUL nor lone surrogates, and
+    A key has at most `MAX_KEY` characters, all printable: PostgreSQL stores neither NUL nor lone surrogates, and
     control characters break log lines.
     """
     if len(text) <= MAX_KEY and text.isprintable():

@@ -1,7 +1,7 @@
-"""JSON laid out for people to read, by its words alone: no number is read, no key is merged, no depth is too deep.
+"""Formats JSON for display token by token, without parsing numbers, merging keys or limiting depth.
 
-What a sender has sent may hold numbers that no arithmetic keeps, the same key twice, or ten thousand brackets. All of
-it is shown as it was sent, only with line breaks and indentation (RFC 8259 calls both insignificant).
+A sender's JSON may contain numbers that no numeric type represents, duplicate keys, or ten thousand brackets. All of it
+is shown as it was sent, with only line breaks and indentation added (RFC 8259 calls both insignificant).
 """
 
 import json
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MAX_DEPTH: Final = 32
-"""Levels that are indented; what is nested deeper stays in one line, or its indentation alone would fill gigabytes."""
+"""Levels that are indented. Deeper values stay on one line, as their indentation alone could fill gigabytes."""
 MAX_LENGTH: Final = 1 << 20
-"""Characters that are laid out."""
+"""Maximum number of characters in the output."""
 _MOST_DOUBLED: Final = 20
 _LONGEST_PATH: Final = 200
 _INDENT: Final = "  "
@@ -32,31 +32,31 @@ _CLOSES: Final = {"{": "}", "[": "]"}
 
 @dataclass(frozen=True, slots=True)
 class FormattedJson:
-    """A JSON text laid out."""
+    """A formatted JSON text."""
 
     text: str
     doubled: tuple[str, ...]
-    """Where keys stand that their object has twice, such as ``data.id``; at most twenty of them."""
+    """Paths of keys that occur twice in one object, such as ``data.id``; at most twenty."""
     is_cut: bool
-    """Whether something is missing at its end."""
+    """Whether the end is missing."""
     is_deep: bool
-    """Whether some of it is nested so deep that it was left in one line."""
+    """Whether some values are nested so deep that they were left on one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidJson:
-    """What is wrong with a text that is no JSON."""
+    """The reason why a text is not JSON."""
 
     reason: str
     at: int
-    """The number of characters before it."""
+    """The number of characters before the error."""
 
 
 def format_json(text: str, *, is_whole: bool = True) -> FormattedJson | InvalidJson:
-    """Return a JSON text with one value a line, every word as it was sent.
+    """Return a JSON text with one value per line, every token unchanged.
 
     Args:
-        is_whole: whether *text* is all of it; the beginning of a longer one may end anywhere.
+        is_whole: whether *text* is complete; a truncated text may end anywhere.
     """
     writer = _Writer(text, is_whole)
     try:
@@ -74,17 +74,17 @@ class _Wrong(Exception):
 
 @dataclass(slots=True)
 class _Level:
-    """One object or array that is open."""
+    """One open object or array."""
 
     opened: str
     keys: set[str] = field(default_factory=set)
     key: str = ""
     number: int = 0
-    """Values that have begun."""
+    """The number of values that have begun."""
 
 
 class _Writer:
-    """Reads words one after another, and writes each with what belongs before it."""
+    """Reads tokens in order and writes each with its indentation."""
 
     def __init__(self, text: str, is_whole: bool) -> None:
         self.parts: list[str] = []
@@ -176,7 +176,7 @@ class _Writer:
             self.doubled.append(path)
 
     def _before_value(self) -> str:
-        """Return the line break before an element of an array; what follows a key goes on in its line."""
+        """Return the line break before an array element; a value after a key continues its line."""
         if not self._levels or self._levels[-1].opened == "{":
             return ""
         self._levels[-1].number += 1

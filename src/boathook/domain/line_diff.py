@@ -1,7 +1,7 @@
-"""Compares two texts line by line, in bounded time whatever the lines are.
+"""Compares two texts line by line, in bounded time for any input.
 
-The fewest lines that must be taken away and added are found as Eugene W. Myers describes (An O(ND) Difference
-Algorithm and Its Variations, 1986), up to so many: where more differ, nobody reads how.
+Computes the minimal edit script by Eugene W. Myers (An O(ND) Difference Algorithm and Its Variations, 1986), up to a
+maximum number of changed lines: larger diffs are of no use to a reader.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,9 +10,9 @@ from itertools import takewhile
 from typing import Final
 
 MAX_CHANGES: Final = 400
-"""Lines that may be taken away and added."""
+"""Maximum number of removed and added lines."""
 CONTEXT_LINES: Final = 3
-"""Equal lines that are shown before and after a difference."""
+"""Number of unchanged lines shown before and after a difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +20,22 @@ class DiffLine:
     """A line of one text or of both."""
 
     mark: str
-    """``-`` where only the first has it, ``+`` where only the second has it, a space where both have it."""
+    """``-`` if only the first text has the line, ``+`` if only the second has it, a space if both have it."""
     text: str
     left: int | None
-    """Its number in the first text, from 1; None where that lacks it."""
+    """Its line number in the first text, from 1; None if the first text lacks it."""
     right: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedLines:
-    """Equal lines that are left out."""
+    """A run of unchanged lines that is not shown."""
 
     number: int
 
 
 def compare(left: Sequence[str], right: Sequence[str]) -> list[DiffLine] | None:
-    """Return all lines of both in order; None where they differ in more than `MAX_CHANGES` lines."""
+    """Return all lines of both texts in order; None if they differ in more than `MAX_CHANGES` lines."""
     head = _alike(left, right)
     tail = _alike(left[head:][::-1], right[head:][::-1])
     moves = _find(left[head : len(left) - tail], right[head : len(right) - tail])
@@ -45,15 +45,15 @@ def compare(left: Sequence[str], right: Sequence[str]) -> list[DiffLine] | None:
 
 
 def collapse_equal(lines: Sequence[DiffLine], around: int = CONTEXT_LINES) -> list[DiffLine | SkippedLines]:
-    """Return *lines* with runs of equal ones left out, but for those around differences."""
-    kept = {place for at, line in enumerate(lines) if line.mark != " " for place in range(at - around, at + around + 1)}
+    """Return *lines* without runs of unchanged lines, except those near differences."""
+    kept = {index for at, line in enumerate(lines) if line.mark != " " for index in range(at - around, at + around + 1)}
     folded: list[DiffLine | SkippedLines] = []
     gap = 0
-    for place, line in enumerate(lines):
-        if place not in kept:
+    for index, line in enumerate(lines):
+        if index not in kept:
             gap += 1
             continue
-        folded += _left_out(lines, place, gap)
+        folded += _left_out(lines, index, gap)
         gap = 0
         folded.append(line)
     return folded + _left_out(lines, len(lines), gap)
@@ -62,43 +62,43 @@ def collapse_equal(lines: Sequence[DiffLine], around: int = CONTEXT_LINES) -> li
 def side_by_side(
     lines: Sequence[DiffLine | SkippedLines],
 ) -> list[tuple[DiffLine | None, DiffLine | None] | SkippedLines]:
-    """Return the same side by side: of each run of differences, the first lines of both stand next to each other."""
+    """Return the lines in two columns; in each run of differences, removed and added lines are paired in order."""
     rows: list[tuple[DiffLine | None, DiffLine | None] | SkippedLines] = []
-    gone: list[DiffLine] = []
-    come: list[DiffLine] = []
+    removed: list[DiffLine] = []
+    added: list[DiffLine] = []
     for line in lines:
         if isinstance(line, DiffLine) and line.mark == "-":
-            gone.append(line)
+            removed.append(line)
         elif isinstance(line, DiffLine) and line.mark == "+":
-            come.append(line)
+            added.append(line)
         else:
-            rows += _beside(gone, come)
-            gone, come = [], []
+            rows += _pair_lines(removed, added)
+            removed, added = [], []
             rows.append((line, line) if isinstance(line, DiffLine) else line)
-    return rows + _beside(gone, come)
+    return rows + _pair_lines(removed, added)
 
 
 def _left_out(lines: Sequence[DiffLine], end: int, number: int) -> list[DiffLine | SkippedLines]:
-    """Return what stands for so many lines before *end*: to say that one is left out takes as much room as the line."""
+    """Return the marker for *number* unchanged lines before *end*; a single line is kept, as a marker is no shorter."""
     return [SkippedLines(number)] if number > 1 else list(lines[end - number : end])
 
 
-def _beside(
-    gone: Sequence[DiffLine], come: Sequence[DiffLine]
+def _pair_lines(
+    removed: Sequence[DiffLine], added: Sequence[DiffLine]
 ) -> list[tuple[DiffLine | None, DiffLine | None] | SkippedLines]:
     return [
-        (gone[place] if place < len(gone) else None, come[place] if place < len(come) else None)
-        for place in range(max(len(gone), len(come)))
+        (removed[index] if index < len(removed) else None, added[index] if index < len(added) else None)
+        for index in range(max(len(removed), len(added)))
     ]
 
 
 def _alike(left: Sequence[str], right: Sequence[str]) -> int:
-    """Return how many lines both begin with."""
+    """Return the number of equal lines at the start of both."""
     return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(left, right, strict=False)))
 
 
 def _find(left: Sequence[str], right: Sequence[str]) -> str | None:
-    """Return the marks of the shortest way from *left* to *right*; None where it is too long."""
+    """Return the marks of the shortest edit script from *left* to *right*; None if it has too many changes."""
     furthest = {1: 0}
     trace: list[dict[int, int]] = []
     for cost in range(min(MAX_CHANGES, len(left) + len(right)) + 1):

@@ -1,4 +1,4 @@
-"""The nouns of boathook and the one table of legal moves between a delivery's states."""
+"""The core types of boathook, and the table of legal transitions between delivery states."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,17 +11,17 @@ from boathook.domain.policy import RetryPolicy
 
 
 class Role(StrEnum):
-    """What somebody may do; each may do what those before it may."""
+    """The permissions of an operator; each role includes those before it."""
 
     VIEWER = "viewer"
-    """Look at everything but secrets."""
+    """May view everything except secrets."""
     OPERATOR = "operator"
-    """Also replay, ignore, test, and manage what is sent to whom."""
+    """May also replay, ignore, test, and manage applications, endpoints and event types."""
     ADMIN = "admin"
-    """Also purge, and manage keys, secrets of sources and other operators."""
+    """May also purge, and manage keys, secrets of sources and other operators."""
 
     def covers(self, needed: "Role") -> bool:
-        """Return whether who has this role may do what *needed* may."""
+        """Return whether this role includes the permissions of *needed*."""
         return _RANKS[self] >= _RANKS[needed]
 
 
@@ -29,7 +29,7 @@ _RANKS: Final = {role: rank for rank, role in enumerate(Role)}
 
 
 class ProofStrength(StrEnum):
-    """What a verified request's proof covers; kept with the event, as "verified" is not one thing."""
+    """What the verification of a request covers; stored with the event, as "verified" can mean different things."""
 
     BODY = "body signed"
     METADATA = "metadata only"
@@ -39,14 +39,14 @@ class ProofStrength(StrEnum):
 
 
 class Origin(StrEnum):
-    """How an event came to be."""
+    """How an event was created."""
 
     RECEIVED = "received"
     PUBLISHED = "published"
 
 
 class State(StrEnum):
-    """Where a delivery stands."""
+    """The state of a delivery."""
 
     PENDING = "pending"
     LEASED = "leased"
@@ -62,52 +62,52 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.SUCCEEDED: frozenset(),
     State.IGNORED: frozenset(),
 }
-"""From each state, the states a delivery may go to next. `docs/explanation/architecture.md` draws the same table."""
+"""The legal next states of each state. `docs/explanation/architecture.md` shows the same table."""
 
 
 MAX_DELIVERIES: Final = 32_767
-"""The most deliveries an event may be owed when it is accepted, and the most items it may have: ordinals are small."""
+"""Maximum number of deliveries of an event when it is accepted, and of its items: ordinals are 16-bit integers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """An event about to be stored, with everything the accepting transaction needs."""
+    """An event to be stored, with everything that the accepting transaction needs."""
 
     id: UUID
-    """Made when the request was accepted; carries that moment to the millisecond."""
+    """Created when the request was accepted; contains that time to the millisecond."""
     source: str | None
-    """Name of the source it arrived at; None for what the owner's app published."""
+    """The name of the source that received it; None for published messages."""
     application: str | None
-    """The tenant it is for; None for what arrived from outside."""
+    """The tenant of a published message; None for received events."""
     type: str
     """The sender's name for what happened, such as ``payment_intent.succeeded``."""
     dedup_key: str
-    """What makes two requests the same event, as text."""
+    """Two requests with the same key are the same event."""
     key_hash: UUID
-    """The first 128 bits of SHA-256 over scope and dedup key: the row's identity in dedup memory."""
+    """The first 128 bits of SHA-256 over scope and dedup key; identifies the row in the dedup table."""
     replay_hash: UUID | None
-    """The same over the signed material, where the sender's event id is not itself signed; else None."""
+    """The same hash over the signed content, if the sender's event id is not signed itself; else None."""
     grade: ProofStrength
     origin: Origin
     headers: str
-    """A JSON object of the headers worth keeping (an allow-list: never credentials)."""
+    """A JSON object of the stored headers (an allow-list: never credentials)."""
     content_type: str
     body: bytes
-    """Exactly what was sent."""
+    """The bytes as sent."""
     body_sha256: bytes
     deliveries: tuple["NewDelivery", ...] = ()
-    """Who gets it; decided from the routes of `routes_version`."""
+    """Its recipients, as computed from the routes of `routes_version`."""
     routes_version: int = 0
-    """Which reading of the routes decided `deliveries`; the journal refuses an outdated one."""
+    """The version of the routes that `deliveries` was computed from; the database rejects an outdated one."""
     volatile: tuple[str, ...] = ()
-    """JSON paths that may differ between two sendings of one event without being a conflict."""
+    """JSON paths that may differ between two requests for the same event without being a conflict."""
     items: tuple["NewBatchItem", ...] = ()
-    """What a batch is made of: each is deduplicated by itself, and only those not seen before are delivered."""
+    """The items of a batch: each is deduplicated by itself, and only new ones are delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatchItem:
-    """One item of a batch about to be stored."""
+    """One item of a batch to be stored."""
 
     path: str
     """Its dotted path in the event's JSON body, such as ``events.3``."""
@@ -116,46 +116,46 @@ class NewBatchItem:
     key_hash: UUID
     """As `NewEvent.key_hash`, for this item."""
     digest: bytes
-    """SHA-256 of the item written canonically: another digest under the same key is a conflict."""
+    """SHA-256 of the item's canonical JSON: a different digest under the same key is a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewDelivery:
-    """A delivery about to be stored with its event."""
+    """A delivery to be stored with its event."""
 
     recipient: str
     """The route's name, such as ``handler:upgrade``."""
     order_key: str | None = None
-    """Deliveries of one recipient with the same order key run one after another, in accept order."""
+    """Deliveries to one recipient with the same order key run one at a time, in accept order."""
     item: int | None = None
-    """Which of the event's items it is about, counted from 0; None where the event is no batch."""
+    """The index of the event's item that it delivers, from 0; None if the event is not a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The event is durable, and with it every delivery it is owed."""
+    """The event is durable, and so are its deliveries."""
 
     event_id: UUID
     conflict: bool = False
-    """Whether it is a batch with an item whose key was seen before with another content: that item is stored as a
-    conflict, alerted and not delivered."""
+    """Whether an item of a batch has a known key but different content. Such an item is stored as a conflict, raises an
+    alert and is not delivered."""
     is_spooled: bool = False
-    """Whether it is durable in the spool, and owed from there; else it is committed."""
+    """Whether it is durable in the spool and will be delivered from there; else it is committed to the database."""
     has_deliveries: bool = field(default=True, compare=False)
-    """Whether it has deliveries, where that is known."""
+    """Whether it has deliveries, if known."""
     is_new: bool = field(default=True, compare=False)
-    """Whether this call has stored it; else an earlier one with the same event had, whoever heard of that."""
+    """Whether this call stored it; else an earlier call with the same event did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The event was there already, or every item of it; nothing was stored."""
+    """The event, or every item of it, was already stored; nothing new was stored."""
 
     event_id: UUID
-    """The event that came first; of a batch, the one that brought its first item."""
+    """The earlier event; for a batch, the event with its first item."""
     conflict: bool = False
-    """Whether its key or its body, but not both, were seen before. Of a request: stored as a conflict and alerted; of a
-    message: its publisher is told."""
+    """Whether the key or the body, but not both, was seen before. For a request it is stored as a conflict and raises
+    an alert; for a message, it is reported to the publisher."""
 
 
 Receipt = Accepted | Duplicate
@@ -163,25 +163,25 @@ Receipt = Accepted | Duplicate
 
 @dataclass(frozen=True, slots=True)
 class IdempotentReplay:
-    """A message was published before by the same request, told by its idempotency key; nothing was stored."""
+    """The same request, identified by its idempotency key, published a message before; nothing was stored."""
 
     event_id: UUID
-    """The message that came of it."""
+    """The message of the first request."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyConflict:
-    """The idempotency key was used before for another request; nothing was stored."""
+    """The idempotency key was used before for a different request; nothing was stored."""
 
     event_id: UUID
-    """The message that came of that one."""
+    """The message of that request."""
 
 
 Published = Receipt | IdempotentReplay | IdempotencyConflict
-"""What came of publishing a message."""
+"""The result of publishing a message."""
 
 DEFAULT_ORGANIZATION: Final = "default"
-"""Whose applications are meant where no organization is named."""
+"""The organization of applications for which none is named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,60 +203,62 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Who gets which events: from a source or application, through patterns and a filter, to one recipient."""
+    """Maps events of a source or application, by type patterns and filter, to one recipient."""
 
     recipient: str
     """The stable name under which its deliveries are stored, such as ``handler:upgrade``."""
     app: str
-    """Which loaded app declared it, such as ``shop.hooks:hook``; an app only ever retires its own routes."""
+    """The app that declared it, such as ``shop.hooks:hook``; an app retires only its own routes."""
     source: str | None = None
     """Only events of this source; None with `application` None means any source."""
     application: str | None = None
     types: tuple[str, ...] = ("*",)
-    """Patterns of event types; ``*`` stands for any run of characters. One match suffices."""
+    """Patterns of event types, in which ``*`` matches any characters; one match is enough."""
     channels: tuple[str, ...] | None = None
-    """Only messages with one of these channels; None: all, whatever their channels."""
+    """Only messages with one of these channels; None accepts all messages."""
     filter: Mapping[str, Any] | None = None
-    """Operators on body and headers, see `boathook.domain.filters`; None lets everything through."""
+    """Operators on body and headers, see `boathook.domain.filters`; None accepts every event."""
     order_by: str | None = None
-    """Dotted path into the JSON body whose value becomes the order key, or ``*``: one key for all; None: no order."""
+    """Dotted path into the JSON body whose value is the order key; ``*`` for one key for all events; None for no
+    order."""
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     timeout_s: float = 30.0
-    """How long one attempt may take."""
+    """Maximum duration of one attempt."""
     since_s: float | None = None
-    """How many seconds before its recipient's first registration events were accepted that it is owed too."""
+    """Maximum age in seconds of already stored events that are delivered when the recipient is first registered; None
+    for no backfill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A worker's right to try one delivery, until the lease ends."""
+    """A worker's right to attempt one delivery until the lease ends."""
 
     event_id: UUID
     ordinal: int
     recipient: str
     fence: int
-    """Rises with each claim; a settle with an older one changes nothing."""
+    """Increases with each claim; a settle with a lower fence changes nothing."""
     attempt: int
-    """Number of this attempt, 1 for the first; counted when claimed, so a crash counts."""
+    """The number of this attempt, from 1; counted on claim, so a crash counts."""
     attempts_before: int
-    """Attempts made before the latest replay; the retry budget starts after them."""
+    """Attempts before the latest replay; the retry budget does not include them."""
     enqueued_at: datetime
-    """When it was accepted, or last replayed; the retry policy's maximum age counts from here."""
+    """When it was accepted or last replayed; the retry policy's maximum age counts from here."""
     order_key: str | None
     free_retries: int = 0
-    """Attempts since then that a lost connection cut off; they use up no budget."""
+    """Attempts since `enqueued_at` that failed because of a lost connection; they do not count against the budget."""
     suspect: bool
-    """Whether an earlier attempt's lease ran out: such a delivery runs alone, so that a payload
-    that kills its worker takes no other down with it."""
+    """Whether the lease of an earlier attempt expired. Such a delivery runs alone, so that a payload that crashes its
+    worker does not affect others."""
     item_path: str | None = None
-    """Which item of a batch it is about, by its path in the JSON body; None where it is about the whole event."""
+    """The path in the JSON body of the batch item that is delivered; None for the whole event."""
     item_type: str | None = None
-    """That item's type."""
+    """The type of that item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One try of a delivery, as recorded."""
+    """One recorded attempt of a delivery."""
 
     number: int
     outcome: str

@@ -1,8 +1,7 @@
-"""Decides what happens next to a delivery: one function, from plain values.
+"""Decides what happens next to a delivery, as a pure function of plain values.
 
-A worker hands over how an attempt ended; `decide` answers with the move to make. Nothing here
-reads a clock or throws dice: the moment and the jitter come from the caller, so that a test or a
-simulation can replay any decision.
+A worker passes in how an attempt ended, and `decide` returns the next action. This module reads no clock and no random
+numbers: the time and the jitter come from the caller, so that a test or a simulation can replay any decision.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,8 @@ MAX_CODE = 100
 MAX_NOTE = 2_000
 CONNECTION_LOST = "CONNECTION_LOST"
 MAX_FREE_RETRIES = 20
-"""Attempts in all that a lost connection may cut off; a payload that always takes its connection down is buried."""
+"""Maximum number of free retries after lost connections. A payload that always breaks its connection is
+dead-lettered."""
 _LONGEST_STRETCH = 2.0
 _LEAST_STRETCH_S = 3_600.0
 _OUTAGE_FIRST_S = 1.0
@@ -24,24 +24,24 @@ _OUTAGE_LONGEST_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Return it from a handler: the event needs no effect here, and is settled as ignored."""
+    """Return value of a handler: the event needs no effect, and the delivery is settled as ignored."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Return it from a handler: roll back and try again later, within the retry policy's bounds."""
+    """Return value of a handler: roll back and try again later, within the limits of the retry policy."""
 
     after: float | None = None
-    """Seconds until the next attempt; None lets the retry policy choose."""
+    """Seconds until the next attempt; None to use the retry policy's delay."""
     code: str = "RETRY"
-    """A short reason to count and filter by, such as ``USER_MISSING``."""
+    """A short reason for metrics and filters, such as ``USER_MISSING``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Return it from a handler: roll back and give up at once; a person should look."""
+    """Return value of a handler: roll back and dead-letter the delivery immediately, for an operator to inspect."""
 
     code: str
     note: str = ""
@@ -49,7 +49,7 @@ class Dead:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The attempt did its work."""
+    """The attempt succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,34 +57,37 @@ class Failure:
     """The attempt ended in an error."""
 
     code: str
-    """The exception's name, ``TIMEOUT``, or ``LEASE_LOST`` for a worker that vanished."""
+    """The exception's name, ``TIMEOUT``, or ``LEASE_LOST`` for a worker that disappeared."""
     error: str
-    """One line for people."""
+    """A human-readable message of one line."""
     traceback: str | None = None
     is_final: bool = False
-    """Whether trying again cannot help."""
+    """Whether a retry cannot help."""
     retry_after_s: float | None = None
-    """Seconds the other side asked to be left alone for; heeded within bounds, see `decide`."""
+    """The delay in seconds that the receiver asked for; honored within limits, see `decide`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interruption:
-    """PostgreSQL went away under the handler or sacrificed it to others: not its fault, and all is rolled back."""
+    """PostgreSQL became unavailable or aborted the transaction, for example in a deadlock.
+
+    The attempt was rolled back and is not the handler's fault.
+    """
 
     error: str
-    """One line for people."""
+    """A human-readable message of one line."""
     traceback: str | None = None
     code: str = CONNECTION_LOST
-    """What it is recorded as."""
+    """The code that is recorded."""
 
 
 Outcome = Success | Ignore | Retry | Dead | Failure | Interruption
-"""How an attempt ended, for `decide`."""
+"""How an attempt ended, as input to `decide`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The attempt's effects and the end of its delivery are committed."""
+    """The handler's effects and the delivery's final state are committed."""
 
     state: str
     """``succeeded`` or ``ignored``."""
@@ -92,39 +95,39 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """The lease is another's; nothing of this attempt was committed, and nothing about it is ours to record."""
+    """Another worker holds the lease; nothing of this attempt was committed, and nothing is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The attempt was broken off because its process stops; it does not count."""
+    """The attempt was aborted because its process is stopping; it does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """PostgreSQL was unavailable before the attempt could begin, so there was none to count."""
+    """PostgreSQL was unavailable before the attempt started, so no attempt is counted."""
 
 
 Result = Outcome | Completed | Superseded | Stopped | NotStarted
-"""What came of executing an attempt: an outcome to decide about, or a reason why there is nothing to decide."""
+"""The result of an attempt: an outcome that needs a decision, or the reason why none is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """End the delivery well: succeeded, or ignored with its reason."""
+    """Finish the delivery as succeeded, or as ignored with a reason."""
 
     ignored_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAt:
-    """Put the delivery back, due at a moment."""
+    """Return the delivery to the queue, due at `due_at`."""
 
     due_at: datetime
     code: str
     error: str
     is_free: bool = False
-    """Whether the attempt leaves the policy's budget of attempts as it was."""
+    """Whether the attempt does not count against the policy's budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,22 +143,22 @@ Decision = Complete | RetryAt | DeadLetter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When to try again and when to give up."""
+    """When to retry and when to give up."""
 
     first_s: float = 1.0
-    """Seconds before the second attempt."""
+    """Delay in seconds before the second attempt."""
     factor: float = 2.0
-    """How much longer each following wait is."""
+    """Factor by which each further delay grows."""
     longest_s: float = 300.0
-    """No wait is longer, before jitter."""
+    """Maximum delay in seconds, before jitter."""
     delays_s: tuple[float, ...] | None = None
-    """Waits in seconds, in place of the exponential ones; after the last comes no further attempt."""
+    """Delays in seconds instead of the exponential ones; there is no attempt after the last one."""
     jitter: float = 0.2
-    """Each wait is stretched or shrunk by up to this share of itself."""
+    """Maximum fraction by which jitter lengthens or shortens each delay."""
     max_attempts: int = 5
-    """Attempts in all, the first included; with `delays_s`, their number plus one."""
+    """Maximum number of attempts, including the first; with `delays_s`, their number plus one."""
     max_age_s: float = 900.0
-    """No attempt is planned later than this many seconds after the event was accepted or replayed."""
+    """No attempt is scheduled later than this many seconds after the event was accepted or replayed."""
 
     def __post_init__(self) -> None:
         if self.delays_s is not None:
@@ -173,50 +176,50 @@ class RetryPolicy:
             raise ValueError("RetryPolicy.factor must be at least 1")
 
     def wait_s(self, attempt: int, jitter: float) -> float:
-        """Return the seconds to wait after *attempt* (1 for the first); *luck* in [0, 1) places the jitter."""
+        """Return the delay in seconds after *attempt* (1 for the first); *jitter* is in [0, 1)."""
         if self.delays_s is not None:
             base = self.delays_s[attempt - 1]
         else:
-            # The exponent is bounded so that a long-lived delivery cannot overflow a float.
+            # The exponent is bounded so that many attempts cannot overflow a float.
             base = min(self.longest_s, self.first_s * self.factor ** min(attempt - 1, 64))
         return base * (1 + self.jitter * (2 * jitter - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDefaults:
-    """The retry policies of handlers that name none of their own."""
+    """The retry policies of handlers that set none."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     by_source: Mapping[str, RetryPolicy] = field(default_factory=dict)
-    """Of sources that have another one."""
+    """Policies of individual sources."""
 
     def of(self, source: str | None) -> RetryPolicy:
-        """Return the policy for events of *source*, or for published events where it is None."""
+        """Return the policy for events of *source*; None stands for published events."""
         return self.policy if source is None else self.by_source.get(source, self.policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptState:
-    """What the decision needs to know of a delivery."""
+    """The state of a delivery that a decision depends on."""
 
     attempt: int
-    """The attempt that just ended, counted since the event was accepted or last replayed; 1 for the first. Excused ones
-    are not among them."""
+    """The number of the attempt that just ended, from 1, since the event was accepted or last replayed; free retries
+    are not counted."""
     enqueued_at: datetime
     free_retries: int = 0
     """Free retries since then, without this one."""
 
 
 def complete_ignored(reason: str) -> Complete:
-    """Return the move of a delivery whose handler said `Ignore`, with its reason as it may be stored."""
+    """Return the action for a delivery whose handler returned `Ignore`, with the reason truncated for storage."""
     return Complete(ignored_because=_clip(reason, MAX_NOTE) or "no reason given")
 
 
 def decide(standing: AttemptState, outcome: Outcome, policy: RetryPolicy, now: datetime, jitter: float) -> Decision:
-    """Return the move that follows *outcome*; *luck* in [0, 1) places the jitter.
+    """Return the action that follows *outcome*; *jitter* is in [0, 1).
 
-    A `Failure.retry_after_s` can stretch the planned wait: to twice its length or to an hour, whichever is longer, and
-    not past the policy's maximum age.
+    A `Failure.retry_after_s` can lengthen the delay to at most twice its length or one hour, whichever is longer, and
+    not beyond the policy's maximum age.
     """
     match outcome:
         case Success():
@@ -290,7 +293,7 @@ def _clip(text: str, longest: int) -> str:
 
 
 class BreakerState(StrEnum):
-    """Where a circuit breaker stands."""
+    """The state of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -299,41 +302,41 @@ class BreakerState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
-    """Stop calling handlers of a dependency that keeps failing, then probe it gently.
+    """Circuit breaker: stops calling the handlers of a failing dependency, then probes it with single attempts.
 
     Handlers that name the same dependency share one breaker within a worker process.
     """
 
     dependency: str
-    """What fails, such as ``crm``."""
+    """The name of the dependency, such as ``crm``."""
     errors: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
-    """Which exceptions are the dependency's fault; others neither open nor close the breaker."""
+    """Exceptions that count as failures of the dependency; others do not affect the breaker."""
     opens_after: int = 5
-    """Consecutive failures that open it."""
+    """Number of consecutive failures that open it."""
     cools_s: float = 10.0
-    """Seconds it stays open before the first probe; doubled after each failed probe."""
+    """Seconds that it stays open before the first probe; doubled after each failed probe."""
     longest_s: float = 300.0
-    """No pause is longer."""
+    """Maximum seconds that it stays open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerStatus:
-    """A breaker's memory; `after` and `may_run` are its whole behaviour."""
+    """The state of a breaker; `after` and `may_run` define its behavior."""
 
     failures: int = 0
     opened_at: datetime | None = None
     pauses: int = 0
-    """Pauses taken since it was last closed."""
+    """Number of pauses since it was last closed."""
 
     def state(self, breaker: Breaker, now: datetime) -> BreakerState:
-        """Return where it stands at *now*."""
+        """Return the breaker's state at *now*."""
         if self.opened_at is None:
             return BreakerState.CLOSED
         pause_s = min(breaker.longest_s, breaker.cools_s * 2 ** min(self.pauses - 1, 32))
         return BreakerState.PROBING if (now - self.opened_at).total_seconds() >= pause_s else BreakerState.OPEN
 
     def may_run(self, breaker: Breaker, now: datetime, running: int) -> bool:
-        """Return whether another attempt may start while *running* are under way: when probing, one at a time."""
+        """Return whether another attempt may start while *running* are in progress: one at a time when probing."""
         match self.state(breaker, now):
             case BreakerState.CLOSED:
                 return True
@@ -343,7 +346,7 @@ class BreakerStatus:
                 return False
 
     def after(self, breaker: Breaker, error: BaseException | None, now: datetime) -> "BreakerStatus":
-        """Return the memory after an attempt that ended in *error*, or None where it went well."""
+        """Return the status after an attempt that raised *error*; None stands for success."""
         if error is None:
             return BreakerStatus()
         if not isinstance(error, breaker.errors):

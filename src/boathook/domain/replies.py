@@ -1,4 +1,4 @@
-"""Exact replies to senders, and which of them are never sent by accident."""
+"""Exact replies to senders, with a guard against statuses that stop a sender."""
 
 import json
 import re
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_BODY: Final = 1_048_576
-"""Longest body, in bytes, that a handler may reply with."""
+"""Maximum number of bytes in a handler's reply."""
 STOP_STATUSES: Final = frozenset({403, 406, 410})
-"""Statuses by which senders take a receiver for closed, and stop or switch it off."""
+"""Statuses on which senders stop sending or disable the webhook."""
 _BODILESS: Final = frozenset({204, 205})
 _MEDIA_TYPE: Final = re.compile(
     r"[a-z0-9.+-]{1,64}/[a-z0-9.+-]{1,64}(; ?[a-z0-9-]{1,32}=[a-z0-9._-]{1,64}){0,3}", re.ASCII | re.IGNORECASE
@@ -17,7 +17,7 @@ _MEDIA_TYPE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An exact answer to a request."""
+    """An exact response to a request."""
 
     status: int
     body: bytes
@@ -25,10 +25,11 @@ class Reply:
 
 
 def check_status(status: int, forbidden_statuses: frozenset[int] = STOP_STATUSES) -> int:
-    """Return *status* if a sender may be answered with it.
+    """Return *status* if it may be sent to a sender.
 
     Raises:
-        ValueError: it is none, would redirect, or is one of *stops*; the message says what to write.
+        ValueError: *status* is not a final status, is a redirect, or is in *forbidden_statuses*; the message says what
+            to write.
     """
     if status not in range(200, 600):
         raise ValueError(f"the status {status!r} is no final one; write one from 200 to 599, such as 200")
@@ -49,7 +50,7 @@ def check_media_type(text: str) -> str:
 def make_reply(
     body: object, status: int = 200, content_type: str | None = None, forbidden_statuses: frozenset[int] = STOP_STATUSES
 ) -> Reply:
-    """Return the reply that *body* makes: bytes as they are, text as UTF-8, anything else as JSON.
+    """Return a reply with *body*: bytes unchanged, text as UTF-8, anything else as JSON.
 
     Raises:
         ValueError: status, body or media type cannot be sent; the message says what to write.

@@ -1,8 +1,8 @@
-"""Keys, MACs and encodings over plain bytes; the same functions sign what goes out and verify what comes in.
+"""Keys, MACs and encodings over plain bytes, used for both signing and verification.
 
-Standard Webhooks (https://github.com/standard-webhooks/standard-webhooks, version 1.0.0) is the one whole
-scheme spoken here, because boathook also sends it. How other senders build their signatures is data, in the
-inbound recipes.
+Standard Webhooks (https://github.com/standard-webhooks/standard-webhooks, version 1.0.0) is the only complete scheme
+implemented here, because boathook also sends it. The signature schemes of other senders are data in the provider
+recipes.
 """
 
 import base64
@@ -15,11 +15,11 @@ from typing import Final
 
 STANDARD_PREFIX: Final = "whsec_"
 STANDARD_SECRET_BYTES: Final = range(24, 65)
-"""How long a Standard Webhooks secret may be once decoded; 64 is included."""
+"""Valid lengths of a decoded Standard Webhooks secret; 64 is included."""
 
 
 class Algorithm(StrEnum):
-    """The hash inside an HMAC, or used as it is by senders that mix the secret in."""
+    """The hash function of an HMAC, or a plain hash for senders that hash the secret with the body."""
 
     MD5 = "md5"
     """Broken; only for senders that offer nothing better by default."""
@@ -30,30 +30,30 @@ class Algorithm(StrEnum):
 
 
 class Encoding(StrEnum):
-    """How a signature is written as text."""
+    """How a signature is encoded as text."""
 
     HEX = "hex"
     BASE64 = "base64"
 
 
 class KeyFormat(StrEnum):
-    """How the bytes of a key are got from the secret the owner pasted."""
+    """How a configured secret is decoded to the bytes of a key."""
 
     TEXT = "text"
-    """The characters themselves, as UTF-8; also for secrets that merely look encoded."""
+    """The characters as UTF-8, also for secrets that only look encoded."""
     HEX = "hex"
     BASE64 = "base64"
     STANDARD = "whsec"
     """Standard Webhooks: an optional ``whsec_``, then base64."""
     SHA1 = "sha1"
-    """The SHA-1 of the characters; Braintree's."""
+    """The SHA-1 of the characters, as Braintree uses."""
 
 
 def decode_key(secret: str, form: KeyFormat) -> bytes:
     """Return the bytes of a key.
 
     Raises:
-        ValueError: *secret* is empty or is not written in *form*; the message does not repeat it.
+        ValueError: *secret* is empty or not in the format *form*; the message does not contain it.
     """
     key = _decode(secret, form)
     if not key:
@@ -72,7 +72,7 @@ def _decode(secret: str, form: KeyFormat) -> bytes:
         case KeyFormat.STANDARD:
             return _decode_base64(secret.removeprefix(STANDARD_PREFIX))
         case KeyFormat.SHA1:
-            # As the sender does. Nobody who knows the key gains anything by another text with the same hash.
+            # The sender's algorithm. A collision would not help an attacker who does not have the key.
             return hashlib.sha1(secret.encode("utf-8", "surrogatepass")).digest() if secret else b""  # noqa: S324
 
 
@@ -91,7 +91,7 @@ def _decode_base64(text: str) -> bytes:
 
 
 def encode_base64(digest: bytes) -> str:
-    """Write *digest* in base64 with padding (RFC 4648, section 4)."""
+    """Encode *digest* in base64 with padding (RFC 4648, section 4)."""
     return binascii.b2a_base64(digest, newline=False).decode("ascii")
 
 
@@ -99,11 +99,11 @@ ENCODERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
     Encoding.HEX: bytes.hex,
     Encoding.BASE64: encode_base64,
 }
-"""For each encoding, the function that writes a digest in it."""
+"""The function that encodes a digest, for each encoding."""
 
 
 class HmacKey:
-    """An HMAC (RFC 2104) under one key, keyed once and used many times."""
+    """An HMAC (RFC 2104) with one key, initialized once and used for many messages."""
 
     __slots__ = ("_keyed",)
 
@@ -111,7 +111,7 @@ class HmacKey:
         self._keyed = hmac.new(key, digestmod=algorithm.value)
 
     def digest(self, chunks: Iterable[bytes]) -> bytes:
-        """Return the MAC over *chunks* one after another, without joining them in memory."""
+        """Return the MAC over the concatenation of *chunks*, without joining them in memory."""
         running = self._keyed.copy()
         for chunk in chunks:
             running.update(chunk)
@@ -119,7 +119,7 @@ class HmacKey:
 
 
 def equal_constant_time(left: str, right: str) -> bool:
-    """Compare two signatures in time that does not depend on where they differ.
+    """Compare two signatures in constant time.
 
     Raises:
         TypeError: one of them is not ASCII.
@@ -133,15 +133,15 @@ def fingerprint(secret: bytes) -> bytes:
 
 
 def equal_bytes_constant_time(left: bytes, right: bytes) -> bool:
-    """Compare two fingerprints in time that does not depend on where they differ."""
+    """Compare two fingerprints in constant time."""
     return hmac.compare_digest(left, right)
 
 
 def make_standard_secret(entropy: bytes) -> str:
-    """Write random bytes as a Standard Webhooks secret.
+    """Format random bytes as a Standard Webhooks secret.
 
     Raises:
-        ValueError: there are not 24 to 64 of them.
+        ValueError: there are not 24 to 64 bytes.
     """
     if len(entropy) not in STANDARD_SECRET_BYTES:
         raise ValueError(f"a Standard Webhooks secret has 24 to 64 bytes, got {len(entropy)}")
@@ -152,7 +152,7 @@ def sign_standard(secrets: Iterable[str], message_id: str, timestamp: int, body:
     """Return the value of ``webhook-signature``: one ``v1,`` signature for each secret, separated by spaces.
 
     Raises:
-        ValueError: a secret is not base64, or *message_id* holds a dot, which would make the signed bytes ambiguous.
+        ValueError: a secret is not base64, or *message_id* contains a dot, which would make the signed bytes ambiguous.
     """
     if not message_id or "." in message_id:
         raise ValueError(f"a message id is not empty and holds no dot, got {message_id!r}")

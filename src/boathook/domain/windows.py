@@ -1,8 +1,8 @@
-"""Reads times and durations, and opens the window of time that a page of a list shows.
+"""Parses times and durations, and computes the time window of a list page.
 
-A window begins with its start and ends before its end, so windows that meet share no row and miss none. Lists are shown
-newest first. A cursor is the id of a row: a page goes on behind it, towards older rows, or in front of it, towards
-newer ones. Where nothing bounds a list downwards it looks 90 days back, as Svix's API does.
+A window includes its start and excludes its end, so adjacent windows neither overlap nor leave gaps. Lists are shown
+newest first. A cursor is the id of a row; a page continues after it (older rows) or before it (newer rows). Without a
+lower bound a list covers 90 days, as in Svix's API.
 """
 
 import re
@@ -20,17 +20,17 @@ _LONGEST_AGO_S: Final = 50 * 365 * 86_400
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9000
 _BEGINNING: Final = datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC)
-"""Where it is east of Greenwich, the first hours of that year are before it."""
+"""In time zones east of Greenwich, the first hours of that year are before it."""
 
 
 def parse_time(text: str, now: datetime, *where: str) -> datetime:
-    """Read a moment: ISO 8601 (UTC unless it says otherwise), or so long before *now*, such as ``90s``, ``2h``, ``7d``.
+    """Parse a time: ISO 8601 (UTC by default), or a duration before *now*, such as ``90s``, ``2h``, ``7d``.
 
     Args:
-        where: the field that holds it, for the error.
+        where: the field that contains it, for the error.
 
     Raises:
-        InvalidValue: it is no moment, or one that no id tells of.
+        InvalidValue: *text* is not a time, or an id cannot represent it.
     """
     if found := _AGO.fullmatch(text):
         return now - timedelta(seconds=min(int(found[1]) * _UNITS[found[2]], _LONGEST_AGO_S))
@@ -45,13 +45,13 @@ def parse_time(text: str, now: datetime, *where: str) -> datetime:
 
 
 def parse_duration(text: str, *where: str) -> float:
-    """Read a length of time, such as ``90s``, ``2h`` or ``7d``, and return its seconds.
+    """Parse a duration such as ``90s``, ``2h`` or ``7d``, and return its seconds.
 
     Args:
-        where: the field that holds it, for the error.
+        where: the field that contains it, for the error.
 
     Raises:
-        InvalidValue: it is none.
+        InvalidValue: *text* is not a duration.
     """
     found = _AGO.fullmatch(text.strip())
     if found is None:
@@ -61,9 +61,10 @@ def parse_duration(text: str, *where: str) -> float:
 
 MAX_WINDOW: Final = timedelta(days=90)
 LATEST_COMMIT: Final = timedelta(minutes=2)
-"""How long after the time in its id a row may appear: ids are made before commits, an attempt's before its request."""
+"""Maximum delay between the time in an id and the commit of its row. Ids are created before commits, and an attempt's
+id before its request."""
 _AHEAD: Final = timedelta(hours=1)
-"""Clocks of several hosts differ; rows of the near future are shown."""
+"""Clocks of several hosts differ, so rows of the near future are shown."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST: Final = _EPOCH + MAX_WINDOW
@@ -73,11 +74,11 @@ _MOST_MS: Final = (_LAST - _EPOCH) // _MILLISECOND
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a page begins: next to the row with this id."""
+    """The row next to which a page begins."""
 
     id: UUID
     is_back: bool = False
-    """Whether the page leads back, to the rows in front of this one, which are newer."""
+    """Whether the page contains newer rows, before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +90,16 @@ class Window:
     high: UUID
     """Exclusive."""
     is_upward: bool = False
-    """Whether a page of it is filled from `low` upwards rather than from `high` downwards."""
+    """Whether a page is filled from `low` upwards instead of from `high` downwards."""
 
 
 def open_window(
     now: datetime, *, cursor: Cursor | None = None, before: datetime | None = None, after: datetime | None = None
 ) -> Window:
-    """Return the window that a request names: from *after*, inclusive, to *before*, exclusive.
+    """Return the window of a request: from *after* (inclusive) to *before* (exclusive).
 
-    Without *before* it ends an hour after *now*, or at the cursor. Without *after* it begins 90 days before its end, or
-    behind a cursor that leads back. With *after* alone and no cursor the page is filled upwards.
+    Without *before* it ends one hour after *now*, or at the cursor. Without *after* it begins 90 days before its end,
+    or at a cursor that leads back. With only *after* and no cursor, the page is filled upwards.
     """
     end = now if before is None else min(_sane(before), now)
     high = first_from(now + _AHEAD if before is None else min(_sane(before), now + _AHEAD))
@@ -111,31 +112,31 @@ def open_window(
 
 
 def range_of(since: datetime, until: datetime) -> Window:
-    """Return the ids made from *since*, inclusive, to *until*, exclusive, to be walked from the oldest."""
+    """Return the ids created from *since* (inclusive) to *until* (exclusive), oldest first."""
     return Window(first_from(since), first_from(until), is_upward=True)
 
 
 def after_message(message_id: UUID, now: datetime) -> Window:
-    """Return the ids that what belongs to a message may have, whichever host's clock made them."""
+    """Return the ids that objects of a message can have, including the clock differences between hosts."""
     return Window(first_from(_created_at(message_id) - _AHEAD), first_from(now + _AHEAD))
 
 
 def resume_at(last: UUID, now: datetime) -> UUID:
-    """Return the id behind which a reader goes on later who has seen everything up to *last*.
+    """Return the id at which a reader that has seen everything up to *last* can continue later.
 
-    What lies behind it may be read once more, as rows may still appear in between.
+    Rows after it may be read twice, because rows can still appear in between.
     """
     return min(last, first_from(now - LATEST_COMMIT))
 
 
 def first_from(moment: datetime) -> UUID:
-    """Return the bound between ids made before *moment* and those made then or later."""
-    # Ids know milliseconds only, and are shown so: one made within the millisecond of a bound lies before it.
+    """Return the lower bound of ids created at *moment* or later."""
+    # Ids have millisecond precision: an id created within the millisecond of a bound sorts before the bound.
     return ids.first_of(_EPOCH - (_EPOCH - _sane(moment)) // _MILLISECOND * _MILLISECOND)
 
 
 def _created_at(identifier: UUID) -> datetime:
-    # A cursor is a stranger's word: it may claim a time that no calendar has.
+    # A cursor is untrusted input: its time may be outside of the calendar's range.
     return _sane(_EPOCH + min(identifier.int >> 80, _MOST_MS) * _MILLISECOND)
 
 

@@ -1,1 +1,1 @@
-"""The user's Python, inside the transaction that settles its delivery."""
+"""Runs the user's handlers inside the transaction that settles their delivery."""

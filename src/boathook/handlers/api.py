@@ -1,4 +1,4 @@
-"""The object an app is made of: what is declared on it, and what boathook lends it while it runs."""
+"""The `Boathook` object: what an app declares, and the services that boathook provides while it runs."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -38,14 +38,14 @@ Result = TypeVar("Result")
 
 
 class Boathook:
-    """The handlers of one app, its way to publish events of its own, and whatever else it is made of.
+    """Declares the handlers of one app, publishes its events, and gives access to boathook's services.
 
     Args:
-        name: For an app that ``apps.load`` names: its table in boathook.toml, its schema in the database and its
-            command are called so, and its handlers ``name.function``.
-        settings: Checks that table; `settings` is then an instance of it. Texts such as ``env:NAME`` stay as they are
-            until `resolve` is asked for them.
-        migrations: A folder of ``NNNN_what.sql``, each applied once, in order, as part of ``boathook migrate``.
+        name: For an app listed in ``apps.load``: the name of its table in boathook.toml, its database schema and its
+            command, and the prefix of its handlers, ``name.function``.
+        settings: Model that validates that table; `settings` is then an instance of it. References such as ``env:NAME``
+            stay unresolved until `resolve` is called.
+        migrations: A folder of ``NNNN_what.sql`` files, each applied once, in order, by ``boathook migrate``.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Boathook:
 
     @property
     def settings(self) -> Any:
-        """The app's own settings, once boathook has loaded it. Raises ConfigError before."""
+        """The app's own settings. Raises ConfigError before boathook has loaded the app."""
         if self._settings is None:
             raise ConfigError(
                 f"the settings of {self.name or 'an app without a name'} are known once boathook loads it"
@@ -70,32 +70,32 @@ class Boathook:
 
     @property
     def platform(self) -> Platform:
-        """What boathook offers the running app. Raises ConfigError where boathook does not run it."""
+        """The services for a running app. Raises ConfigError if boathook does not run the app."""
         if self._platform is None:
             raise ConfigError(f"{self.name or 'this app'} is not run by boathook, which would lend it its database")
         return self._platform
 
     def bind(self, settings: BaseModel | None, platform: Platform | None) -> None:
-        """Tell the app its settings and what it may use; for whoever loads it."""
+        """Set the app's settings and platform; called when boathook loads the app."""
         self._settings = settings
         self._platform = platform
 
     def sources(self, function: Sources) -> Sources:
-        """Make the decorated function say which sources the app needs.
+        """Make the decorated function declare the sources that the app needs.
 
-        It takes the app's settings and returns, by name, what would stand in ``[sources.NAME]``; keys that the owner
-        sets there themselves win.
+        It takes the app's settings and returns the tables ``[sources.NAME]`` by name. Keys that the operator sets in
+        boathook.toml take precedence.
         """
         self.manifest.sources = function
         return function
 
     def every(self, seconds: float, *, name: str | None = None) -> Callable[[Function], Function]:
-        """Make the decorated function, which is async and takes nothing, run every so many seconds.
+        """Run the decorated function periodically; it is async and takes no arguments.
 
-        It runs in one process of all hosts, the elected keeper, and never twice at once; an error is logged, and it is
-        tried again the next time. One that takes longer than that runs less often. What computes for long, or waits
-        without ``await``, belongs into ``asyncio.to_thread``: it would hold up the keeper. It is broken off, by
-        `asyncio.CancelledError`, when boathook stops or another process becomes the keeper.
+        It runs in one process across all hosts, the elected keeper, and never concurrently with itself. An error is
+        logged, and the function runs again at the next interval. A run that takes longer than the interval delays the
+        next one. Move CPU-bound or blocking work to ``asyncio.to_thread``, or it blocks the keeper. The run is
+        cancelled with `asyncio.CancelledError` when boathook stops or another process becomes the keeper.
         """
 
         def decorate(function: Function) -> Function:
@@ -107,11 +107,12 @@ class Boathook:
         return decorate
 
     def mount(self, path: str, app: Asgi, *, is_open: bool = False) -> None:
-        """Serve an ASGI application, WebSockets included, at *path* and all paths below, on the gateway's port.
+        """Serve an ASGI application, including WebSockets, at *path* and all paths below it, on the gateway's port.
 
-        Unless it *is_open*, only who brings the token of an organization's API key (``boathook keys create``) gets
-        through, as ``Authorization: Bearer TOKEN``, or for WebSockets as the subprotocol ``bearer.TOKEN``.
-        Paths of sources win over mounted ones, longer mounted paths over shorter ones.
+        Unless *is_open* is set, clients must send the token of an organization's API key (``boathook keys create``) as
+        ``Authorization: Bearer TOKEN``, or for WebSockets as the subprotocol ``bearer.TOKEN``.
+
+        Source paths take precedence over mounted paths, and longer mounted paths over shorter ones.
         """
         self.manifest.add_mount(Mount(path=path.rstrip("/"), app=app, is_open=is_open))
 
@@ -120,15 +121,15 @@ class Boathook:
         self.manifest.commands = app
 
     def counter(self, name: str, help: str, *labels: str) -> AppMetric:
-        """Declare a counter; count with ``.add(n, label=value)``. It appears in /metrics with all others."""
+        """Declare a counter; count with ``.add(n, label=value)``. It appears in /metrics."""
         return make_metric(MetricKind.COUNTER, name, help, labels)
 
     def gauge(self, name: str, help: str, *labels: str) -> AppMetric:
-        """Declare a gauge; set it with ``.set(value, label=value)``. Over processes the values are added up."""
+        """Declare a gauge; set it with ``.set(value, label=value)``. Values of several processes are added up."""
         return make_metric(MetricKind.GAUGE, name, help, labels)
 
     def histogram(self, name: str, help: str, *labels: str, bounds: Sequence[float] = USUAL_BOUNDS) -> AppMetric:
-        """Declare a histogram; record with ``.observe(value, label=value)``. *bounds* are its buckets, rising."""
+        """Declare a histogram; record with ``.observe(value, label=value)``. *bounds* are ascending bucket bounds."""
         return make_metric(MetricKind.HISTOGRAM, name, help, labels, bounds)
 
     def mirror(
@@ -141,62 +142,63 @@ class Boathook:
         labels: Mapping[str, str] | None = None,
         constants: Mapping[str, LabelValue] | None = None,
     ) -> None:
-        """Show the metric *of*, boathook's or an app's, a second time in /metrics under the name its owner knows.
+        """Export the metric *of*, of boathook or of an app, in /metrics under a second name.
 
-        It has the kind and the buckets of that metric, and is computed from it whenever it is shown. Several calls
-        with one *name*, *help* and label names make up the series of one metric. Call it as the module is imported;
-        what only the settings know is told by functions.
+        It has the type and buckets of that metric and is computed from it on each scrape. Several calls with the same
+        *name*, *help* and label names add series to one metric. Call it at module import; use functions for values that
+        depend on the settings.
 
         Args:
-            name: As it is shown.
-            help: What it says.
-            of: The name of the metric it is computed from.
+            name: The exported name.
+            help: The help text.
+            of: The name of the metric that it is computed from.
             where: Labels of that metric with the value, or the values, that a series must have to be counted.
-            labels: Labels as they are shown, each with the label of that metric that fills it; what is left out is
-                added up.
-            constants: Labels as they are shown that have one value. Here and in *where* a value may be a function that
-                tells it, such as ``lambda: hook.settings.provider``.
+            labels: Exported labels, each with the label of that metric that provides its values; other labels are
+                summed over.
+            constants: Exported labels with a constant value. Here and in *where* a value may be a function that returns
+                it, such as ``lambda: hook.settings.provider``.
 
         Raises:
-            ConfigError: there is no metric *of* or it has no such label, or *name* is impossible or taken.
+            ConfigError: the metric *of* or one of its labels does not exist, or *name* is invalid or taken.
         """
         make_mirror(name, help, of, where or {}, labels or {}, constants or {})
 
     def alert_rule(self, name: str, summary: str, *, metric: str, **keys: Any) -> None:
-        """Declare a rule: operators are told when a metric, of the app or of boathook, passes a threshold.
+        """Declare an alert rule: operators are notified when a metric of boathook or an app crosses a threshold.
 
-        The owner may change any key of it under ``[notifications.rules."APP.NAME"]``, and say who is told.
+        The operator can change any key under ``[notifications.rules."APP.NAME"]``, including the channels.
 
         Args:
-            name: With the app's name in front, it names the rule.
-            summary: What it means, in a sentence; ``{subject}`` stands for the values of the labels in *by*.
+            name: The rule's name is this, prefixed with the app's name.
+            summary: The meaning in one sentence; ``{subject}`` is replaced by the values of the labels in *by*.
             metric: The metric's name.
             keys: Any other key of ``[notifications.rules.NAME]``: ``above`` or ``below``, ``labels``, ``by``,
                 ``for_s``, ``severity``, ``advice`` ...
 
         Raises:
-            ConfigError: a key is wrong, or the name is taken.
+            ConfigError: a key is invalid, or the name is taken.
         """
         self.manifest.add_alert_rule(f"{self.name}.{name}", {**keys, "summary": summary, "metric": metric})
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Lend a transaction outside any handler; it commits at the end of the block and rolls back on an error.
+        """Open a transaction outside of a handler; it commits at the end of the block and rolls back on an error.
 
-        It has no `newer`, which remembers by handler. What is published in it is delivered as soon as it commits.
+        It does not support `newer`, which stores its state by handler. Events published in it are delivered right after
+        the commit.
         """
         return self.platform.transaction()
 
     async def publish_live(self, tx: Transaction, channel: str, message: Any) -> None:
-        """Send *message* (JSON, up to 7,900 bytes) to the channel's subscribers in all processes once *tx* commits."""
+        """Send *message* (JSON, up to 7,900 bytes) to the channel's subscribers in all processes when *tx* commits."""
         await self.platform.publish_live(tx, channel, message)
 
     def subscribe(self, channel: str) -> AsyncIterator[Any]:
-        """Yield the live messages on *channel* from now on; a slow subscriber misses the oldest."""
+        """Yield the live messages on *channel* from now on; a slow subscriber loses the oldest."""
         return self.platform.subscribe(channel)
 
     @property
     def desk(self) -> Desk:
-        """What operators can do: deliveries, replays, applications and endpoints; see `boathook.handlers.platform`."""
+        """Actions on deliveries, dead letters, applications and endpoints; see `boathook.handlers.platform`."""
         return self.platform.desk
 
     @property
@@ -206,15 +208,15 @@ class Boathook:
 
     @property
     def data_dir(self) -> Path:
-        """`server.data_dir`, this host's own folder, for what an app keeps in files."""
+        """`server.data_dir`: this host's folder for files of the app."""
         return self.platform.data_dir
 
     def resolve(self, reference: str, key: str) -> str:
-        """Return the text behind ``env:NAME`` or ``file:PATH``, other text as it is; *key* names it in an error."""
+        """Return the text that ``env:NAME`` or ``file:PATH`` refers to, or other text unchanged; errors name *key*."""
         return self.platform.resolve(reference, f"{self.name}.{key}")
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run a command's asynchronous part to its end, with the database at hand."""
+        """Run the asynchronous part of a command to completion, with access to the database."""
         result: Result = self.platform.run(work)
         return result
 
@@ -234,32 +236,34 @@ class Boathook:
         final: tuple[type[BaseException], ...] = (),
         session: AsyncSessions | SyncSessions | None = None,
     ) -> Callable[[Function], Function]:
-        """Make the decorated function handle events of *source* whose type fits one of *types*.
+        """Register the decorated function for events of *source* whose type matches one of *types*.
 
-        The function takes the `Event` and, if it wants one, a `Transaction` (a `SyncTransaction` if it is sync,
-        or whatever *session* opens). What it does in that transaction is committed together with the end of the
-        delivery, or not at all. Returning nothing is success; `Ignore`, `Retry` and `Dead` are values to return;
-        an exception is a failed attempt. Sync functions run in a thread. Several decorators on one function are
-        several lines of one handler: an event that fits more than one is still delivered once.
+        The function takes the `Event` and optionally a `Transaction` (a `SyncTransaction` for sync functions, or the
+        session that *session* opens). Its writes in that transaction are committed together with the end of the
+        delivery, or not at all. Returning None is success; `Ignore`, `Retry` and `Dead` are further return values; an
+        exception is a failed attempt. Sync functions run in a thread. Several decorators on one function are several
+        routes of one handler: an event that matches more than one is delivered once.
 
         Args:
-            source: The source's name in boathook.toml; None for any, or with *application*.
-            types: Patterns in which ``*`` stands for any run of characters; none means every type.
+            source: The source's name in boathook.toml; None for any source, or with *application*.
+            types: Patterns in which ``*`` matches any characters; none means every type.
             application: Handle messages published for this application instead.
-            name: The handler's stable name, under which its deliveries are stored; its function's name if absent.
-            order_by: Dotted path into the JSON body; events with an equal value there are handled one after another.
+            name: The handler's stable name, under which its deliveries are stored; defaults to the function's name.
+            order_by: Dotted path into the JSON body; events with the same value there are handled in order, one at a
+                time.
             filter: Conditions on body and headers, see `boathook.domain.filters`.
-            since: When this handler is first registered, it also gets the matching events accepted so long before,
-                such as ``"7d"`` or ``"2h"``. It is done once, in the background.
-            retry: When to try again and when to give up; None: ``retry`` of the source, else ``worker.retry``.
-            timeout: Seconds one attempt may take.
-            concurrency: Most attempts at once, over all workers; a function is asked once the app's settings are known.
-            breaker: Pauses this handler while the dependency it names keeps failing.
-            final: Exceptions after which trying again is pointless.
-            session: Opens a session of another library in place of the `Transaction`, see `boathook.handlers.sessions`.
+            since: When this handler is first registered, also deliver matching events accepted within this time, such
+                as ``"7d"`` or ``"2h"``. This happens once, in the background.
+            retry: When to retry and when to give up; None uses ``retry`` of the source, else ``worker.retry``.
+            timeout: Maximum seconds of one attempt.
+            concurrency: Maximum concurrent attempts over all workers; a function is called after the app's settings are
+                loaded.
+            breaker: Pauses this handler while the dependency that it names keeps failing.
+            final: Exceptions after which no retry is made.
+            session: Opens a session of another library instead of the `Transaction`, see `boathook.handlers.sessions`.
 
         Raises:
-            ConfigError: an argument is wrong, or another function has this handler's name.
+            ConfigError: an argument is invalid, or another function has this handler's name.
         """
         line = make_route_spec(source, application, types, order_by, filter, since)
         options = {
@@ -279,13 +283,13 @@ class Boathook:
         return decorate
 
     def routes(self, app: str, *, timeout_s: float = 30.0, retries: RetryDefaults | None = None) -> list[Route]:
-        """Return the routes of all handlers, declared in the name of *app*."""
+        """Return the routes of all handlers, with *app* as their owner."""
         retries = retries or RetryDefaults()
         return [route for handler in self.handlers.values() for route in handler.routes(app, timeout_s, retries)]
 
     @property
     def published(self) -> int:
-        """How many events this object has stored so far; their transactions may still roll back."""
+        """Number of events that this object has stored so far; their transactions may still roll back."""
         return self._outbox.published
 
     async def publish(
@@ -301,28 +305,27 @@ class Boathook:
         tags: Iterable[str] = (),
         deliver_at: datetime | None = None,
     ) -> Receipt:
-        """Store an event of our own in the transaction of *tx*: it exists if that commits, and only then.
+        """Publish an event in the transaction of *tx*; it is stored if and only if that transaction commits.
 
-        It goes to the application's endpoints and to the handlers of that application. The payload is not checked by
-        the JSON Schema of its type: a handler's transaction is not the place to refuse it.
+        It is delivered to the application's endpoints and to handlers of that application. The payload is not validated
+        against the JSON Schema of its type, because a validation error would fail the caller's transaction.
 
         Args:
             tx: A handler's `Transaction`, an asyncpg connection, a psycopg AsyncConnection or an AsyncSession.
-            application: The tenant it is for, by id or uid in the default organization; any other name is for handlers
-                alone.
+            application: The tenant, by id or uid in the default organization; other names are for handlers only.
             type: What happened, such as ``invoice.paid``.
-            payload: Bytes as they are, or anything JSON can hold.
-            id: Makes a second call with the same *id* and payload for this application a `Duplicate`; None: every call
-                counts.
-            headers: Kept with the event and handed to its recipients.
-            channels: An endpoint that has channels gets it only if they share one.
-            tags: Kept with it, to find it by.
-            deliver_at: Owed from then on; None: at once.
+            payload: Bytes, stored unchanged, or any JSON-serializable value.
+            id: Makes a second call with the same *id* and payload for this application a `Duplicate`; with None, every
+                call stores a new event.
+            headers: Stored with the event and passed to its recipients.
+            channels: Endpoints with channels receive the event only if they share one.
+            tags: Stored with the event, for searching.
+            deliver_at: Earliest time of delivery; None for immediately.
 
         Raises:
-            DuplicateMessage: an event of this application has this *id*, but another payload.
+            DuplicateMessage: an event of this application has this *id* but a different payload.
             InvalidMessage: an argument breaks a rule; the message names it.
-            NotFound: *application* is an id, but of no application.
+            NotFound: *application* is an id of no existing application.
         """
         message = Message(
             application=application,
@@ -349,7 +352,7 @@ class Boathook:
         tags: Iterable[str] = (),
         deliver_at: datetime | None = None,
     ) -> Receipt:
-        """Do what `publish` does through a `SyncTransaction`, a sync Session, a psycopg or a Django connection."""
+        """Publish as `publish` does, through a `SyncTransaction`, a sync Session, a psycopg or a Django connection."""
         message = Message(
             application=application,
             type=type,

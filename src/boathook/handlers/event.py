@@ -1,4 +1,4 @@
-"""The event as a handler sees it: parsed on demand, with its remembered side effects."""
+"""The event that a handler receives: its JSON is parsed on demand, and it stores results of side effects."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,7 @@ from boathook.domain.replies import Reply, make_reply
 
 
 class SideEffects:
-    """The side effects one attempt asked to be remembered."""
+    """Runs and records the side effects of one attempt."""
 
     def __init__(self, store: DeliveryStore, claim: Claim) -> None:
         self._store = store
@@ -31,13 +31,13 @@ class SideEffects:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def once(self, name: str, do: Callable[[], Awaitable[Any]]) -> Any:
-        """Return the remembered result of *name*, or do it, remember it and return it."""
+        """Return the stored result of *name*, or run *do*, store its result and return it."""
         async with self._locks[name]:
             known = await self._store.find_side_effect(self._claim, name)
             if known is not None:
                 return json.loads(known)
             result = _encode(name, await do())
-            # Once done it must be remembered, even if the handler's time runs out at this moment.
+            # The result must be stored after the call, even if the handler's timeout expires now.
             await asyncio.shield(self._store.save_side_effect(self._claim, name, result))
             return json.loads(result)
 
@@ -66,31 +66,31 @@ def _encode(name: str, result: object) -> str:
 
 @dataclass(slots=True)
 class ReplySlot:
-    """Where one attempt's reply to a sender who waits is kept until the attempt ends well."""
+    """Holds one attempt's reply to a waiting sender until the attempt succeeds."""
 
     forbidden_statuses: frozenset[int]
-    """Statuses that this sender is never answered."""
+    """Statuses that are never sent to this sender."""
     reply: Reply | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Event(model.Event):
-    """One accepted fact, immutable, as it is handed to a handler."""
+    """One accepted fact, immutable, as passed to a handler."""
 
     attempt: int
-    """Number of this attempt, 1 for the first."""
+    """The number of this attempt, from 1."""
     recipient: str
-    """The route it came by, such as ``handler:upgrade``."""
+    """The recipient of the delivery, such as ``handler:upgrade``."""
     item_path: str | None = None
-    """Where in the JSON body the item stands that this delivery is about, such as ``events.3``; None where it is about
-    the whole event. `type` is then the type of the item."""
+    """Path in the JSON body of the item that is delivered, such as ``events.3``; None for the whole event. With a path,
+    `type` is the type of the item."""
     _effects: SideEffects = field(repr=False, compare=False)
     _slot: ReplySlot | None = field(default=None, repr=False, compare=False)
-    """None where the source's senders do not wait for a handler."""
+    """None if the source's senders do not wait for a handler."""
 
     @cached_property
     def json(self) -> Any:
-        """The body, parsed as JSON when first asked for.
+        """The body, parsed as JSON on first access.
 
         Raises:
             ValueError: the body is not JSON; the message names the event.
@@ -98,7 +98,8 @@ class Event(model.Event):
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            # What was verified and routed is to be readable here too: half an emoji in one item must not lose a batch.
+            # The lenient parser accepts every body that was verified and routed: a lone surrogate in one item must not
+            # make a batch unreadable.
             document = parse(self.body)
             if document is not UNREADABLE:
                 return document
@@ -109,10 +110,10 @@ class Event(model.Event):
 
     @cached_property
     def item(self) -> Any:
-        """What this delivery is about: one item of the body, for senders that put many into a request, else `json`.
+        """The item of the body that is delivered, for senders of batches; else `json`.
 
         Raises:
-            ValueError: the body is not JSON; the message names the event.
+            ValueError: the body is not JSON, or the item is missing; the message names the event.
         """
         if self.item_path is None:
             return self.json
@@ -122,19 +123,19 @@ class Event(model.Event):
         return found
 
     def idempotency_key(self, name: str) -> str:
-        """Return a key that is the same at every attempt and replay, for a service that takes such keys."""
+        """Return a key for external services that is the same for every attempt and replay."""
         subject = str(self.id) if self.item_path is None else f"{self.id}#{self.item_path}"
         return hashlib.sha256(f"{subject}/{self.recipient}/{name}".encode()).hexdigest()[:40]
 
     def reply(self, body: object, *, status: int = 200, content_type: str | None = None) -> None:
-        """Answer the sender with *body*, where its source says ``mode = "inline"``; elsewhere this does nothing.
+        """Reply to the sender with *body* if the source has ``mode = "inline"``; otherwise do nothing.
 
-        Bytes are sent as they are, text as UTF-8, anything else as JSON; *content_type* follows from that if absent.
-        The reply is committed together with the handler's success: a failed attempt answers nothing, and its retry
-        starts anew. The last call counts. Of several handlers the first to end answers.
+        Bytes are sent unchanged, text as UTF-8, anything else as JSON; *content_type* defaults accordingly. The reply
+        is committed together with the handler's success. A failed attempt sends no reply, and its retry starts without
+        one. The last call counts. If there are several handlers, the first to finish replies.
 
         Raises:
-            HandlerMisuse: the sender cannot be answered so; the message says what to write.
+            HandlerMisuse: this reply cannot be sent to the sender; the message says what to write.
         """
         if self._slot is None:
             return
@@ -144,15 +145,15 @@ class Event(model.Event):
             raise HandlerMisuse(f"event.reply: {error}") from None
 
     async def once(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call *function* and remember its result, so that later attempts get that instead of another call.
+        """Call *function* and store its result, so that later attempts get the result without another call.
 
-        The result is committed at once, apart from the handler's transaction: a rollback does not undo it.
-        It must be something JSON can hold. A crash between the call and that commit leads to a second call, so
-        pass an idempotency key on: a parameter named ``idempotency_key`` is filled in by itself.
+        The result is committed immediately, independent of the handler's transaction: a rollback does not undo it. It
+        must be JSON-serializable. A crash between the call and that commit leads to a second call, so use an
+        idempotency key: a parameter named ``idempotency_key`` is filled in automatically.
 
         Raises:
             LeaseLost: another worker holds the delivery, so nothing was called.
-            HandlerMisuse: the result is not JSON; the delivery is dead rather than done twice.
+            HandlerMisuse: the result is not JSON; the delivery is dead-lettered, as a retry would repeat the call.
         """
         keyed = self._with_key(name, function, kwargs)
 
@@ -165,7 +166,7 @@ class Event(model.Event):
         return await self._effects.once(name, do)
 
     def once_sync(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Do what `once` does, from a sync handler, calling *function* in its thread."""
+        """Do what `once` does from a sync handler, calling *function* in its thread."""
         keyed = self._with_key(name, function, kwargs)
         return self._effects.once_sync(name, lambda: function(*args, **keyed))
 
@@ -179,7 +180,7 @@ _FIELDS = tuple(one.name for one in fields(model.Event))
 
 
 def make_event(event: model.Event, claim: Claim, store: DeliveryStore, slot: ReplySlot | None = None) -> Event:
-    """Return *event* as the handler of *claim* gets it."""
+    """Return *event* as the handler of *claim* receives it."""
     known = {name: getattr(event, name) for name in _FIELDS}
     known |= {"attempt": claim.attempt, "recipient": claim.recipient, "item_path": claim.item_path}
     if claim.item_type is not None:

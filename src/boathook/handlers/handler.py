@@ -1,4 +1,4 @@
-"""A handler: a user's function with everything its decorators say about it."""
+"""A handler: the user's function and the options of its decorators."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteSpec:
-    """One `on` above a handler: which events it wants."""
+    """The event selection of one `on` decorator."""
 
     source: str | None
     application: str | None
@@ -27,28 +27,30 @@ class RouteSpec:
     order_by: str | None
     filter: Mapping[str, Any] | None
     since_s: float | None = None
-    """Seconds of the past that are asked for when the handler is first registered."""
+    """Maximum age in seconds of stored events that are delivered when the handler is first registered; None for no
+    backfill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """A user's function with everything said about it."""
+    """A user's function with the options of its decorators."""
 
     name: str
     function: Callable[..., Any]
     is_async: bool
     takes_session: bool
-    """Whether it takes a second argument: the transaction, or what its `session` opens."""
+    """Whether it takes a second argument: the transaction, or the session that `session` opens."""
     lines: tuple[RouteSpec, ...]
     retry: RetryPolicy | None = None
-    """None: the policy that the settings give events of their source."""
+    """None uses the policy from the settings of the event's source."""
     timeout_s: float | None = None
-    """Seconds one attempt may take; None: the worker's own limit."""
+    """Maximum seconds of one attempt; None uses the worker's limit."""
     concurrency: int | Callable[[], int | None] | None = None
-    """Most attempts at once over all workers, or what returns it once the settings are known; see `max_concurrency`."""
+    """Maximum concurrent attempts over all workers, or a function that returns it after the settings are loaded; see
+    `max_concurrency`."""
     breaker: Breaker | None = None
     final: tuple[type[BaseException], ...] = ()
-    """Exceptions that make the delivery dead at once."""
+    """Exceptions that dead-letter the delivery immediately."""
     session: AsyncSessions | SyncSessions | None = None
 
     @property
@@ -58,11 +60,11 @@ class Handler:
 
     @property
     def max_concurrency(self) -> int | None:
-        """Most attempts at once over all workers; None: no limit but the workers'."""
+        """Maximum concurrent attempts over all workers; None for no limit other than the workers'."""
         return self.concurrency() if callable(self.concurrency) else self.concurrency
 
     def routes(self, app: str, timeout_s: float, retries: RetryDefaults) -> list[Route]:
-        """Return one route for each line; *retries* and *timeout_s* fill in what the handler does not say."""
+        """Return one route for each decorator; *retries* and *timeout_s* are the defaults."""
         return [
             Route(
                 recipient=self.recipient,
@@ -88,7 +90,7 @@ def make_route_spec(
     filter: Mapping[str, Any] | None,
     since: str | timedelta | None = None,
 ) -> RouteSpec:
-    """Return what one `on` asks for. Raises ConfigError where it cannot be."""
+    """Validate the arguments of one `on` decorator. Raises ConfigError."""
     if source is not None and application is not None:
         raise ConfigError(
             "hook.on takes a source or application=, not both; use two decorators for two kinds of events"
@@ -119,7 +121,7 @@ def _read_since(origin: str | None, since: str | timedelta) -> float:
 
 
 def make_handler(function: Callable[..., Any], name: str | None, line: RouteSpec, app: str) -> Handler:
-    """Return the handler that one `on` above a function declares. Raises ConfigError where it cannot be one."""
+    """Return the handler that one `on` decorator declares. Raises ConfigError if the function cannot be one."""
     name = name or getattr(function, "__name__", None)
     if not name or name == "<lambda>":
         raise ConfigError("a handler without a name of its own needs name=, under which its deliveries are stored")
@@ -139,10 +141,10 @@ def make_handler(function: Callable[..., Any], name: str | None, line: RouteSpec
 
 
 def combine(known: Handler | None, more: Handler, options: Mapping[str, Any]) -> Handler:
-    """Return a handler with *options*, of which None says nothing, added to what other decorators of it have said.
+    """Merge a handler and its *options* with the handler that earlier decorators declared; None means not set.
 
     Raises:
-        ConfigError: they contradict each other, or are above two functions.
+        ConfigError: the options contradict each other, or two functions have the same name.
     """
     given = {key: value for key, value in options.items() if value not in (None, ())}
     return _with_options(more if known is None else _joined(known, more), given)
@@ -154,7 +156,7 @@ def _joined(known: Handler, more: Handler) -> Handler:
             f"two functions are named {known.name}: {_place(known.function)} and {_place(more.function)}. "
             "Give one of them another name=."
         )
-    # Decorators apply from the bottom up; the lines stand as they are read.
+    # Decorators apply from the bottom up; the routes keep their order in the source code.
     return replace(known, lines=more.lines + known.lines)
 
 

@@ -1,4 +1,4 @@
-"""The `Boathook` objects that one process runs together: the user's own, and those of the apps it loads."""
+"""The `Boathook` objects of one process: the user's own and those of the loaded apps."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from boathook.handlers.handler import Handler
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """All of them, by who declared each: a module's name, or ``module:attribute`` for the user's own.
+    """All `Boathook` objects by owner: a module's name, or ``module:attribute`` for the user's own.
 
     Raises:
-        ConfigError: two of them have one name, or handlers of one name.
+        ConfigError: two of them have the same name, or handlers with the same name.
     """
 
     owners: Mapping[str, Boathook]
     handlers: dict[str, Handler] = field(init=False, default_factory=dict)
-    """Those of all, by name."""
+    """All handlers by name."""
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
@@ -36,9 +36,9 @@ class Hooks:
 
     @property
     def published(self) -> int:
-        """How many events they have stored so far; their transactions may still roll back."""
+        """Number of events that they have stored so far; their transactions may still roll back."""
         return sum(hook.published for hook in self)
 
     def routes(self, *, timeout_s: float, retries: RetryDefaults) -> dict[str, list[Route]]:
-        """Return the routes of all handlers by who declares them."""
+        """Return the routes of all handlers by owner."""
         return {owner: hook.routes(owner, timeout_s=timeout_s, retries=retries) for owner, hook in self.owners.items()}

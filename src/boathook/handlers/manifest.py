@@ -1,4 +1,4 @@
-"""An app's declarations besides its handlers: settings, tables, sources, chores, routes, commands and metrics."""
+"""An app's declarations besides its handlers: settings, tables, sources, chores, mounts, commands and metrics."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ Sources = Callable[[Any], Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chore:
-    """Something an app does every so many seconds, in one process of all."""
+    """A periodic task of an app, run in one process across all hosts."""
 
     name: str
     every_s: float
@@ -41,10 +41,10 @@ class Mount:
     """An ASGI application at a path."""
 
     path: str
-    """Without a slash at its end; the application gets every path from here on, unchanged."""
+    """Without a trailing slash; the application receives this and all longer paths unchanged."""
     app: Asgi
     is_open: bool = False
-    """Whether anybody may call it; else only who brings the token of an organization's API key."""
+    """Whether it needs no authentication; otherwise clients need the token of an organization's API key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class AppMetric:
     metric: Metric
 
     def add(self, n: float = 1, /, **labels: object) -> None:
-        """Raise a counter by *n*."""
+        """Increase a counter by *n*."""
         meters.count(self.metric.name, n, **labels)
 
     def set(self, value: float, /, **labels: object) -> None:
@@ -68,12 +68,12 @@ class AppMetric:
 
 @dataclass(slots=True)
 class Manifest:
-    """All of it for one app, in the order of declaration."""
+    """The declarations of one app, in order."""
 
     settings: type[BaseModel] | None = None
-    """Checks the app's own table of boathook.toml."""
+    """Validates the app's own table in boathook.toml."""
     migrations: Path | None = None
-    """A folder of ``NNNN_what.sql``, each applied once, in order, in a transaction of its own."""
+    """A folder of ``NNNN_what.sql`` files, each applied once, in order, in its own transaction."""
     sources: Sources | None = None
     chores: list[Chore] = field(default_factory=list)
     mounts: list[Mount] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Manifest:
     """Rules about the app's metrics, by name."""
 
     def add_alert_rule(self, name: str, keys: Mapping[str, Any]) -> None:
-        """Take in a rule. Raises ConfigError where a key is wrong, or its name is taken."""
+        """Add an alert rule. Raises ConfigError if a key is invalid or the name is taken."""
         known = self.alert_rules or {}
         if name in known:
             raise ConfigError(f"hook.alert_rule: two rules are named {name}; give one of them another name")
@@ -93,7 +93,7 @@ class Manifest:
             raise ConfigError(describe_error(error, lambda _key: "hook.alert_rule", name)) from None
 
     def add_chore(self, chore: Chore) -> None:
-        """Take in a chore. Raises ConfigError where it is not async, its interval is none, or its name is taken."""
+        """Add a chore. Raises ConfigError if it is not async, its interval is not positive, or its name is taken."""
         if not inspect.iscoroutinefunction(chore.function):
             raise ConfigError(f"hook.every: the chore {chore.name} must be an async function: async def {chore.name}()")
         if chore.every_s <= 0:
@@ -103,7 +103,7 @@ class Manifest:
         self.chores.append(chore)
 
     def add_mount(self, mount: Mount) -> None:
-        """Take in an ASGI application. Raises ConfigError where its path is impossible, or taken."""
+        """Add an ASGI application. Raises ConfigError if its path is invalid or taken."""
         if not mount.path.startswith("/") or mount.path.endswith("/") or any(char in mount.path for char in "?# %"):
             raise ConfigError(f'hook.mount: {mount.path!r} must start with "/", not end with one, and be a plain path')
         if any(known.path == mount.path for known in self.mounts):
@@ -119,7 +119,7 @@ def make_metric(
     bounds: Sequence[float] = (),
     merge: Merge = Merge.SUM,
 ) -> AppMetric:
-    """Declare a metric of an app. Raises ConfigError where the name is another metric's."""
+    """Register a metric of an app. Raises ConfigError if another metric has the name."""
     metric = Metric(name, kind, help, tuple(labels), tuple(bounds) if kind is MetricKind.HISTOGRAM else (), merge)
     try:
         register(metric)
@@ -136,7 +136,7 @@ def make_mirror(
     labels: Mapping[str, str],
     constants: Mapping[str, LabelValue],
 ) -> None:
-    """Show a metric under another name. Raises ConfigError where that cannot be."""
+    """Export a metric under a second name. Raises ConfigError if that is not possible."""
     try:
         register_mirror(name, help, of, where, labels, constants)
     except ValueError as error:

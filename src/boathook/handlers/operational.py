@@ -1,4 +1,4 @@
-"""Operational events: what an organization is told of its own sending, through the same engine as everything else."""
+"""Publishes operational webhooks: events that inform an organization about its own deliveries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,14 +14,14 @@ from boathook.handlers.outbox import Message, Outbox
 async def publish_operational_event(
     outbox: Outbox, connection: Connection, *, organization: str, type: str, data: Mapping[str, Any]
 ) -> Published | None:
-    """Publish an operational event in the transaction of *connection*; None where the organization listens to none.
+    """Publish an operational event in the transaction of *connection*; None if the organization has no endpoint for it.
 
     Args:
-        outbox: whichever the process has.
-        connection: inside the transaction that makes what is told of.
-        organization: whose operational application gets it.
+        outbox: the outbox of the process.
+        connection: inside the transaction that causes the event.
+        organization: the organization whose operational application receives it.
         type: one of `OPERATIONAL_TYPES`.
-        data: what happened, as section "Operational Webhooks" of Svix's API names its fields.
+        data: the event's fields, named as in section "Operational Webhooks" of Svix's API.
 
     Raises:
         ValueError: there are no operational events of this type.

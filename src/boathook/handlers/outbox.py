@@ -1,8 +1,8 @@
-"""Publishing: a message of our own, stored in the publisher's transaction together with what it is owed.
+"""Publishes messages: stores a message and its deliveries in the publisher's transaction.
 
-It is routed in memory, by routes that were read through the publisher's own session: publishing needs no connection
-of its own and no set-up, in a worker or anywhere else. PostgreSQL compares their versions as it stores the message,
-so an endpoint that was there before the call always gets it, and asks for another round where they are outdated.
+Messages are routed in memory, by routes that were read through the publisher's own session. So publishing needs no
+connection of its own and no set-up, in a worker or elsewhere. When PostgreSQL stores the
+message, it rejects outdated routes. So every endpoint that existed before the call receives the message.
 """
 
 import hashlib
@@ -48,53 +48,55 @@ from boathook.handlers.sessions import call, call_sync
 from boathook.observability import meters, tracing
 
 _MEMORY_DAYS: Final = 90.0
-"""As long as events are kept unless the settings say otherwise."""
+"""The default retention of events in days."""
 _ONE_DAY: Final = 1.0
-"""How long a message without an id of its own is remembered, for its idempotency key."""
+"""Days for which the idempotency key of a message without its own id is stored."""
 _MOST_ROUNDS: Final = 5
 _MAX_ROUTES: Final = 100_000
-"""Compiled routes kept in memory, over all applications."""
+"""Maximum number of compiled routes in memory, over all applications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What is published, and for whom."""
+    """A message to be published to an application."""
 
     application: str
-    """Its id or uid. A name that is neither is for handlers alone."""
+    """Its id or uid. Any other name is for handlers only."""
     type: str
     payload: Any
-    """Bytes as they are, or anything JSON can hold."""
+    """Bytes, stored unchanged, or any JSON-serializable value."""
     organization: str = DEFAULT_ORGANIZATION
     id: str | None = None
-    """Names it within the application; None: it has no name but its own id."""
+    """The publisher's id for it, unique in the application; None if it has only boathook's id."""
     channels: Iterable[str] = ()
     tags: Iterable[str] = ()
     deliver_at: datetime | None = None
-    """Owed from then on; None: at once."""
+    """Earliest time of delivery; None for immediately."""
     content_until: datetime | None = None
-    """When its payload may be deleted; None: with the message."""
+    """When its payload may be deleted; None for together with the message."""
     headers: Mapping[str, str] | None = None
     content_type: str | None = None
-    """None: application/json, or application/octet-stream for bytes."""
+    """None for application/json, or application/octet-stream for bytes."""
     idempotency: bytes | None = None
-    """Hash of the idempotency key with everything it is valid for."""
+    """Hash of the idempotency key and its scope."""
     fingerprint: bytes | None = None
-    """Hash of the request that carries it, as it is written: the same key with another is an `IdempotencyConflict`."""
+    """Hash of the raw request with the idempotency key. The same key with a different hash is an
+    `IdempotencyConflict`."""
     canonical: bytes | None = None
-    """Hash of that request as it is understood, which is compared instead where the key's first request had one."""
+    """Hash of the canonical form of that request, compared instead of `fingerprint` if the key's first request had
+    one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A message about to be stored, whoever it goes to."""
+    """A validated message, ready to be routed and stored."""
 
     message: Message
     id: UUID
     dedup_key: str
     replay_key: UUID | None
     memory_days: float
-    """How long its keys are remembered."""
+    """How long its keys are stored."""
     headers: Mapping[str, str]
     content_type: str
     channels: tuple[str, ...]
@@ -105,18 +107,18 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class CompiledRoutes:
-    """What one name is routed by."""
+    """The compiled routes of one application."""
 
     routing: Routing
     router: Router
     name: str
-    """Under which its events are stored."""
+    """The name under which its events are stored."""
     uid: str | None
-    """The name given, where it is no id: who bears it may change."""
+    """The given name if it is not an id; another application can take over a uid."""
 
     def recipients(self, draft: Draft) -> tuple[NewDelivery, ...]:
-        """Return the deliveries that *draft* is owed. Raises TooManyDeliveries."""
-        owed = self.router.route(
+        """Return the deliveries of *draft*. Raises TooManyDeliveries."""
+        deliveries = self.router.route(
             source=None,
             application=self.name,
             type=draft.message.type,
@@ -124,12 +126,14 @@ class CompiledRoutes:
             body=draft.body,
             channels=draft.channels,
         )
-        if len(owed) > MAX_DELIVERIES:
-            raise TooManyDeliveries(f"{len(owed)} recipients want this message; it can have at most {MAX_DELIVERIES}")
-        return owed
+        if len(deliveries) > MAX_DELIVERIES:
+            raise TooManyDeliveries(
+                f"{len(deliveries)} recipients want this message; it can have at most {MAX_DELIVERIES}"
+            )
+        return deliveries
 
     def arguments(self, draft: Draft) -> tuple[str, str, str]:
-        """Return the arguments of `PUBLISH_MESSAGE`, with the recipients that want *draft*."""
+        """Return the arguments of `PUBLISH_MESSAGE`, including the deliveries of *draft*."""
         message, application = draft.message, self.routing.application
         row = {
             "id": draft.id,
@@ -157,10 +161,10 @@ class CompiledRoutes:
 
 
 class Outbox:
-    """Publishes messages by the routes it read last, and reads them again when they are outdated."""
+    """Publishes messages with cached routes, and reloads the routes when they are outdated."""
 
     def __init__(self, *, memory_days: float = _MEMORY_DAYS) -> None:
-        """Remember messages that have an id of their own for *memory_days*; see `message_dedup_days`."""
+        """Remember messages with their own id for *memory_days*; see `message_dedup_days`."""
         self._memory_days = memory_days
         self._route_cache = _RouteCache()
         self.published = 0
@@ -171,8 +175,8 @@ class Outbox:
 
         Raises:
             InvalidMessage: a field breaks a rule; the message names it.
-            NotFound: the application's id is that of none, or of one that was deleted.
-            TooManyDeliveries: more endpoints want it than an event can be owed to.
+            NotFound: no application has this id, or it was deleted.
+            TooManyDeliveries: it matches more endpoints than one event can have deliveries.
             RoutesChanged: the routes kept changing.
         """
         steps = self._steps(message)
@@ -196,40 +200,40 @@ class Outbox:
                 return self._counted(stop.value)
 
     def draft(self, message: Message) -> Draft:
-        """Return *message* as it is to be stored. Raises InvalidMessage."""
+        """Validate *message* and return it ready for storage. Raises InvalidMessage."""
         return _draft(message, self._memory_days)
 
     def cached_routes(self, organization: str, application: str) -> CompiledRoutes | None:
-        """Return the routes that were read last for an application's id or uid; they may be outdated."""
+        """Return the cached routes for an application's id or uid; they may be outdated."""
         return self._route_cache.get((organization, application))
 
     def cache_routes(self, organization: str, application: str, routing: Routing) -> CompiledRoutes:
-        """Compile the routes of an application's id or uid. Raises NotFound."""
+        """Compile and cache the routes of an application's id or uid. Raises NotFound."""
         compiled = _compile(application, routing)
         self._route_cache.put((organization, application), compiled)
         return compiled
 
     def forget_routes(self, organization: str, application: str) -> None:
-        """Let the routes of an application's id or uid be read again."""
+        """Drop the cached routes of an application's id or uid."""
         self._route_cache.drop((organization, application))
 
     def count(self, drafts: Iterable[Draft]) -> None:
         """Count messages that were stored in a group."""
         ended_ns = time.time_ns()
         number = 0
-        for number, draft in enumerate(drafts, start=1):  # noqa: B007 - the last number is how many there were
+        for number, draft in enumerate(drafts, start=1):  # noqa: B007 - the last number is the count
             tracing.record_publish(draft.id, draft.headers, draft.began_ns, ended_ns, draft.message.type)
         self.published += number
         meters.count("boathook_messages_published_total", number)
 
     def _steps(self, message: Message) -> Generator[SqlCall, Any, Published]:
-        """Yield the calls that publish *message*, each answered by what it returned."""
+        """Yield the SQL calls that publish *message*; each is resumed with the call's result."""
         draft = self.draft(message)
-        place = message.organization, message.application
-        compiled = self._route_cache.get(place)
+        key = message.organization, message.application
+        compiled = self._route_cache.get(key)
         for _ in range(_MOST_ROUNDS):
             if compiled is None:
-                compiled = self.cache_routes(*place, decode_routing((yield ROUTES_FOR, place)))
+                compiled = self.cache_routes(*key, decode_routing((yield ROUTES_FOR, key)))
             answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)
             if answer not in {"outdated", "missing"}:
                 outcome = _outcome(draft, answer)
@@ -249,38 +253,38 @@ class Outbox:
 
 
 class _RouteCache:
-    """Compiled routes, those used last; bounded in lines, as one application may have very many."""
+    """LRU cache of compiled routes, bounded by the number of routes, as one application may have many."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, str], CompiledRoutes] = OrderedDict()
         self._lines = 0
 
-    def get(self, place: tuple[str, str]) -> CompiledRoutes | None:
+    def get(self, key: tuple[str, str]) -> CompiledRoutes | None:
         with self._lock:
-            if place in self._kept:
-                self._kept.move_to_end(place)
-            return self._kept.get(place)
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
 
-    def put(self, place: tuple[str, str], compiled: CompiledRoutes) -> None:
+    def put(self, key: tuple[str, str], compiled: CompiledRoutes) -> None:
         with self._lock:
-            self._remove(place)
-            self._kept[place] = compiled
+            self._remove(key)
+            self._kept[key] = compiled
             self._lines += _weight(compiled)
             while self._lines > _MAX_ROUTES and len(self._kept) > 1:
                 self._lines -= _weight(self._kept.popitem(last=False)[1])
 
-    def drop(self, place: tuple[str, str]) -> None:
+    def drop(self, key: tuple[str, str]) -> None:
         with self._lock:
-            self._remove(place)
+            self._remove(key)
 
-    def _remove(self, place: tuple[str, str]) -> None:
-        before = self._kept.pop(place, None)
+    def _remove(self, key: tuple[str, str]) -> None:
+        before = self._kept.pop(key, None)
         self._lines -= _weight(before) if before else 0
 
 
 def _weight(compiled: CompiledRoutes) -> int:
-    # One that has no routes takes its place as well.
+    # An entry without routes uses memory too.
     return 10 + len(compiled.routing.routes)
 
 
@@ -293,10 +297,10 @@ def _compile(name: str, routing: Routing) -> CompiledRoutes:
 
 
 def receipt_of(message: Message, published: Published) -> Receipt:
-    """Return what a publisher by id is told.
+    """Return the receipt for a publisher that identifies its messages by id.
 
     Raises:
-        DuplicateMessage: the application has a message with this id or idempotency key that is another one.
+        DuplicateMessage: the application has a different message with this id or idempotency key.
     """
     match published:
         case Accepted() | Duplicate(conflict=False):
@@ -318,12 +322,12 @@ def receipt_of(message: Message, published: Published) -> Receipt:
 
 
 def message_dedup_days(retention: RetentionSettings) -> float:
-    """Return how long messages with an id of their own are remembered: with their events, and no less than requests."""
+    """Return the days for which message ids are stored: as long as their events, and at least as long as dedup keys."""
     return max(retention.events_days, retention.dedup_days)
 
 
 def is_application_id(name: str) -> bool:
-    """Return whether *name* is written as applications' ids are."""
+    """Return whether *name* has the form of an application's id."""
     try:
         return name.startswith(f"{ids.APPLICATION}_") and ids.read(ids.APPLICATION, name) is not None
     except ValueError:

@@ -1,7 +1,7 @@
-"""The interface that a running app uses: its database, operators' actions, HTTP client and live messages.
+"""The services for a running app: its database, operators' actions, HTTP client and live messages.
 
-The rooms that can do these things lie above this one. The server, and the command line, build a `Platform` of them
-and bind it to each `Boathook` they load; here stands only what it can do.
+The modules that implement them are in higher layers, so this module only defines the interface. The server and the
+command line build a `Platform` and bind it to each `Boathook` that they load.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,14 +13,15 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from boathook.handlers.transaction import Transaction
-from boathook.http_client.messages import DownloadResult as DownloadResult  # noqa: PLC0414 - a part of `Http`, to be had with it
+from boathook.http_client.messages import DownloadResult as DownloadResult  # noqa: PLC0414 - part of `Http`, re-exported
 from boathook.http_client.messages import HttpResponse as HttpResponse  # noqa: PLC0414 - the same
 
 
 class Http(Protocol):
-    """An HTTP client for addresses that strangers have a say in: no way into private networks but by `outbound.allow`.
+    """An HTTP client for untrusted URLs: private networks are blocked unless `outbound.allow` permits them.
 
-    Every address is judged as it is dialled; no redirects, no proxies or credentials of the environment.
+    Every address is checked when the connection is made. It follows no redirects and uses no proxies or credentials of
+    the environment.
     """
 
     async def request(
@@ -33,10 +34,10 @@ class Http(Protocol):
         timeout_s: float = 20.0,
         max_bytes: int = 1_048_576,
     ) -> HttpResponse:
-        """Send one request and return its answer, whatever its status; a `Path` is sent as the file's bytes.
+        """Send one request and return its response, with any status; a `Path` sends the file's bytes.
 
         Raises:
-            FetchFailed: it may not or could not be sent, or the answer is larger than *max_bytes*.
+            FetchFailed: the request is not allowed or failed, or the response is larger than *max_bytes*.
         """
         ...
 
@@ -49,13 +50,13 @@ class Http(Protocol):
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 300.0,
     ) -> DownloadResult:
-        """Fetch a file to *to*, which appears only once it is whole.
+        """Download a file to *to*, which appears only when it is complete.
 
-        What an earlier call left unfinished beside it (``<name>.part``) is gone on with by a Range request, if the
-        server still has the same file (by its ETag or Last-Modified), else begun anew.
+        A partial file of an earlier call (``<name>.part`` in the same folder) is resumed with a Range request. If the
+        file on the server has changed (by its ETag or Last-Modified), the download restarts.
 
         Raises:
-            FetchFailed: it may not or could not be fetched, or is larger than *max_bytes*; what came so far is kept
+            FetchFailed: the download is not allowed or failed, or is larger than *max_bytes*; the partial file is kept
                 unless it is too large.
         """
         ...
@@ -76,7 +77,7 @@ class EndpointView:
 
 
 class Desk(Protocol):
-    """What operators can do, for apps that show it to their own users."""
+    """The actions of operators, for apps that offer them to their own users."""
 
     async def deliveries(
         self,
@@ -103,27 +104,27 @@ class Desk(Protocol):
         ...
 
     async def replay(self, ids: Sequence[str], *, note: str | None = None) -> list[str]:
-        """Make dead letters pending again; return which, of those named, were dead. An audit row tells of each."""
+        """Make dead letters pending again; return those of *ids* that were dead. Each is recorded in the audit log."""
         ...
 
     async def ignore(self, ids: Sequence[str], *, note: str) -> list[str]:
-        """Settle dead letters as ignored; return which, of those named, were dead. An audit row tells of each."""
+        """Settle dead letters as ignored; return those of *ids* that were dead. Each is recorded in the audit log."""
         ...
 
     async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
-        """Make an event's pending deliveries due, and its dead ones pending, when *tx* commits; return how many.
+        """Make an event's pending deliveries due, and its dead ones pending, when *tx* commits; return their number.
 
-        One that is being tried at that moment is tried again at once if that attempt fails. Several events are woken
-        in the order of their ids.
+        A delivery whose attempt is in progress is retried immediately if that attempt fails. Wake several events in the
+        order of their ids, so that two transactions cannot deadlock.
         """
         ...
 
     async def put_application(self, tx: Transaction, uid: str, *, name: str) -> str:
-        """Make the application with this uid if there is none; return its id (``app_...``)."""
+        """Create the application with this uid if it does not exist; return its id (``app_...``)."""
         ...
 
     async def endpoints(self, tx: Transaction, application: str) -> list[EndpointView]:
-        """Return an application's endpoints, oldest first; none for an application that does not exist."""
+        """Return an application's endpoints, oldest first; none if the application does not exist."""
         ...
 
     async def put_endpoint(
@@ -139,7 +140,7 @@ class Desk(Protocol):
         retry: str | Sequence[float] | None = None,
         timeout_s: float | None = None,
     ) -> EndpointView:
-        """Make an application's endpoint with this uid, or give it these values.
+        """Create an application's endpoint with this uid, or update it.
 
         Raises:
             InvalidValue: a value breaks a rule; the message names it.
@@ -148,11 +149,11 @@ class Desk(Protocol):
         ...
 
     async def delete_endpoint(self, tx: Transaction, application: str, uid: str) -> bool:
-        """Delete an endpoint; return whether there was one."""
+        """Delete an endpoint; return whether it existed."""
         ...
 
     async def endpoint_secret(self, tx: Transaction, application: str, uid: str) -> str:
-        """Return what an endpoint's messages are signed with. Raises NotFound."""
+        """Return the secret that signs an endpoint's messages. Raises NotFound."""
         ...
 
     async def attempts(self, tx: Transaction, application: str, uid: str, *, limit: int = 50) -> list[Any]:
@@ -160,16 +161,16 @@ class Desk(Protocol):
         ...
 
     async def declare_types(self, tx: Transaction, types: Mapping[str, str]) -> None:
-        """Make event types, by name with their descriptions, known where they are not."""
+        """Create the event types, by name with their descriptions, that do not exist."""
         ...
 
 
 class Platform(Protocol):
-    """What one process offers its apps; connections are opened when they are first needed."""
+    """The services of one process for its apps; connections are opened on first use."""
 
     @property
     def desk(self) -> Desk:
-        """What operators can do."""
+        """The actions of operators."""
         ...
 
     @property
@@ -178,30 +179,30 @@ class Platform(Protocol):
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Lend a transaction that commits at the end of the block and rolls back on an error."""
+        """Open a transaction that commits at the end of the block and rolls back on an error."""
         ...
 
     async def publish_live(self, tx: Transaction, channel: str, message: Any) -> None:
-        """Send *message*, which JSON can hold, to all subscribers of *channel* in any process, when *tx* commits."""
+        """Send *message*, a JSON value, to all subscribers of *channel* in any process when *tx* commits."""
         ...
 
     def subscribe(self, channel: str) -> AsyncIterator[Any]:
-        """Yield the live messages on *channel* from now on; a slow subscriber misses the oldest."""
+        """Yield the live messages on *channel* from now on; a slow subscriber loses the oldest."""
         ...
 
     async def vitals(self) -> dict[str, Any]:
-        """Return what ``/metrics.json`` shows of all processes of this host, and ``problems`` as ``/readyz`` does."""
+        """Return the content of ``/metrics.json`` for this host, with ``problems`` as in ``/readyz``."""
         ...
 
     @property
     def data_dir(self) -> Path:
-        """`server.data_dir`: this host's own folder."""
+        """`server.data_dir`: this host's folder."""
         ...
 
     def resolve(self, reference: str, key: str) -> str:
-        """Return the text behind ``env:NAME`` or ``file:PATH``. Raises ConfigError, which names *key*."""
+        """Return the text that ``env:NAME`` or ``file:PATH`` refers to. Raises ConfigError, which names *key*."""
         ...
 
     def run(self, work: Any) -> Any:
-        """Run a coroutine of a command to its end, and close what it opened."""
+        """Run a command's coroutine to completion, and close the connections that it opened."""
         ...

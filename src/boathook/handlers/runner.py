@@ -1,13 +1,13 @@
 """Runs one claim: the handler in a transaction, its outcome, and the settle that commits both.
 
-A success ends here, in one commit with the handler's effects. Anything else is rolled back here and handed to the
-caller, who asks the policy what follows.
+A success is settled here, in one commit with the handler's effects. Any other outcome is rolled back here and returned
+to the caller, which applies the retry policy.
 
-What may go wrong between the handler's return and the answer to the commit:
+Failures between the handler's return and the result of the commit:
 
-- The settle says that the fence no longer holds: everything is rolled back and another worker's attempt counts.
-- PostgreSQL sacrificed the transaction (deadlock, serialization): the attempt runs again under the same lease.
-- The connection died, so nobody knows whether the commit happened: the delivery is looked up on another one.
+- The settle finds that the fence is outdated: everything is rolled back, and another worker's attempt counts.
+- PostgreSQL aborted the transaction (deadlock, serialization failure): the attempt runs again under the same lease.
+- The connection was lost, so the result of the commit is unknown: the delivery is queried on another connection.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ from boathook.observability.log import get_logger
 
 MAX_TRACEBACK: Final = 8_192
 CONFLICT: Final = "CONFLICT"
-"""Code of an attempt whose transaction PostgreSQL sacrificed to others each time."""
+"""Code of an attempt whose transaction PostgreSQL aborted in every run because of conflicts with others."""
 _MOST_RUNS: Final = 4
 _ROOM: Final = __name__.rpartition(".")[0]
 
@@ -74,11 +74,11 @@ class Unsuccessful(Exception):
 
 
 class NoTransaction(Exception):
-    """The journal is away, and the handler has not been called."""
+    """The database is unavailable, and the handler has not been called."""
 
 
 class RunningAttempt:
-    """One attempt under way, as its worker watches it."""
+    """One attempt in progress, as seen by its worker."""
 
     __slots__ = ("_deadline", "error", "is_lost", "is_stopped", "overdue_at", "started_at", "thread", "work")
 
@@ -86,22 +86,22 @@ class RunningAttempt:
         self.work = work
         self.started_at = started_at
         self.overdue_at: float | None = None
-        """Loop time at which the handler's time is up, while it runs."""
+        """Loop time of the handler's deadline, while the handler runs."""
         self.thread: HandlerThread | None = None
-        """Where a sync handler runs, possibly longer than its attempt lasts."""
+        """The thread of a sync handler, which may outlive the attempt."""
         self.error: BaseException | None = None
-        """What the handler raised in the end, for its breaker."""
+        """The handler's final exception, for its breaker."""
         self.is_lost = False
         self.is_stopped = False
         self._deadline: asyncio.Timeout | None = None
 
     def lose(self) -> None:
-        """Break the handler off because its lease is another's."""
+        """Abort the handler because another worker holds the lease."""
         self.is_lost = True
         self._break_off()
 
     def stop(self) -> None:
-        """Break the handler off because the worker stops."""
+        """Abort the handler because the worker is stopping."""
         self.is_stopped = True
         self._break_off()
 
@@ -113,7 +113,7 @@ class RunningAttempt:
         """Await the handler for at most *seconds*.
 
         Raises:
-            HandlerTimeout: its time was up, or it was broken off.
+            HandlerTimeout: the time was up, or the handler was aborted.
         """
         loop = asyncio.get_running_loop()
         self.overdue_at = loop.time() + seconds
@@ -131,7 +131,7 @@ class RunningAttempt:
 
 
 class RunSlot:
-    """One of a worker's places to run an attempt; keeps a connection from one attempt to the next."""
+    """One of a worker's slots for attempts; keeps a connection from one attempt to the next."""
 
     def __init__(self, database: Database, *, keeps_connection: bool = True) -> None:
         self._database = database
@@ -151,22 +151,22 @@ class RunSlot:
         return self._connection
 
     async def free(self) -> None:
-        """Give the connection back between two attempts, where there are fewer connections than places."""
+        """Return the connection to the pool between two attempts if there are fewer connections than slots."""
         if not self._keeps:
             await self.release()
 
     async def release(self) -> None:
-        """Give the connection back."""
+        """Return the connection to the pool."""
         stack, self._stack, self._connection = self._stack, None, None
         if stack is not None:
             await stack.aclose()
 
 
 class Runner:
-    """Runs claims of one worker.
+    """Runs the claims of one worker.
 
     Args:
-        inline: The sources whose senders wait for a handler's reply, each with the statuses never to be answered.
+        inline: The sources whose senders wait for a handler's reply, each with the statuses that are never sent.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Runner:
         self._threads = ThreadPool()
 
     async def run(self, handler: Handler, running: RunningAttempt, run_slot: RunSlot) -> Result:
-        """Run one attempt to its end, whatever that is; raises nothing but what stops the worker."""
+        """Run one attempt to completion; raises only on cancellation of the worker."""
         work = running.work
         if work.event is None:
             return Dead("EVENT_MISSING", "the event of this delivery is not in the journal")
@@ -197,7 +197,7 @@ class Runner:
             except NoTransaction:
                 ending = NotStarted()
             except (Exception, SystemExit, asyncio.CancelledError) as error:
-                # Whatever a user's code raises is a failed attempt, unless it is this task that is cancelled.
+                # Any exception of the user's code is a failed attempt, unless this task itself is cancelled.
                 if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                     raise
                 ending = await self._explain(error, handler, running, completion)
@@ -212,7 +212,7 @@ class Runner:
     def _conclude(
         self, running: RunningAttempt, slot: ReplySlot | None, value: object
     ) -> tuple[str, tuple[SqlCall, ...]]:
-        """Turn what the handler returned into a settle, or raise what rolls back."""
+        """Turn the handler's return value into the calls that settle the delivery, or raise to roll back."""
         if running.is_lost:
             raise LeaseLost("another worker has taken this delivery over")
         failpoint("handler.after_effect")
@@ -277,8 +277,8 @@ class Runner:
                 raise DatabaseUnavailable("the connection was lost under the handler")
             if not connection.is_in_transaction():
                 raise HandlerMisuse("the handler ended the transaction that boathook opened for it")
-            # One message: PostgreSQL goes on to the commit only if the settle did not raise. What the handler set
-            # for its session must not reach the next one.
+            # One message: PostgreSQL commits only if the settle did not raise. Session settings of the handler must not
+            # leak to the next one.
             calls = [function.literal(arguments) for function, arguments in steps]
             await connection.execute("; ".join([*calls, "commit", *reset_statements(connection)]))
             is_committed = True
@@ -312,7 +312,7 @@ class Runner:
     async def _explain(
         self, error: BaseException, handler: Handler, running: RunningAttempt, completion: Completion
     ) -> Result | None:
-        """Return how an attempt ended that raised; None if it should run again."""
+        """Return the result of an attempt that raised; None if it should run again."""
         state = sqlstate(error)
         if running.is_lost or isinstance(error, LeaseLost) or state == LEASE_LOST:
             return Superseded()
@@ -335,7 +335,7 @@ class Runner:
         return _failure(error, handler)
 
     async def _commit_outcome(self, claim: Claim, state: str) -> Result | None:
-        """Look up a settle that was sent and not answered; None where it is known not to be committed."""
+        """Query the result of a settle without an answer; None if it is known not to be committed."""
         while True:
             try:
                 commit_outcome = await self._store.commit_outcome(claim)
@@ -374,19 +374,19 @@ def _outcome(value: object) -> Success | Ignore | Retry | Dead:
 
 
 async def _roll_back(connection: Connection, run_slot: RunSlot) -> None:
-    """Undo what was done; a connection that cannot even do that is given up."""
+    """Roll back; terminate the connection if that fails."""
     try:
         if connection.is_in_transaction():
             await connection.execute("; ".join(["rollback", *reset_statements(connection)]), timeout=5)
         await run_slot.free()
-    except Exception:  # noqa: BLE001 whatever is wrong with it, the connection has no further use
+    except Exception:  # noqa: BLE001 after any failure the connection is useless
         if not is_connection_closed(connection):
             connection.terminate()
         await run_slot.release()
 
 
 def _is_interrupted(error: BaseException, completion: Completion) -> bool:
-    """Return whether an attempt failed because it lost, or never had, its connection to PostgreSQL."""
+    """Return whether an attempt failed because the connection to PostgreSQL was lost or never made."""
     if isinstance(error, HandlerMisuse):
         return False
     is_without_session = isinstance(error, OSError) and not completion.is_started
@@ -408,7 +408,7 @@ def _failure(error: BaseException, handler: Handler) -> Failure:
 def _sentence(error: BaseException) -> str:
     try:
         text = str(error).strip()
-    except Exception:  # noqa: BLE001 - a user's exception that cannot even say what it is must not end the worker
+    except Exception:  # noqa: BLE001 - an exception with a broken __str__ must not end the worker
         text = "it cannot be shown, as its own __str__ raises"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

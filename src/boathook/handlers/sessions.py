@@ -1,6 +1,6 @@
-"""Sessions of other libraries: the handler keeps its own, and boathook settles in its transaction.
+"""Sessions of other libraries: the handler uses its own session, and boathook settles in its transaction.
 
-Give one to ``hook.on(..., session=...)``::
+Pass one to ``hook.on(..., session=...)``::
 
     session=sqlalchemy_async(async_sessionmaker(engine))     # the handler gets an AsyncSession
     session=sqlalchemy_sync(sessionmaker(engine))            # a Session; the handler runs in a thread
@@ -8,15 +8,16 @@ Give one to ``hook.on(..., session=...)``::
     session=psycopg_sync(pool.connection)
     session=django()                                         # a Django connection, inside transaction.atomic
 
-The session must lead to the database that holds boathook's journal, with a role that may call its functions.
+The session must connect to boathook's database, with a role that may call its functions.
 
-boathook opens the transaction, marks it, calls the handler, settles and commits. Three promises, the same for all:
+boathook opens the transaction, marks it, calls the handler, settles and commits. The guarantees are the same for all
+libraries:
 
-- If the handler raises, or returns `Retry` or `Dead`, everything it did is rolled back.
+- If the handler raises, or returns `Retry` or `Dead`, all its writes are rolled back.
 - If the lease was lost, the settle raises and everything is rolled back.
-- The handler must not end the transaction. Each library refuses its own ``commit()``, which fails the attempt with
-  everything rolled back. A ``COMMIT`` sent as SQL cannot be refused, but is found out, because the mark ended with
-  the transaction: the delivery becomes dead with the code HANDLER_MISUSE instead of being tried, and done, again.
+- The handler must not end the transaction. Each library's own ``commit()`` is rejected; this fails the attempt and
+  rolls everything back. A ``COMMIT`` sent as SQL cannot be rejected, but it is detected because the mark ends with the
+  transaction. The delivery is then dead-lettered with the code HANDLER_MISUSE, as a retry could repeat the effects.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -41,21 +42,21 @@ def _accept(_session: Any) -> None:
 
 @dataclass(slots=True)
 class Completion:
-    """How one attempt is marked and settled on the user's connection."""
+    """Marks and settles one attempt on the user's connection."""
 
     mark: str
     conclude: Callable[[object], tuple[str, tuple[SqlCall, ...]]]
-    """Turns what the handler returned into the state it leads to and the calls that settle it, or raises what must
+    """Turns the handler's return value into the resulting state and the calls that settle the delivery, or raises to
     roll back."""
     is_started: bool = False
     """Whether the handler has been called."""
     has_lost_connection: bool = False
-    """Whether boathook's own connection was lost under it."""
+    """Whether boathook's own connection was lost during the attempt."""
     state: str | None = None
-    """Once the settle is about to be sent, the state it leads to; an error after that may hide a commit."""
+    """The resulting state, set right before the settle is sent; an error after that may hide a commit."""
 
     def begin(self, value: object) -> tuple[SqlCall, ...]:
-        """Return the calls that settle what the handler returned, to be made in this order."""
+        """Return the calls that settle the handler's return value, in order."""
         self.state, steps = self.conclude(value)
         failpoint("handler.before_commit")
         return steps
@@ -66,12 +67,12 @@ class AsyncSessions:
     """Opens sessions with a transaction for async handlers."""
 
     open: Callable[[], AbstractAsyncContextManager[Any]]
-    """Gives a session inside its transaction; commits at the end, rolls back on an error."""
+    """Opens a session inside its transaction; commits at the end, rolls back on an error."""
     refuse: Callable[[Any], None] = _accept
-    """Raises if a settle at this point could be undone without boathook noticing."""
+    """Raises if a settle now could be undone without boathook's knowledge."""
 
     async def run(self, handle: Callable[[Any], Awaitable[object]], completion: Completion) -> None:
-        """Run one attempt; returns when it is committed."""
+        """Run one attempt; returns after the commit."""
         async with self.open() as session:
             await call(session, SET_MARK, mark_arguments(completion.mark))
             completion.is_started = True
@@ -89,7 +90,7 @@ class SyncSessions:
     refuse: Callable[[Any], None] = _accept
 
     def run(self, handle: Callable[[Any], object], completion: Completion) -> None:
-        """Run one attempt; returns when it is committed."""
+        """Run one attempt; returns after the commit."""
         with self.open() as session:
             call_sync(session, SET_MARK, mark_arguments(completion.mark))
             completion.is_started = True
@@ -100,7 +101,7 @@ class SyncSessions:
 
 
 def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:
-    """Hand out SQLAlchemy AsyncSessions made by *factory*, such as an ``async_sessionmaker``."""
+    """Open SQLAlchemy AsyncSessions with *factory*, such as an ``async_sessionmaker``."""
 
     @asynccontextmanager
     async def open_session() -> AsyncIterator[Any]:
@@ -120,7 +121,7 @@ def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:
 
 
 def sqlalchemy_sync(factory: Callable[[], Any]) -> SyncSessions:
-    """Hand out SQLAlchemy Sessions made by *factory*, such as a ``sessionmaker``."""
+    """Open SQLAlchemy Sessions with *factory*, such as a ``sessionmaker``."""
 
     @contextmanager
     def open_session() -> Iterator[Any]:
@@ -145,7 +146,7 @@ class _Guard:
 
 @contextmanager
 def _guarded(session: Any) -> Iterator[_Guard]:
-    """Refuse a commit of the outermost transaction that is not boathook's own."""
+    """Reject a commit of the outermost transaction that is not boathook's own."""
     from sqlalchemy import event
 
     guard = _Guard()
@@ -167,7 +168,7 @@ def _refuse_savepoint(is_nested: bool) -> None:
 
 
 def psycopg_async(connect: Callable[[], Any]) -> AsyncSessions:
-    """Hand out psycopg AsyncConnections; *connect* opens or borrows one, as ``pool.connection`` does."""
+    """Open psycopg AsyncConnections; *connect* opens or borrows one, as ``pool.connection`` does."""
 
     @asynccontextmanager
     async def open_connection() -> AsyncIterator[Any]:
@@ -181,7 +182,7 @@ def psycopg_async(connect: Callable[[], Any]) -> AsyncSessions:
 
 
 def psycopg_sync(connect: Callable[[], Any]) -> SyncSessions:
-    """Hand out psycopg Connections; *connect* opens or borrows one, as ``pool.connection`` does."""
+    """Open psycopg Connections; *connect* opens or borrows one, as ``pool.connection`` does."""
 
     @contextmanager
     def open_connection() -> Iterator[Any]:
@@ -199,12 +200,13 @@ def _refuse_busy(connection: Any) -> None:
 
 
 def _refuse_open_block(connection: Any) -> None:
-    # psycopg tells the depth in no public way; were it renamed, an open block would be committed with the rest.
+    # psycopg has no public API for the nesting depth. If the attribute is renamed, an open block is committed with the
+    # rest.
     _refuse_savepoint(getattr(connection, "_num_transactions", 1) > 1)
 
 
 def django(using: str = "default") -> SyncSessions:
-    """Run the handler inside ``transaction.atomic(using)``; models work as ever, the connection is handed to it."""
+    """Run the handler inside ``transaction.atomic(using)`` and pass it the connection; models work as usual."""
 
     @contextmanager
     def open_atomic() -> Iterator[Any]:
@@ -228,10 +230,10 @@ def django(using: str = "default") -> SyncSessions:
 
 
 async def call(session: Any, function: SqlFunction, arguments: Arguments) -> Any:
-    """Call one of boathook's SQL functions on an async session of any known library and return its value."""
+    """Call one of boathook's SQL functions on an async session of a supported library and return its value."""
     match _library(session):
         case "boathook":
-            return await session._call(function, arguments)  # noqa: SLF001 the one way in for this module
+            return await session._call(function, arguments)  # noqa: SLF001 the only access from this module
         case "asyncpg":
             return await session.fetchval(function.sql(lambda position: f"${position}"), *arguments)
         case "sqlalchemy":
@@ -244,10 +246,10 @@ async def call(session: Any, function: SqlFunction, arguments: Arguments) -> Any
 
 
 def call_sync(session: Any, function: SqlFunction, arguments: Arguments) -> Any:
-    """Call one of boathook's SQL functions on a sync session of any known library and return its value."""
+    """Call one of boathook's SQL functions on a sync session of a supported library and return its value."""
     match _library(session):
         case "boathook":
-            return session._call(function, arguments)  # noqa: SLF001 the one way in for this module
+            return session._call(function, arguments)  # noqa: SLF001 the only access from this module
         case "sqlalchemy":
             return session.execute(*_sqlalchemy_statement(function, arguments)).scalar()
         case "psycopg":
@@ -278,7 +280,7 @@ def _sqlalchemy_statement(function: SqlFunction, arguments: Arguments) -> tuple[
 
 
 def _first(row: Any) -> Any:
-    # A row factory may give mappings in place of tuples.
+    # A row factory may return mappings instead of tuples.
     return next(iter(row.values())) if isinstance(row, dict) else row[0]
 
 

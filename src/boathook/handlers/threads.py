@@ -1,4 +1,4 @@
-"""Threads for sync handlers: unlike the standard pool's they never hold up the end of the process."""
+"""Threads for sync handlers: unlike those of the standard pool, they never delay the exit of the process."""
 
 import asyncio
 import contextvars
@@ -9,19 +9,19 @@ from typing import Any
 
 
 class HandlerThread:
-    """One function on its way through a thread."""
+    """One function that runs in a thread."""
 
     __slots__ = ("future", "is_over")
 
     def __init__(self, future: "asyncio.Future[Any]") -> None:
         self.future = future
-        """Of the function's result. Cancelling it does not stop the thread, as nothing can."""
+        """The function's result. Cancelling it does not stop the thread, as threads cannot be stopped."""
         self.is_over = False
         """Whether the thread has left the function."""
 
 
 class ThreadPool:
-    """Runs functions in threads, as many as are needed at once; idle ones are used again."""
+    """Runs functions in threads; starts as many threads as needed and reuses idle ones."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -50,7 +50,7 @@ class ThreadPool:
                 result = context.run(function)
             except StopIteration as stop:  # cannot be set on a future
                 error = RuntimeError(repr(stop))
-            except BaseException as raised:  # noqa: BLE001 it belongs to whoever awaits the future
+            except BaseException as raised:  # noqa: BLE001 it is raised where the future is awaited
                 error = raised
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finish, result, error)

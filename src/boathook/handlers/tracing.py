@@ -1,4 +1,4 @@
-"""Attempts of handlers with traces: a layer around the runner, put there only where it is wanted."""
+"""Traces the attempts of handlers: an optional wrapper around the runner."""
 
 import time
 from typing import assert_never
@@ -25,7 +25,7 @@ from boathook.observability.tracing import HEADER, EntrySpan, Kind, Span, Tracer
 
 
 class TracedRunner:
-    """A runner whose attempts are spans; what a handler traces, calls and publishes belongs to them."""
+    """A runner that records each attempt as a span; spans, calls and messages of the handler become its children."""
 
     def __init__(self, runner: Runner, tracer: Tracer) -> None:
         self._runner = runner
@@ -40,7 +40,7 @@ class TracedRunner:
         began_ns = time.time_ns()
         with self._tracer.inside(context):
             ending = await self._runner.run(handler, running, run_slot)
-        outcome, error = _told(ending)
+        outcome, error = _outcome_of(ending)
         self._tracer.record(
             Span(
                 name=f"handle {claim.recipient}",
@@ -72,8 +72,8 @@ class TracedRunner:
         return self._tracer.entry(event.id, event.headers.get(HEADER), is_ours=event.origin is Origin.PUBLISHED)
 
 
-def _told(ending: Result) -> tuple[str, str | None]:
-    """Return what became of an attempt in one word, and the error in one line where it is one."""
+def _outcome_of(ending: Result) -> tuple[str, str | None]:
+    """Return the outcome of an attempt as one word, and the error message if there is one."""
     match ending:
         case Completed(state=state):
             return state, None

@@ -1,4 +1,4 @@
-"""The transaction handed to a handler: its effects and the end of its delivery are committed together."""
+"""The transaction passed to a handler: its effects and the end of its delivery are committed together."""
 
 import asyncio
 import re
@@ -21,10 +21,10 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 
 
 def to_number(stamp: Stamp) -> Decimal:
-    """Return a stamp as a number that orders like it; moments become seconds since 1970.
+    """Return a stamp as a number with the same order; times become seconds since 1970.
 
     Raises:
-        ValueError: it is not a number, a moment with a time zone, or a text of one of these.
+        ValueError: *stamp* is not a number, a time with a time zone, or the text of one of these.
     """
     if isinstance(stamp, str):
         stamp = _read_stamp(stamp)
@@ -57,9 +57,8 @@ def newer_arguments(claim: Claim, kind: str, key: str, stamp: Stamp) -> Argument
 class Transaction:
     """boathook's own transaction for one attempt, or for a block of ``hook.transaction()``, on asyncpg.
 
-    Parameters are written ``$1``, ``$2`` as asyncpg does. Do not commit or roll back by hand: boathook commits
-    when the handler returns, together with the end of the delivery, or when the block ends, and rolls back when it
-    raises.
+    Parameters are written ``$1``, ``$2`` as in asyncpg. Do not commit or roll back yourself. boathook commits when the
+    handler returns, together with the end of the delivery, or when the block ends. It rolls back on an exception.
     """
 
     __slots__ = ("_claim", "_connection", "_savepoints", "has_published")
@@ -69,7 +68,7 @@ class Transaction:
         self._connection: Connection | None = connection
         self._claim = claim
         self.has_published = False
-        """Whether a message was stored in it, which is to be told to the workers once it is committed."""
+        """Whether a message was stored in it; the workers are notified after the commit."""
 
     @property
     def _open(self) -> Connection:
@@ -103,13 +102,13 @@ class Transaction:
         return await self._open.fetchval(sql, *args)
 
     async def newer(self, kind: str, key: str, stamp: Stamp) -> bool:
-        """Return whether *stamp* is newer than all this handler has seen for *key*, and remember it with the commit.
+        """Return whether *stamp* is newer than all that this handler has seen for *key*, and store it with the commit.
 
-        The guard against events that arrive out of order: an equal stamp is not newer. *kind* keeps several uses
-        in one handler apart. A stamp is a number, a `datetime` with a zone, or a text of either.
+        Guards against events that arrive out of order: an equal stamp is not newer. *kind* separates several uses in
+        one handler. A stamp is a number, a `datetime` with a zone, or a text of either.
 
         Raises:
-            HandlerMisuse: this is no handler's transaction, so there is nobody to remember for.
+            HandlerMisuse: this is not a handler's transaction, so stamps cannot be stored by handler.
         """
         if self._claim is None:
             raise HandlerMisuse(
@@ -120,7 +119,7 @@ class Transaction:
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[None]:
-        """Undo what is done inside if an error leaves the block, and only that."""
+        """Roll back to the start of the block if an exception leaves it."""
         self._savepoints += 1
         name = f"boathook_{self._savepoints}"
         await self._open.execute(f"savepoint {name}")
@@ -143,7 +142,7 @@ def connection_of(transaction: Transaction) -> Connection:
     Raises:
         HandlerMisuse: it has ended.
     """
-    return transaction._open  # noqa: SLF001 the one way in for boathook's own rooms
+    return transaction._open  # noqa: SLF001 the only access for boathook's own modules
 
 
 class SyncTransaction:
@@ -176,12 +175,12 @@ class SyncTransaction:
         return self._wait(self._transaction.fetchval(sql, *args))
 
     def newer(self, kind: str, key: str, stamp: Stamp) -> bool:
-        """Return whether *stamp* is newer than all this handler has seen for *key*; see `Transaction.newer`."""
+        """Return whether *stamp* is newer than all that this handler has seen for *key*; see `Transaction.newer`."""
         return self._wait(self._transaction.newer(kind, key, stamp))
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo what is done inside if an error leaves the block, and only that."""
+        """Roll back to the start of the block if an exception leaves it."""
         block = self._transaction.savepoint()
         self._wait(block.__aenter__())
         try:
@@ -192,7 +191,7 @@ class SyncTransaction:
         self._wait(block.__aexit__(None, None, None))
 
     def _call(self, call: SqlFunction, arguments: Arguments) -> Any:
-        return self._wait(self._transaction._call(call, arguments))  # noqa: SLF001 two faces of one thing
+        return self._wait(self._transaction._call(call, arguments))  # noqa: SLF001 wrapper of the same transaction
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         try:

@@ -1,8 +1,8 @@
-"""Requests signed the way their senders sign them: for tests of handlers and for demonstrations.
+"""Signs requests as their senders do, for tests of handlers and for demos.
 
-`sign` gives the headers for a body of yours. `signed_request` gives the whole request, also for senders whose
-signature stands in the body or the address, and makes up a typical body where none is given. For senders that sign with
-a key pair, `make_keys` makes one: sign with its private half, give its public half to the source.
+`sign` returns the headers for a given body. `signed_request` returns the whole request, also for senders that put the
+signature into the body or the URL; without a body, it generates a typical one. For senders that sign with a key pair,
+`make_keys` creates one: sign with the private key and configure the source with the public key.
 """
 
 from boathook.verification.provider_keys import Keys

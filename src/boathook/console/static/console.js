@@ -4,7 +4,7 @@ const say = (text) => {
   document.getElementById("said").textContent = text;
 };
 
-// Light and dark: as the system has it, until somebody chooses.
+// Light and dark theme: follows the system until the user chooses one.
 document.querySelector("button.theme")?.addEventListener("click", () => {
   const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
   const shown = document.documentElement.dataset.theme ?? (isDark ? "dark" : "light");
@@ -20,7 +20,7 @@ document.querySelector("button.menu")?.addEventListener("click", (event) => {
   document.getElementById("nav").classList.toggle("open", !isOpen);
 });
 
-// Moments are shown as distances, with the moment itself as title.
+// Times are shown relative to now, with the absolute time as title.
 const STEPS = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [1209600, "day", 86400]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const tellTimes = (root) => {
@@ -33,8 +33,8 @@ const tellTimes = (root) => {
 tellTimes(document);
 setInterval(() => tellTimes(document), 10000);
 
-// A table that does not fit its place becomes a list of its rows, so that no column is out of sight. Roles are said
-// anew, as browsers forget what a table is once it is laid out otherwise.
+// A table that is too wide is shown as a list of its rows, so that no column is hidden. ARIA roles are set explicitly,
+// because browsers drop the table semantics when the CSS display changes.
 const ROLES = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell" };
 const prepare = (table) => {
   const titles = [...(table.tHead?.rows[0]?.cells ?? [])].map((cell) => cell.textContent.trim());
@@ -79,7 +79,7 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = label; }, 1500);
 });
 
-// What cannot be taken back is asked first; without scripts the server's own confirmation page or field does it.
+// Irreversible actions need a confirmation; without scripts, the server's confirmation page or field asks for it.
 const ask = document.getElementById("ask");
 document.addEventListener("submit", (event) => {
   const form = event.target;

@@ -1,6 +1,6 @@
 "use strict";
 
-// What somebody reads or writes in stays as it is: the story is fetched anew only where nothing in it is open or in use.
+// The history is not refreshed while the user has a part of it open or focused.
 document.addEventListener("htmx:beforeRequest", (event) => {
   const story = event.target;
   if (story.id !== "story" || event.detail.requestConfig.verb !== "get") return;

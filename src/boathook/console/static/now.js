@@ -2,9 +2,9 @@
 {
   const board = document.getElementById("now");
   const link = document.getElementById("now-link");
-  const tell = (text) => { link.textContent = text; };
+  const setStatus = (text) => { link.textContent = text; };
 
-  // Only parts that have changed are put in place of the old ones, so that focus and selection elsewhere stay.
+  // Only changed parts are replaced, so that focus and selection in other parts are kept.
   const shown = new Map();
   const parse = (html) => new DOMParser().parseFromString(html, "text/html").body;
   const remember = (root) => { for (const part of root.querySelectorAll("[id^='n-']:not(h2)")) shown.set(part.id, part.outerHTML); };
@@ -19,7 +19,7 @@
     }
   };
 
-  // A stream that ends comes back by itself; where it cannot be had, the state is asked for instead.
+  // EventSource reconnects by itself; if it cannot connect, the state is polled instead.
   let stream = null;
   let retrying = 0;
   const stop = () => {
@@ -29,7 +29,7 @@
   };
   const signedOut = () => {
     stop();
-    tell("You are signed out; reload the page to sign in");
+    setStatus("You are signed out; reload the page to sign in");
   };
   const again = async () => {
     stop();
@@ -38,10 +38,10 @@
       if (answer.status === 401) return signedOut();
       if (answer.ok) {
         update(await answer.text());
-        tell("Live, updated every few seconds");
-      } else tell("The console does not respond; retrying");
+        setStatus("Live, updated every few seconds");
+      } else setStatus("The console does not respond; retrying");
     } catch {
-      tell("Connection lost; retrying");
+      setStatus("Connection lost; retrying");
     }
     retrying = setTimeout(start, 5000);
   };
@@ -51,11 +51,11 @@
     stream = new EventSource(board.dataset.live);
     stream.addEventListener("state", (event) => {
       update(event.data);
-      tell("Live");
+      setStatus("Live");
     });
     stream.addEventListener("end", signedOut);
     stream.addEventListener("error", () => {
-      tell("Connection lost; retrying");
+      setStatus("Connection lost; retrying");
       if (stream?.readyState === EventSource.CLOSED) again();
     });
   };
@@ -64,7 +64,7 @@
   addEventListener("pagehide", stop);
   start();
 
-  // Charts are drawn of the tables beside them.
+  // Charts are drawn from the data in the tables next to them.
   const region = document.getElementById("now-charts");
   const plots = [];
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

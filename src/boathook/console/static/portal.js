@@ -1,5 +1,6 @@
 "use strict";
-// A link brings its token behind the #, where only this script sees it; it is handed over once and taken out of the address.
+// A link contains its token in the URL fragment, which is not sent to the server. This script submits the token once and
+// removes it from the address bar.
 {
   const HOME = "/portal/endpoints";
   const show = (id) => {

@@ -1,10 +1,10 @@
 "use strict";
-// A page that shows the portal within it is told how high it is, in the words of svix-react, whose fullSize makes room for it.
+// Reports the height of the portal to the embedding page, in the message format of svix-react (its fullSize option).
 if (window.parent !== window) {
-  const tell = () => {
+  const postHeight = () => {
     const height = Math.ceil(document.body.getBoundingClientRect().height);
-    // Who may listen is decided by frame-ancestors, and a height is no secret.
+    // frame-ancestors restricts the embedding pages, and the height is not confidential.
     window.parent.postMessage({ type: "svix.iframe-resizer-height", payload: { height } }, "*");
   };
-  new ResizeObserver(tell).observe(document.body);
+  new ResizeObserver(postHeight).observe(document.body);
 }

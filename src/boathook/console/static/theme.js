@@ -1,11 +1,11 @@
-// Before anything is shown, so that a dark page never flashes light.
+// Runs before the first paint, so that a dark page does not flash light.
 "use strict";
 {
   let chosen = null;
   try {
     chosen = localStorage.getItem("boathook-theme");
   } catch {
-    // Within a page of another site a browser may keep nothing for us.
+    // In an embedded page, a browser may block access to localStorage.
   }
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 }
