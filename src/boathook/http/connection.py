@@ -92,7 +92,7 @@ class ServerConnection(Protocol):
 
 @dataclass(slots=True)
 class ConnectionRegistry:
-    """What all connections of one listener share."""
+    """Holds the open connections of one listener, and what they share."""
 
     app: Application
     """An ASGI application; it may be replaced while connections are open."""
@@ -454,7 +454,7 @@ class Connection(HttpToolsProtocol):
             self._close_gently(is_all_read=False)
 
     def _close_gently(self, *, is_all_read: bool | None = None) -> None:
-        """Close so that the client can still read the response: closing with unread bytes would reset the connection."""
+        """Close so that the client can still read the response: closing with unread bytes would send a reset."""
         if is_all_read is None:
             is_all_read = self.phase is Phase.BUSY and not self._in_head
         if is_all_read or not self.transport.can_write_eof():

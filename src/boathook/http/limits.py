@@ -206,9 +206,9 @@ class ConnectionLimiter:
 
 @lru_cache(maxsize=4096)
 def client_key(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the /64 of an IPv6 one; what is no address, as it is.
+    """Return the key of a client: an IPv4 address, the /64 network of an IPv6 address, or unchanged if not an address.
 
-    Whoever has one IPv6 address has all that begin alike. An IPv4 address may be written as IPv6 has it.
+    A client with one IPv6 address usually controls its whole /64. IPv4-mapped IPv6 addresses count as IPv4.
     """
     try:
         found = ip_address(address)
@@ -223,7 +223,7 @@ def client_key(address: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_within(address: str, networks: Sequence[Network]) -> bool:
-    """Return whether an address lies in one of the networks; what is no address lies in none."""
+    """Return whether an address is in one of the networks; false if it is not an IP address."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -306,7 +306,7 @@ class WebSocketConnection(asyncio.Protocol):
         return message
 
     async def send(self, message: Message) -> None:
-        """Send what the application asks for; wait while the peer does not read. Raises OSError once the peer is gone."""
+        """Send a message of the application; wait while the peer does not read. Raises OSError once it is gone."""
         if self._flow.write_paused and self._phase is not _Phase.GONE:
             await self._flow.drain()
         kind = message["type"]

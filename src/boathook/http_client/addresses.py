@@ -98,7 +98,7 @@ _DENIED_6: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address that may be dialled, as far as its text tells."""
+    """A parsed URL that may be requested, as far as its text shows."""
 
     url: str
     """Rebuilt from the parts, without user information and fragment."""

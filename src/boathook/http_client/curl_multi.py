@@ -70,7 +70,7 @@ class Waker:
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
-    """A request whose name is being looked up."""
+    """A request whose host is being resolved."""
 
     request: OutgoingRequest
     address: Address
@@ -235,7 +235,7 @@ class CurlMultiClient:
     # Transfer handles.
 
     def _start(self, request: OutgoingRequest, address: Address, found: Resolution | None, spent_s: float) -> None:
-        """Pass a request to libcurl; *found* is None if the host is an IP address, *spent_s* is the time of the lookup."""
+        """Pass a request to libcurl; *found* is None if the host is an IP address, *spent_s* is the lookup time."""
         if found is not None and found.failure is not None:
             self._refuse(request, found.failure, found.error, spent_s)
             return

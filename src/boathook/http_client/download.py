@@ -114,7 +114,7 @@ def _fetch(spec: DownloadSpec, part: "PartialDownload", open_response: OpenRespo
 
 @contextlib.contextmanager
 def _opened(response: ResponseStream) -> Iterator[ResponseStream]:
-    """Wait for the head of a response, and at the end for its connection to be closed."""
+    """Wait for the head of a response, and on exit until its connection is closed."""
     try:
         response.started.result()
         yield response
@@ -188,7 +188,7 @@ def _validator(headers: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialMetadata:
-    """What the bytes of a part belong to."""
+    """Describes which file the bytes of a part belong to."""
 
     url: str
     """SHA-256 of the URL, because URLs may contain credentials."""

@@ -140,7 +140,6 @@ def tunnel_options(address: Address, number: str) -> Options:
 
 
 def resolve_options(address: Address, numbers: Sequence[str]) -> Options:
-    """Return the options that make libcurl connect to *numbers*, which have been checked, instead of resolving the
-    name."""
+    """Return the options that make libcurl connect to *numbers*, already checked, instead of resolving the name."""
     listed = ",".join(f"[{number}]" if ":" in number else number for number in numbers)
     return [(pycurl.RESOLVE, [f"+{address.host.rstrip('.')}:{address.port}:{listed}"])]

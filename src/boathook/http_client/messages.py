@@ -40,7 +40,7 @@ class Sink(Protocol):
         ...
 
     def take(self, piece: bytes) -> int | None:
-        """Receive a piece of the body; return libcurl's WRITEFUNC_PAUSE to refuse it for now, -1 to end the response."""
+        """Receive a piece of the body; return libcurl's WRITEFUNC_PAUSE to pause, -1 to end the response."""
         ...
 
     def end(self, result: "RequestResult") -> None:

@@ -26,7 +26,7 @@ _LOG: Final = get_logger("http_client")
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a name stands for: addresses that may all be dialled, or a trouble."""
+    """The result of a lookup: addresses that are all allowed, or a failure."""
 
     addresses: tuple[str, ...] = ()
     failure: TransportFailure | None = None
