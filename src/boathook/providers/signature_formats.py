@@ -115,7 +115,7 @@ class Pairs:
 
     @property
     def expected_text(self) -> str:
-        """What `read` looks for, for the operator."""
+        """The format that `read` expects, for the operator."""
         return f"{self.signature}=…"
 
     def read(self, value: str) -> ParsedSignatures:

@@ -88,7 +88,7 @@ def link(
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    """Say what becomes of a payment that was linked."""
+    """Describe the result of linking a payment."""
     if row["is_applied"]:
         return "and was applied to them already"
     if row["status"] != Status.SUCCEEDED:

@@ -1,7 +1,7 @@
-"""What happens to each event: `record` keeps what it tells, `apply` acts on the subscription.
+"""Handles each event twice: `record` stores its payment, `apply` changes the subscription.
 
-They are two deliveries of one event. What `apply` writes is rolled back while it has to wait; the payment must be in
-the books all the same, so `record` puts it there by itself. Either may come first.
+They are two deliveries of one event. While `apply` has to wait, its writes are rolled back, but the payment must be
+stored anyway; `record` does that separately. They run in any order.
 """
 
 import time
@@ -19,14 +19,14 @@ from boathook.apps.billing.rules import Extend, Nothing, Payment, Problem, Rever
 
 DAY_S: Final = 86_400.0
 PATIENCE: Final = RetryPolicy(first_s=5.0, factor=2.0, longest_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S)
-"""A user may register weeks after paying; who waits is also woken as soon as the user appears."""
+"""A user may register weeks after paying; a waiting event is also woken as soon as the user exists."""
 
 Outcome = Ignore | Retry | Dead | None
 
 
 @hook.on(SOURCE, retry=PATIENCE)
 async def record(event: Event, tx: Transaction) -> Ignore | None:
-    """Keep the payment, whatever is wrong with it, and let others of its events go on where this one helps them."""
+    """Store the payment, even with errors, and wake its other events if this one helps them."""
     try:
         notice = read(event.body)
     except ValueError as error:
@@ -40,7 +40,7 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
 
 @hook.on(SOURCE, retry=PATIENCE)
 async def apply(event: Event, tx: Transaction) -> Outcome:
-    """Extend the subscription by a successful payment, once, or take back what a refunded one had added."""
+    """Extend the subscription once for a successful payment, or revert a refunded one."""
     provider = settings().provider
     async with _measured(provider):
         try:
@@ -56,13 +56,13 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
 
 
 async def wake(tx: Transaction, payment_id: int) -> None:
-    """Let all events that wait for something about a payment go on when *tx* commits."""
+    """Wake all events that wait for data of a payment, when *tx* commits."""
     for event_id in await books.waiting_events(tx, payment_id):
         await hook.desk.wake(tx, event_id)
 
 
 async def go_on(tx: Transaction, payment_id: int) -> None:
-    """Let a payment whose user is known by now go on; if it is final by what is sold today, say so."""
+    """Wake the events of a payment whose user exists now; record a problem that is final by the current plans."""
     payment, problem_before = await books.judge_again(tx, payment_id, shop())
     _count_problem(payment, problem_before)
     await wake(tx, payment_id)
@@ -74,7 +74,7 @@ async def _tell(event: Event, tx: Transaction, notice: Notice) -> Told:
 
 
 async def _carry_out(tx: Transaction, told: Told, verdict: Verdict, before: datetime | None) -> datetime | None:
-    """Do what was decided and return when the subscription ends then."""
+    """Carry out the verdict and return the subscription's new end."""
     match verdict:
         case Extend(plan=plan):
             end = await books.extend(tx, told.payment, plan.days, plan.id)
@@ -114,7 +114,7 @@ def _count_end(event: Event, provider: str, result: str) -> None:
 
 
 def _count_findings(told: Told) -> None:
-    """Count what was found out about a payment; once, as only `record` is sure to commit it."""
+    """Count problems of a payment exactly once; only `record` is certain to commit."""
     if told.payment.is_late and not told.was_late:
         metrics.late.add(provider=settings().provider)
     _count_problem(told.payment, told.problem_before)

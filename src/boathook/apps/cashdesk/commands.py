@@ -1,4 +1,4 @@
-"""``boathook cashdesk ...``: users, their webhooks, and a trial with made-up shops."""
+"""``boathook cashdesk ...``: users, their webhooks, and a simulation with generated shops."""
 
 from typing import Annotated
 
