@@ -1,4 +1,4 @@
-"""Lets made-up shops work on a running boathook, and compares what their webhooks were told with what happened."""
+"""Runs simulated shops against a running boathook, and compares their webhooks with the changes they made."""
 
 import asyncio
 import functools
@@ -21,7 +21,7 @@ _AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """One shop with its webhook, while it is tried out."""
+    """One simulated shop with its webhook."""
 
     shop: Shop
     path: str
@@ -29,15 +29,15 @@ class Stall:
     types: Mapping[Entity, bool]
 
     def expected(self) -> set[Change]:
-        """Return what its webhook must have been told in the end."""
+        """Return the changes that its webhook must have received at the end."""
         return self.shop.expected(self.types)
 
 
 async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s: float) -> Trial:
-    """Let *shops* send *count* requests each, receive their webhooks here, and return how it went.
+    """Let *shops* send *count* requests each, receive their webhooks here, and return the result.
 
     Raises:
-        BoathookError: *url* is none, or cannot be reached.
+        BoathookError: *url* is invalid or unreachable.
     """
     number, answers = pick_seed(seed), Answers()
     async with Receiver().open() as receiver:
@@ -57,7 +57,7 @@ async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s
 
 
 async def _open(url: str, receiver: Receiver, place: int, seed: int) -> Stall:
-    """Make a shop with a webhook; the first one's is about everything, the others' about half of it."""
+    """Create a shop with a webhook; the first one's selects all kinds of objects, the others' half of them."""
     async with hook.transaction() as tx:
         _, token = await users.add(tx, f"simulated shop {seed}")
     types = types_of(EVERYTHING if place == 0 else 0b010101 << place % 2)
@@ -83,7 +83,7 @@ async def _ask(url: str, token: str, method: str, path: str, document: object = 
     for _ in range(_TRIES):
         if status != 503:
             break
-        # A boathook that has just been started takes events in before its pages are there.
+        # A boathook that just started accepts events before its pages are ready.
         await asyncio.sleep(_AGAIN_S)
         status, answer = await send(hook, url, letter)
     if not 200 <= status < 300:
@@ -96,7 +96,7 @@ def _missing(receiver: Receiver, stall: Stall) -> set[Change]:
 
 
 def _differences(receiver: Receiver, stall: Stall) -> Iterator[str]:
-    """Yield a sentence for everything in which the webhook's record and what happened do not agree."""
+    """Yield a sentence for each difference between received and expected changes."""
     for change in sorted(_missing(receiver, stall), key=str):
         yield f"{stall.path} was never told of {_named(change)}"
     for change in sorted(set(receiver.heard[stall.path]) - stall.expected(), key=str):

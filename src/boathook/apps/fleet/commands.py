@@ -32,7 +32,7 @@ def make_commands(hook: Boathook) -> typer.Typer:
 
 
 _OWN_COLUMNS: Final = 3
-"""As many as a terminal of 80 characters has room for."""
+"""The number of columns that fits a terminal of 80 characters."""
 
 
 def _lister(hook: Boathook, entity: Entity) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""The handlers: every event is noted, every thing that changed is written once, every alarm is told."""
+"""The handlers: record each event, write each changed object once, send each alarm."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final, assert_never
@@ -13,11 +13,11 @@ from boathook.apps.fleet.words import Entity
 
 CHANGED: Final = "entity.changed"
 RETRY: Final = RetryPolicy(first_s=0.5, max_attempts=5, max_age_s=900.0)
-"""Seconds are for a hiccup; what lasts longer is for the schedule of dead letters, see `letters`."""
+"""For short failures only; longer ones are handled by the retry schedule of dead letters, see `letters`."""
 
 
 def declare_handlers(hook: Boathook) -> None:
-    """Put the handlers on *hook*."""
+    """Register the handlers on *hook*."""
     changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
     unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
     upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")

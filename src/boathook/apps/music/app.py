@@ -1,4 +1,4 @@
-"""The app's one `Boathook`, the source its callbacks arrive at, and what it measures."""
+"""Defines the app's `Boathook`, the source of its callbacks, and its metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from boathook.apps.music.storage import LocalFolder, Storage
 
 SOURCE: Final = "suno"
 APPLICATION: Final = "music"
-"""For whom the app publishes what it wants of itself."""
+"""The application to which the app publishes events for its own handlers."""
 
 hook = Boathook("music", settings=MusicSettings, migrations=Path(__file__).with_name("migrations"))
 
@@ -32,12 +32,12 @@ def settings() -> MusicSettings:
 
 
 def incoming() -> Path:
-    """Return the folder for files that are on their way."""
+    """Return the folder for files that are being downloaded."""
     return hook.data_dir / settings().incoming
 
 
 def storage() -> Storage:
-    """Return where files are kept. Raises ConfigError: a reference to a secret leads nowhere."""
+    """Return the configured storage. Raises ConfigError: a secret reference cannot be resolved."""
     told = settings().storage
     if told.kind == "folder":
         return LocalFolder(hook.data_dir / told.folder)

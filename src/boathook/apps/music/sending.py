@@ -1,4 +1,4 @@
-"""Sends made-up callbacks to a running boathook, and holds its books against what they must say."""
+"""Sends simulated callbacks to a running boathook, and compares its tables with the expected results."""
 
 import functools
 import time
@@ -20,11 +20,11 @@ _FILES = "select task_id, clip_id, kind, state, sha256 from music.file where tas
 
 
 async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> Trial:
-    """Send the callbacks of *count* made-up songs, serve their files, and return how it went.
+    """Send the callbacks of *count* generated songs, serve their files, and return the result.
 
     Raises:
-        BoathookError: *url* is none, or cannot be reached.
-        ConfigError: the settings name another provider than ``suno``.
+        BoathookError: *url* is invalid or unreachable.
+        ConfigError: the settings name a provider other than ``suno``.
     """
     told = settings()
     if told.provider != "suno":
@@ -52,13 +52,13 @@ async def _send_all(url: str, simulator: Simulator) -> Answers:
                     await tracks.register(tx, NewTrack(task_id=task_id, title=title, owner="simulated"))
             case Letter():
                 status, _ = await send(hook, url, step)
-                # What should be 200 is 202 where the worker has no time to say so.
+                # A response of 200 becomes 202 if the worker does not finish in time.
                 answers.note(step, status, {200, 202} if step.expect == 200 else {step.expect})
     return answers
 
 
 async def differences(books: Books) -> list[str]:
-    """Return in what the tables differ from what they must say."""
+    """Return the differences between the tables and the expected contents."""
     tasks = [*books.tracks, *books.waiting]
     async with hook.transaction() as tx:
         standings = {(row["task_id"], row["status"]) for row in await tx.fetch(_TASKS, tasks)}
