@@ -103,11 +103,11 @@ async def reply(event: Event, tx: Transaction) -> Retry | None:
 @hook.on("slack", "message", order_by="event.message.ts", filter=EDIT, retry=QUICK)
 async def follow_message(event: Event, tx: Transaction) -> Ignore | None:
     """Keep the newest text of a message, in whatever order its edits arrive."""
-    told = event.json["event"]
-    place = f"{told['channel']} {told['message']['ts']}"
-    if not await tx.newer("message", place, told["event_ts"]):
+    edit = event.json["event"]
+    key = f"{edit['channel']} {edit['message']['ts']}"
+    if not await tx.newer("message", key, edit["event_ts"]):
         return Ignore("older than what we have")
-    await tx.execute(KEEP, f"message {place}", told["message"]["text"])
+    await tx.execute(KEEP, f"message {key}", edit["message"]["text"])
     await tx.execute(RECORD, event.id, event.dedup_key, "follow_message", event.attempt)
     return None
 

@@ -114,9 +114,14 @@ class EventFactory:
         return self._issue(number, "closed", now, "follow_issue"), self._issue(number, "opened", now - 60)
 
     def _issue(self, number: int, action: str, at: float, *effects: str) -> SampleEvent:
-        moment = datetime.fromtimestamp(int(at), UTC).isoformat().replace("+00:00", "Z")
+        timestamp = datetime.fromtimestamp(int(at), UTC).isoformat().replace("+00:00", "Z")
         state = "closed" if action == "closed" else "open"
-        issue = {"id": int(self._run, 16) * 1_000_000 + number, "number": number, "state": state, "updated_at": moment}
+        issue = {
+            "id": int(self._run, 16) * 1_000_000 + number,
+            "number": number,
+            "state": state,
+            "updated_at": timestamp,
+        }
         return self.github("issues", {"action": action, "issue": issue}, *effects)
 
     def ping(self) -> SampleEvent:
@@ -126,14 +131,14 @@ class EventFactory:
     def message(self) -> SampleEvent:
         """Create a channel message; for some, the handler reports to be busy on the first attempt."""
         rng = self._rng
-        said: dict[str, Any] = {
+        event: dict[str, Any] = {
             "type": rng.choice(("message", "app_mention")),
             "channel": rng.choice(CHANNELS),
             "text": "where is my order?",
         }
         if rng.random() < 0.1:
-            said["is_busy"] = True
-        return self._slack(said, "reply")
+            event["is_busy"] = True
+        return self._slack(event, "reply")
 
     def message_edits(self) -> tuple[SampleEvent, SampleEvent]:
         """Create two edits of one message, the newer one first; the older should have no effect."""
@@ -228,12 +233,12 @@ def classify_response(sample: SampleEvent, answer: TimedResponse | None) -> Send
             if answer.status == 200 and challenge.encode() in answer.body
             else SendResult.UNEXPECTED
         )
-    said = answer.json if answer.status == 200 else {}
-    if not isinstance(said, dict) or "event_id" not in said:
+    document = answer.json if answer.status == 200 else {}
+    if not isinstance(document, dict) or "event_id" not in document:
         return SendResult.UNEXPECTED
-    if said.get("conflict"):
+    if document.get("conflict"):
         return SendResult.CONFLICT
-    return SendResult.DUPLICATE if said.get("duplicate") else SendResult.ACCEPTED
+    return SendResult.DUPLICATE if document.get("duplicate") else SendResult.ACCEPTED
 
 
 @dataclass(slots=True)

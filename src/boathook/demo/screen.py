@@ -264,8 +264,8 @@ def _print_complaints(console: Console, where: str, complaints: Sequence[str]) -
         console.print(f"  {where}: and {len(complaints) - _MAX_COMPLAINTS} more")
 
 
-def _balance(books: IntegrityReport) -> Table:
-    balance = books.balance
+def _balance(report: IntegrityReport) -> Table:
+    balance = report.balance
     ended = balance.succeeded + balance.ignored + balance.dead
     table = Table(title="Totals", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (("what came in", "left"), ("", "right"), ("what became of it", "left"), (" ", "right")):
@@ -280,9 +280,9 @@ def _balance(books: IntegrityReport) -> Table:
     for left, number, right, other in rows:
         table.add_row(left, str(number), right, str(other))
     table.add_section()
-    owed = balance.owed + balance.replayed
+    created = balance.owed + balance.replayed
     there = ended + balance.pending + balance.leased + balance.purged
-    table.add_row("deliveries created", str(owed), "deliveries there", str(there), style="bold")
+    table.add_row("deliveries created", str(created), "deliveries there", str(there), style="bold")
     return table
 
 
@@ -296,17 +296,17 @@ def _sent(records: Mapping[str, ReceiverLog]) -> Text:
     )
 
 
-def _verdict(books: IntegrityReport, sender_log: SenderLog, complaints: list[str]) -> Text:
+def _verdict(report: IntegrityReport, sender_log: SenderLog, complaints: list[str]) -> Text:
     sent, forged = sum(one.is_acknowledged for one in sender_log.sent.values()), len(sender_log.forged)
-    if books.is_consistent and not complaints:
+    if report.is_consistent and not complaints:
         return Text(
-            f"The store is consistent ({books.checks} checks) and matches the senders' own record:\n"
+            f"The store is consistent ({report.checks} checks) and matches the senders' own record:\n"
             f"each of the {sent} events answered 2xx is stored once and has had its effects once,\n"
             f"and none of {forged} forgeries became an event.",
             style="green",
         )
     return Text(
-        f"Inconsistent: {len(books.violations)} of {books.checks} checks of the store, and "
+        f"Inconsistent: {len(report.violations)} of {report.checks} checks of the store, and "
         f"{len(complaints)} entries of the senders' record.",
         style="bold red",
     )

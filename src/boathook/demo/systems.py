@@ -59,8 +59,8 @@ def read_result(code: int, output: str, errors: str) -> SimulationResult:
         found = SimulationResult()
     if (code == 0 and found.sent) or found.complaints:
         return found
-    said = " ".join([line.strip() for line in errors.splitlines() if line.strip()][-_ERROR_LINES:])
-    return SimulationResult(complaints=(f"its simulate ended with exit code {code}: {said}",))
+    message = " ".join([line.strip() for line in errors.splitlines() if line.strip()][-_ERROR_LINES:])
+    return SimulationResult(complaints=(f"its simulate ended with exit code {code}: {message}",))
 
 
 class AppSimulators:

@@ -156,10 +156,10 @@ def _is_number(host: str) -> bool:
 
 def _read_authority(authority: str) -> tuple[str, tuple[str, str] | None]:
     """Return the host as written, and user name and password."""
-    info, at, place = authority.rpartition("@")
+    info, at, location = authority.rpartition("@")
     if "@" in info:
         raise ValueError("the address holds more than one @ before its path")
-    host = re.sub(r":[0-9]*\Z", "", place)
+    host = re.sub(r":[0-9]*\Z", "", location)
     if not _HOST.fullmatch(host):
         raise ValueError("the address has no plain host: a name of letters, digits, - and ., or an IP address")
     if not at:

@@ -212,8 +212,8 @@ TWILIO: Final = replace(
 
 def _sendgrid_state(reader: RequestReader, _secret: str) -> SignedParts:
     """Return timestamp and body as signed bytes, like github.com/sendgrid/sendgrid-python (helpers/eventwebhook)."""
-    moment = reader.request.headers.get("x-twilio-email-event-webhook-timestamp", "")
-    signed = moment.encode("latin-1", "replace") + reader.request.body
+    timestamp = reader.request.headers.get("x-twilio-email-event-webhook-timestamp", "")
+    signed = timestamp.encode("latin-1", "replace") + reader.request.body
     return (SignedPart(Header("x-twilio-email-event-webhook-signature"), signed),)
 
 
@@ -245,10 +245,10 @@ SENDGRID: Final = Recipe(
 
 def _mailgun_state(selector: Json) -> FieldMac:
     def read_signed_parts(reader: RequestReader, _secret: str) -> SignedParts | str:
-        moment, token = reader.text(Json("signature.timestamp")), reader.text(Json("signature.token"))
-        if moment is None or token is None:
+        timestamp, token = reader.text(Json("signature.timestamp")), reader.text(Json("signature.token"))
+        if timestamp is None or token is None:
             return "the body holds no signature with its timestamp and token"
-        return (SignedPart(selector, (moment + token).encode("utf-8", "surrogatepass")),)
+        return (SignedPart(selector, (timestamp + token).encode("utf-8", "surrogatepass")),)
 
     return FieldMac(
         read_signed_parts=read_signed_parts,

@@ -84,11 +84,11 @@ def _state_transmission(reader: RequestReader, _secret: str) -> SignedParts | st
     https://developer.paypal.com/api/rest/webhooks/rest/; the same in its SDK for Python, ``paypalrestsdk``.
     """
     identifier = reader.request.headers.get("paypal-transmission-id")
-    moment = reader.request.headers.get("paypal-transmission-time")
-    if not identifier or not moment:
+    sent_at = reader.request.headers.get("paypal-transmission-time")
+    if not identifier or not sent_at:
         return "there is no header paypal-transmission-id or paypal-transmission-time"
     checksum = zlib.crc32(reader.request.body)
-    signed = f"{identifier}|{moment}|{reader.settings['webhook_id']}|{checksum}"
+    signed = f"{identifier}|{sent_at}|{reader.settings['webhook_id']}|{checksum}"
     return (SignedPart(Header("paypal-transmission-sig"), signed.encode()),)
 
 

@@ -54,7 +54,7 @@ class DedupKeyExtractor:
     def made(self, body: bytes, type: str, now: float) -> str:
         """Return the dedup key of a request without an id, received at *now*, in seconds since 1970."""
         if self._recipe.id.is_repeatable:
-            # The same bytes can mean a different event next time; only the time of receipt tells them apart.
+            # The same bytes can mean a different event next time; only the time of receipt distinguishes them.
             return f"moment:{now!r}:{hashlib.sha256(body).hexdigest()}"
         return "sha256:" + hashlib.sha256(self.replayed(body, type)).hexdigest()
 
@@ -219,7 +219,7 @@ class BatchSplitter:
             if isinstance(holder, dict):
                 content += _canonical([holder.get(key) for key in found.rule.around], ())
         made = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        # If the same content can mean a different event next time, only path and time tell items apart.
+        # If the same content can mean a different event next time, only path and time distinguish items.
         return f"moment:{now!r}:{found.path}:{made}" if self._items.id.is_repeatable else made
 
 
@@ -231,7 +231,7 @@ def batch_type(items: tuple[BatchItem, ...]) -> str:
 
 def _rule(path: str, volatile: tuple[str, ...], around: tuple[str, ...]) -> _Rule:
     parts = split_path(path)
-    stars = [place for place, part in enumerate(parts) if part == "*"]
+    stars = [position for position, part in enumerate(parts) if part == "*"]
     inside = tuple(split_path(one.removeprefix(path + ".")) for one in volatile if one.startswith(path + "."))
     return _Rule(path, inside, stars[-1] - 1 if stars and stars[-1] > 0 else None, around)
 

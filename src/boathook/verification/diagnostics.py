@@ -157,8 +157,8 @@ def _bodies(case: RejectedRequest) -> Iterator[tuple[str, bytes]]:
 
 def _find_other(case: RejectedRequest, others: Mapping[str, Check]) -> str | None:
     # Sources that are unsigned or checked by address only would accept the request anyway, so they are no evidence.
-    telling = [name for name in sorted(others) if not isinstance(others[name], NoCheck | AddressCheck)]
-    for name in telling[:MAX_OTHERS]:
+    sources = [name for name in sorted(others) if not isinstance(others[name], NoCheck | AddressCheck)]
+    for name in sources[:MAX_OTHERS]:
         if isinstance(others[name].check(case.request, case.now), ValidProof):
             return f"the source {name!r} would have accepted it: it came to the wrong address, or secrets were swapped"
     return None
@@ -179,12 +179,12 @@ def _find_scheme(case: RejectedRequest) -> str | None:
 
 
 def _schemes(case: RejectedRequest) -> Iterator[tuple[Recipe, str]]:
-    standing = next((one for one in RECIPES if case.spec.provider.strip().lower() in (one.name, *one.aliases)), None)
-    if standing is None:
+    registered = next((one for one in RECIPES if case.spec.provider.strip().lower() in (one.name, *one.aliases)), None)
+    if registered is None:
         return
-    yield standing, f"{standing.title} with the setting scheme left out"
-    for word, recipe in standing.schemes.items():
-        yield recipe, f'{standing.title} with scheme = "{word}"'
+    yield registered, f"{registered.title} with the setting scheme left out"
+    for word, recipe in registered.schemes.items():
+        yield recipe, f'{registered.title} with scheme = "{word}"'
 
 
 def _senders() -> dict[str, str]:

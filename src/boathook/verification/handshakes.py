@@ -197,8 +197,8 @@ def _static_answer(
     if say.setting and not body:
         refusal = _refuse(400, f"sources.{spec.name}.{say.setting} is not set; it holds the answer")
         return lambda _request, _picked: refusal
-    said = Challenge(status=status, body=body.encode(), content_type=say.content_type)
-    return lambda _request, _picked: said
+    answer = Challenge(status=status, body=body.encode(), content_type=say.content_type)
+    return lambda _request, _picked: answer
 
 
 def _sign(

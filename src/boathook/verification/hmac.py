@@ -65,10 +65,10 @@ class FieldCheck:
             )
             if isinstance(claims, Rejected):
                 return claims
-            misfit = self._judge(key, claims)
-            if misfit is None:
+            rejection = self._judge(key, claims)
+            if rejection is None:
                 return ValidProof(sent_at, self._once(claims))
-            refused = misfit
+            refused = rejection
         return refused
 
     def _once(self, claims: tuple[SignedMessage, ...]) -> Sequence[bytes]:
@@ -175,10 +175,10 @@ class HmacCheck:
             found = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
             if found is None:
                 return _timestamp_missing(names)
-            judged = self._window.judge(found, now)
-            if isinstance(judged, Rejected):
-                return judged
-            timestamp, moment = found, judged
+            result = self._window.judge(found, now)
+            if isinstance(result, Rejected):
+                return result
+            timestamp, moment = found, result
         identifier = self._read_id(request, names) if self._needs_id else ""
         if isinstance(identifier, Rejected):
             return identifier

@@ -287,8 +287,8 @@ def _natural(version: str) -> list[tuple[int, int, str]]:
 
 
 def _format_error(path: Iterable[str | int], message: str) -> str:
-    place = ".".join(map(str, path))
-    return _shorten(f"{place}: {message}" if place else message)
+    location = ".".join(map(str, path))
+    return _shorten(f"{location}: {message}" if location else message)
 
 
 def _shorten(text: str) -> str:

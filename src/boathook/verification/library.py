@@ -103,9 +103,9 @@ def verify(
     if not isinstance(body, bytes | bytearray | memoryview):
         raise TypeError(f"body: pass the raw bytes as they arrived, not {type(body).__name__}")
     chosen = tuple(sorted((name, _hashable(name, value)) for name, value in settings.items()))
-    moment = time.time() if now is None else now
+    received_at = time.time() if now is None else now
     spec = provider, _secrets(secrets), tolerance_s, chosen, _written(schema)
-    verifier = _compile(*spec) if keys is None else _make(*spec, _ring_of(keys, moment))
+    verifier = _compile(*spec) if keys is None else _make(*spec, _ring_of(keys, received_at))
     if verifier.recipe.signs_url and not url:
         raise ConfigError(f"url: {verifier.recipe.title} signs the address it sends to; pass it whole, query included")
     path, query = _split(url)
@@ -118,7 +118,7 @@ def verify(
         body=bytes(body),
         client=client or "",
     )
-    return _verify_request(verifier, request, moment)
+    return _verify_request(verifier, request, received_at)
 
 
 @functools.lru_cache(maxsize=256)
@@ -162,14 +162,14 @@ def _reword_for_library(complaint: str, provider: str, secrets: tuple[str, ...])
     from boathook.providers import find_recipe
     from boathook.providers.schemes import NoProof
 
-    said = complaint.removeprefix(f"sources.{provider}.")
-    match said.partition(":")[0]:
+    message = complaint.removeprefix(f"sources.{provider}.")
+    match message.partition(":")[0]:
         case "unsigned" if isinstance(find_recipe(provider).proof, NoProof):
             return f"provider: {provider} proves nothing, so there is nothing to verify; ask its API what is true"
         case "secrets" if not secrets:
             return f"secrets: there is none, and {provider} proves its requests with one; pass its text"
         case _:
-            return said
+            return message
 
 
 def _secrets(secrets: str | Sequence[str]) -> tuple[str, ...]:

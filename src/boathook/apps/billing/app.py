@@ -35,14 +35,14 @@ def read(body: bytes) -> Notice:
 @hook.sources
 def sources(settings: BillingSettings) -> Mapping[str, Mapping[str, Any]]:
     """Return the source of payments: how they are verified, identified and validated."""
-    place = {"secrets": [settings.secret], "paths": [settings.path], "header": settings.header}
+    common = {"secrets": [settings.secret], "paths": [settings.path], "header": settings.header}
     if settings.form == "tilda":
-        return {SOURCE: {"provider": "tilda", **place}}
+        return {SOURCE: {"provider": "tilda", **common}}
     proof = {"provider": "hmac", "encoding": settings.encoding} if settings.proof == "hmac" else {"provider": "token"}
     return {
         SOURCE: {
             **proof,
-            **place,
+            **common,
             "id_path": "event_id",
             # Without an event_id, a repeated status is a duplicate, unless it is the first with an e-mail.
             "dedup_fields": ["external_payment_id", "status", "email"],

@@ -134,12 +134,12 @@ class Facts:
 def combine(row: Mapping[str, Any], notice: Notice, *, is_news: bool) -> Facts:
     """Merge a notice into a payment: a new success overrides known values, other notices fill only missing ones."""
     wins = is_news and notice.status is Status.SUCCEEDED
-    told = {name: getattr(notice, name) for name in ("email", "plan_id", "amount", "currency", "paid_at")}
+    reported = {name: getattr(notice, name) for name in ("email", "plan_id", "amount", "currency", "paid_at")}
     # A link made by hand is kept.
     wins_email = wins and row["user_id"] is None
     merged = {
         name: _first(value, row[name]) if (wins_email if name == "email" else wins) else _first(row[name], value)
-        for name, value in told.items()
+        for name, value in reported.items()
     }
     paid_at = merged.pop("paid_at")
     return Facts(is_news, {**merged, **({"status": notice.status} if is_news else {})}, paid_at)

@@ -61,8 +61,8 @@ class Notice:
 
     def is_late(self, accepted_at: datetime, allowed: timedelta) -> bool:
         """Return whether a success was reported more than *allowed* after the payment."""
-        is_told = self.status is Status.SUCCEEDED and self.paid_at is not None
-        return is_told and accepted_at - self.paid_at > allowed  # type: ignore[operator]  # reported, so not None
+        is_reported = self.status is Status.SUCCEEDED and self.paid_at is not None
+        return is_reported and accepted_at - self.paid_at > allowed  # type: ignore[operator]  # reported, so not None
 
     def age_s(self, accepted_at: datetime, now: datetime) -> float:
         """Return the age of the notice, since the payment, or since its acceptance if it has no payment time."""
@@ -75,31 +75,31 @@ def read_notice(body: bytes) -> Notice:
     Raises:
         ValueError: it does not; the message names the field.
     """
-    told = json.loads(body, parse_float=Decimal)
-    if not isinstance(told, dict):
+    fields = json.loads(body, parse_float=Decimal)
+    if not isinstance(fields, dict):
         raise ValueError("the body is no JSON object")  # noqa: TRY004 - one error type for all invalid payloads
-    return notice_of(told)
+    return notice_of(fields)
 
 
-def notice_of(told: Mapping[str, Any]) -> Notice:
+def notice_of(fields: Mapping[str, Any]) -> Notice:
     """Return the notice for these fields, named as in the JSON body. Raises ValueError, which names the field."""
-    id, status = _text(told, "external_payment_id"), _text(told, "status")
+    id, status = _text(fields, "external_payment_id"), _text(fields, "status")
     if id is None or status is None:
         raise ValueError("external_payment_id and status must be there")
-    currency = _text(told, "currency")
+    currency = _text(fields, "currency")
     return Notice(
         external_payment_id=id,
         status=read_status(status),
-        email=_text(told, "email"),
-        amount=_amount(told.get("amount")),
+        email=_text(fields, "email"),
+        amount=_amount(fields.get("amount")),
         currency=currency and currency.upper(),
-        plan_id=_text(told, "plan_id"),
-        paid_at=_moment(_text(told, "paid_at")),
+        plan_id=_text(fields, "plan_id"),
+        paid_at=_moment(_text(fields, "paid_at")),
     )
 
 
-def _text(told: Mapping[str, Any], key: str) -> str | None:
-    value = told.get(key)
+def _text(fields: Mapping[str, Any], key: str) -> str | None:
+    value = fields.get(key)
     if isinstance(value, Decimal) and value == value.to_integral_value():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -128,8 +128,8 @@ def _amount(value: Any) -> Decimal | None:
 
 def _moment(text: str | None) -> datetime | None:
     try:
-        moment = datetime.fromisoformat(text) if text else None
-        return moment and (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        parsed = datetime.fromisoformat(text) if text else None
+        return parsed and (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         # The pattern accepts dates that do not exist; the payment is processed anyway.
         return None

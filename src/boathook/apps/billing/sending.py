@@ -24,8 +24,8 @@ async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int
         ConfigError: there are no plans, or requests are not JSON.
     """
     number, answers = pick_seed(seed), Answers()
-    told = simulation(settings, count=count, seed=number)
-    for step in told.steps:
+    traffic = simulation(settings, count=count, seed=number)
+    for step in traffic.steps:
         match step:
             case Arrival(email=email):
                 async with hook.transaction() as tx:
@@ -33,7 +33,7 @@ async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int
             case Letter():
                 status, _ = await send(hook, url, step)
                 answers.note(step, status, {step.expect})
-    expected = told.expected()
+    expected = traffic.expected()
 
     async def compare() -> list[str]:
         async with hook.transaction() as tx:
@@ -109,8 +109,8 @@ def _entry(name: str, entry: Entry, row: Mapping[str, Any] | None) -> str | None
     found = (row["status"], is_applied and not is_reversed, row["problem"], row["is_late"])
     wanted = (entry.status, entry.is_applied, entry.problem, entry.is_late)
     wrong = [
-        f"{title} is {is_so}, not {must_be}"
-        for title, is_so, must_be in zip(_ENTRY, found, wanted, strict=True)
-        if is_so != must_be
+        f"{title} is {actual}, not {required}"
+        for title, actual, required in zip(_ENTRY, found, wanted, strict=True)
+        if actual != required
     ]
     return f"{name}: {', '.join(wrong)}" if wrong else None

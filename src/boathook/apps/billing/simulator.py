@@ -111,8 +111,8 @@ class Simulation:
     def _email(self, kind: str) -> str:
         return f"{kind}{next(self._numbers)}.{self._run}@example.com"
 
-    def _letter(self, told: Mapping[str, Any], *, expect: int = 200, proof: str | None = None) -> Letter:
-        body = json.dumps(told, separators=(",", ":")).encode()
+    def _letter(self, payment: Mapping[str, Any], *, expect: int = 200, proof: str | None = None) -> Letter:
+        body = json.dumps(payment, separators=(",", ":")).encode()
         headers = {"content-type": "application/json", self._sender.header: proof or self._sender.prove(body)}
         return Letter(path=self._sender.path, headers=headers, body=body, expect=expect)
 
@@ -124,7 +124,7 @@ class Simulation:
     def _payment(self, email: str | None) -> tuple[dict[str, Any], Plan]:
         plan = self._dice.choice(self._plans)
         paid_at = self._now - timedelta(seconds=self._dice.uniform(1, 3_600))
-        told = {
+        payment = {
             "external_payment_id": f"pay-{self._run}-{next(self._numbers)}",
             "email": email,
             "amount": self._dice.choice((float, str))(plan.price),
@@ -132,14 +132,14 @@ class Simulation:
             "plan_id": plan.id,
             "paid_at": paid_at.isoformat(),
         }
-        return told, plan
+        return payment, plan
 
     def _regular(self) -> tuple[dict[str, Any], Plan, str]:
         email = self._dice.choice(self._regulars)
         return *self._payment(self._dice.choice((email, email.upper()))), email
 
-    def _book(self, told: Mapping[str, Any], status: Status, **more: Any) -> None:
-        self._entries[told["external_payment_id"]] = Entry(status=status, **more)
+    def _book(self, payment: Mapping[str, Any], status: Status, **more: Any) -> None:
+        self._entries[payment["external_payment_id"]] = Entry(status=status, **more)
 
     def _credit(self, email: str, plan: Plan) -> None:
         before = self._accounts.get(email, Account())
@@ -147,107 +147,107 @@ class Simulation:
 
     def _ordinary(self) -> Iterator[Step]:
         """Pay normally: first pending, then paid."""
-        told, plan, email = self._regular()
-        yield self._tell(told, "pending")
-        yield self._tell(told, self._dice.choice(("paid", "SUCCEEDED", "Success")))
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        payment, plan, email = self._regular()
+        yield self._tell(payment, "pending")
+        yield self._tell(payment, self._dice.choice(("paid", "SUCCEEDED", "Success")))
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _copied(self) -> Iterator[Step]:
         """Pay once, and report it repeatedly: the same request, and others about the same payment."""
-        told, plan, email = self._regular()
-        first = self._tell(told, "succeeded")
+        payment, plan, email = self._regular()
+        first = self._tell(payment, "succeeded")
         yield from [first] * self._dice.randint(2, 4)
-        yield from (self._tell(told, "paid") for _ in range(self._dice.randint(1, 3)))
+        yield from (self._tell(payment, "paid") for _ in range(self._dice.randint(1, 3)))
         yield first
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _out_of_order(self) -> Iterator[Step]:
         """Report the success before the earlier statuses."""
-        told, plan, email = self._regular()
-        steps = [self._tell(told, word) for word in ("succeeded", "processing", "failed", "pending")]
+        payment, plan, email = self._regular()
+        steps = [self._tell(payment, word) for word in ("succeeded", "processing", "failed", "pending")]
         self._dice.shuffle(steps)
         yield from steps
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _failed(self) -> Iterator[Step]:
         """Fail to pay."""
-        told, _plan, _email = self._regular()
-        yield self._tell(told, "pending")
-        yield self._tell(told, self._dice.choice(("failed", "declined")))
-        self._book(told, Status.FAILED)
+        payment, _plan, _email = self._regular()
+        yield self._tell(payment, "pending")
+        yield self._tell(payment, self._dice.choice(("failed", "declined")))
+        self._book(payment, Status.FAILED)
 
     def _late(self) -> Iterator[Step]:
         """Report a payment a week late."""
-        told, plan, email = self._regular()
-        told["paid_at"] = (self._now - timedelta(days=7)).isoformat()
-        yield self._tell(told, "paid")
-        self._book(told, Status.SUCCEEDED, is_applied=True, is_late=True)
+        payment, plan, email = self._regular()
+        payment["paid_at"] = (self._now - timedelta(days=7)).isoformat()
+        yield self._tell(payment, "paid")
+        self._book(payment, Status.SUCCEEDED, is_applied=True, is_late=True)
         self._credit(email, plan)
 
     def _registers_later(self) -> Iterator[Step]:
         """Pay first and register afterwards."""
         email = self._email("later")
-        told, plan = self._payment(email)
-        yield self._tell(told, "paid")
-        yield self._tell(told, "paid")
+        payment, plan = self._payment(email)
+        yield self._tell(payment, "paid")
+        yield self._tell(payment, "paid")
         yield Arrival(email)
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _never_registers(self) -> Iterator[Step]:
         """Pay and never register."""
-        told, _plan = self._payment(self._email("nobody"))
-        yield self._tell(told, "paid")
-        self._book(told, Status.SUCCEEDED, problem=Problem.USER_MISSING)
+        payment, _plan = self._payment(self._email("nobody"))
+        yield self._tell(payment, "paid")
+        self._book(payment, Status.SUCCEEDED, problem=Problem.USER_MISSING)
 
     def _names_nobody(self) -> Iterator[Step]:
         """Pay without an e-mail; in half of the cases it follows."""
-        told, plan, email = self._regular()
-        yield self._tell(told, "paid", email=None)
+        payment, plan, email = self._regular()
+        yield self._tell(payment, "paid", email=None)
         if self._dice.random() < 0.5:
-            self._book(told, Status.SUCCEEDED, problem=Problem.UNLINKED_PAYMENT)
+            self._book(payment, Status.SUCCEEDED, problem=Problem.UNLINKED_PAYMENT)
             return
-        yield self._tell(told, "paid")
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        yield self._tell(payment, "paid")
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _wrong_amount(self) -> Iterator[Step]:
         """Pay an amount that is not the plan's price."""
-        told, plan, _email = self._regular()
-        yield self._tell(told, "paid", amount=str(plan.price + 1))
-        self._book(told, Status.SUCCEEDED, problem=Problem.AMOUNT_MISMATCH)
+        payment, plan, _email = self._regular()
+        yield self._tell(payment, "paid", amount=str(plan.price + 1))
+        self._book(payment, Status.SUCCEEDED, problem=Problem.AMOUNT_MISMATCH)
 
     def _refunded(self) -> Iterator[Step]:
         """Refund a payment: reported once or twice, after the success or before it."""
-        told, _plan, _email = self._regular()
-        steps = [self._tell(told, "paid"), self._tell(told, "refunded")]
+        payment, _plan, _email = self._regular()
+        steps = [self._tell(payment, "paid"), self._tell(payment, "refunded")]
         if self._dice.random() < 0.3:
             steps.reverse()
         yield from steps
         if self._dice.random() < 0.5:
-            yield self._tell(told, "refunded")
-        self._book(told, Status.REFUNDED)
+            yield self._tell(payment, "refunded")
+        self._book(payment, Status.REFUNDED)
 
     def _forged(self) -> Iterator[Step]:
         """Forge a payment with known ids before the real one is sent."""
-        told, plan, email = self._regular()
-        real = self._tell(told, "paid")
+        payment, plan, email = self._regular()
+        real = self._tell(payment, "paid")
         forged = self._letter({**json.loads(real.body), "email": "thief@example.com"}, expect=401, proof="0" * 64)
         yield forged
         yield replace(forged, body=real.body)
         yield real
         yield forged
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _broken(self) -> Iterator[Step]:
         """Send a verified request that is not a valid payment."""
-        told, _plan, _email = self._regular()
+        payment, _plan, _email = self._regular()
         broken = self._dice.choice(({"status": None}, {"amount": -1}, {"paid_at": "yesterday"}, {"email": 7}))
-        yield self._letter({**told, "status": "paid", **broken}, expect=400)
+        yield self._letter({**payment, "status": "paid", **broken}, expect=400)
 
 
 _CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Step]], int]] = {

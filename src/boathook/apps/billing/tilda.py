@@ -41,10 +41,10 @@ def read_order(body: bytes) -> Notice:
 
 def _payment(fields: Mapping[str, str]) -> Mapping[str, Any]:
     try:
-        told = json.loads(fields["payment"], parse_float=Decimal) if fields.get("payment") else {}
+        nested = json.loads(fields["payment"], parse_float=Decimal) if fields.get("payment") else {}
     except RecursionError:
         raise ValueError("payment nests too deep") from None
-    if not isinstance(told, dict):
+    if not isinstance(nested, dict):
         raise ValueError("payment is no JSON object")  # noqa: TRY004 - one error type for all invalid payloads
-    apart = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
-    return {**told, **apart}
+    flat = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
+    return {**nested, **flat}

@@ -86,8 +86,8 @@ async def close_shift(tx: Transaction, user: User, id: int) -> Object:
     pending = "select count(*) from cashdesk.receipts where user_id = $1 and shift_id = $2 and state = 'PENDING'"
     if count := await tx.fetchval(pending, user.id, id):
         raise Conflict(f"{count} receipts of this shift are not fiscalised yet; close it when they are")
-    moment = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
-    return await ledger.change(tx, user, Entity.SHIFTS, id, {"closed_at": moment})
+    closed_at = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
+    return await ledger.change(tx, user, Entity.SHIFTS, id, {"closed_at": closed_at})
 
 
 async def remove_shift(tx: Transaction, user: User, id: int) -> Object:
@@ -199,9 +199,9 @@ async def _priced(tx: Transaction, user: User, form: ReceiptForm) -> list[dict[s
         user.id, wanted,
     )  # fmt: skip
     known = {row["id"]: {"name": row["name"], "price": row["price"], "vat": row["vat"]} for row in rows}
-    for place, id in enumerate(wanted):
+    for index, id in enumerate(wanted):
         if id not in known:
-            raise BadField(f"items.{place}.product_id", f"you have none of products with the id {id}")
+            raise BadField(f"items.{index}.product_id", f"you have none of products with the id {id}")
     return [item.model_dump() | known[item.product_id] for item in form.items]
 
 

@@ -122,11 +122,11 @@ async def _settle(tx: Transaction, user: User, operation: Object, verdict: Verdi
     receipt = await ledger.get(tx, user, Entity.RECEIPTS, operation["receipt_id"], "for update")
     number = None if verdict["sign"] is None else await _next_document(tx, user, receipt)
     outcome = {"state": state, "error": verdict["declined"]}
-    moment = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
+    finished_at = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
     await ledger.change(
         tx, user, Entity.RECEIPTS, receipt["id"], outcome | {"sign": verdict["sign"], "document": number}
     )
-    await ledger.change(tx, user, Entity.OPERATIONS, operation["id"], outcome | {"finished_at": moment})
+    await ledger.change(tx, user, Entity.OPERATIONS, operation["id"], outcome | {"finished_at": finished_at})
     _ended.add(state=state)
     hook.log.info("receipt_fiscalised", user=user.id, receipt=receipt["id"], state=state, document=number)
 

@@ -41,7 +41,7 @@ async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s
     """
     number, answers = pick_seed(seed), Answers()
     async with Receiver().open() as receiver:
-        stalls = [await _open(url, receiver, place, number + place) for place in range(shops)]
+        stalls = [await _open(url, receiver, index, number + index) for index in range(shops)]
         await asyncio.gather(*(_work(url, stall.shop, count, answers) for stall in stalls))
 
         async def compare() -> list[str]:
@@ -56,12 +56,12 @@ async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s
     return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
-async def _open(url: str, receiver: Receiver, place: int, seed: int) -> Stall:
+async def _open(url: str, receiver: Receiver, index: int, seed: int) -> Stall:
     """Create a shop with a webhook; the first one's selects all kinds of objects, the others' half of them."""
     async with hook.transaction() as tx:
         _, token = await users.add(tx, f"simulated shop {seed}")
-    types = types_of(EVERYTHING if place == 0 else 0b010101 << place % 2)
-    path = f"/shop/{place}"
+    types = types_of(EVERYTHING if index == 0 else 0b010101 << index % 2)
+    path = f"/shop/{index}"
     made = await _ask(url, token, "POST", "webhooks", {"url": receiver.base + path, "types": types})
     receiver.secrets[path] = (await _ask(url, token, "GET", f"webhooks/{made['id']}/secret"))["secret"]
     return Stall(Shop(token, seed), path, made["id"], types)
@@ -69,23 +69,23 @@ async def _open(url: str, receiver: Receiver, place: int, seed: int) -> Stall:
 
 async def _work(url: str, shop: Shop, count: int, answers: Answers) -> None:
     for _ in range(count):
-        letter = shop.write()
-        status, body = await send(hook, url, letter)
-        answers.note(letter, status, letter.expect)
-        shop.answered(letter, status, body)
+        request = shop.write()
+        status, body = await send(hook, url, request)
+        answers.note(request, status, request.expect)
+        shop.answered(request, status, body)
 
 
 async def _ask(url: str, token: str, method: str, path: str, document: object = None) -> dict[str, Any]:
     body = b"" if document is None else json.dumps(document).encode()
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    letter = Letter(method, f"/cabinet/api/{path}", body, headers, frozenset())
-    status, answer = await send(hook, url, letter)
+    request = Letter(method, f"/cabinet/api/{path}", body, headers, frozenset())
+    status, answer = await send(hook, url, request)
     for _ in range(_TRIES):
         if status != 503:
             break
         # A boathook that just started accepts events before its pages are ready.
         await asyncio.sleep(_AGAIN_S)
-        status, answer = await send(hook, url, letter)
+        status, answer = await send(hook, url, request)
     if not 200 <= status < 300:
         raise BoathookError(f"{method} {url}/cabinet/api/{path}: {status} {answer[:300].decode(errors='replace')}")
     return dict(json.loads(answer)) if answer else {}

@@ -149,14 +149,14 @@ class Shop:
         return self._patch(Entity.DEVICES, id, {"name": f"Register, renamed {self._written}"})
 
     def _open_shift(self) -> Letter:
-        letter = self._add(Entity.SHIFTS, {"device_id": max(self._known[Entity.DEVICES]), "cashier": "Anna"})
+        request = self._add(Entity.SHIFTS, {"device_id": max(self._known[Entity.DEVICES]), "cashier": "Anna"})
 
         def hear(made: Mapping[str, Any]) -> None:
             self._note(Entity.SHIFTS, Action.CREATE, made)
             self._shift = made["id"]
 
         self._hear = hear
-        return letter
+        return request
 
     def _change_cashier(self) -> Letter:
         assert self._shift is not None
@@ -229,8 +229,10 @@ class Shop:
         return self._sell() if id is None else self._delete(Entity.OPERATIONS, id, expect={204, 409})
 
     def _forget_token(self) -> Letter:
-        letter = self._letter("POST", Entity.PRODUCTS, {"name": "stolen", "price": 1}, expect=401)
-        return Letter(letter.method, letter.path, letter.body, {"authorization": "Bearer cdk_forged"}, letter.expect)
+        request = self._letter("POST", Entity.PRODUCTS, {"name": "stolen", "price": 1}, expect=401)
+        return Letter(
+            request.method, request.path, request.body, {"authorization": "Bearer cdk_forged"}, request.expect
+        )
 
     def _name_strange(self) -> Letter:
         return self._letter("DELETE", f"{Entity.PRODUCTS}/{2**62 + self._written}", expect=404)

@@ -95,10 +95,10 @@ async def tell_alarms(hook: Boathook, event: Event, tx: Transaction) -> Ignore |
         return Retry(after=wait_s, code="RATE_LIMITED")
     # The sent message is stored with its count: a crash after it neither repeats the message nor loses alarms.
     try:
-        told = await event.once("send", _send_or_raise, hook, compose(row["text"], row["waiting"]), row["waiting"])
+        sent = await event.once("send", _send_or_raise, hook, compose(row["text"], row["waiting"]), row["waiting"])
     except _NotSent as trouble:
         return await _put_off(hook, event, trouble.answer)
-    await _take_off(hook, tx, kind, told["text"], told["alarms"])
+    await _take_off(hook, tx, kind, sent["text"], sent["alarms"])
     return None
 
 
@@ -174,14 +174,14 @@ async def send(hook: Boathook, text: str) -> Answer:
 
 def _understood(status: int, body: bytes) -> Answer:
     try:
-        said = json.loads(body)
+        reply = json.loads(body)
     except (ValueError, RecursionError):
-        said = {}
-    said = said if isinstance(said, dict) else {}
-    if status == 200 and said.get("ok") is True:
+        reply = {}
+    reply = reply if isinstance(reply, dict) else {}
+    if status == 200 and reply.get("ok") is True:
         return Sent()
     if status == 429:
-        parameters = said.get("parameters")
+        parameters = reply.get("parameters")
         after = parameters.get("retry_after") if isinstance(parameters, dict) else None
         return Busy(float(after) if isinstance(after, int) and 0 <= after <= 86_400 else 30.0)
-    return Unsent(f"TELEGRAM_{status}", str(said.get("description", "the Bot API's answer was not understood"))[:500])
+    return Unsent(f"TELEGRAM_{status}", str(reply.get("description", "the Bot API's answer was not understood"))[:500])

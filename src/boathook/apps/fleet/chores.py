@@ -76,8 +76,8 @@ class Refusals:
         before, self._before = self._before, present
         if before is None:
             return {}
-        rises = {place: n - before.get(place, 0) if n >= before.get(place, 0) else n for place, n in present.items()}
-        return {place: n for place, n in rises.items() if n}
+        rises = {key: n - before.get(key, 0) if n >= before.get(key, 0) else n for key, n in present.items()}
+        return {key: n for key, n in rises.items() if n}
 
 
 def _by_cause(rows: Sequence[Any]) -> dict[tuple[str, str], list[Any]]:

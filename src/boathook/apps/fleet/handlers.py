@@ -31,16 +31,16 @@ def declare_handlers(hook: Boathook) -> None:
         arrival = Arrival(event_id=event.id, source=event.source or "", type=event.type, accepted_at=event.accepted_at)
         async with logged(hook, Phase.NORMALISE, event_id=event.id):
             match read(event.body):
-                case Unknown(reason) as said:
-                    await keep_unknown(tx, arrival, said, event.body)
+                case Unknown(reason) as parsed:
+                    await keep_unknown(tx, arrival, parsed, event.body)
                     await add_error(tx, Phase.PARSE, "UNKNOWN_SHAPE", reason, event_id=event.id)
                     unknown.add(source=arrival.source)
                     return Ignore(f"it could not be parsed: {reason}")
-                case Change() as said:
-                    is_first = await note_change(tx, arrival, said, settle_stamp(said, event.accepted_at))
+                case Change() as parsed:
+                    is_first = await note_change(tx, arrival, parsed, settle_stamp(parsed, event.accepted_at))
                     if is_first:
-                        await _announce(tx, said)
-                    changes.add(entity=said.entity, action=said.action)
+                        await _announce(tx, parsed)
+                    changes.add(entity=parsed.entity, action=parsed.action)
                     return None
                 case never:
                     assert_never(never)

@@ -136,9 +136,9 @@ def _change(document: dict[str, Any], data: dict[str, Any], entity: Entity, acti
 
 def _entity(document: Mapping[str, Any]) -> Entity | None:
     named = (find_entity(text) for text in _texts(document, (*_ENTITIES, *_NAMES)))
-    told = (find_entity(text) for text in _texts(document, _SENTENCES))
+    described = (find_entity(text) for text in _texts(document, _SENTENCES))
     held = (Entity(key) for key in document if key in _KINDS and isinstance(document[key], dict))
-    return next((entity for way in (named, held, told) for entity in way if entity is not None), None)
+    return next((entity for way in (named, held, described) for entity in way if entity is not None), None)
 
 
 def _action(document: Mapping[str, Any], data: Mapping[str, Any]) -> Action | None:
@@ -212,8 +212,8 @@ def _identifier(document: Mapping[str, Any], data: Mapping[str, Any], entity: En
             identifier = _scalar(holder.get(key))
             if identifier and len(identifier) <= MAX_ID and identifier.isprintable():
                 return identifier
-    told = (find_number(text) for text in _texts(document, _SENTENCES))
-    return next((number for number in told if number is not None), None)
+    described = (find_number(text) for text in _texts(document, _SENTENCES))
+    return next((number for number in described if number is not None), None)
 
 
 def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action) -> datetime | None:
@@ -225,7 +225,7 @@ def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action)
     }[action]
     late = ("updated_at",) if action is Action.DELETE else ()
     values = (*_values(data, own), *_values(document, (*own, *_STAMPS)), *_values(data, (*_STAMPS, *late)))
-    return next((moment for moment in map(read_moment, values) if moment is not None), None)
+    return next((stamp for stamp in map(read_moment, values) if stamp is not None), None)
 
 
 def settle_stamp(change: Change, accepted_at: datetime) -> datetime:

@@ -201,11 +201,11 @@ returning version
 async def _tell(tx: Transaction, entity: Entity, identifier: str, newest: Any, changes: int) -> News:
     # The last lock taken, held until the commit: versions become visible in order, so a reader misses none.
     await tx.execute("select pg_advisory_xact_lock(hashtext('fleet.news'))")
-    told = (newest["action"], newest["stamp"], newest["branch"], newest["actor"], newest["description"])
-    version = await tx.fetchval(_TELL, entity, identifier, *told)
+    fields = (newest["action"], newest["stamp"], newest["branch"], newest["actor"], newest["description"])
+    version = await tx.fetchval(_TELL, entity, identifier, *fields)
     return News(
-        version=version, entity=entity, id=identifier, action=told[0], at=told[1], branch=told[2], actor=told[3],
-        description=told[4], changes=changes,
+        version=version, entity=entity, id=identifier, action=fields[0], at=fields[1], branch=fields[2],
+        actor=fields[3], description=fields[4], changes=changes,
     )  # fmt: skip
 
 

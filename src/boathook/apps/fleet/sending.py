@@ -70,12 +70,12 @@ def _wrong(row: Any, thing: Thing) -> Iterator[str]:
     for name in sorted(data.keys() | thing.data.keys()):
         if data.get(name) != thing.data.get(name):
             yield f"{name} is {json.dumps(data.get(name))}, not {json.dumps(thing.data.get(name))}"
-    for name, is_so, must_be in (
+    for name, actual, required in (
         ("deleted", row["deleted_at"] is not None, thing.is_deleted),
         ("only named by others", row["stamp"] is None, thing.is_stub),
     ):
-        if is_so != must_be:
-            yield f"{name}, and should not be" if is_so else f"not {name}, and should be"
+        if actual != required:
+            yield f"{name}, and should not be" if actual else f"not {name}, and should be"
 
 
 async def _send_all(hook: Boathook, url: str, letters: Sequence[Letter]) -> Answers:
@@ -83,9 +83,9 @@ async def _send_all(hook: Boathook, url: str, letters: Sequence[Letter]) -> Answ
     rest = iter(letters)
 
     async def send_rest() -> None:
-        for letter in rest:
-            status, _ = await send(hook, url, letter)
-            answers.note(letter, status, {letter.expect})
+        for request in rest:
+            status, _ = await send(hook, url, request)
+            answers.note(request, status, {request.expect})
 
     senders = [asyncio.create_task(send_rest()) for _ in range(_AT_ONCE)]
     try:

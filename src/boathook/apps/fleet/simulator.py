@@ -90,11 +90,11 @@ class Simulation:
 
     def expected(self) -> Expected:
         """Return the expected table contents once every request is handled."""
-        things = {place: Thing(data={}, is_stub=True) for place in self._named}
-        for place, told in self._happened.items():
-            happenings = sorted(told, key=lambda one: one.stamp)
+        things = {key: Thing(data={}, is_stub=True) for key in self._named}
+        for key, history in self._happened.items():
+            happenings = sorted(history, key=lambda one: one.stamp)
             data = {name: value for one in happenings for name, value in one.fields.items()}
-            things[place] = Thing(data=data, is_deleted=happenings[-1].action is Action.DELETE)
+            things[key] = Thing(data=data, is_deleted=happenings[-1].action is Action.DELETE)
         return Expected(things=things, unknown=self._unknown, changes=sum(map(len, self._happened.values())))
 
     def burst_of(self, updates: int) -> tuple[str, list[Letter]]:
@@ -123,10 +123,10 @@ class Simulation:
     ) -> Letter:  # fmt: skip
         """Record a change, and return the request that reports it."""
         stamp = "deleted_at" if action is Action.DELETE else "updated_at"
-        told = {"id": int(id), **fields, stamp: at.isoformat().replace("+00:00", "Z")}
-        self._happened.setdefault((entity, id), []).append(_Happening(at, action, told))
+        values = {"id": int(id), **fields, stamp: at.isoformat().replace("+00:00", "Z")}
+        self._happened.setdefault((entity, id), []).append(_Happening(at, action, values))
         shape = shape or self._dice.choices(SHAPES, _SHAPE_WEIGHTS)[0]
-        return self._letter(shape(Told(entity, action, told)))
+        return self._letter(shape(Told(entity, action, values)))
 
     def _letter(self, document: Any, *, expect: int = 200) -> Letter:
         return self._posted(json.dumps(document, ensure_ascii=self._dice.random() < 0.5).encode(), expect=expect)
@@ -171,8 +171,8 @@ class Simulation:
         """Report one change repeatedly."""
         branch, moment = self._id(), self._moments(1)[0]
         fields = {"name": f"Filial {branch}", "address": "Сочи, ул. Мира, 1"}
-        letter = self._tell(Entity.BRANCH, branch, Action.CREATE, fields, at=moment)
-        yield from [letter] * self._dice.randint(2, 5)
+        request = self._tell(Entity.BRANCH, branch, Action.CREATE, fields, at=moment)
+        yield from [request] * self._dice.randint(2, 5)
 
     def _booking(self) -> Iterator[Letter]:
         """Rent a car to a client; car, client, branch and employee may all be unknown yet."""
@@ -183,8 +183,8 @@ class Simulation:
             "state": "new", "total": "12500.50", "currency": "RUB", "start_date": "2026-11-21 10:00:00 +0300",
             "end_date": "24.11.2026 10:00",
         }  # fmt: skip
-        places = ((Entity.CAR, car), (Entity.CLIENT, client), (Entity.BRANCH, branch), (Entity.EMPLOYEE, employee))
-        self._named.update(places)
+        references = ((Entity.CAR, car), (Entity.CLIENT, client), (Entity.BRANCH, branch), (Entity.EMPLOYEE, employee))
+        self._named.update(references)
         yield self._tell(Entity.BOOKING, booking, Action.CREATE, fields, at=moments[0])
         yield self._tell(Entity.BOOKING, booking, Action.UPDATE, {"state": "active"}, at=moments[1])
         client_fields = {"name": self._dice.choice(NAMES), "phone": "+7 900 000-00-00"}
@@ -233,11 +233,11 @@ class Simulation:
         message, moment = self._id(), self._moments(1)[0].replace(microsecond=0)
         sent_at = int(moment.timestamp() * 1_000)
         inner = {"messageId": message, "datetime": sent_at, "message": {"text": "Добрый день!"}}
-        told = {"leadId": int(self._id()), "accountId": 7}
-        self._happened[Entity.MESSAGE, message] = [_Happening(moment, Action.CREATE, {**told, **inner})]
-        letter = self._letter({"type": "message.incoming", **told, "message": inner})
+        context = {"leadId": int(self._id()), "accountId": 7}
+        self._happened[Entity.MESSAGE, message] = [_Happening(moment, Action.CREATE, {**context, **inner})]
+        request = self._letter({"type": "message.incoming", **context, "message": inner})
         yield replace(
-            letter,
+            request,
             path=f"{UMNICO_PATH}?token={self._sender.umnico_token}",
             headers={"content-type": "application/json"},
         )

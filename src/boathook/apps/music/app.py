@@ -38,20 +38,20 @@ def incoming() -> Path:
 
 def storage() -> Storage:
     """Return the configured storage. Raises ConfigError: a secret reference cannot be resolved."""
-    told = settings().storage
-    if told.kind == "folder":
-        return LocalFolder(hook.data_dir / told.folder)
+    config = settings().storage
+    if config.kind == "folder":
+        return LocalFolder(hook.data_dir / config.folder)
     credentials = Credentials(
-        key_id=hook.resolve(told.key_id, "storage.key_id"),
-        secret=hook.resolve(told.secret_key, "storage.secret_key"),
-        token=hook.resolve(told.session_token, "storage.session_token") if told.session_token else "",
+        key_id=hook.resolve(config.key_id, "storage.key_id"),
+        secret=hook.resolve(config.secret_key, "storage.secret_key"),
+        token=hook.resolve(config.session_token, "storage.session_token") if config.session_token else "",
     )
     bucket = Bucket(
-        endpoint=told.endpoint,
-        name=told.bucket,
-        region=told.region,
+        endpoint=config.endpoint,
+        name=config.bucket,
+        region=config.region,
         credentials=credentials,
-        timeout_s=told.timeout_s,
+        timeout_s=config.timeout_s,
     )
     return S3(bucket, hook.http)
 

@@ -86,7 +86,7 @@ def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) ->
     data = document.get("data")
     inner = data if isinstance(data, Mapping) else {}
     task_id = next(
-        (found for place in (inner, document) for key in _TASK_KEYS if (found := read_id(place.get(key)))), ""
+        (found for holder in (inner, document) for key in _TASK_KEYS if (found := read_id(holder.get(key)))), ""
     )
     code, message = (
         _code(document.get("code")),
@@ -108,8 +108,8 @@ def count_clips(document: object) -> int:
     if not isinstance(document, Mapping):
         return 0
     data = document.get("data")
-    place = data if isinstance(data, Mapping) and data else document
-    return len({clip.id for _, clip in _clips(place)})
+    holder = data if isinstance(data, Mapping) and data else document
+    return len({clip.id for _, clip in _clips(holder)})
 
 
 def read_id(value: object) -> str:
@@ -135,9 +135,9 @@ def _by_clip(data: object, code: int | None, message: str, kind: str, most: int)
         yield Callback(task_id=task_id, stage=stage, code=code, message=message, clips=(clip,))
 
 
-def _clips(place: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]]:
+def _clips(holder: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]]:
     for path in _CLIP_LISTS:
-        found: Any = place
+        found: Any = holder
         for part in path.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
         if isinstance(found, list):

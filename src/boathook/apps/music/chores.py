@@ -74,22 +74,22 @@ async def clean(
             started_at = await tx.fetchval(_BEGIN, not_within_s)
         if started_at is None:
             return None
-    told = settings()
+    config = settings()
     cleaner = Cleaner(storage(), hook.transaction, _rules(), is_dry=is_dry, notify=notify)
     report = await cleaner.run()
     report.leftovers = await remove_leftovers(incoming(), _rules().orphans, is_dry=is_dry)
     if started_at is not None:
-        await delivery_log.clean_up(told.log_days)
+        await delivery_log.clean_up(config.log_days)
         async with hook.transaction() as tx:
             await tx.execute(_END, started_at, json.dumps(as_row(report)))
     return report
 
 
 def _rules() -> Rules:
-    told = settings()
+    config = settings()
     return Rules(
-        min_age=timedelta(seconds=told.min_age_s),
-        orphans=timedelta(days=told.orphans_days),
-        done=timedelta(days=told.failed_days),
-        urls=timedelta(days=told.urls_days),
+        min_age=timedelta(seconds=config.min_age_s),
+        orphans=timedelta(days=config.orphans_days),
+        done=timedelta(days=config.failed_days),
+        urls=timedelta(days=config.urls_days),
     )

@@ -100,10 +100,10 @@ async def _with_tracks(rows: Sequence[Any]) -> list[dict[str, Any]]:
         return []
     async with hook.transaction() as tx:
         about = await tx.fetch(_ABOUT, [_uuid(row.event_id) for row in rows])
-    told: dict[UUID, list[dict[str, Any]]] = {}
+    by_event: dict[UUID, list[dict[str, Any]]] = {}
     for one in about:
-        told.setdefault(one["event_id"], []).append({key: value for key, value in one.items() if key != "event_id"})
-    return [_row(row, told.get(_uuid(row.event_id), [])) for row in rows]
+        by_event.setdefault(one["event_id"], []).append({key: value for key, value in one.items() if key != "event_id"})
+    return [_row(row, by_event.get(_uuid(row.event_id), [])) for row in rows]
 
 
 def _row(row: Any, tracks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -43,8 +43,8 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
     for one in taken:
         callbacks_total.add(stage=one.stage, result=one.result)
     is_waiting = any(one.result == "waiting" for one in taken)
-    told = [{"task_id": one.task_id, "stage": one.stage.value, "status": one.result} for one in taken]
-    body = {"ok": True, "status": "waiting" if is_waiting else taken[0].result, "tracks": told}
+    results = [{"task_id": one.task_id, "stage": one.stage.value, "status": one.result} for one in taken]
+    body = {"ok": True, "status": "waiting" if is_waiting else taken[0].result, "tracks": results}
     event.reply(body, status=202 if is_waiting else 200)
     return None
 
@@ -60,8 +60,8 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
 )
 async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
     """Fetch a wanted file, put it into storage, and record that."""
-    told = event.json
-    ref = FileRef(**{**told, "kind": Kind(told["kind"])})
+    wanted = event.json
+    ref = FileRef(**{**wanted, "kind": Kind(wanted["kind"])})
     found = await files.find(tx, ref)
     if found is None:
         return Ignore("the file is not wanted any more")
@@ -77,13 +77,13 @@ async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
 
 
 async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
-    told = settings()
+    config = settings()
     work = Keeping(
         url=url,
         stem=stem,
         kind=kind,
-        max_bytes=told.max_audio if kind is Kind.AUDIO else told.max_cover,
-        timeout_s=told.download_timeout_s,
+        max_bytes=config.max_audio if kind is Kind.AUDIO else config.max_cover,
+        timeout_s=config.download_timeout_s,
         incoming=incoming(),
         http=hook.http,
         storage=storage(),

@@ -60,30 +60,30 @@ async def keep(work: Keeping) -> Kept:
 
 
 async def _keep(work: Keeping) -> Kept:
-    place = _place(work)
+    path = _place(work)
     await asyncio.to_thread(work.incoming.mkdir, parents=True, exist_ok=True)
-    if not await asyncio.to_thread(place.is_file):  # else an earlier attempt ended between fetching and storing
-        await _fetch(work, place)
+    if not await asyncio.to_thread(path.is_file):  # else an earlier attempt ended between fetching and storing
+        await _fetch(work, path)
     try:
-        size, sha256, head = await asyncio.to_thread(_measure, place)
+        size, sha256, head = await asyncio.to_thread(_measure, path)
     except FileNotFoundError:  # a worker that lost its lease was faster
         raise NotKept("another attempt is at the same file", "BUSY", is_final=False) from None
     found = format_of(work.kind, head)
     if found is None:
-        await asyncio.to_thread(place.unlink, missing_ok=True)
+        await asyncio.to_thread(path.unlink, missing_ok=True)
         raise NotKept(f"what lies at the address is no {work.kind}", f"NOT_{work.kind.upper()}", is_final=True)
     kept = Kept(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
     try:
-        await work.storage.put(place, kept.key, content_type=kept.content_type, sha256=sha256)
+        await work.storage.put(path, kept.key, content_type=kept.content_type, sha256=sha256)
     except StorageFailed as error:
         raise NotKept(str(error), error.code, is_final=False) from None
-    await asyncio.to_thread(place.unlink, missing_ok=True)
+    await asyncio.to_thread(path.unlink, missing_ok=True)
     return kept
 
 
-async def _fetch(work: Keeping, place: Path) -> None:
+async def _fetch(work: Keeping, path: Path) -> None:
     try:
-        await work.http.download(work.url, place, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
+        await work.http.download(work.url, path, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
     except BoathookError as error:
         raise _judge(error) from None
 
@@ -105,9 +105,9 @@ def _place(work: Keeping) -> Path:
     return work.incoming / f"{name}.{work.kind}"
 
 
-def _measure(place: Path) -> tuple[int, str, bytes]:
+def _measure(path: Path) -> tuple[int, str, bytes]:
     digest = hashlib.sha256()
-    with place.open("rb") as file:
+    with path.open("rb") as file:
         head = file.read(HEAD)
         digest.update(head)
         while piece := file.read(1 << 20):

@@ -188,8 +188,8 @@ def _refused(_request: Request, error: Exception) -> Response:
 def _failed(_request: Request, error: Exception) -> Response:
     # By name, because an app can import only the base of boathook's errors.
     status = {"NotFound": 404, "InvalidValue": 422}.get(type(error).__name__, 503)
-    told = str(error) if status < 500 else "it cannot be done at the moment; try again later"
-    return JSONResponse({"error": told}, status_code=status)
+    message = str(error) if status < 500 else "it cannot be done at the moment; try again later"
+    return JSONResponse({"error": message}, status_code=status)
 
 
 def _route(path: str, call: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:

@@ -26,20 +26,23 @@ async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> 
         BoathookError: *url* is invalid or unreachable.
         ConfigError: the settings name a provider other than ``suno``.
     """
-    told = settings()
-    if told.provider != "suno":
+    config = settings()
+    if config.provider != "suno":
         raise ConfigError(
-            f'music.provider: made-up callbacks are signed as provider = "suno" does, not {told.provider}'
+            f'music.provider: made-up callbacks are signed as provider = "suno" does, not {config.provider}'
         )
     number = pick_seed(seed)
     with Studio() as studio:
-        secret = hook.resolve(told.secret, "secret")
-        reseller = Reseller(secret=secret, files=studio.url, at=time.time(), path=told.path)
+        secret = hook.resolve(config.secret, "secret")
+        reseller = Reseller(secret=secret, files=studio.url, at=time.time(), path=config.path)
         simulator = Simulator(reseller, songs=count, seed=number)
         answers = await _send_all(url, simulator)
-        books = simulator.expected()
-        wrong, is_finished = await settle(lambda: differences(books), functools.partial(has_open, hook), wait_s)
-    effects = {"songs": len(books.tracks), "files stored": sum(digest is not None for digest in books.files.values())}
+        expected = simulator.expected()
+        wrong, is_finished = await settle(lambda: differences(expected), functools.partial(has_open, hook), wait_s)
+    effects = {
+        "songs": len(expected.tracks),
+        "files stored": sum(digest is not None for digest in expected.files.values()),
+    }
     return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 

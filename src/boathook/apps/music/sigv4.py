@@ -52,15 +52,15 @@ def sign(
 
     The URL must be encoded with `encode_path` and `encode_query`. *body_sha256* is in hexadecimal digits.
     """
-    moment = at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    timestamp = at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     token = {"x-amz-security-token": credentials.token} if credentials.token else {}
-    own = {"x-amz-date": moment, "x-amz-content-sha256": body_sha256, **token}
+    own = {"x-amz-date": timestamp, "x-amz-content-sha256": body_sha256, **token}
     signed = {name.lower(): " ".join(value.split()) for name, value in {**headers, "host": _host(url), **own}.items()}
     names = ";".join(sorted(signed))
-    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    scope = f"{timestamp[:8]}/{region}/s3/aws4_request"
     canonical = _canonical(method, url, signed, names, body_sha256)
-    text = "\n".join((_ALGORITHM, moment, scope, hashlib.sha256(canonical.encode()).hexdigest()))
-    signature = hmac.new(_key(credentials.secret, moment[:8], region), text.encode(), "sha256").hexdigest()
+    text = "\n".join((_ALGORITHM, timestamp, scope, hashlib.sha256(canonical.encode()).hexdigest()))
+    signature = hmac.new(_key(credentials.secret, timestamp[:8], region), text.encode(), "sha256").hexdigest()
     proof = f"{_ALGORITHM} Credential={credentials.key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
     return {**headers, **own, "authorization": proof}
 

@@ -112,9 +112,9 @@ class Simulator:
 
     def _shuffled(self, story: _Story) -> None:
         story.status = Status.COMPLETE
-        letters = [self._letter(story, stage) for stage in ("text", "first", "complete")]
-        self._random.shuffle(letters)
-        story.steps = [self._order(story), *letters]
+        requests = [self._letter(story, stage) for stage in ("text", "first", "complete")]
+        self._random.shuffle(requests)
+        story.steps = [self._order(story), *requests]
 
     def _failed(self, story: _Story) -> None:
         story.status = Status.FAILED
@@ -172,8 +172,8 @@ class Simulator:
 
     def _copies(self, story: _Story, stage: str) -> list[Step]:
         """Return one to three copies of a callback, with or without a delivery id."""
-        letter = self._letter(story, stage, header=self._random.choice([None, {}]))
-        return [letter] * self._random.choice([1, 1, 2, 3])
+        request = self._letter(story, stage, header=self._random.choice([None, {}]))
+        return [request] * self._random.choice([1, 1, 2, 3])
 
     def _letter(
         self,
@@ -200,8 +200,8 @@ class Simulator:
                 story.files |= {(story.task_id, clip, kind): self._digest(clip, kind, folder) for kind in Kind}
         if stage == "error":
             data = None
-        said = "generation failed" if code >= 400 or stage == "error" else f"{stage} generated successfully."
-        return {"code": code, "msg": said, "data": {"callbackType": stage, "task_id": story.task_id, "data": data}}
+        message = "generation failed" if code >= 400 or stage == "error" else f"{stage} generated successfully."
+        return {"code": code, "msg": message, "data": {"callbackType": stage, "task_id": story.task_id, "data": data}}
 
     def _clip(self, clip: str, folder: str) -> dict[str, Any]:
         base = self._reseller.files
@@ -229,12 +229,12 @@ class Simulator:
         expect: int = 200,
         secret: str | None = None,
     ) -> Letter:
-        moment = str(int(self._reseller.at))
+        timestamp = str(int(self._reseller.at))
         key = (secret or self._reseller.secret).encode()
-        proof = base64.b64encode(hmac.digest(key, f"{story.task_id}.{moment}".encode(), "sha256")).decode()
+        proof = base64.b64encode(hmac.digest(key, f"{story.task_id}.{timestamp}".encode(), "sha256")).decode()
         headers = {
             "content-type": "application/json",
-            "x-webhook-timestamp": moment,
+            "x-webhook-timestamp": timestamp,
             "x-webhook-signature": proof,
             **header,
         }

@@ -91,40 +91,40 @@ class LocalFolder:
             yield page
 
     def _put(self, path: Path, key: str) -> None:
-        place = self._place(key)
+        target = self._place(key)
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=place.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=target.parent)
             try:
                 with os.fdopen(handle, "wb") as copy, path.open("rb") as source:
                     shutil.copyfileobj(source, copy, 1 << 20)
                     copy.flush()
                     os.fsync(copy.fileno())
                 Path(name).chmod(0o644)
-                Path(name).replace(place)
-                _sync(place.parent)
+                Path(name).replace(target)
+                _sync(target.parent)
             finally:
                 Path(name).unlink(missing_ok=True)
         except OSError as error:
             raise StorageFailed(f"{key} cannot be stored in {self._root}: {error.strerror or error}") from None
 
     def _delete(self, key: str) -> None:
-        place = self._place(key)
+        target = self._place(key)
         try:
-            place.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
         except OSError as error:
             raise StorageFailed(f"{key} cannot be deleted: {error.strerror or error}") from None
         try:
-            place.parent.rmdir()
+            target.parent.rmdir()
         except OSError:  # the folder is not empty
             return
 
     def _place(self, key: str) -> Path:
         root = self._root.resolve()
-        place = root / key
-        if _KEY.fullmatch(key) is None or not place.parent.resolve().is_relative_to(root):
+        target = root / key
+        if _KEY.fullmatch(key) is None or not target.parent.resolve().is_relative_to(root):
             raise StorageFailed(f"{key!r} is no key of an object in {self._root}", "BAD_KEY")
-        return place
+        return target
 
     def _walk(self, folder: Path, path: str, prefix: str) -> Iterator[Stored]:
         try:
@@ -146,9 +146,9 @@ class LocalFolder:
                     yield found
 
 
-def _look(place: Path, key: str) -> Stored | None:
+def _look(path: Path, key: str) -> Stored | None:
     try:
-        found = place.lstat()
+        found = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
