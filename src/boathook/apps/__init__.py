@@ -1,9 +1,9 @@
-"""Ready-made apps: whole systems on boathook's public API, each loaded by one line under ``[apps]``.
+"""Ready-made apps: complete systems on boathook's public API, each loaded by one line in ``[apps]``.
 
 billing   subscription payments
 fleet     a car-rental back office on RentProg's and Umnico's webhooks
 music     callbacks of Suno's music generation
 cashdesk  a cash-register cabinet that sends webhooks to shops
 
-They share how commands ask and print (`terminal`), and what their simulators send, wait for and report (`trials`).
+They share `terminal`, the input and output of commands, and `trials`, the sending and reporting of simulators.
 """

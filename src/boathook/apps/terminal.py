@@ -1,4 +1,4 @@
-"""What the commands of all apps share: how they ask the database, and how rows look on a terminal and as JSON."""
+"""Functions for the commands of all apps: database access, and output as tables or JSON."""
 
 import json
 import os
@@ -19,11 +19,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per l
 
 _LONGEST_ID: Final = 40
 _UNCUT: Final = 100_000
-"""Columns of what is no terminal: whatever reads it wants values whole, such as `grep`."""
+"""Width of output that is not a terminal, because programs such as `grep` need complete values."""
 
 
 def ask(hook: Boathook, work: Callable[[Transaction], Awaitable[Result]]) -> Result:
-    """Do a command's work in one transaction, and return what comes of it."""
+    """Run a command's work in one transaction, and return its result."""
 
     async def inside() -> Result:
         async with hook.transaction() as tx:
@@ -33,7 +33,7 @@ def ask(hook: Boathook, work: Callable[[Transaction], Awaitable[Result]]) -> Res
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Sequence[str] = ()) -> None:
-    """Print one JSON object a line, else a table of these *columns*; without any, of the first row's keys."""
+    """Print one JSON object per line, or a table of *columns*, by default the first row's keys."""
     if as_json:
         for row in rows:
             print_json(row)
@@ -45,17 +45,17 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, columns: Seq
 
 
 def say(line: str) -> None:
-    """Print one line for people, without what would steer their terminal."""
+    """Print one line, without terminal control characters."""
     sys.stdout.write(_harmless(line) + "\n")
 
 
 def print_json(row: Mapping[str, Any]) -> None:
-    """Print one object on one line; moments as ISO 8601 in UTC, other values that JSON lacks as text."""
+    """Print one object on one line; times as ISO 8601 in UTC, other non-JSON values as text."""
     sys.stdout.write(json.dumps(plain(row), ensure_ascii=False, separators=(", ", ": ")) + "\n")
 
 
 def plain(value: object) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value as JSON values."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, Mapping):
@@ -68,7 +68,7 @@ def plain(value: object) -> Any:
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in columns:
-        # An id is there to be copied.
+        # Ids are meant to be copied, so they are not wrapped.
         is_whole = title == "id" and all(len(str(row[title])) <= _LONGEST_ID for row in rows)
         table.add_column(title.replace("_", " "), overflow="fold", no_wrap=is_whole)
     for row in rows:
@@ -77,7 +77,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
 
 
 def _cell(value: object) -> Text:
-    # What strangers wrote is text: no markup, and no character that steers the terminal.
+    # Data from senders is plain text: no markup, and no terminal control characters.
     words = "" if value is None else _moment(value) if isinstance(value, datetime) else str(plain(value))
     return Text(_harmless(words))
 

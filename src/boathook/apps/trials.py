@@ -1,4 +1,4 @@
-"""What the simulators of apps share: made-up requests, mixed histories, sending, waiting, and the result of a trial."""
+"""Functions for the simulators of apps: interleaving, sending, waiting, and reporting the result."""
 
 import asyncio
 import random
@@ -26,11 +26,11 @@ class Letter:
     headers: Mapping[str, str]
     body: bytes
     expect: int = 200
-    """The status it should be answered with."""
+    """The expected status of the response."""
 
 
 def tell_in_turns(histories: Sequence[Sequence[Step]], dice: random.Random) -> Iterator[Step]:
-    """Yield the steps of all histories, mixed, each history in its own order."""
+    """Yield the steps of all histories, interleaved at random, each history in its own order."""
     turns = [number for number, history in enumerate(histories) for _ in history]
     dice.shuffle(turns)
     rest = [iter(history) for history in histories]
@@ -49,27 +49,27 @@ WAIT_S: Final = 60.0
 
 _POLL_S: Final = 0.2
 _MOST_WAITS: Final = 10
-"""Times the wait after which nothing more is waited for, whatever is still under way."""
+"""Multiple of the wait after which waiting ends, whatever is still in progress."""
 _MOST_OPEN: Final = 500
 _MOST_SENTENCES: Final = 20
 
 
 class Request(Protocol):
-    """What a simulator makes up."""
+    """A generated request."""
 
     @property
     def method(self) -> str:
-        """Such as ``POST``."""
+        """The HTTP method, such as ``POST``."""
         ...
 
     @property
     def path(self) -> str:
-        """With the query."""
+        """Including the query."""
         ...
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """All but those every client writes itself."""
+        """All headers except those that every client adds itself."""
         ...
 
     @property
@@ -80,41 +80,41 @@ class Request(Protocol):
 
 @dataclass(slots=True)
 class Answers:
-    """What made-up requests were answered."""
+    """The responses to generated requests."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     unexpected: list[str] = field(default_factory=list)
-    """A sentence for each answer that should have been another."""
+    """A sentence for each unexpected response."""
 
     def note(self, request: Request, status: int, wanted: Collection[int]) -> None:
-        """Count an answer that should have one of the statuses *wanted*."""
+        """Count a response; *wanted* holds its expected statuses."""
         self.statuses[status] += 1
         if status not in wanted:
-            # What follows the question mark may be a secret.
+            # The query may contain a secret.
             path, expected = request.path.partition("?")[0], " or ".join(map(str, sorted(wanted)))
             self.unexpected.append(f"{request.method} {path} was answered {status}, not {expected}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What became of made-up traffic."""
+    """The result of a simulation."""
 
     seed: int
     answers: Answers
     effects: Mapping[str, int]
-    """What must be there for it in the end, in the app's own words, such as "payments applied"."""
+    """The expected effects, in the app's own terms, such as "payments applied"."""
     differences: Sequence[str]
-    """A sentence for everything that the books say otherwise than they must."""
+    """A sentence for each difference between the data and the expected results."""
     is_finished: bool = True
-    """Whether nothing was under way any more that could have changed the books."""
+    """Whether nothing was in progress that could still change the data."""
 
     @property
     def is_right(self) -> bool:
-        """Whether all answers and all books are as they must be."""
+        """Whether all responses and all data are as expected."""
         return not self.answers.unexpected and not self.differences
 
     def as_row(self) -> dict[str, Any]:
-        """Return it as it is printed; of many sentences only the first."""
+        """Return it as it is printed, with only the first sentences."""
         return {
             "sent": self.answers.statuses.total(),
             "answers": {str(status): number for status, number in sorted(self.answers.statuses.items())},
@@ -128,15 +128,15 @@ class Trial:
 
 
 def pick_seed(given: int | None) -> int:
-    """Return the seed that was given, else any."""
+    """Return *given*, or a random seed."""
     return random.SystemRandom().randrange(2**31) if given is None else given
 
 
 async def send(hook: Boathook, url: str, request: Request) -> tuple[int, bytes]:
-    """Send one request to the boathook at *url*; return the answer's status and body.
+    """Send one request to the boathook at *url*; return the response's status and body.
 
     Raises:
-        BoathookError: *url* is no address, nobody answers there, or it may not be called.
+        BoathookError: *url* is invalid, unreachable, or not allowed.
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc:
@@ -159,14 +159,15 @@ async def send(hook: Boathook, url: str, request: Request) -> tuple[int, bytes]:
 async def settle(
     compare: Callable[[], Awaitable[list[str]]], is_busy: Callable[[], Awaitable[bool]], wait_s: float
 ) -> tuple[list[str], bool]:
-    """Return what differs, and whether it will stay so.
+    """Return the differences, and whether they are final.
 
-    It is looked at until nothing differs, or has changed for *wait_s* seconds while nothing was under way.
+    It compares until there are no differences, or until they have not changed for *wait_s* seconds and nothing is in
+    progress.
 
     Args:
-        compare: tells what differs, in the same words as long as that is the same.
-        is_busy: tells whether something is under way that may change it.
-        wait_s: what a slow machine may need for one change.
+        compare: returns the differences; equal differences must give equal texts.
+        is_busy: returns whether work is in progress that may change them.
+        wait_s: the time a slow machine may need for one change.
     """
     clock = asyncio.get_running_loop().time
     gives_up_at, quiet_at = clock() + _MOST_WAITS * wait_s, clock() + wait_s
@@ -184,13 +185,13 @@ async def settle(
 
 
 async def has_open(hook: Boathook, *, recipients: Sequence[str] = ()) -> bool:
-    """Return whether deliveries of an app are being tried or overdue.
+    """Return whether deliveries of an app are running or overdue.
 
-    Those that wait for their next attempt do not count: an app may keep some waiting for as long as it runs.
+    Those that wait for their next attempt do not count: an app may delay some indefinitely.
 
     Args:
-        hook: the app's.
-        recipients: patterns of recipients besides the app's handlers.
+        hook: the app's `Boathook`.
+        recipients: patterns of recipients in addition to the app's handlers.
     """
     for recipient in (f"handler:{hook.name}.*", *recipients):
         if await hook.desk.deliveries(recipient=recipient, state="leased", limit=1):
@@ -202,7 +203,7 @@ async def has_open(hook: Boathook, *, recipients: Sequence[str] = ()) -> bool:
 
 
 def finish(trial: Trial, *, as_json: bool) -> None:
-    """Print what became of a trial. Raises typer.Exit with 1 unless everything is as it must be."""
+    """Print the result of a simulation. Raises typer.Exit with 1 unless everything is as expected."""
     row = trial.as_row()
     if as_json:
         print_json(row)

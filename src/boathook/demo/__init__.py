@@ -1,13 +1,13 @@
 """Runs the demo: starts boathook, sends it realistic traffic, and compares the store with the senders' own record.
 
 folder          the demo's folder and configuration, and the `boathook serve` that runs in it
-sample_events   events of four senders, and the record of what was sent and answered
-traffic         sends them, with repeats, disorder, conflicts and forgeries
-handlers        what the demo's boathook does with the events
-customer        an application with endpoints, the server behind them, and its record
-systems         the four ready-made apps, each run by its own simulator
+sample_events   events of four senders, and the record of requests and responses
+traffic         sends the events, with duplicates, disorder, conflicts and forgeries
+handlers        the event handlers of the demo
+customer        an application with endpoints, its receiver, and the receiver's record
+systems         the four ready-made apps, each with its own simulator
 reconciliation  compares the senders' record with the store and the effects
-screen          the output, and what to try next
+screen          the output, and suggestions for next steps
 """
 
 import asyncio
@@ -36,24 +36,24 @@ from boathook.demo.traffic import PROVIDERS, Traffic
 from boathook.domain.errors import BoathookError
 
 DEFAULT_DURATION_S = 180.0
-"""How long the demo plays where no time is given."""
+"""How long the demo runs by default."""
 _DRAIN_S = 60.0
 _DRAIN_POLL_S = 0.1
 
 
 def run_demo(*, seconds: float | None, data_dir: Path, port: int, console: Console) -> int:
-    """Play the demo and return its exit code: 0 where the books and the senders' record balance, else 1.
+    """Run the demo and return its exit code: 0 if the store is consistent and matches the senders' record, else 1.
 
-    Ctrl-C and SIGTERM end the play early, and the books are checked all the same; a second one ends everything at once.
+    Ctrl-C and SIGTERM end the traffic early, but the checks still run; a second signal ends everything immediately.
 
     Args:
-        seconds: how long to play, and then to stop; None plays for three minutes and serves on until Ctrl-C.
+        seconds: how long to run before stopping; None runs for three minutes and then serves until Ctrl-C.
         data_dir: the demo's own folder, emptied at the start; a folder with other files in it is refused.
-        port: where to serve on loopback; the next free one is taken where it is not free.
-        console: where everything is shown.
+        port: the port on loopback; if it is taken, the next free one is used.
+        console: where all output goes.
 
     Raises:
-        ConfigError: the folder is not a demo's own, or PostgreSQL's binaries are not installed.
+        ConfigError: the folder does not belong to a demo, or PostgreSQL's binaries are not installed.
         BoathookError: PostgreSQL or boathook does not start, or ended while it was being used.
     """
     try:
@@ -66,7 +66,7 @@ def run_demo(*, seconds: float | None, data_dir: Path, port: int, console: Conso
 
 @dataclass(frozen=True, slots=True)
 class _Resources:
-    """What a play needs."""
+    """Resources of one demo run."""
 
     database: Database
     serving: ServerProcess
@@ -76,11 +76,11 @@ class _Resources:
     receiver: Receiver
     systems: AppSimulators
     recipients: dict[str, str]
-    """Of the customer's endpoints, by their paths; empty where the play was left before it began."""
+    """The recipients of the customer's endpoints, by path; empty if the run was stopped before it began."""
 
 
 class _Demo:
-    """One demo, from an empty folder to the verdict."""
+    """One demo run, from an empty folder to the result."""
 
     def __init__(self, own: Folder, seconds: float | None, port: int, console: Console) -> None:
         self._folder = own
@@ -89,11 +89,11 @@ class _Demo:
         self._wanted_port = port
         self._console = console
         self._stop_requested = asyncio.Event()
-        # Interrupting a start would leave PostgreSQL running with nobody to stop it.
+        # Interrupting the start would leave PostgreSQL running.
         self._can_cancel = False
 
     async def run(self) -> int:
-        """Set up, play, and check; whatever happens, everything started here is stopped."""
+        """Set up, run and check; everything started here is stopped in any case."""
         with self._signals():
             await folder.empty(self._folder, self._say)
             port = folder.find_port(self._wanted_port)
@@ -162,7 +162,7 @@ class _Demo:
             await server.stop()
 
     async def _await_ready(self, process: ServerProcess) -> None:
-        """Wait until boathook serves, or somebody wants to leave."""
+        """Wait until boathook is ready, or until the user asks to stop."""
         ready, leave = asyncio.create_task(process.wait_until_ready()), asyncio.create_task(self._stop_requested.wait())
         await asyncio.wait({ready, leave}, return_when=asyncio.FIRST_COMPLETED)
         leave.cancel()
@@ -172,7 +172,7 @@ class _Demo:
         await asyncio.gather(ready, leave, return_exceptions=True)
 
     async def _play(self, resources: _Resources) -> None:
-        """Let the senders play for their time, and wait until all that they caused has ended."""
+        """Run the senders for the configured time, and wait until everything they caused has ended."""
         done = asyncio.Event()
         what = f"playing {self._length_s:.0f} seconds of real life"
         self._say(f"{what}; Ctrl-C ends it early, and the consistency check still runs")
@@ -195,7 +195,7 @@ class _Demo:
             await shown
 
     async def _wait_for_end(self, resources: _Resources, length_s: float | None) -> None:
-        """Wait for the end of the time, or for somebody who wants to leave."""
+        """Wait until the time is over, or until the user asks to stop."""
         ended = asyncio.create_task(resources.serving.wait())
         leave = asyncio.create_task(self._stop_requested.wait())
         await asyncio.wait({ended, leave}, timeout=length_s, return_when=asyncio.FIRST_COMPLETED)
@@ -207,7 +207,7 @@ class _Demo:
             raise BoathookError(f"boathook serve ended while it was being used:\n{resources.serving.log_tail()}")
 
     async def _drain(self, resources: _Resources) -> None:
-        """Wait until no delivery is open, or until none has ended for a minute; the books will show what still is."""
+        """Wait until no delivery is open, or until none has ended for a minute; the check reports those still open."""
         left, deadline = -1, time.monotonic() + _DRAIN_S
         while (still_open := await reconciliation.count_open(resources.database)) and time.monotonic() < deadline:
             if still_open != left:
@@ -215,7 +215,7 @@ class _Demo:
             await asyncio.sleep(_DRAIN_POLL_S)
 
     async def _check(self, resources: _Resources) -> bool:
-        """Print the books and the senders' record, and return whether both balance."""
+        """Print the consistency check and the senders' record, and return whether both are right."""
         complaints = reconciliation.compare(
             resources.sender_log, await reconciliation.read_stored(resources.database, self._folder.mailbox)
         )
@@ -236,7 +236,7 @@ class _Demo:
     def _advise(self, port: int, secret: str, *, is_serving: bool) -> None:
         self._console.print()
         for line in screen.write(self._folder, port, secret, is_serving=is_serving):
-            # A line for a shell must not be broken, nor coloured.
+            # Shell lines must be neither wrapped nor coloured.
             self._console.print(Text(line, style="dim" if line.startswith("#") else ""), soft_wrap=True)
         self._console.print()
 

@@ -1,6 +1,6 @@
-"""The demo's customer: its server on loopback, with one address that works and one that fails at first.
+"""The demo's customer: its server on loopback, with one endpoint that works and one that fails at first.
 
-It verifies what comes by the endpoint's secret, as any customer would, and keeps a record of its own.
+It verifies requests with the endpoint's secret, as any customer would, and keeps its own record.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ from boathook.verification.library import verify
 HEALTHY: Final = "/healthy"
 FLAKY: Final = "/shaky"
 FLAKY_FAILURES: Final = 6
-"""Requests that the shaky address turns away before it works."""
+"""Requests that the flaky endpoint rejects before it works."""
 
 
 @dataclass(slots=True)
 class ReceiverLog:
-    """What came to one address."""
+    """Requests received at one path."""
 
     secret: str = field(default="", repr=False)
-    """What its sender signs with; set once the endpoint is made."""
+    """The secret its requests are signed with; set once the endpoint exists."""
     taken: Counter[str] = field(default_factory=Counter)
-    """How often each message was taken, by its id."""
+    """How often each message was accepted, by its id."""
     unavailable_count: int = 0
     forged: int = 0
-    """Requests whose signature did not hold."""
+    """Requests with an invalid signature."""
 
 
 class Receiver:
@@ -52,11 +52,11 @@ class Receiver:
         self.port = 0
 
     def url(self, path: str) -> str:
-        """Return the address at *path*."""
+        """Return the URL of *path*."""
         return f"http://127.0.0.1:{self.port}{path}"
 
     def take(self, path: str, headers: list[tuple[str, str]], body: bytes) -> HTTPStatus:
-        """Judge one request and return the status to answer."""
+        """Check one request and return the status of the response."""
         record = self.records.get(path)
         if record is None:
             return HTTPStatus.NOT_FOUND
@@ -72,7 +72,7 @@ class Receiver:
 
     @contextlib.asynccontextmanager
     async def listen(self) -> AsyncIterator[None]:
-        """Take requests on a free port until the end."""
+        """Listen on a free port until the block ends."""
         server = await asyncio.get_running_loop().create_server(lambda: _Connection(self), "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]
         try:
@@ -82,7 +82,7 @@ class Receiver:
 
 
 class _Connection(asyncio.Protocol):
-    """One kept-alive connection."""
+    """One keep-alive connection."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -121,14 +121,14 @@ class _Connection(asyncio.Protocol):
 
 
 OPERATOR_NAME: Final = "demo"
-"""Whoever runs the demo, to the console."""
+"""The console user who runs the demo."""
 
 _QUICK: Final = (0.5, 1.0, 2.0, 4.0)
-"""Seconds between attempts, as nobody waits for hours in a demo."""
+"""Seconds between attempts; short, because it is a demo."""
 
 
 async def set_up(database: Database, folder: Folder, receiver: Receiver) -> dict[str, str]:
-    """Make the customer's application and an endpoint for each of their addresses; return the recipients by address."""
+    """Create the customer's application with an endpoint for each path; return the recipients by path."""
     recipients = {}
     async with _app_context(database, folder).work(actor="demo") as work:
         new = applications.NewApplication(name="A customer of the shop", uid=APPLICATION)
@@ -143,7 +143,7 @@ async def set_up(database: Database, folder: Folder, receiver: Receiver) -> dict
 
 
 async def create_operator(database: Database, folder: Folder) -> str:
-    """Let the reader sign in to the console, and return their password."""
+    """Create an operator for the console, and return their password."""
     password = secrets.token_urlsafe(12)
     async with _app_context(database, folder).work(actor="demo") as work:
         await operators.create(work, OPERATOR_NAME, Role.ADMIN, password)
@@ -158,11 +158,11 @@ def _app_context(database: Database, folder: Folder) -> AppContext:
 
 
 def compare(receiver: Receiver, sent: dict[str, set[str]]) -> Iterator[str]:
-    """Yield one sentence for everything in which the customer's record and the store do not agree.
+    """Yield one sentence for each difference between the customer's record and the store.
 
     Args:
         receiver: the customer's server.
-        sent: ids of the messages that the store says were delivered, by the customer's address.
+        sent: ids of the messages that the store has as delivered, by the customer's path.
     """
     for path, record in receiver.records.items():
         delivered = sent.get(path, set())

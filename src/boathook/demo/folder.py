@@ -90,7 +90,7 @@ secrets = ["file:secrets/{name}"]
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where everything of one demo lies."""
+    """The folder that holds all files of one demo."""
 
     path: Path
 
@@ -106,12 +106,12 @@ class Folder:
 
     @property
     def log(self) -> Path:
-        """What the demo's boathook says."""
+        """The log of the demo's boathook."""
         return self.path / "serve.log"
 
     @property
     def mailbox(self) -> Path:
-        """The made-up mails, one a line."""
+        """The simulated e-mails, one per line."""
         return self.path / "mails.txt"
 
     def secret_file(self, source: str) -> Path:
@@ -136,16 +136,16 @@ class Folder:
 
 
 def _quote(path: Path) -> str:
-    """Write *path* as TOML has strings, which is as JSON has them."""
+    """Format *path* as a TOML string, which is the same as a JSON string."""
     return json.dumps(str(path), ensure_ascii=False)
 
 
 @contextlib.contextmanager
 def claim(path: Path) -> Iterator[Folder]:
-    """Lend the folder at *path*, made or marked as a demo's own, to this demo alone.
+    """Yield the folder at *path*, created or marked as a demo's own, locked for this demo.
 
     Raises:
-        ConfigError: it is not a demo's folder, or another demo is using it.
+        ConfigError: it does not belong to a demo, or another demo is using it.
     """
     path = path.expanduser().absolute()
     marker = path / MARKER
@@ -170,7 +170,7 @@ def _lock(lock: IO[str], path: Path) -> None:
 
 
 async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
-    """Remove what an earlier demo left, its database included.
+    """Remove the files of an earlier demo, its database included.
 
     Raises:
         ConfigError: a boathook is still running on it.
@@ -179,7 +179,7 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
     if left:
         progress("removing what the last demo left")
     if (folder.data / "postgres").exists():
-        # A killed demo leaves its PostgreSQL running; taking a share in it and giving that back stops it.
+        # A killed demo leaves its PostgreSQL running; attaching to it and stopping it again ends it.
         server = await EmbeddedServer.start(folder.data)
         if not await server.stop():
             raise ConfigError(
@@ -195,10 +195,10 @@ async def empty(folder: Folder, progress: Callable[[str], None]) -> None:
 
 
 def find_port(wanted: int) -> int:
-    """Return *wanted* if nobody listens there, else the next free port; 0 asks for any.
+    """Return *wanted* if it is free, else the next free port; 0 returns any free port.
 
     Raises:
-        ConfigError: none of many is free.
+        ConfigError: no port is free.
     """
     for port in range(wanted, min(wanted + _PORTS_TRIED, 65_536)) if wanted else (0,):
         with contextlib.suppress(OSError), socket.socket() as probe:
@@ -217,7 +217,7 @@ _ANSWER_S = 15.0
 _MAX_PAGE_BYTES = 1_048_576
 
 _SETTING_PREFIXES = ("BOATHOOK_", "WEBHOOK_", "TELEGRAM_")
-"""How names begin in the environment that boathook, or one of the demo's apps, takes for its settings."""
+"""Prefixes of environment variables that boathook, or one of the demo's apps, reads as settings."""
 
 
 class ServerProcess:
@@ -230,10 +230,10 @@ class ServerProcess:
         self._client = RemoteClient()
 
     async def wait_until_ready(self) -> None:
-        """Wait until it takes requests.
+        """Wait until it accepts requests.
 
         Raises:
-            BoathookError: it ended, or took too long; the message carries the end of its log.
+            BoathookError: it ended, or took too long; the message contains the end of its log.
         """
         try:
             async with asyncio.timeout(_READY_S):
@@ -246,7 +246,7 @@ class ServerProcess:
 
     async def _is_ready(self) -> bool:
         with contextlib.suppress(FetchFailed):
-            # The console comes up after the gateway; traffic meanwhile would share one processor with its imports.
+            # The console starts after the gateway; earlier traffic would compete with its imports for one processor.
             for page in ("/readyz", "/console/sign-in"):
                 answer = await self._client.request(
                     "GET", f"http://127.0.0.1:{self._port}{page}", timeout_s=_ANSWER_S, max_bytes=_MAX_PAGE_BYTES
@@ -257,7 +257,7 @@ class ServerProcess:
         return False
 
     async def wait(self) -> int:
-        """Wait for its end, and return its exit code."""
+        """Wait until the process ends, and return its exit code."""
         return await self._process.wait()
 
     def log_tail(self) -> str:
@@ -265,7 +265,7 @@ class ServerProcess:
         return "\n".join(self._folder.log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
 
     async def stop(self) -> int:
-        """Let it drain and end, and return its exit code; it is killed when that takes too long."""
+        """Drain and stop it, and return its exit code; it is killed if that takes too long."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -277,7 +277,7 @@ class ServerProcess:
 
 
 def environment(folder: Folder) -> dict[str, str]:
-    """Return the environment of the demo's processes: this one's, without settings of the reader's own boathook."""
+    """Return the environment of the demo's processes: this one's, without settings of the user's own boathook."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_SETTING_PREFIXES)}
     return {**kept, MAILBOX: str(folder.mailbox)}
 
@@ -293,7 +293,7 @@ async def serve(folder: Folder, port: int) -> AsyncIterator[ServerProcess]:
             stdin=DEVNULL,
             stdout=log,
             stderr=log,
-            # Ctrl-C at the terminal is for the demo, which stops its senders first.
+            # Ctrl-C at the terminal is handled by the demo, which stops its senders first.
             start_new_session=True,
         )
     serving = ServerProcess(process, folder, port)

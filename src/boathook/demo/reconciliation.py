@@ -1,6 +1,6 @@
-"""The demo's own ledger: the senders' record against what is stored and what the handlers have done.
+"""Compares the senders' record with the stored events and the handlers' effects.
 
-It trusts nothing that boathook counts; it compares what strangers were told with the rows that are there.
+It uses none of boathook's counters; it compares the responses that senders got with the stored rows.
 """
 
 from collections import Counter, defaultdict
@@ -23,12 +23,12 @@ ENDPOINTS = "sent"
 
 
 async def create_tables(database: Database) -> None:
-    """Make the tables of the demo's handlers."""
+    """Create the tables of the demo's handlers."""
     await database.execute(SQL["create_tables"])
 
 
 async def count_states(database: Database) -> tuple[States, int]:
-    """Return how many deliveries of the demo's own events stand where, and how many of them were published."""
+    """Return the deliveries of the demo's own events by source and state, and the number of published events."""
     states: States = defaultdict(Counter)
     for row in await database.fetch(SQL["count_states"], list(PROVIDERS), APPLICATION):
         states[row["source"]][row["state"]] = row["number"]
@@ -36,7 +36,7 @@ async def count_states(database: Database) -> tuple[States, int]:
 
 
 async def count_open(database: Database) -> int:
-    """Return how many deliveries have yet to end, those aside that an app keeps waiting for something."""
+    """Return the number of open deliveries, without those that an app delays on purpose."""
     return int(await database.fetchval(SQL["count_open"], list(PROVIDERS), APPLICATION))
 
 
@@ -50,7 +50,7 @@ async def read_delivered(database: Database) -> dict[str, set[str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What there is at the end."""
+    """The state of the store at the end."""
 
     events: dict[tuple[str, str], list[tuple[str, bytes]]]
     """Id and SHA-256 of the body of each stored event, by source and dedup key."""
@@ -61,7 +61,7 @@ class Stored:
 
 
 async def read_stored(database: Database, mailbox: Path) -> Stored:
-    """Read everything there is to compare."""
+    """Read everything that is compared."""
     events: dict[tuple[str, str], list[tuple[str, bytes]]] = defaultdict(list)
     for row in await database.fetch(SQL["list_received"]):
         events[row["source"], row["dedup_key"]].append((ids.show(ids.EVENT, row["id"]), row["body_sha256"]))
@@ -83,7 +83,7 @@ def _count_mails(mailbox: Path) -> Counter[str]:
 
 
 def compare(sender_log: SenderLog, stored: Stored) -> list[str]:
-    """Return one sentence for everything that does not agree; none where all is well."""
+    """Return one sentence for each difference; an empty list if everything matches."""
     found = list(sender_log.unexpected)
     handlers = defaultdict(set)
     for key, handler in stored.effects:

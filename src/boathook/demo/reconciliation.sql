@@ -1,5 +1,6 @@
 -- name: create_tables
--- Makes what the demo's handlers write to; no key forbids an effect from being there twice, so that it can be seen.
+-- Creates the tables that the demo's handlers write to; no key prevents duplicate effects, so that they can be
+-- detected.
 create schema demo;
 create table demo.effect (
     id bigint generated always as identity primary key,
@@ -16,8 +17,8 @@ create table demo.latest (
 );
 
 -- name: count_states
--- Counts deliveries of the demo's own sources and application, not of the apps beside it, by their event's source and by
--- what became of them so far; published events have no source, and deliveries to endpoints count by themselves.
+-- Counts deliveries of the demo's own sources and application, not of the other apps, by source and current state.
+-- Published events have no source, and deliveries to endpoints are counted separately.
 select case when s.recipient like 'endpoint:%' then 'sent' else coalesce(e.source, '') end as source, s.state,
     count(*) as number
 from (
@@ -40,8 +41,8 @@ select count(*) from boathook.event
 where origin = 'published' and application = any ((select boathook.application_names($1))::text[])
 
 -- name: count_open
--- Counts deliveries that have yet to end: all of the demo's own, and of the apps those that nobody has tried yet although
--- they are due. What an app tries again may wait on purpose, such as a payment whose user never comes.
+-- Counts open deliveries: all of the demo's own, and of the apps those that are due and not yet attempted. An app may
+-- retry on purpose, such as for a payment whose user never registers.
 select count(*)
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
@@ -50,7 +51,7 @@ where d.state <> 'dead'
         or (d.attempts - (d.state = 'leased')::integer = 0 and d.due_at <= now() + interval '1 second'))
 
 -- name: list_received
--- Lists every event that arrived, under the id its sender gave it.
+-- Lists every received event, with its id at the sender.
 select source, dedup_key, id, body_sha256 from boathook.event where origin = 'received'
 
 -- name: count_effects
@@ -58,9 +59,9 @@ select source, dedup_key, id, body_sha256 from boathook.event where origin = 're
 select event_key, handler, count(*) as number from demo.effect group by 1, 2
 
 -- name: count_conflicts
--- Counts by source and id how often a known id came with another body.
+-- Counts, by source and id, requests with a known id and a different body.
 select source, dedup_key, sum(seen)::bigint as number from boathook.conflict group by 1, 2
 
 -- name: list_delivered
--- Lists the messages that endpoints have got.
+-- Lists the messages that were delivered to endpoints.
 select event_id, recipient from boathook.delivery_archive where recipient like 'endpoint:%' and state = 'succeeded'

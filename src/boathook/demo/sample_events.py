@@ -1,4 +1,4 @@
-"""Events of four senders, and the senders' record of what was sent and answered."""
+"""Events of four senders, and the senders' record of requests and responses."""
 
 import hashlib
 import json
@@ -21,16 +21,16 @@ CHANNELS = ("C0GENERAL", "C0ORDERS", "C0SUPPORT")
 
 @dataclass(frozen=True, slots=True)
 class SampleEvent:
-    """One made-up event, to be signed and sent."""
+    """One generated event, to be signed and sent."""
 
     source: str
     key: str
-    """The sender's id of the event, which should become its dedup key."""
+    """The sender's id of the event, which becomes its dedup key."""
     payload: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Besides those of the signature."""
+    """Headers in addition to those of the signature."""
     effects: tuple[str, ...] = ()
-    """The handlers that should each leave exactly one effect for it."""
+    """The handlers that should each have exactly one effect for it."""
 
     @property
     def body(self) -> bytes:
@@ -38,17 +38,17 @@ class SampleEvent:
         return json.dumps(self.payload, separators=(",", ":")).encode()
 
     def with_payload(self, **changes: Any) -> "SampleEvent":
-        """Return a letter with the same id and another body."""
+        """Return an event with the same id and a different body."""
         return replace(self, payload={**self.payload, **changes})
 
     def with_headers(self, **changes: str) -> "SampleEvent":
-        """Return the same letter with further headers; underscores stand for hyphens."""
+        """Return the same event with additional headers; underscores stand for hyphens."""
         more = {name.replace("_", "-"): value for name, value in changes.items()}
         return replace(self, headers={**self.headers, **more})
 
 
 class EventFactory:
-    """Writes letters, each with an id of its own."""
+    """Creates events, each with its own id."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -59,7 +59,7 @@ class EventFactory:
         return f"{prefix}_{self._run}{next(self._numbers):06d}"
 
     def stripe(self, kind: str, thing: Mapping[str, Any], *effects: str, created: float | None = None) -> SampleEvent:
-        """Write an event as Stripe does."""
+        """Create an event in Stripe's format."""
         key = self._id("evt")
         payload = {
             "id": key,
@@ -72,12 +72,12 @@ class EventFactory:
         return SampleEvent("stripe", key, payload, effects=effects)
 
     def payment(self) -> SampleEvent:
-        """Write of a payment, which an order to ship follows from."""
+        """Create a payment event, which leads to an order to ship."""
         thing = {"id": self._id("pi"), "amount": self._rng.randrange(500, 90_000), "currency": "eur"}
         return self.stripe("payment_intent.succeeded", thing, "book_payment", "ship_order")
 
     def subscription_updates(self) -> tuple[SampleEvent, SampleEvent]:
-        """Write of two updates of one subscription, the newer one first; the older should have no effect."""
+        """Create two updates of one subscription, the newer one first; the older should have no effect."""
         subscription, now = self._id("sub"), time.time()
         newer, older = (
             self.stripe("customer.subscription.updated", {"id": subscription, "plan": plan}, created=created)
@@ -86,57 +86,62 @@ class EventFactory:
         return replace(newer, effects=("follow_subscription",)), older
 
     def unpaid_invoice(self) -> SampleEvent:
-        """Write what `remind` fails at twice before it works."""
+        """Create an event at which `remind` fails twice before it succeeds."""
         return self.stripe("invoice.payment_failed", {"id": self._id("in")}, "remind")
 
     def dispute(self) -> SampleEvent:
-        """Write what `answer_dispute` never works for."""
+        """Create an event at which `answer_dispute` always fails."""
         return self.stripe("charge.dispute.created", {"id": self._id("dp")})
 
     def github(self, event: str, payload: Mapping[str, Any], *effects: str) -> SampleEvent:
-        """Write an event as GitHub does."""
+        """Create an event in GitHub's format."""
         key = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
         headers = {"x-github-event": event, "x-github-delivery": key, "user-agent": "GitHub-Hookshot/boathook-demo"}
         return SampleEvent("github", key, payload, headers, effects)
 
     def push(self) -> SampleEvent:
-        """Write of pushed commits."""
+        """Create an event about pushed commits."""
         commit = f"{self._rng.getrandbits(160):040x}"
         return self.github("push", {"ref": "refs/heads/main", "after": commit}, "note_change")
 
     def issue(self) -> SampleEvent:
-        """Write of an opened issue."""
+        """Create an event about an opened issue."""
         return self._issue(next(self._numbers), "opened", time.time(), "follow_issue")
 
     def issue_updates(self) -> tuple[SampleEvent, SampleEvent]:
-        """Write that an issue was closed, and that it was opened before; the latter should have no effect."""
+        """Create an event about a closed issue, and an older one about its opening, which should have no effect."""
         number, now = next(self._numbers), time.time()
         return self._issue(number, "closed", now, "follow_issue"), self._issue(number, "opened", now - 60)
 
     def _issue(self, number: int, action: str, at: float, *effects: str) -> SampleEvent:
-        moment = datetime.fromtimestamp(int(at), UTC).isoformat().replace("+00:00", "Z")
+        timestamp = datetime.fromtimestamp(int(at), UTC).isoformat().replace("+00:00", "Z")
         state = "closed" if action == "closed" else "open"
-        issue = {"id": int(self._run, 16) * 1_000_000 + number, "number": number, "state": state, "updated_at": moment}
+        issue = {
+            "id": int(self._run, 16) * 1_000_000 + number,
+            "number": number,
+            "state": state,
+            "updated_at": timestamp,
+        }
         return self.github("issues", {"action": action, "issue": issue}, *effects)
 
     def ping(self) -> SampleEvent:
-        """Write what is ignored."""
+        """Create an event that its handler ignores."""
         return self.github("ping", {"zen": "Keep it logically awesome.", "hook_id": next(self._numbers)})
 
     def message(self) -> SampleEvent:
-        """Write of a message in a channel; the handler is too busy for some of them at first."""
+        """Create a channel message; for some, the handler reports to be busy on the first attempt."""
         rng = self._rng
-        said: dict[str, Any] = {
+        event: dict[str, Any] = {
             "type": rng.choice(("message", "app_mention")),
             "channel": rng.choice(CHANNELS),
             "text": "where is my order?",
         }
         if rng.random() < 0.1:
-            said["is_busy"] = True
-        return self._slack(said, "reply")
+            event["is_busy"] = True
+        return self._slack(event, "reply")
 
     def message_edits(self) -> tuple[SampleEvent, SampleEvent]:
-        """Write of two edits of one message, the newer one first; the older should have no effect."""
+        """Create two edits of one message, the newer one first; the older should have no effect."""
         channel, now = self._rng.choice(CHANNELS), time.time()
         message = f"{now - 3_600:.6f}"
         newer, older = (
@@ -156,11 +161,11 @@ class EventFactory:
         return SampleEvent("slack", key, {"type": "event_callback", "event_id": key, "event": event}, effects=effects)
 
     def report(self) -> SampleEvent:
-        """Write of a report, signed as Standard Webhooks says."""
+        """Create a report, signed by Standard Webhooks."""
         return self._report(self._rng.randrange(1, 200), "file_report")
 
     def empty_report(self) -> SampleEvent:
-        """Write of a report that its handler gives up at once."""
+        """Create a report that its handler dead-letters on the first attempt."""
         return self._report(0)
 
     def _report(self, pages: int, *effects: str) -> SampleEvent:
@@ -169,7 +174,7 @@ class EventFactory:
         return SampleEvent("reports", key, payload, effects=effects)
 
     def url_verification(self) -> SampleEvent:
-        """Write what Slack asks before it sends events."""
+        """Create the handshake that Slack sends before events."""
         return SampleEvent("slack", "", {"type": "url_verification", "challenge": self._id("challenge")})
 
 
@@ -195,7 +200,7 @@ class TimedResponse:
 
     @property
     def json(self) -> Any:
-        """The body's JSON; an empty object where it is none."""
+        """The body's JSON; an empty object if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -203,7 +208,7 @@ class TimedResponse:
 
 
 class SendResult(StrEnum):
-    """What an answer says became of a request."""
+    """The result of a request, from its response."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -212,12 +217,12 @@ class SendResult(StrEnum):
     HANDSHAKE = "greeted"
     """A handshake was answered."""
     UNANSWERED = "unanswered"
-    """No answer, or one that says to come back later."""
+    """No response, or one that asks to retry later."""
     UNEXPECTED = "odd"
 
 
 def classify_response(sample: SampleEvent, answer: TimedResponse | None) -> SendResult:
-    """Return what *answer* says."""
+    """Return the result that *answer* reports."""
     if answer is None or answer.status >= 500 or answer.status == 429:
         return SendResult.UNANSWERED
     if answer.status == 401:
@@ -228,37 +233,37 @@ def classify_response(sample: SampleEvent, answer: TimedResponse | None) -> Send
             if answer.status == 200 and challenge.encode() in answer.body
             else SendResult.UNEXPECTED
         )
-    said = answer.json if answer.status == 200 else {}
-    if not isinstance(said, dict) or "event_id" not in said:
+    document = answer.json if answer.status == 200 else {}
+    if not isinstance(document, dict) or "event_id" not in document:
         return SendResult.UNEXPECTED
-    if said.get("conflict"):
+    if document.get("conflict"):
         return SendResult.CONFLICT
-    return SendResult.DUPLICATE if said.get("duplicate") else SendResult.ACCEPTED
+    return SendResult.DUPLICATE if document.get("duplicate") else SendResult.ACCEPTED
 
 
 @dataclass(slots=True)
 class SentEvent:
-    """Everything that was genuinely sent under one id."""
+    """All genuine requests with one id."""
 
     sample: SampleEvent
     sha256: bytes
-    """Of the body that was sent first."""
+    """SHA-256 of the body that was sent first."""
     event_ids: set[str] = field(default_factory=set)
-    """As answered; there should be one."""
+    """The ids from the responses; there should be one."""
     accepted: int = 0
-    """Answers that said the event is new; there should be one."""
+    """Responses that reported a new event; there should be one."""
     conflicts: int = 0
     is_uncertain: bool = False
-    """Whether a request broke off, so that its event may have been stored without an answer."""
+    """Whether a request broke off, so that its event may be stored without a response."""
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether boathook has answered that it has the event."""
+        """Whether boathook has confirmed that it has the event."""
         return bool(self.event_ids)
 
 
 class SenderLog:
-    """Counts by source, and the record of every genuine id."""
+    """Counts results by source, and records every genuine id."""
 
     def __init__(self, sources: Iterable[str]) -> None:
         self.replies: dict[str, Counter[SendResult]] = {source: Counter() for source in sources}
@@ -270,26 +275,26 @@ class SenderLog:
 
     @property
     def answered(self) -> int:
-        """Requests that got an answer."""
+        """The number of requests that got a response."""
         return sum(counter.total() - counter[SendResult.UNANSWERED] for counter in self.replies.values())
 
     def total(self, reply: SendResult) -> int:
-        """Return how often *reply* was given, over all sources."""
+        """Return how often *reply* was received, over all sources."""
         return sum(counter[reply] for counter in self.replies.values())
 
     def record_forgery(self, sample: SampleEvent) -> None:
-        """Remember what is about to be sent with a wrong signature."""
+        """Record a request before it is sent with a wrong signature."""
         self.forged.setdefault((sample.source, sample.key), set()).add(hashlib.sha256(sample.body).digest())
 
     def record_send(self, sample: SampleEvent) -> None:
-        """Remember what is about to be sent genuinely."""
+        """Record a genuine request before it is sent."""
         sha256 = hashlib.sha256(sample.body).digest()
         self.sent.setdefault((sample.source, sample.key), SentEvent(sample, sha256))
 
     def record_response(
         self, sample: SampleEvent, answer: TimedResponse | None, *, is_forged: bool = False
     ) -> SendResult:
-        """Remember what came back, and return what it says."""
+        """Record a response, and return its result."""
         reply = classify_response(sample, answer)
         self.replies[sample.source][reply] += 1
         if answer is not None and reply in {SendResult.ACCEPTED, SendResult.DUPLICATE, SendResult.CONFLICT}:
@@ -325,6 +330,6 @@ class SenderLog:
         self.unexpected.append(f"{what} for {sample.source} {sample.key} was answered {status} ({reply})")
 
     def wait_ms(self, share: float) -> float:
-        """Return a quantile of the latest acknowledged requests' waits, in milliseconds."""
+        """Return a quantile of the latest acknowledged requests' response times, in milliseconds."""
         waits = sorted(self.waits_s)
         return waits[min(len(waits) - 1, int(len(waits) * share))] * 1e3 if waits else 0.0

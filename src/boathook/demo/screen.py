@@ -1,4 +1,4 @@
-"""The demo's output: a live table, the consistency check, and what to try next."""
+"""The demo's output: a live table, the consistency check, and suggestions for next steps."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ _STRIPE = {"id": "evt_hello_from_a_shell", "type": "payment_intent.succeeded", "
 
 
 def write(folder: Folder, port: int, secret: str, *, is_serving: bool) -> Iterator[str]:
-    """Return the lines to print; *secret* is that of the source github."""
+    """Yield the lines to print; *secret* is that of the source github."""
     program = _program()
     command = f"{program} --config {_relative(folder.configuration)}"
     if is_serving:
@@ -84,12 +84,12 @@ def _stripe(port: int, secret: Path) -> str:
 
 
 def _relative(path: Path) -> str:
-    """Write *path* for a shell, from the working folder where it lies below."""
+    """Quote *path* for a shell, relative to the working folder if it is below it."""
     return shlex.quote(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))
 
 
 def _program() -> str:
-    """Return how this boathook is called from the shell it was started in."""
+    """Return the command that starts this boathook in the current shell."""
     script = Path(sys.executable).parent / "boathook"
     found = shutil.which("boathook")
     if found is not None and Path(found).absolute() == script:
@@ -117,18 +117,18 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class ScreenData:
-    """Everything there is to show at one moment."""
+    """The figures shown at one time."""
 
     sender_log: SenderLog
     states: States
     published: int
     rate: float
-    """Requests answered a second, lately."""
+    """Requests answered per second, recently."""
 
     def numbers(self, source: str) -> list[int]:
         """Return a source's figures in the order of the columns; the empty name stands for published events.
 
-        Deliveries to endpoints are of events that were counted where they came from.
+        Deliveries to endpoints belong to events that are counted at their source.
         """
         accepted = 0 if source == reconciliation.ENDPOINTS else self.published
         replies = self.sender_log.replies.get(source, Counter({SendResult.ACCEPTED: accepted}))
@@ -142,13 +142,13 @@ class ScreenData:
 
     @property
     def rate_summary(self) -> str:
-        """The rate and the senders' waits, in words."""
+        """The rate and the senders' response times, as text."""
         p50, p99 = self.sender_log.wait_ms(0.5), self.sender_log.wait_ms(0.99)
         return f"{self.rate:.0f} requests/s   ack p50 {p50:.1f} ms   p99 {p99:.1f} ms"
 
 
 class Screen:
-    """Keeps the live table up to date; without a terminal, prints a line every now and then."""
+    """Updates the live table; without a terminal, prints a line periodically."""
 
     def __init__(self, console: Console, database: Database, sender_log: SenderLog) -> None:
         self._console = console
@@ -156,10 +156,10 @@ class Screen:
         self._sender_log = sender_log
         self._marks: deque[tuple[float, int]] = deque()
         self.footer = ""
-        """The line under the table."""
+        """The line below the table."""
 
     async def read_figures(self) -> ScreenData:
-        """Read the present figures."""
+        """Read the current figures."""
         now = time.monotonic()
         self._marks.append((now, self._sender_log.answered))
         while now - self._marks[0][0] > _RATE_WINDOW_S:
@@ -169,7 +169,7 @@ class Screen:
         return ScreenData(self._sender_log, states, published, (after - before) / max(end - start, _REFRESH_INTERVAL_S))
 
     async def show(self, done: asyncio.Event) -> None:
-        """Show what happens until *done* is set, and the final figures then."""
+        """Show the figures until *done* is set, then the final figures."""
         self._marks.append((time.monotonic(), self._sender_log.answered))
         if self._console.is_terminal:
             with Live(await self._frame(), console=self._console, auto_refresh=False) as live:
@@ -194,7 +194,7 @@ async def _is_set(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _table(view: ScreenData) -> Table:
-    """Draw the figures, a row each, so that the table fits a terminal of 80 columns."""
+    """Draw the figures, one per row, so that the table fits a terminal of 80 columns."""
     sources = (*view.sender_log.replies, "", reconciliation.ENDPOINTS)
     columns = [view.numbers(source) for source in sources]
     table = Table(box=box.SIMPLE_HEAD, caption=view.rate_summary, caption_justify="left", pad_edge=False)
@@ -221,7 +221,7 @@ def print_books(
     complaints: list[str],
     records: Mapping[str, ReceiverLog],
 ) -> None:
-    """Print the two balances, and whatever does not agree."""
+    """Print the results of both checks, and all differences."""
     console.print(_balance(books))
     console.print(_verdict(books, sender_log, complaints))
     if not complaints:
@@ -233,7 +233,7 @@ def print_books(
 
 
 def print_systems(console: Console, outcomes: Mapping[str, SimulationResult]) -> None:
-    """Print what the four systems say of themselves, and whatever is not as it must be."""
+    """Print the four systems' own reports, and all their complaints."""
     table = Table(title="The four systems", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("", "sent", "taken", "refused", "what came of it", "books"):
         table.add_column(name, justify="right" if name in {"sent", "taken", "refused"} else "left")
@@ -264,8 +264,8 @@ def _print_complaints(console: Console, where: str, complaints: Sequence[str]) -
         console.print(f"  {where}: and {len(complaints) - _MAX_COMPLAINTS} more")
 
 
-def _balance(books: IntegrityReport) -> Table:
-    balance = books.balance
+def _balance(report: IntegrityReport) -> Table:
+    balance = report.balance
     ended = balance.succeeded + balance.ignored + balance.dead
     table = Table(title="Totals", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name, justify in (("what came in", "left"), ("", "right"), ("what became of it", "left"), (" ", "right")):
@@ -280,9 +280,9 @@ def _balance(books: IntegrityReport) -> Table:
     for left, number, right, other in rows:
         table.add_row(left, str(number), right, str(other))
     table.add_section()
-    owed = balance.owed + balance.replayed
+    created = balance.owed + balance.replayed
     there = ended + balance.pending + balance.leased + balance.purged
-    table.add_row("deliveries created", str(owed), "deliveries there", str(there), style="bold")
+    table.add_row("deliveries created", str(created), "deliveries there", str(there), style="bold")
     return table
 
 
@@ -296,17 +296,17 @@ def _sent(records: Mapping[str, ReceiverLog]) -> Text:
     )
 
 
-def _verdict(books: IntegrityReport, sender_log: SenderLog, complaints: list[str]) -> Text:
+def _verdict(report: IntegrityReport, sender_log: SenderLog, complaints: list[str]) -> Text:
     sent, forged = sum(one.is_acknowledged for one in sender_log.sent.values()), len(sender_log.forged)
-    if books.is_consistent and not complaints:
+    if report.is_consistent and not complaints:
         return Text(
-            f"The store is consistent ({books.checks} checks) and matches the senders' own record:\n"
+            f"The store is consistent ({report.checks} checks) and matches the senders' own record:\n"
             f"each of the {sent} events answered 2xx is stored once and has had its effects once,\n"
             f"and none of {forged} forgeries became an event.",
             style="green",
         )
     return Text(
-        f"Inconsistent: {len(books.violations)} of {books.checks} checks of the store, and "
+        f"Inconsistent: {len(report.violations)} of {report.checks} checks of the store, and "
         f"{len(complaints)} entries of the senders' record.",
         style="bold red",
     )

@@ -1,6 +1,6 @@
-"""The four systems, each played as its owner would: by its own `simulate`, a process beside the demo's senders.
+"""The four systems, each run by its own `simulate` command, a process in parallel to the demo's senders.
 
-What they say of themselves is all that is known of them here; each compares its own books with what was sent to it.
+Only their own reports are used here; each compares its own data with the requests it sent.
 """
 
 import asyncio
@@ -14,36 +14,36 @@ from typing import Any, Final
 from boathook.demo.folder import Folder, environment
 
 EVENTS_PER_S: Final[Mapping[str, float]] = {"billing": 2.5, "fleet": 2.0, "music": 1.0, "cashdesk": 3.0}
-"""How many payments, things, songs and requests of each shop fit a second of play."""
+"""Payments, events, songs, or requests of each shop per second of the demo."""
 _MAX_DURATION_S: Final = 30.0
-"""Longer plays make no longer stories, so that Ctrl-C need not wait for their ends."""
+"""Longer demos do not simulate more, so that Ctrl-C need not wait long for the end."""
 _WAIT_S: Final = 30.0
 _TIMEOUT_S: Final = 420.0
-"""Longer than a `simulate` waits for books that go on changing, so that it can say so itself."""
+"""Longer than a `simulate` waits for changing results, so that it can report a timeout itself."""
 _ERROR_LINES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """What one system says of itself in the end."""
+    """One system's own report at the end."""
 
     sent: int = 0
     taken: int = 0
-    """Requests answered 2xx; what is made up to be refused is not."""
+    """Requests answered 2xx; requests that are meant to be refused do not count."""
     effects: Mapping[str, int] = field(default_factory=dict)
     complaints: tuple[str, ...] = ()
-    """A sentence for everything that is not as it must be."""
+    """One sentence for each problem."""
     is_finished: bool = True
-    """Whether it ended with nothing under way; complaints of one that did not may be about what was yet to come."""
+    """Whether nothing was in progress at the end; otherwise complaints may be about work still to be done."""
 
     @property
     def summary(self) -> str:
-        """The effects in words."""
+        """The effects as text."""
         return ", ".join(f"{number} {what}" for what, number in self.effects.items()) or "nothing"
 
 
 def read_result(code: int, output: str, errors: str) -> SimulationResult:
-    """Read what a `simulate` has printed before it ended with the exit code *code*."""
+    """Parse the output of a `simulate` that ended with the exit code *code*."""
     try:
         row: dict[str, Any] = json.loads(output)
         taken = sum(number for status, number in row["answers"].items() if status.startswith("2"))
@@ -59,12 +59,12 @@ def read_result(code: int, output: str, errors: str) -> SimulationResult:
         found = SimulationResult()
     if (code == 0 and found.sent) or found.complaints:
         return found
-    said = " ".join([line.strip() for line in errors.splitlines() if line.strip()][-_ERROR_LINES:])
-    return SimulationResult(complaints=(f"its simulate ended with exit code {code}: {said}",))
+    message = " ".join([line.strip() for line in errors.splitlines() if line.strip()][-_ERROR_LINES:])
+    return SimulationResult(complaints=(f"its simulate ended with exit code {code}: {message}",))
 
 
 class AppSimulators:
-    """Plays all of them at once."""
+    """Runs all simulators concurrently."""
 
     def __init__(self, folder: Folder, port: int, seconds: float, say: Callable[[str], None]) -> None:
         self._folder = folder
@@ -75,7 +75,7 @@ class AppSimulators:
 
     @property
     def outcomes(self) -> dict[str, SimulationResult]:
-        """What those say that have ended, by name."""
+        """The reports of the systems that have ended, by name."""
         return {name: self._ended[name] for name in EVENTS_PER_S if name in self._ended}
 
     @property
@@ -84,7 +84,7 @@ class AppSimulators:
         return self._ended.keys() == EVENTS_PER_S.keys() and not any(one.complaints for one in self._ended.values())
 
     async def play(self) -> None:
-        """Let each send what is made up for it, until its books are right or it gives up; none outlives this call."""
+        """Run all simulators until their results are right or they time out; no process outlives this call."""
         async with asyncio.TaskGroup() as group:
             for name in EVENTS_PER_S:
                 group.create_task(self._play(name))
@@ -104,7 +104,7 @@ class AppSimulators:
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=PIPE,
-            # Ctrl-C at the terminal is for the demo.
+            # Ctrl-C at the terminal is handled by the demo.
             start_new_session=True,
         )
         try:

@@ -1,4 +1,4 @@
-"""The demo's traffic: events of four senders, with repeats, disorder, conflicts and forgeries."""
+"""The demo's traffic: events of four senders, with duplicates, disorder, conflicts and forgeries."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "slack": "slack",
     "reports": "standard-webhooks",
 }
-"""The demo's sources, each with the provider whose recipe it follows."""
+"""The demo's sources, each with its provider."""
 
 ScenarioRunner = Callable[[], Coroutine[None, None, None]]
 
@@ -35,22 +35,22 @@ _RETRY_DELAY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Something that happens again and again."""
+    """A scenario that is run repeatedly."""
 
     play: ScenarioRunner
     weight: float
-    """How often, as against the others."""
+    """Relative frequency."""
 
 
 def make_secret(provider: str) -> str:
-    """Make up a secret in the form *provider* gives out."""
+    """Generate a secret in the format of *provider*."""
     if provider == "standard-webhooks":
         return make_standard_secret(secrets.token_bytes(32))
     return f"{provider}_made_up_{secrets.token_hex(16)}"
 
 
 class Traffic:
-    """Senders who play scenes until they are told to stop, and finish those under way."""
+    """Senders that run scenarios until stopped, and finish those in progress."""
 
     def __init__(self, port: int, keys: Mapping[str, str], sender_log: SenderLog, rng: random.Random) -> None:
         self._secrets = keys
@@ -64,11 +64,11 @@ class Traffic:
         self._turn = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def stop(self) -> None:
-        """Begin no further scene; those under way are played to their end without pauses."""
+        """Start no further scenario; those in progress are finished without pauses."""
         self._stopping.set()
 
     async def play(self) -> None:
-        """Play every scene once, and then a lively mix of them, until stopped."""
+        """Run every scenario once, and then a weighted random mix, until stopped."""
         scenes = self._scenes()
         opening = [scene.play for scene in scenes if scene.weight]
         self._rng.shuffle(opening)
@@ -111,17 +111,17 @@ class Traffic:
         return self._rng.choice((factory.payment, factory.push, factory.issue, factory.message, factory.report))()
 
     async def _send_handshake(self) -> None:
-        """Ask what Slack asks when a URL is given to it."""
+        """Send the handshake with which Slack checks a new URL."""
         await self._send(self._factory.url_verification())
 
     async def _repeat_at_once(self) -> None:
-        """Send one and the same request twice at the same time."""
+        """Send the same request twice concurrently."""
         sample = self._any_sample()
         headers = self._sign(sample, self._secrets[sample.source])
         await asyncio.gather(self._send(sample, headers), self._send(sample, headers))
 
     async def _repeat_later(self) -> None:
-        """Send an event again after a while, signed anew, as senders do that missed the answer."""
+        """Send an event again later, signed again, like a sender that missed the response."""
         sample = self._any_sample()
         await self._send(sample)
         await self._pause(self._rng.uniform(1.5, 4.0))
@@ -132,7 +132,7 @@ class Traffic:
         await self._send(sample)
 
     async def _out_of_order(self) -> None:
-        """Tell what happened to a thing before what had happened to it earlier."""
+        """Send a newer event of an object before an older one."""
         factory = self._factory
         newer, older = self._rng.choice((factory.subscription_updates, factory.issue_updates, factory.message_edits))()
         await self._send(newer)
@@ -140,24 +140,24 @@ class Traffic:
         await self._send(older)
 
     async def _forge_first(self) -> None:
-        """Forge an event that is yet to come, which must not stand in its way."""
+        """Forge an event before the real one is sent; the forgery must not block it."""
         sample = self._any_sample()
         await self._forge(sample.with_payload(forged=True))
         await self._pause(0.2)
         await self._send(sample)
 
     async def _forge_only(self) -> None:
-        """Forge an event that never was."""
+        """Forge an event that is never sent."""
         await self._forge(self._any_sample())
 
     async def _send_conflict(self) -> None:
-        """Send another body under an id that is known, rightly signed."""
+        """Send a different body with a known id and a valid signature."""
         sample = self._any_sample()
         await self._send(sample)
         await self._send(sample.with_payload(contradiction=True))
 
     async def _send(self, sample: SampleEvent, headers: Mapping[str, str] | None = None) -> None:
-        """Send a genuine letter, again and again like its sender would, until it is taken."""
+        """Send a genuine event, with retries like its sender, until it is accepted."""
         if sample.key:
             self._sender_log.record_send(sample)
         for _ in range(_MAX_TRIES):

@@ -1,4 +1,4 @@
-"""The hardened HTTP/1.1 server: deadlines, caps and connection limits over uvicorn's protocol.
+"""Hardened HTTP/1.1 server: deadlines, size limits and connection limits on top of uvicorn's protocol.
 
-It knows nothing of webhooks.
+It is independent of webhooks.
 """

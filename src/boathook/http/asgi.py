@@ -1,4 +1,4 @@
-"""The types of ASGI applications, and what is added to the scope of a request."""
+"""Types of ASGI applications, and boathook's own key in a request's scope."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final

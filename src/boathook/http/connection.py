@@ -1,17 +1,18 @@
-"""One connection of a stranger: uvicorn's HTTP/1.1 protocol with deadlines, caps and no doubt about where requests end.
+"""Handles one client connection: uvicorn's HTTP/1.1 protocol with deadlines, size limits and strict request framing.
 
-uvicorn waits for ever for a slow request, so each connection here knows its phase and since when it is in it; the
-listener looks at all of them four times a second (`Connection.check`), which costs no timer per request:
+uvicorn waits forever for a slow request. So each connection here records its phase and when it entered it, and the
+listener checks all connections four times a second (`Connection.check`); no request needs a timer:
 
     FRESH ──first byte──> HEAD ──head complete──> BODY ──body complete──> BUSY ──answered──> IDLE ──first byte──> HEAD
       any of them ──refused, or answered with `Connection: close` before the body was read──> CLOSING
-      any of them ──closed while a client has yet to read──> FLUSHING
+      any of them ──closed while the client still has data to read──> FLUSHING
 
-httptools refuses most of what makes two parsers disagree; `_head_error` refuses the rest. After any 4xx the
-connection closes, so that nothing behind a doubtful request is ever read as another one.
+httptools rejects most inputs that two parsers could read differently; `_head_error` rejects the rest. After any 4xx the
+connection closes, so that nothing after a doubtful request is read as another request.
 
-A request to become a WebSocket is refused like any other upgrade, unless somebody takes WebSockets at its path: then
-a `boathook.http.websocket.WebSocketConnection` takes the connection's place, in its transport, its count and the house.
+A WebSocket request is refused like any other upgrade, unless an application handles WebSockets at its path. Then a
+`boathook.http.websocket.WebSocketConnection` replaces this connection in its transport, in the connection count and in
+the registry.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ _FRAMING_HEADERS: Final = frozenset(
 
 
 class Phase(Enum):
-    """Where a connection stands; the listener's deadlines depend on it."""
+    """The phase of a connection; the listener's deadlines depend on it."""
 
     FRESH = 0
     HEAD = 1
@@ -65,7 +66,7 @@ _IDLE_PHASES: Final = frozenset({Phase.FRESH, Phase.IDLE})
 
 
 class WebSocketRefusal(Enum):
-    """Why no WebSocket is opened at a path: the status that is answered."""
+    """Why no WebSocket is opened at a path: the HTTP status of the response."""
 
     NO_HANDLER = 400
     NOT_READY = 503
@@ -76,22 +77,22 @@ WebSocketRouter = Callable[[str], Application | WebSocketRefusal]
 
 
 class ServerConnection(Protocol):
-    """What lives in a house: a connection, or the WebSocket that took its place."""
+    """What the registry holds: a connection, or the WebSocket that replaced it."""
 
     transport: asyncio.Transport
 
     def check(self, now: float) -> None:
-        """Close or refuse what has taken too long."""
+        """Close or refuse the connection if a deadline has passed."""
         ...
 
     def shutdown(self) -> None:
-        """Close if nothing is under way, or say that it is time to."""
+        """Close if idle, or announce that the server is stopping."""
         ...
 
 
 @dataclass(slots=True)
 class ConnectionRegistry:
-    """What all connections of one listener share."""
+    """Holds the open connections of one listener, and what they share."""
 
     app: Application
     """An ASGI application; it may be replaced while connections are open."""
@@ -99,14 +100,14 @@ class ConnectionRegistry:
     connections: ConnectionLimiter
     trusted_proxies: tuple[Network, ...] = ()
     websocket_router: WebSocketRouter = lambda _: WebSocketRefusal.NO_HANDLER
-    """Who takes WebSockets at a path."""
+    """Returns the application for WebSockets at a path, or why there is none."""
     direct: DirectHandler | None = None
-    """Who answers small whole requests without ASGI."""
+    """Answers small whole requests without ASGI."""
     open: set[ServerConnection] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     date_line: bytes = b""
     is_draining: bool = False
-    """Whether every answer says `Connection: close`."""
+    """Whether every response has `Connection: close`."""
 
 
 class Connection(HttpToolsProtocol):
@@ -140,7 +141,7 @@ class Connection(HttpToolsProtocol):
     # The connection itself
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the connection, or refuse it when there are too many."""
+        """Count the connection, or refuse it if there are too many."""
         self.transport = transport
         self.flow = FlowControl(transport)
         peer = transport.get_extra_info("peername")
@@ -159,7 +160,7 @@ class Connection(HttpToolsProtocol):
             self._close_gently()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Let the application know, and forget the connection."""
+        """Notify the application, and remove the connection."""
         self.registry.open.discard(self)
         self._release_slot()
         for exchange in (self.cycle, *self._waiting):
@@ -179,7 +180,7 @@ class Connection(HttpToolsProtocol):
         return self.client[0] if self.client else ""
 
     def evict(self) -> None:
-        """Close an idle connection, as another client needs its place."""
+        """Close an idle connection to make room for another client."""
         meters.count("boathook_connections_refused_total", reason="evicted")
         self._release_slot()
         if self._has_unread_answer():
@@ -188,7 +189,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Stay open for a client that has only finished sending and still waits for its answer."""
+        """Stay open for a client that has finished sending but still waits for its response."""
         exchange = self.cycle
         if exchange is None or exchange.response_complete or exchange.more_body or self.phase is Phase.CLOSING:
             return False
@@ -196,17 +197,17 @@ class Connection(HttpToolsProtocol):
         return True
 
     def pause_writing(self) -> None:
-        """Remember since when the client has not been reading."""
+        """Record when the client stopped reading."""
         self._write_blocked_since = self.loop.time()
         self.flow.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Record that the client reads again."""
         self._write_blocked_since = None
         self.flow.resume_writing()
 
     def check(self, now: float) -> None:
-        """Close or refuse what has taken too long."""
+        """Close or refuse the connection if a deadline has passed."""
         if self.transport.is_closing() and self.phase not in _CLOSING_PHASES:
             self._enter(Phase.FLUSHING)
         limits, spent = self.registry.limits, now - self.since
@@ -233,15 +234,15 @@ class Connection(HttpToolsProtocol):
         return self.transport.get_write_buffer_size() > 0
 
     def _reset(self) -> None:
-        """End a connection whose client does not read, and with it what the kernel would keep for that client."""
-        with contextlib.suppress(OSError):  # the client may have ended it just now
+        """Reset a connection whose client does not read; this also drops the data the kernel has buffered for it."""
+        with contextlib.suppress(OSError):  # the client may have closed it just now
             self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self.transport.abort()
 
     # What the client sends
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, and refuse what it or a cap does not like."""
+        """Feed the parser, and refuse what is malformed or exceeds a limit."""
         if self.phase is Phase.CLOSING or self._pending_error_status is not None:
             return
         if self.phase is Phase.IDLE or self.phase is Phase.FRESH:
@@ -265,7 +266,7 @@ class Connection(HttpToolsProtocol):
                 self.refuse(400, "chunk_flood")
 
     def _watch_open_head(self, fed: int) -> None:
-        """Bound a head that has not come to its end, or empty lines before one.
+        """Limit the size of an incomplete head, and of empty lines before one.
 
         It may wait in the socket while a request is being answered.
         """
@@ -286,11 +287,11 @@ class Connection(HttpToolsProtocol):
         self._framing_headers.clear()
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the request target."""
+        """Append a part of the request target."""
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header; trailers are dropped, as nothing may change after the head was judged."""
+        """Store one header; trailers are dropped, because nothing may change after the head was checked."""
         self._head_size += len(name) + len(value) + 4
         if self._head_size > self.registry.limits.max_head or len(self.headers) >= _MAX_HEADERS:
             raise _Refused(431, "large_head")
@@ -302,13 +303,13 @@ class Connection(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_chunk_header(self) -> None:
-        """Count chunks: a body of single bytes costs far more than it carries."""
+        """Count chunks: a body of single-byte chunks costs far more than it carries."""
         self._chunks += 1
         if self._chunks > _MAX_CHUNKS:
             raise _Refused(400, "chunk_flood")
 
     def on_headers_complete(self) -> None:
-        """Judge the head and hand the request to the application."""
+        """Check the head and pass the request to the application."""
         self._in_head = False
         version = self.parser.get_http_version()
         reason = _head_error(self._framing_headers, version)
@@ -342,7 +343,7 @@ class Connection(HttpToolsProtocol):
         return handler if int(lengths[0]) <= min(handler.max_body(scope["path"]), HIGH_WATER_LIMIT) else None
 
     def _websocket_app(self, version: str) -> Application:
-        """Return who takes the WebSocket that is asked for; refuse every other upgrade."""
+        """Return the application for the requested WebSocket; refuse every other upgrade."""
         active = self.active
         owes = active is not None and (not active.response_complete or bool(self._waiting) or self.flow.write_paused)
         has_body = not {b"content-length", b"transfer-encoding"}.isdisjoint(self._framing_headers)
@@ -358,9 +359,9 @@ class Connection(HttpToolsProtocol):
         return found
 
     def _upgrade_to_websocket(self, app: Application, more: bytes) -> None:
-        """Hand the connection over, with what came behind the head."""
+        """Hand the connection over, with the bytes received after the head."""
         from boathook.http.websocket import (
-            WebSocketConnection,  # its library is loaded only where somebody takes WebSockets
+            WebSocketConnection,  # imports its library only where WebSockets are used
         )
 
         successor = WebSocketConnection(self.registry, self.transport, self._scope("1.1"), app, more)
@@ -402,7 +403,7 @@ class Connection(HttpToolsProtocol):
         task.add_done_callback(self.registry.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
+        """Append a piece of the body."""
         self._body_size += len(body)
         exchange = self.cycle
         if exchange is not None and not exchange.response_complete:
@@ -412,7 +413,7 @@ class Connection(HttpToolsProtocol):
             exchange.message_event.set()
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Record that the request is complete."""
         exchange = self.cycle
         if exchange is None:  # a WebSocket's head has no exchange
             return
@@ -426,7 +427,7 @@ class Connection(HttpToolsProtocol):
     # What the client gets
 
     def on_response_complete(self) -> None:
-        """Go on with the next pipelined request, close, or wait."""
+        """Continue with the next pipelined request, close, or wait."""
         exchange = self.active
         assert exchange is not None
         if self.transport.is_closing() or self.phase is Phase.CLOSING:
@@ -444,7 +445,7 @@ class Connection(HttpToolsProtocol):
             self._enter(Phase.HEAD if self._in_head else Phase.IDLE)
 
     def refuse(self, status: int, reason: str) -> None:
-        """Answer *status* in place of the application and close; answers still owed to earlier requests go first."""
+        """Respond with *status* instead of the application and close; responses to earlier requests are sent first."""
         meters.count("boathook_connections_refused_total", reason=reason)
         if is_on("debug"):
             _LOG.debug("request_refused", status=status, reason=reason, client=self._address)
@@ -470,7 +471,7 @@ class Connection(HttpToolsProtocol):
             self._close_gently(is_all_read=False)
 
     def _close_gently(self, *, is_all_read: bool | None = None) -> None:
-        """Close so that the client still reads the answer: a close with unread bytes would reset the connection."""
+        """Close so that the client can still read the response: closing with unread bytes would send a reset."""
         if is_all_read is None:
             is_all_read = self.phase is Phase.BUSY and not self._in_head
         if is_all_read or not self.transport.can_write_eof():
@@ -490,13 +491,13 @@ class Connection(HttpToolsProtocol):
         self.since = self.loop.time()
 
     def shutdown(self) -> None:
-        """Close an idle connection; a busy one closes after its answer, as every answer says so while draining."""
+        """Close an idle connection; a busy one closes after its response, which says so while draining."""
         if self.phase in {Phase.IDLE, Phase.FRESH}:
             self.transport.close()
 
 
 class _Refused(Exception):
-    """Leaves the parser from inside one of its callbacks."""
+    """Aborts parsing from inside a parser callback."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
@@ -513,7 +514,7 @@ def _classify_error(error: httptools.HttpParserError) -> tuple[int, str]:
 
 
 def _head_error(watched: dict[bytes, list[bytes]], version: str) -> str | None:
-    """Return why a head leaves doubt about the request's end or target, or None."""
+    """Return why a head is ambiguous about the request's end or target, or None."""
     encodings, lengths = watched.get(b"transfer-encoding"), watched.get(b"content-length")
     if version not in {"1.1", "1.0"}:
         return "http_version"

@@ -1,4 +1,4 @@
-"""One request and its answer on a connection, as ASGI sees it."""
+"""One request and its response on a connection, as an ASGI application sees it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -22,25 +22,25 @@ Message = MutableMapping[str, Any]
 
 
 class ListenerState(Protocol):
-    """What an answer needs to know of its listener."""
+    """What an exchange needs of its listener."""
 
     date_line: bytes
     is_draining: bool
 
 
 class ExchangeConnection(Protocol):
-    """What an answer needs of its connection."""
+    """What an exchange needs of its connection."""
 
     transport: asyncio.Transport
     flow: FlowControl
 
     @property
     def registry(self) -> ListenerState:
-        """What all connections share."""
+        """The state that all connections share."""
         ...
 
     def on_response_complete(self) -> None:
-        """Take the connection back after an answer."""
+        """Continue the connection after a response."""
         ...
 
 
@@ -57,7 +57,7 @@ class DirectHandler(Protocol):
 
 
 def error_response(status: int, error: str = "") -> bytes:
-    """Return a whole response that refuses a request and closes the connection."""
+    """Return a complete response that refuses a request and closes the connection."""
     body = b'{"ok":false,"error":"%s"}' % (error or _ERRORS[status]).encode()
     again = b"retry-after: 1\r\n" if status == 503 else b""
     return b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s" % (
@@ -69,7 +69,7 @@ def error_response(status: int, error: str = "") -> bytes:
 
 
 class Exchange:
-    """One request and its answer, as ASGI sees it."""
+    """One request and its response, as an ASGI application sees it."""
 
     __slots__ = (
         "_connection", "_is_chunked", "_is_read", "_left", "_start", "body", "disconnected", "expects_100", "handler",
@@ -97,24 +97,24 @@ class Exchange:
         self._left = 0
 
     def disconnect(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Record that the client no longer waits for the response."""
         self.disconnected = True
         self.message_event.set()
 
     def half_close(self) -> None:
-        """Take note that the client sends nothing more: it is gone, or has only this answer left to read."""
+        """Record that the client sends nothing more: it is gone, or only reads the rest of this response."""
         self.is_half_closed = True
         self.keep_alive = False
         self.message_event.set()
 
     async def run(self, app: Callable[[Any, Any, Any], Awaitable[None]]) -> None:
-        """Run the application; a fault of it is a 500, which senders try again."""
+        """Run the application; an exception becomes a 500, which senders retry."""
         try:
             await app(self.scope, self.receive, self.send)
             is_gone = self.disconnected or self._connection.transport.is_closing()
             if not self.response_complete and not is_gone:
                 raise RuntimeError("the application ended without a complete answer")
-        except Exception as error:  # noqa: BLE001 - whatever the application raises must end as an answer
+        except Exception as error:  # noqa: BLE001 - any exception of the application must end in a response
             _LOG.error("application_fault", exc_info=error, path=self.scope["path"])
             self._fail()
 
@@ -143,7 +143,7 @@ class Exchange:
         self._send_body(body, is_last=True)
 
     async def receive(self) -> Message:
-        """Return the next piece of the body, waiting for one; after the last, wait until the client seems gone."""
+        """Return the next piece of the body; after the last one, wait until the client disconnects."""
         if self.expects_100 and not self.body and self.more_body:
             self.expects_100 = False
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -161,7 +161,7 @@ class Exchange:
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Message) -> None:
-        """Write the answer; the start travels with the first piece of the body."""
+        """Write the response; its head is sent with the first piece of the body."""
         connection = self._connection
         if connection.flow.write_paused and not self.disconnected:
             await connection.flow.drain()

@@ -1,6 +1,6 @@
-"""What one source or one client may ask for: requests a second, connections, and whose address counts.
+"""Limits request rates and connections per client, and determines the client's address behind proxies.
 
-All of it is memory of one gateway process, bounded whatever strangers do.
+All state is in the memory of one gateway process, with a bounded size.
 """
 
 import asyncio
@@ -14,21 +14,21 @@ from typing import Final, Protocol
 _MAX_KEYS = 65_536
 _IPV6_BITS: Final = 64
 LIGHT_CLIENT_CONNECTIONS: Final = 16
-"""A client with fewer connections may open one while few places are left."""
+"""A client with fewer connections than this may open one even if only reserved slots are left."""
 _RESERVED_FRACTION: Final = 8
-"""One of so many places is kept for such clients."""
+"""Fraction (1/n) of the connection slots that is reserved for such clients."""
 _PAUSE_FACTOR: Final = 3.0
 _MAX_PAUSE_S: Final = 0.1
 _MEASURED_ITERATIONS: Final = 2
-"""Turns of the event loop that a beginning is measured over."""
+"""Event loop iterations over which the cost of a started request is measured."""
 
 Network = IPv4Network | IPv6Network
 
 
 class RateLimiter:
-    """A limit of requests a second with a burst, kept for each key as the moment its debt is paid off.
+    """Limits requests per second with a burst, per key.
 
-    This is the generic cell rate algorithm: a key is one number, and no timer refills anything.
+    It implements the generic cell rate algorithm: each key needs one number, and no timer refills anything.
     """
 
     def __init__(self, per_second: float, burst: int, *, max_keys: int = _MAX_KEYS) -> None:
@@ -52,7 +52,7 @@ class RateLimiter:
         self._arrival_times = {
             key: arrival_time for key, arrival_time in self._arrival_times.items() if arrival_time > now
         }
-        # Still full: a crowd of clients at once. Forgetting half of them is lenient to them and safe for memory.
+        # Still full: too many active clients. Dropping half of the entries is lenient to clients and bounds memory.
         while len(self._arrival_times) >= self._max_keys:
             for key in list(self._arrival_times)[: self._max_keys // 2 + 1]:
                 del self._arrival_times[key]
@@ -62,21 +62,21 @@ class RateLimiter:
 
 
 class FairScheduler:
-    """Lets requests begin one after another, those of each client in its turn, while something else goes first.
+    """Starts requests sequentially, in turn for each client, while other traffic has priority.
 
-    After each beginning nobody begins for some times as long as the event loop was busy with it, so that what goes
-    first has most of the loop's time however many others there are.
+    After each start, no other request starts for a multiple of the time that it kept the event loop busy. So the
+    priority traffic keeps most of the event loop, however many requests wait.
     """
 
     def __init__(self, has_priority_traffic: Callable[[], bool], *, pause: float = _PAUSE_FACTOR) -> None:
-        """Create turns that count while *goes_first* says so; *pause* is how many times as long nobody begins."""
+        """Create a scheduler that limits only while *has_priority_traffic* returns true; *pause* is that multiple."""
         self._has_priority_traffic = has_priority_traffic
         self._pause = pause
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._is_taken = False
 
     async def take(self, client: str) -> None:
-        """Return once a request of *client* may begin."""
+        """Wait until a request of *client* may start."""
         if not self._is_taken:
             if self._has_priority_traffic():
                 self._begin()
@@ -100,7 +100,7 @@ class FairScheduler:
     def _next(self) -> None:
         self._is_taken = False
         while (turn := self._pop()) is not None:
-            if turn.done():  # its client has gone
+            if turn.done():  # its client has disconnected
                 continue
             turn.set_result(None)
             if self._has_priority_traffic():
@@ -108,7 +108,7 @@ class FairScheduler:
                 return
 
     def _pop(self) -> asyncio.Future[None] | None:
-        """Return the oldest turn of the client whose turn it is, which is the last one then."""
+        """Return the oldest waiting request of the next client, and move that client to the end of the line."""
         if not self._waiting:
             return None
         client = next(iter(self._waiting))
@@ -120,10 +120,10 @@ class FairScheduler:
 
 
 class Evictable(Protocol):
-    """A connection that waits for its client, with nothing under way."""
+    """An idle connection, which waits for its client."""
 
     def evict(self) -> None:
-        """Give its place back with `ConnectionLimiter.close`, and close it."""
+        """Release its slot with `ConnectionLimiter.close`, and close it."""
         ...
 
 
@@ -132,15 +132,15 @@ class _Client:
     is_exempt: bool
     count: int = 0
     idle: dict[Evictable, None] = field(default_factory=dict)
-    """Its connections that wait for it, the one that has waited longest first."""
+    """Its idle connections, the longest idle first."""
 
 
 class ConnectionLimiter:
-    """Open connections, in all and by client; idle ones make room for new ones.
+    """Limits open connections, in total and per client; idle ones are closed to make room for new ones.
 
-    A client is what `client_key` says. Where every place is taken, the client with most connections loses the idle one
-    that has waited longest. An eighth of the places is for clients with fewer than `LIGHT_CLIENT_CONNECTIONS`
-    connections, so that a few clients that keep theirs busy shut nobody out.
+    A client is identified by `client_key`. When all slots are taken, the client with the most connections loses its
+    longest idle one. An eighth of the slots is reserved for clients with fewer than `LIGHT_CLIENT_CONNECTIONS`
+    connections, so that a few clients with many busy connections cannot lock out all others.
     """
 
     def __init__(self, most: int, max_per_client: int) -> None:
@@ -156,9 +156,9 @@ class ConnectionLimiter:
         return self.total >= self._unreserved
 
     def open(self, client: str, *, is_exempt: bool = False) -> bool:
-        """Count one more connection of *client*, an address; False, uncounted, if that is too many.
+        """Count one more connection of *client*, an address; return False, without counting it, if there are too many.
 
-        A trusted proxy stands for many clients, so it is exempt from the limits for one.
+        A trusted proxy represents many clients, so it is exempt from the limits per client.
         """
         key = client_key(client)
         mine = self._clients[key].count if key in self._clients else 0
@@ -172,15 +172,15 @@ class ConnectionLimiter:
         return True
 
     def mark_idle(self, client: str, connection: Evictable) -> None:
-        """Take note that an open connection waits for its client."""
+        """Record that an open connection is idle."""
         self._clients[client_key(client)].idle[connection] = None
 
     def mark_busy(self, client: str, connection: Evictable) -> None:
-        """Take note that it waits no longer."""
+        """Record that it is no longer idle."""
         self._clients[client_key(client)].idle.pop(connection, None)
 
     def close(self, client: str) -> None:
-        """Count one less; call it once for each `open` that said True."""
+        """Count one connection less; call it once for each `open` that returned True."""
         self.total -= 1
         key = client_key(client)
         mine = self._clients[key]
@@ -189,13 +189,13 @@ class ConnectionLimiter:
             del self._clients[key]
 
     def _largest(self) -> _Client | None:
-        """Return the client with most connections of those that have an idle one; a trusted proxy only at last."""
+        """Return the client with the most connections among those with an idle one; trusted proxies come last."""
         idle = (client for client in self._clients.values() if client.idle)
         return max(idle, key=lambda client: (not client.is_exempt, client.count), default=None)
 
     @staticmethod
     def _evict(client: _Client | None) -> bool:
-        """Close the connection of *client* that has waited longest; False where none waits."""
+        """Close the longest idle connection of *client*; return False if none is idle."""
         if client is None or not client.idle:
             return False
         connection = next(iter(client.idle))
@@ -206,9 +206,9 @@ class ConnectionLimiter:
 
 @lru_cache(maxsize=4096)
 def client_key(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the /64 of an IPv6 one; what is no address, as it is.
+    """Return the key of a client: an IPv4 address, the /64 network of an IPv6 address, or unchanged if not an address.
 
-    Whoever has one IPv6 address has all that begin alike. An IPv4 address may be written as IPv6 has it.
+    A client with one IPv6 address usually controls its whole /64. IPv4-mapped IPv6 addresses count as IPv4.
     """
     try:
         found = ip_address(address)
@@ -223,7 +223,7 @@ def client_key(address: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_within(address: str, networks: Sequence[Network]) -> bool:
-    """Return whether an address lies in one of the networks; what is no address lies in none."""
+    """Return whether an address is in one of the networks; false if it is not an IP address."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -236,9 +236,9 @@ def is_within(address: str, networks: Sequence[Network]) -> bool:
 def client_address(peer: str, forwarded_for: str | None, trusted: tuple[Network, ...]) -> str:
     """Return the address of the client behind *peer*.
 
-    ``X-Forwarded-For`` counts only where the peer is a trusted proxy: then it is read from the right, past
-    further trusted proxies, to the first hop that no proxy of ours vouches for. What stands left of it is
-    the stranger's own invention. A hop that is no address ends the search at the last good one.
+    ``X-Forwarded-For`` counts only if the peer is a trusted proxy. Then it is read from the right, past further trusted
+    proxies, to the first hop that is not one of them. Everything to the left of that hop can be forged by the client. A
+    hop that is not an address ends the search at the last valid one.
     """
     if not trusted or not forwarded_for or not is_within(peer, trusted):
         return peer
@@ -254,12 +254,12 @@ def client_address(peer: str, forwarded_for: str | None, trusted: tuple[Network,
 
 
 def is_trusted(peer: str, trusted: tuple[Network, ...]) -> bool:
-    """Return whether *peer* is one of the proxies whose word about clients is believed."""
+    """Return whether *peer* is a trusted proxy, whose forwarding headers are used."""
     return bool(trusted) and is_within(peer, trusted)
 
 
 def _plain_address(hop: str) -> str | None:
-    """Read ``192.0.2.1``, ``192.0.2.1:1234``, ``2001:db8::1`` or ``[2001:db8::1]:1234``."""
+    """Parse ``192.0.2.1``, ``192.0.2.1:1234``, ``2001:db8::1`` or ``[2001:db8::1]:1234``."""
     if hop.startswith("["):
         hop = hop[1:].partition("]")[0]
     elif hop.count(":") == 1:

@@ -1,4 +1,4 @@
-"""A listening socket with all its connections: accepting, keeping deadlines, and stopping without a failed request."""
+"""Serves a listening socket: accepts connections, enforces deadlines, and stops without failing requests."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ class Listener:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, bound: socket.socket) -> None:
-        """Begin to accept on *bound*, which may be shared with other processes."""
+        """Start to accept on *bound*, which other processes may share."""
         loop = asyncio.get_running_loop()
         config = Config(self._registry.app, loop="none", ws="none", lifespan="off", log_config=None)
         config.load()
@@ -49,11 +49,11 @@ class Listener:
             meters.gauge("boathook_connections_used_ratio", round(connections.total / connections.most, 4))
 
     async def drain(self, *, linger_s: float, drain_s: float) -> bool:
-        """Stop without failing a request that a client has begun, or begins on a connection it keeps open.
+        """Stop without failing a request that has started, or starts on an open connection.
 
-        The backlog is accepted to its end, every answer says `Connection: close`, idle connections stay
-        open for *linger_s* so that their clients can learn it, and what is under way may take *drain_s*.
-        Returns False if something had to be cut off.
+        The backlog is accepted completely, and every response has `Connection: close`. Idle connections stay open for
+        *linger_s* so that their clients can see that, and requests in progress may take *drain_s*. Return False if
+        something had to be cut off.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_s
@@ -72,7 +72,7 @@ class Listener:
 
     async def _until_closed(self, deadline: float) -> None:
         loop = asyncio.get_running_loop()
-        while self._registry.open and loop.time() < deadline:  # noqa: ASYNC110 - each connection would set an event
+        while self._registry.open and loop.time() < deadline:  # noqa: ASYNC110 - otherwise each connection would need to set an event
             await asyncio.sleep(0.01)
 
     def _stop(self) -> None:

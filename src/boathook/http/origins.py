@@ -1,10 +1,10 @@
-"""Whose page a request comes from: what browsers say in `Origin`, compared with where we are."""
+"""Compares the `Origin` header of browsers with the server's own address."""
 
 from urllib.parse import urlsplit
 
 
 def authority(url: str) -> str:
-    """Return host and port of an address, without a port that its scheme implies; empty for what is no address."""
+    """Return host and port of a URL, without its scheme's default port; empty if it is not a URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -15,5 +15,5 @@ def authority(url: str) -> str:
 
 
 def is_own_origin(origin: str, host: str, public_url: str) -> bool:
-    """Return whether an origin is the host that was asked, or the address that we are known by."""
+    """Return whether *origin* is the requested host or the host of the public URL."""
     return authority(origin) in {authority(f"//{host}"), authority(public_url)} - {""}

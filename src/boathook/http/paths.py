@@ -1,4 +1,4 @@
-"""Paths as they were sent, before percent-encoding is undone."""
+"""Checks raw paths, before percent-decoding."""
 
 import re
 from typing import Final
@@ -7,8 +7,8 @@ _NEEDLESS_ESCAPE: Final = re.compile(rb"%(?:2[dDeEfF]|3[0-9]|4[1-9a-fA-F]|5[0-9a
 
 
 def has_needless_escapes(raw_path: bytes) -> bool:
-    """Return whether letters, digits, ``-``, ``.``, ``_`` or ``/`` are percent-encoded, which no client has to do.
+    """Return whether letters, digits, ``-``, ``.``, ``_`` or ``/`` are percent-encoded, which no client needs to do.
 
-    A proxy that denies ``/console`` by the path as sent would let ``/%63onsole`` pass.
+    A proxy that blocks ``/console`` by the raw path would let ``/%63onsole`` pass.
     """
     return b"%" in raw_path and _NEEDLESS_ESCAPE.search(raw_path) is not None

@@ -1,12 +1,13 @@
-"""One WebSocket of a stranger, as ASGI sees it.
+"""Handles one client's WebSocket, as an ASGI application sees it.
 
-The `websockets` library reads and writes frames, without any I/O; what a socket may cost is decided here:
+The `websockets` library parses and writes frames without I/O; this module limits the resources a socket may use:
 
     OPENING ──accepted──> OPEN ──either side closes──> CLOSING ──connection lost──> GONE
        └──refused, by a plain HTTP answer──────────────────^
 
-Deadlines are kept by the listener's sweep, as those of other connections: an application that does not answer the
-handshake, a peer that does not answer pings, one that does not read, and one that does not end a closing handshake.
+The listener's sweep enforces the deadlines, as for other connections. They cover an application that does not answer
+the handshake, a peer that does not answer pings, one that does not read, and one that does not finish a closing
+handshake.
 """
 
 import asyncio
@@ -30,19 +31,20 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 MAX_MESSAGE_BYTES: Final = 65_536
-"""Bytes of one message that a peer may send."""
+"""Maximum bytes of one message from a peer."""
 _MAX_UNREAD: Final = 32
-"""Messages that wait for the application; then no more are read from the peer, its pongs neither: an application that
-reads nothing for long loses it."""
+"""Maximum messages that wait for the application. Beyond that nothing is read from the peer, not even its pongs, so an
+application that does not read for long loses the connection."""
 _READ_CHUNK: Final = 1_024
-"""Bytes that are read as frames together."""
+"""Bytes that are parsed as frames at a time."""
 _MAX_FRAMES_PER_TURN: Final = 256
-"""Frames that are read before other connections have their turn; 43,000 empty ones may come in one piece."""
+"""Frames that are read before other connections get their turn; one read may bring 43,000 empty ones."""
 _PING_INTERVAL_S: Final = 20.0
 _PONG_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 3.0
 _APP_EXIT_TIMEOUT_S: Final = 10.0
-"""After its peer is gone, an application has so long to end; one that only waits for something to tell would not."""
+"""Seconds an application may take to end after its peer is gone; one that only waits for something to send would not
+end."""
 _RESTART: Final = 1012
 _FAULT: Final = 1011
 _LOG = get_logger("http")
@@ -69,11 +71,11 @@ class WebSocketConnection(asyncio.Protocol):
     """One WebSocket, on a connection whose HTTP request has asked for it.
 
     Args:
-        house: what all connections of the listener share; the connection is counted there already.
+        registry: what all connections of the listener share; it has counted this connection already.
         transport: the connection.
-        scope: the request, as ASGI describes one of HTTP.
-        app: takes the WebSocket.
-        more: what came behind the request's head.
+        scope: the HTTP request's ASGI scope.
+        app: handles the WebSocket.
+        more: the bytes received after the request's head.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._registry = registry
         self._app = app
         self._more = bytearray(more)
-        """What came and was not read as frames yet."""
+        """Bytes received and not yet parsed as frames."""
         self._is_read_scheduled = False
         self._loop = asyncio.get_running_loop()
         self._flow = FlowControl(transport)
@@ -108,7 +110,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Check the handshake, and let the application decide about it; nothing is read until it has."""
+        """Check the handshake, and let the application accept it; until then nothing is read."""
         self._registry.open.add(self)
         self._flow.pause_reading()
         self._handshake = self._frames.accept(
@@ -127,7 +129,7 @@ class WebSocketConnection(asyncio.Protocol):
     async def _run(self) -> None:
         try:
             await self._app(self.scope, self.receive, self.send)
-        except Exception as error:  # noqa: BLE001 - whatever the application raises must end as an answer
+        except Exception as error:  # noqa: BLE001 - any exception of the application must end in a response
             if self._end is None:
                 _LOG.error("application_fault", exc_info=error, path=self.scope["path"])
             self._finish(_FAULT)
@@ -135,7 +137,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._finish(1000)
 
     def _finish(self, code: int) -> None:
-        """End what the application has left open."""
+        """Finish what the application has left open."""
         if self._phase is _Phase.OPENING:
             self._refuse(error_response(500))
         elif self._phase is _Phase.OPEN:
@@ -144,7 +146,7 @@ class WebSocketConnection(asyncio.Protocol):
     # The connection itself
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Let the application know, and forget the connection."""
+        """Notify the application, and remove the connection."""
         self._phase = _Phase.GONE
         self._registry.open.discard(self)
         self._registry.connections.close(self.scope["client"][0])
@@ -155,23 +157,23 @@ class WebSocketConnection(asyncio.Protocol):
             self._task.add_done_callback(lambda _: farewell.cancel())
 
     def eof_received(self) -> bool:
-        """Close: nobody stops sending who is still there."""
+        """Close: a peer that is still connected does not stop sending."""
         return False
 
     def pause_writing(self) -> None:
-        """Remember since when the peer has not been reading, and read nothing more of it that wants an answer."""
+        """Record when the peer stopped reading, and stop reading from it anything that needs an answer."""
         self._write_blocked_since = self._loop.time()
         self._flow.pause_writing()
         self._flow.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """Record that the peer reads again."""
         self._write_blocked_since = None
         self._flow.resume_writing()
         self._read_on()
 
     def _read_on(self) -> None:
-        """Read from the peer, unless it or the application has enough to do."""
+        """Read from the peer, unless it or the application is behind."""
         if not self._may_read():
             return
         if not self._more:
@@ -189,7 +191,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._read_frames()
 
     def check(self, now: float) -> None:
-        """Close or cut off what has taken too long."""
+        """Close or abort the connection if a deadline has passed."""
         limits, spent = self._registry.limits, now - self._since
         if self._write_blocked_since is not None and now - self._write_blocked_since > limits.body_timeout_s:
             meters.count("boathook_connections_refused_total", reason="slow_reader")
@@ -213,7 +215,7 @@ class WebSocketConnection(asyncio.Protocol):
             self.transport.abort()
 
     def shutdown(self) -> None:
-        """Ask the peer to come back to another process."""
+        """Ask the peer to reconnect to another process."""
         if self._phase is _Phase.OPENING:
             self._refuse(error_response(503))
         elif self._phase is _Phase.OPEN:
@@ -222,8 +224,8 @@ class WebSocketConnection(asyncio.Protocol):
     # What the peer sends
 
     def data_received(self, data: bytes) -> None:
-        """Read frames, and answer those that want it."""
-        if self._is_broken():  # the peer has been told, and is read on only so that it can read that
+        """Parse frames, and answer those that need it."""
+        if self._is_broken():  # the peer was sent a close frame; reading goes on only so that it can read that
             return
         self._more += data
         if self._phase is _Phase.OPENING:
@@ -232,7 +234,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._read_frames()
 
     def _read_frames(self) -> None:
-        """Read some of what came; the rest waits until others had their turn, or the application has read."""
+        """Parse some of the received frames; the rest waits for other connections or for the application."""
         left = _MAX_FRAMES_PER_TURN
         while self._more and left > 0 and self._may_read() and not self._is_broken():
             self._frames.receive_data(bytes(self._more[:_READ_CHUNK]))
@@ -261,7 +263,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._flow.resume_reading()
 
     def _is_broken(self) -> bool:
-        """Whether the peer has broken the protocol, or its message is too large."""
+        """Whether the peer has violated the protocol or sent too large a message."""
         return self._frames.parser_exc is not None
 
     def _take(self, frame: Frame) -> None:
@@ -285,14 +287,14 @@ class WebSocketConnection(asyncio.Protocol):
         self._is_unread.set()
 
     def _on_peer_close(self, close: Close | None) -> None:
-        """Take note that the peer closes, or has broken the protocol; the library has answered it already."""
+        """Record that the peer closes or has violated the protocol; the library has answered it already."""
         self._enter(_Phase.CLOSING)
         self._notify_disconnect(close.code if close else 1006, close.reason if close else "")
 
     # What the application asks for
 
     async def receive(self) -> Message:
-        """Return the next event, waiting for one; after the end, the end again."""
+        """Return the next event; after the end, return the disconnect event again."""
         while not self._unread and self._end is None:
             self._is_unread.clear()
             await self._is_unread.wait()
@@ -304,7 +306,7 @@ class WebSocketConnection(asyncio.Protocol):
         return message
 
     async def send(self, message: Message) -> None:
-        """Do what the application asks for; waits while the peer does not read. Raises OSError once it has gone."""
+        """Send a message of the application; wait while the peer does not read. Raises OSError once it is gone."""
         if self._flow.write_paused and self._phase is not _Phase.GONE:
             await self._flow.drain()
         kind = message["type"]
@@ -353,14 +355,14 @@ class WebSocketConnection(asyncio.Protocol):
         self._read_frames()
 
     def _refuse(self, answer: bytes) -> None:
-        """Answer as if there were no WebSockets, and close."""
+        """Send a plain HTTP response, and close."""
         self._enter(_Phase.CLOSING)
         self._notify_disconnect(1006, "")
         self.transport.write(answer)
         self.transport.close()
 
     def _close(self, code: int, reason: str) -> None:
-        """Begin the closing handshake, unless the peer has."""
+        """Start the closing handshake, unless the peer has."""
         if self._frames.state is OPEN:
             self._frames.send_close(code, reason)
             self._write()

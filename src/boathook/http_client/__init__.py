@@ -1,19 +1,19 @@
-"""The one HTTP client: every request that boathook makes to an address it was given passes here, through one guard.
+"""The HTTP client: all requests that boathook makes to given URLs use it and pass its guard.
 
-`client.Client` has three verbs. `request` returns a response in memory, `stream` lends one that is read as it comes,
-and `download` fetches a file to disk and goes on where an earlier try broke off. What stands on it: `fetch.Fetcher`,
-which fetches the public keys of senders, and `oauth.TokenCache`. `sender.HttpSender` makes deliveries, many at a time,
-over kept connections, by the same thread.
+`client.Client` has three methods. `request` returns a response in memory, `stream` yields one that is read as it
+arrives, and `download` fetches a file to disk and resumes an interrupted download. Two classes build on it:
+`fetch.Fetcher`, which fetches the public keys of senders, and `oauth.TokenCache`. `sender.HttpSender` makes deliveries,
+many at a time, over kept connections, on the same kind of thread.
 
-The way of a request:
+The path of a request:
 
-1. `client` checks method, headers and address, and gives it its turn. A delivery has neither, as it was made here.
-2. `sender.CurlThread` is the thread of one client or sender. It hands requests to `curl_multi`, and back what came.
-3. `curl_multi` reads the address (`addresses`), has its name resolved and judged (`resolver`), decides for or against
-   the proxy (`guard`), and pins what libcurl dials to what was judged.
-4. `transfer` sets a handle up: the options of `guard`, headers, body, client certificate, and limits of time. As it
-   dials, `guard.ConnectGuard` judges the very address once more. Then it reads the response, within limits of size.
-5. The response becomes a `messages.RequestResult`, or goes to a sink of `response` as it comes.
+1. `client` checks method, headers and URL, and queues the request. A delivery skips both, because boathook built it.
+2. `sender.CurlThread` is the thread of one client or sender. It passes requests to `curl_multi`, and results back.
+3. `curl_multi` parses the URL (`addresses`), has its host resolved and checked (`resolver`), decides whether to use the
+   proxy (`guard`), and pins libcurl's connection to the checked addresses.
+4. `transfer` sets a handle up: the options of `guard`, headers, body, client certificate, and timeouts. When it
+   connects, `guard.ConnectGuard` checks the actual IP address again. Then it reads the response, within size limits.
+5. The response becomes a `messages.RequestResult`, or goes to a sink of `response` as it arrives.
 
-The command line's own requests to a gateway of the operator's are the only others: `service.remote` makes them.
+The only other requests are those of the command line to an operator's own gateway: `service.remote` makes them.
 """

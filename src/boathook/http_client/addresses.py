@@ -1,10 +1,10 @@
-"""Reads the address of a request, and judges the IP addresses it may go to, before anything is sent.
+"""Parses the URL of a request, and checks the IP addresses it may connect to, before anything is sent.
 
-A name proves nothing: its owner may point it at any address, and at another one a moment later. So an IP address is
-judged at the moment of dialling. The table is boathook's own, from the registries of special-purpose addresses
-(RFC 6890, kept by IANA); Python's and the libraries' notions of "private" differ between versions.
+A host name proves nothing: its owner may point it at any address, and at another one a second later. So IP addresses
+are checked when connecting. The table is boathook's own, from IANA's registries of special-purpose addresses (RFC
+6890), because the definition of "private" differs between versions of Python and of libraries.
 
-What libcurl dials is put together from the parts read here, so the two cannot read one address differently.
+The URL for libcurl is rebuilt from the parts parsed here, so the two parsers cannot disagree.
 """
 
 import re
@@ -18,13 +18,13 @@ from urllib.parse import unquote, urlsplit
 Network = IPv4Network | IPv6Network
 
 MAX_URL: Final = 2_000
-"""Longest address in characters."""
+"""Maximum length of a URL in characters."""
 ANY_NETWORK: Final[tuple[Network, ...]] = (ip_network("0.0.0.0/0"), ip_network("::/0"))
-"""For requests to addresses that the operator wrote, such as a proxy's."""
+"""For requests to URLs configured by the operator, such as a proxy's."""
 
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 _PATH: Final = re.compile(r"[!-\[\]-~]*")
-"""Printable ASCII but spaces and backslashes."""
+"""Printable ASCII except spaces and backslashes."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 _NO_WEB: Final = frozenset({
@@ -36,11 +36,11 @@ _NO_WEB: Final = frozenset({
     7001, 8125, 8300, 8500, 9042, 9092, 9160, 9200, 9300, 10080, 10250, 10255, 11211, 15672, 25672, 26257, 27017, 27018,
     27019, 61613, 61616,
 })  # fmt: skip
-"""Ports of services that are no receivers of webhooks: mail, names, shells, databases, brokers, orchestrators."""
+"""Ports of services that are not web servers: mail, DNS, shells, databases, brokers, orchestrators."""
 
 
 _PUBLIC_6: Final = IPv6Network("2000::/3")
-"""All that is handed out to the public; everything else is refused whatever it is for."""
+"""All publicly allocated addresses; everything else is denied."""
 
 _DENIED_4: Final = tuple(
     (IPv4Network(network), why)
@@ -70,7 +70,7 @@ _DENIED_4: Final = tuple(
 _DENIED_6: Final = tuple(
     (IPv6Network(network), why)
     for network, why in (
-        # Those that carry an IPv4 address inside come first: they reach it where a router translates.
+        # First the ranges that embed an IPv4 address: they reach it where a router translates.
         ("::ffff:0:0/96", "an IPv4 address in disguise"),
         ("64:ff9b::/96", "an IPv4 address behind a translator (NAT64)"),
         ("64:ff9b:1::/48", "an IPv4 address behind a local translator (NAT64)"),
@@ -80,7 +80,7 @@ _DENIED_6: Final = tuple(
         ("2001:db8::/32", "for documentation"),
         ("2620:4f:8000::/48", "anycast of name servers"),
         ("3fff::/20", "for documentation"),
-        # Named for the reader of the refusal; they lie outside of what is public anyway.
+        # Listed only for a clear message; they are outside the public range anyway.
         ("::1/128", "this machine"),
         ("::/128", "this machine"),
         ("::/96", "an IPv4 address in disguise"),
@@ -98,30 +98,30 @@ _DENIED_6: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address that may be dialled, as far as its text tells."""
+    """A parsed URL that may be requested, as far as its text shows."""
 
     url: str
-    """Put together anew, without user information and fragment."""
+    """Rebuilt from the parts, without user information and fragment."""
     scheme: str
     host: str
     """In lower case and without brackets."""
     port: int
     is_number: bool
-    """Whether the host is an IP address in its usual spelling, and so need not be looked up."""
+    """Whether the host is an IP address in its usual notation, which needs no DNS lookup."""
     user: tuple[str, str] | None = field(default=None, repr=False)
-    """User name and password, where the address held them."""
+    """User name and password, if the URL contains them."""
 
 
 def read_address(url: str, *, ports: frozenset[int] = frozenset(), require_https: bool = False) -> Address:
     """Return the parts of *url*.
 
     Args:
-        url: what somebody entered as the address of an endpoint.
-        ports: the ports that are dialled; empty for all but those of well-known services that are no web servers.
-        require_https: whether plain http is refused.
+        url: the URL of an endpoint, as entered by a user.
+        ports: the allowed ports; empty allows all except those of well-known services that are not web servers.
+        require_https: whether plain http is rejected.
 
     Raises:
-        ValueError: it is none that is dialled; the message says why.
+        ValueError: the URL is not allowed; the message says why.
     """
     if len(url) > MAX_URL:
         raise ValueError(f"the address is longer than {MAX_URL} characters")
@@ -156,10 +156,10 @@ def _is_number(host: str) -> bool:
 
 def _read_authority(authority: str) -> tuple[str, tuple[str, str] | None]:
     """Return the host as written, and user name and password."""
-    info, at, place = authority.rpartition("@")
+    info, at, location = authority.rpartition("@")
     if "@" in info:
         raise ValueError("the address holds more than one @ before its path")
-    host = re.sub(r":[0-9]*\Z", "", place)
+    host = re.sub(r":[0-9]*\Z", "", location)
     if not _HOST.fullmatch(host):
         raise ValueError("the address has no plain host: a name of letters, digits, - and ., or an IP address")
     if not at:
@@ -176,11 +176,11 @@ def _check_port(port: int, ports: frozenset[int]) -> None:
 
 
 def find_denial(address: str, allow: Sequence[Network] = ()) -> str | None:
-    """Return why an address may not be dialled; None where it may.
+    """Return why an IP address may not be connected to, or None if it may.
 
     Args:
-        address: as a socket has it: a dotted quad, or an IPv6 address perhaps with a zone.
-        allow: networks of the owner's that win over every refusal.
+        address: as a socket reports it: a dotted quad, or an IPv6 address, possibly with a zone.
+        allow: the operator's networks, which override every denial.
     """
     try:
         number = ip_address(address)
@@ -201,9 +201,9 @@ def _judge_6(number: IPv6Address) -> str | None:
 
 
 def find_denial_on_host(address: str, allow: Sequence[Network] = ()) -> str | None:
-    """Return as `find_denial` does, and refuse this machine's own addresses, though they may be public ones.
+    """Return the result of `find_denial`, but also deny this machine's own addresses, even public ones.
 
-    Services that a firewall hides from the world often answer whoever calls from inside.
+    Services that a firewall hides from the internet often answer clients on the same machine.
     """
     why = find_denial(address, allow)
     if why is None and not _is_allowed(ip_address(address), allow) and _is_own(address):

@@ -29,11 +29,11 @@ from boathook.http_client.response import ResponseFuture, ResponseStream
 from boathook.http_client.sender import CurlThread
 
 MAX_CONCURRENT_REQUESTS: Final = 16
-"""Requests at once; others wait for their turn, and their time begins with it."""
+"""Maximum concurrent requests; others are queued, and their timeout starts when they start."""
 MAX_CONCURRENT_DOWNLOADS: Final = 4
-"""Downloads at once; they and streams take no turn of requests, so that big files keep no short request waiting."""
+"""Maximum concurrent downloads; they and streams do not count as requests, so big files do not delay short requests."""
 MAX_PENDING: Final = 10_000
-"""Requests, streams and downloads under way and waiting; further ones are refused."""
+"""Maximum requests, streams and downloads in progress or queued; further ones are refused."""
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH"})
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,200}")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -41,14 +41,14 @@ _OURS: Final = frozenset({
     "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection", "te",
     "trailer", "transfer-encoding", "upgrade",
 })  # fmt: skip
-"""Headers that say where a request begins, ends and goes."""
+"""Headers that control the framing and routing of a request."""
 
 
 def unguarded_settings(settings: Settings) -> OutboundSettings:
-    """Return the settings for requests to addresses that the operator wrote, which may lie in any network.
+    """Return the settings for requests to URLs that the operator configured, which may be in any network.
 
-    The guard is for addresses that others choose; where the operator's own machine, collector or gateway is, only the
-    operator knows.
+    The guard is for URLs that others choose; only the operator knows where their own machines, collectors and gateways
+    are.
 
     Raises:
         ConfigError: the proxy cannot be read.
@@ -60,14 +60,14 @@ def unguarded_settings(settings: Settings) -> OutboundSettings:
 
 
 class Client:
-    """Makes requests; one for a process, for any thread and event loop.
+    """Makes HTTP requests; create one per process, for any thread and event loop.
 
-    Each request has a connection of its own, so none is sent twice because an old connection broke. The messages of
-    FetchFailed name scheme and host and nothing else of the address, as paths and queries hold tokens.
+    Each request has its own connection, so none is sent twice because a kept connection broke. The messages of
+    FetchFailed contain only scheme and host of the URL, because paths and queries may contain tokens.
 
     Args:
-        settings: limits, proxies and what may be dialled; `proxy` is the address itself, not where it stands.
-        max_concurrent: the most requests at once.
+        settings: limits, proxies and allowed destinations; `proxy` is the URL itself, not a reference to it.
+        max_concurrent: the maximum of concurrent requests.
 
     Raises:
         ConfigError: the proxy is written as a reference.
@@ -97,10 +97,10 @@ class Client:
         timeout_s: float = 20.0,
         max_bytes: int = 1_048_576,
     ) -> HttpResponse:
-        """Send one request and return its answer, whatever its status; a `Path` is sent as the file's bytes.
+        """Send one request and return its response, whatever its status; a `Path` body is read from the file.
 
         Raises:
-            FetchFailed: it may not or could not be sent, or the answer is larger than *max_bytes*.
+            FetchFailed: it is not allowed or failed, or the response is larger than *max_bytes*.
         """
         answer = self.submit(method, url, headers=headers, body=body, timeout_s=timeout_s, max_bytes=max_bytes)
         return await asyncio.wrap_future(answer)
@@ -115,7 +115,7 @@ class Client:
         timeout_s: float,
         max_bytes: int,
     ) -> Future[HttpResponse]:
-        """Begin what `request` does, for callers without an event loop; cancelling the future ends the request."""
+        """Start a request as `request` does, without an event loop; cancelling the future ends it."""
         answer = ResponseFuture(self._read_origin(url), max_bytes)
         request = self._prepare(method, url, headers or {}, body, timeout_s, answer)
         with self._lock:
@@ -128,10 +128,10 @@ class Client:
     async def stream(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float
     ) -> AsyncIterator[ResponseStream]:
-        """Send one request and lend its response, whose body is read as it comes, within *timeout_s* in all.
+        """Send one request and yield its response, whose body is read as it arrives, within *timeout_s* in total.
 
         Raises:
-            FetchFailed: it may not or could not be sent.
+            FetchFailed: it is not allowed or failed.
         """
         response = self._open(method, url, headers or {}, timeout_s)
         try:
@@ -149,14 +149,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 300.0,
     ) -> DownloadResult:
-        """Fetch a file to *to*, which appears only once it is whole.
+        """Fetch a file to *to*, which appears only once it is complete.
 
-        What an earlier call left unfinished beside it (``<name>.part``) is gone on with by a Range request, if the
-        server still has the same file (by its ETag or Last-Modified), else begun anew.
+        A partial file of an earlier call (``<name>.part``, in the same directory) is resumed with a Range request if
+        the server still has the same file (by its ETag or Last-Modified); otherwise the download starts again.
 
         Raises:
-            FetchFailed: it may not or could not be fetched, or is larger than *max_bytes*, or another download to the
-                same place is under way; what came so far is kept unless it is too large.
+            FetchFailed: it is not allowed or failed, the file is larger than *max_bytes*, or another download to the
+                same path is in progress. The partial file is kept unless it is too large.
         """
         spec = DownloadSpec(url=url, to=to, headers=dict(headers or {}), max_bytes=max_bytes, timeout_s=timeout_s)
         is_cancelled = threading.Event()
@@ -169,9 +169,9 @@ class Client:
 
         with self._lock:
             self._count_in()
-            # In threads of their own, as they write to disks, wait for locks and read what came before.
+            # In separate threads, because downloads write to disk, wait for locks and read the partial file.
             downloading = self._download_threads.submit(download, spec, open_response, is_stopped)
-        # Outside of the lock: one that has ended already calls back at once, in this thread.
+        # Outside the lock: a finished download calls back immediately, in this thread.
         downloading.add_done_callback(lambda _: self._count_out(1))
         try:
             return await asyncio.wrap_future(downloading)
@@ -179,7 +179,7 @@ class Client:
             is_cancelled.set()
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel everything in progress."""
         with self._lock:
             self._is_closed = True
             waiting, self._waiting = self._waiting, deque()
@@ -212,7 +212,7 @@ class Client:
         return response
 
     def _read_origin(self, url: str) -> str:
-        """Return scheme and host of an address that may be dialled, as far as its text tells. Raises FetchFailed."""
+        """Return scheme and host of an allowed URL, as far as its text shows. Raises FetchFailed."""
         try:
             address = self._read(url)
         except ValueError as error:
@@ -229,7 +229,7 @@ class Client:
         sink: Sink,
         stall_s: int = 0,
     ) -> OutgoingRequest:
-        """Refuse what cannot be sent, or would be read as more than one request. Raises FetchFailed."""
+        """Build the request; refuse one that is invalid or could be read as several requests. Raises FetchFailed."""
         if method not in METHODS:
             raise FetchFailed(f"the method {method[:20]!r} is none of {', '.join(sorted(METHODS))}")
         if body and method == "HEAD":
@@ -255,7 +255,7 @@ class Client:
             stall_s=stall_s,
         )
 
-    # What is under way, counted under the lock.
+    # Requests in progress, counted under the lock.
 
     def _count_in(self) -> None:
         if self._is_closed:
@@ -282,7 +282,7 @@ class Client:
             self._get_thread().send(batch)
 
     def _end(self, results: list[RequestResult]) -> None:
-        """Tell the sinks of the ends of their responses, in the thread that read them."""
+        """End the sinks of finished responses, in the thread that read them."""
         for result in results:
             assert result.request.sink is not None
             result.request.sink.end(result)

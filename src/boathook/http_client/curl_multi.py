@@ -1,6 +1,7 @@
-"""Makes many requests at once over libcurl's multi interface, driven by events; belongs to one thread.
+"""Makes many concurrent requests over libcurl's multi interface, driven by events; belongs to one thread.
 
-A request goes: address read -> name looked up and judged -> handed to libcurl, pinned to what was judged -> its answer.
+The steps of a request: parse the URL, resolve and check its host, pass it to libcurl pinned to the checked addresses,
+and return the response.
 """
 
 import contextlib
@@ -24,10 +25,10 @@ from boathook.http_client.transfer import CurlTransfer, SinkTransfer
 from boathook.observability.log import get_logger
 
 BODY_S: Final = 3.0
-"""How long a response's body may take after its headers."""
+"""Maximum seconds for a response's body after its headers."""
 _LOOK_S: Final = 0.5
 _KEPT_OPEN: Final = 512
-"""Connections kept for the next request at least, so that few places at once still serve many endpoints."""
+"""Minimum number of connections kept for the next request, so that a low concurrency can still serve many endpoints."""
 _MOST_EVENTS: Final = 1_024
 _MOST_PINNED: Final = 10_000
 _MASKS: Final = {
@@ -42,26 +43,26 @@ Event = tuple[int, int]
 
 
 class Waker:
-    """Ends a thread's wait for sockets, from any thread, by an eventfd(2)."""
+    """Wakes a thread that waits for sockets, from any thread, with an eventfd(2)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """What to wait for; readable once woken."""
+        """The file descriptor to wait for; readable once woken."""
         self._is_closed = False
 
     def wake(self) -> None:
-        """End the wait, or the next one."""
+        """End the current wait, or the next one."""
         with self._lock:
             if not self._is_closed:
                 os.eventfd_write(self.descriptor, 1)
 
     def clear(self) -> None:
-        """Take note of the wake-up."""
+        """Reset the wake-up."""
         os.eventfd_read(self.descriptor)
 
     def close(self) -> None:
-        """Give the descriptor back, whose number may soon be another file's."""
+        """Close the descriptor; its number may be reused soon."""
         with self._lock:
             self._is_closed = True
             os.close(self.descriptor)
@@ -69,7 +70,7 @@ class Waker:
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
-    """A request whose name is being looked up."""
+    """A request whose host is being resolved."""
 
     request: OutgoingRequest
     address: Address
@@ -78,10 +79,10 @@ class _Parked:
 
 
 class CurlMultiClient:
-    """The requests under way.
+    """Runs requests concurrently on one thread.
 
     Args:
-        settings: limits, proxies and what may be dialled.
+        settings: limits, proxies and allowed destinations.
 
     Raises:
         ConfigError: the proxy is written as a reference.
@@ -107,7 +108,7 @@ class CurlMultiClient:
     def _open(self) -> None:
         self._pinned: dict[tuple[str, int], Resolution] = {}
         self._resting: set[int] = set()
-        """Sockets that libcurl has no wish for at the moment; most of them soon serve the next request."""
+        """Sockets that libcurl does not wait for at the moment; most of them are soon used for the next request."""
         self._timer_at: float | None = None
         self._look_at = 0.0
         self._poll = select.epoll()
@@ -118,10 +119,10 @@ class CurlMultiClient:
         self._multi.setopt(pycurl.M_MAXCONNECTS, max(_KEPT_OPEN, self._settings.concurrency))
 
     def begin(self, request: OutgoingRequest) -> None:
-        """Begin a request; one that cannot be made is answered at the end of the turn."""
+        """Start a request; if it cannot be made, its result is returned at the end of the turn."""
         try:
             self._begin(request)
-        except Exception as error:  # noqa: BLE001 - a fault fails this request, never those after it
+        except Exception as error:  # noqa: BLE001 - a bug fails this request, never the next ones
             self._fail(request, error)
 
     def _begin(self, request: OutgoingRequest) -> None:
@@ -140,7 +141,7 @@ class CurlMultiClient:
             self._start(request, address, found, 0.0)
 
     def resume(self, request: OutgoingRequest) -> None:
-        """Go on with a response that its sink has paused, or end it where it is no longer wanted."""
+        """Continue a response that its sink has paused, or end it if it is no longer wanted."""
         for exchange in [one for one in self._running.values() if one.request is request]:
             if exchange.is_over(0.0):
                 self._end(exchange.handle, pycurl.E_ABORTED_BY_CALLBACK, _CANCELLED)
@@ -148,9 +149,9 @@ class CurlMultiClient:
                 exchange.resume()
 
     def wait(self) -> list[Event]:
-        """Return the next events of sockets; none where it is time for something else."""
+        """Return the next socket events; an empty list if something else is due."""
         events = self._poll.poll(self._pause_s(), _MOST_EVENTS)
-        # Cleared later, it might take with it a wake-up for what was put in after the inbox was read.
+        # If it were cleared later, a wake-up for a request added after the inbox was read could be lost.
         woken = (self.waker.descriptor, select.EPOLLIN)
         if woken in events:
             events.remove(woken)
@@ -158,10 +159,10 @@ class CurlMultiClient:
         return events
 
     def turn(self, events: list[Event]) -> list[RequestResult]:
-        """Move every request on that can move, and return the answers."""
+        """Advance every request that can make progress, and return the results."""
         for descriptor, bits in events:
             if descriptor in self._resting:
-                with contextlib.suppress(OSError):  # closed meanwhile, and so not registered any more
+                with contextlib.suppress(OSError):  # closed meanwhile, so no longer registered
                     self._poll.unregister(descriptor)
             else:
                 self._multi.socket_action(descriptor, _conditions(bits))
@@ -175,7 +176,7 @@ class CurlMultiClient:
         return self._take_answers()
 
     def give_up(self, failure: TransportFailure, error: str) -> list[RequestResult]:
-        """End every request, and return their answers; the connections are closed, and others may follow."""
+        """End every request and return the results; connections are closed, and new requests may follow."""
         for exchange in self._running.values():
             self._refuse(exchange.request, failure, error)
         for parked in self._parked.values():
@@ -186,7 +187,7 @@ class CurlMultiClient:
         return self._take_answers()
 
     def close(self) -> None:
-        """Free all that is held."""
+        """Free all resources."""
         self._free()
         self._resolver.close()
         self.waker.close()
@@ -216,7 +217,7 @@ class CurlMultiClient:
         _LOG.error("http_client_fault", exc_info=error)
         self._refuse(request, TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
 
-    # Names.
+    # Name resolution.
 
     def _park(self, request: OutgoingRequest, address: Address) -> None:
         now = time.monotonic()
@@ -231,10 +232,10 @@ class CurlMultiClient:
                 except Exception as error:  # noqa: BLE001 - as above
                     self._fail(one.request, error)
 
-    # Handles.
+    # Transfer handles.
 
     def _start(self, request: OutgoingRequest, address: Address, found: Resolution | None, spent_s: float) -> None:
-        """Hand a request to libcurl; *found* is None for an address that is no name, *spent_s* went to the look-up."""
+        """Pass a request to libcurl; *found* is None if the host is an IP address, *spent_s* is the lookup time."""
         if found is not None and found.failure is not None:
             self._refuse(request, found.failure, found.error, spent_s)
             return
@@ -254,7 +255,7 @@ class CurlMultiClient:
         self._multi.add_handle(exchange.handle)
 
     def _pin(self, address: Address, found: Resolution | None) -> tuple[Options, bool]:
-        """Return the options that make libcurl dial what was judged, and whether through the proxy."""
+        """Return the options that make libcurl connect to the checked addresses, and whether through the proxy."""
         if found is None:
             return [], False
         if self._proxy.applies_to(address) and not self._proxy.is_bypassed(found.addresses):
@@ -272,7 +273,7 @@ class CurlMultiClient:
             return self._make(SinkTransfer, is_proxied)
         if request.client_certificate is not None:
             certificate, key = (text.encode() for text in request.client_certificate)
-            # It serves this request alone.
+            # The handle serves this request only.
             return self._make(CurlTransfer, is_proxied, [(pycurl.SSLCERT_BLOB, certificate), (pycurl.SSLKEY_BLOB, key)])
         idle = self._idle[is_proxied]
         return idle.pop() if idle else self._make(CurlTransfer, is_proxied, home=idle)
@@ -299,7 +300,7 @@ class CurlMultiClient:
         else:
             exchange.close()
 
-    # Ends.
+    # Finished requests.
 
     def _collect(self) -> None:
         left = 1
@@ -317,7 +318,7 @@ class CurlMultiClient:
         self._put_back(exchange)
 
     def _cut_late(self) -> None:
-        """End the requests whose bodies do not end or are not wanted, and those whose names are not found in time."""
+        """End requests whose body takes too long or is not wanted, and those whose host is not resolved in time."""
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -337,7 +338,7 @@ class CurlMultiClient:
             if not self._parked[name]:
                 del self._parked[name]
 
-    # What libcurl waits for.
+    # Events that libcurl waits for.
 
     def _pause_s(self) -> float | None:
         if self._answers:
@@ -351,14 +352,14 @@ class CurlMultiClient:
         self._timer_at = None if after_ms < 0 else time.monotonic() + after_ms / 1_000
 
     def _watch(self, what: int, descriptor: int, _multi: object, _data: object) -> None:
-        """Follow libcurl's wish to be told of a socket's events."""
+        """Register or unregister a socket for the events that libcurl waits for."""
         if what == pycurl.POLL_REMOVE:
             self._resting.add(descriptor)
             return
         self._resting.discard(descriptor)
         try:
             self._poll.modify(descriptor, _MASKS[what])
-        except FileNotFoundError:  # closed since, or never known
+        except FileNotFoundError:  # closed since, or never registered
             self._poll.register(descriptor, _MASKS[what])
 
 

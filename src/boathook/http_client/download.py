@@ -1,8 +1,8 @@
-"""Fetches a file, and goes on where an earlier try broke off, if the server still has the same file (RFC 9110, 14).
+"""Downloads a file, and resumes an interrupted download if the server still has the same file (RFC 9110, 14).
 
-A file that is not whole yet is `NAME.part` beside where it will stand, with a note of what it is a part of. Only one
-process and thread at a time works on it, by flock(2). What a killed process had written is still there, as the kernel
-holds it; what a machine that lost power had written may be holes, so a note of an earlier boot is not believed.
+An incomplete file is `NAME.part` in the target's directory, with a metadata file that says what it is a part of. Only
+one process and thread at a time works on it, by flock(2). Data written by a killed process is intact, because the
+kernel has it. Data written before a power failure may have holes, so metadata of an earlier boot is ignored.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from boathook.http_client.messages import DownloadResult
 from boathook.http_client.response import ResponseStream
 
 STALL_S: Final = 30
-"""Seconds below a kibibyte a second after which a download is given up."""
+"""Seconds below 1 KiB/s after which a download fails."""
 _OURS: Final = frozenset({"range", "if-range", "accept-encoding"})
 _LONGEST: Final = 30
-"""Digits of a length that are read."""
+"""Maximum digits of a Content-Length that are read."""
 OpenResponse = Callable[[Mapping[str, str], float, int], ResponseStream]
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
 LOCK_S: Final = 5.0
-"""How long another download of the same file is waited for, which may just be giving up."""
+"""Seconds to wait for another download of the same file, which may be about to end."""
 _LOOK_S: Final = 0.02
 _PIECE: Final = 1_048_576
 _MOST_NOTE: Final = 262_144
@@ -42,7 +42,7 @@ _PRINTED: Final = re.compile(r"[ -~]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadSpec:
-    """A file to be fetched."""
+    """A file to be downloaded."""
 
     url: str
     to: Path
@@ -51,30 +51,31 @@ class DownloadSpec:
     timeout_s: float
 
     def check(self) -> None:
-        """Refuse headers that would say which part is asked for. Raises FetchFailed."""
+        """Reject headers that would select a part of the file. Raises FetchFailed."""
         for name in self.headers:
             if name.lower() in _OURS:
                 raise FetchFailed(f"the header {name} is boathook's own to write; leave it out")
 
 
 class _Changed(Exception):
-    """The server has no such part, or of another file: it must be begun anew."""
+    """The server does not have this part, or the file has changed: the download must start again."""
 
 
 class _TooLarge(Exception):
-    """The file is larger than it may be."""
+    """The file exceeds its size limit."""
 
 
 def download(spec: DownloadSpec, open_response: OpenResponse, is_stopped: Callable[[], bool]) -> DownloadResult:
-    """Fetch a file, blocking the calling thread.
+    """Download a file, blocking the calling thread.
 
     Args:
-        open_response: makes a GET request with these headers besides the spec's, within these seconds, and with the
-            seconds after which it may stall no longer.
-        is_stopped: whether nobody waits any more.
+        spec: the file to download.
+        open_response: starts a GET request with headers in addition to the spec's, a timeout in seconds, and the
+            seconds it may stall.
+        is_stopped: returns whether the download is no longer wanted.
 
     Raises:
-        FetchFailed: it may not or could not be fetched, or is too large; what came is kept unless it is too large.
+        FetchFailed: it is not allowed, failed, or is too large; the partial file is kept unless it is too large.
     """
     if is_stopped():
         raise FetchFailed("shutting down")
@@ -97,7 +98,7 @@ def download(spec: DownloadSpec, open_response: OpenResponse, is_stopped: Callab
 
 
 def _fetch(spec: DownloadSpec, part: "PartialDownload", open_response: OpenResponse, ends_at: float) -> int | None:
-    """Write what the server sends; return how large it says that the whole file is."""
+    """Write the response; return the size of the whole file as the server announced it."""
     ranges: dict[str, str] = {}
     if part.size and part.note is not None:
         ranges = {"Range": f"bytes={part.size}-", "If-Range": part.note.validator}
@@ -113,7 +114,7 @@ def _fetch(spec: DownloadSpec, part: "PartialDownload", open_response: OpenRespo
 
 @contextlib.contextmanager
 def _opened(response: ResponseStream) -> Iterator[ResponseStream]:
-    """Wait for the head of a response, and at the end for its connection to be closed."""
+    """Wait for the head of a response, and on exit until its connection is closed."""
     try:
         response.started.result()
         yield response
@@ -123,7 +124,7 @@ def _opened(response: ResponseStream) -> Iterator[ResponseStream]:
 
 
 def _begin(response: ResponseStream, spec: DownloadSpec, part: "PartialDownload") -> int | None:
-    """Read the head of the response, and begin the part anew where it brings the whole file; return its size."""
+    """Read the head of the response, and reset the part if it brings the whole file; return the file's size."""
     status, headers = response.status, response.headers
     packed = headers.get("content-encoding", "identity")
     match status:
@@ -146,13 +147,13 @@ def _begin(response: ResponseStream, spec: DownloadSpec, part: "PartialDownload"
 
 
 def _go_on(headers: Mapping[str, str], part: "PartialDownload") -> int | None:
-    """Check that the part that comes is the one that is missing, of the file that the rest is of; return its size."""
+    """Check that the response is the missing part of the same file; return the file's size."""
     note, span = part.note, _RANGE.fullmatch(headers.get("content-range", "").strip())
     if note is None or span is None or int(span[1]) != part.size:
         raise _Changed
     total = note.total if span[3] == "*" else int(span[3])
-    # Some servers honour Range and ignore If-Range. A part must carry the file's ETag (RFC 9110, section 15.3.7), and
-    # need not carry its Last-Modified.
+    # Some servers honour Range and ignore If-Range. A partial response must have the file's ETag (RFC 9110, section
+    # 15.3.7), but need not have its Last-Modified.
     is_etag = note.validator.startswith('"')
     named = headers.get("etag", "") if is_etag else headers.get("last-modified", note.validator)
     if named != note.validator or note.total not in {None, total}:
@@ -166,20 +167,20 @@ def _check_size(size: int, spec: DownloadSpec) -> None:
 
 
 def _read_length(headers: Mapping[str, str]) -> int | None:
-    """Return what is announced; libcurl takes a number that is too large for it as none."""
+    """Return the announced size; libcurl ignores a number that is too large for it."""
     text = headers.get("content-length", "")
     return int(text[:_LONGEST]) if re.fullmatch(r"[0-9]+", text) else None
 
 
 def _validator(headers: Mapping[str, str]) -> str:
-    """Return what says for certain that a file is still the same, byte by byte; empty where nothing does."""
+    """Return a validator that guarantees that the file is byte-identical, or an empty text if there is none."""
     etag = headers.get("etag", "")
     if etag.startswith('"') and etag.isascii():
         return etag
     modified = headers.get("last-modified", "")
     try:
         age = parsedate_to_datetime(headers["date"]) - parsedate_to_datetime(modified)
-        # A file written in this very second may be written again in it.
+        # A file written in this second may be written again within it.
         return modified if age.total_seconds() >= 1 else ""
     except (LookupError, ValueError, TypeError, ArithmeticError):
         return ""
@@ -187,21 +188,21 @@ def _validator(headers: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialMetadata:
-    """What the bytes of a part belong to."""
+    """Describes which file the bytes of a part belong to."""
 
     url: str
-    """SHA-256 of the address, which may hold credentials."""
+    """SHA-256 of the URL, because URLs may contain credentials."""
     validator: str
-    """What If-Range says: a strong ETag, or else a Last-Modified; empty where it cannot be gone on with."""
+    """The If-Range value: a strong ETag, or else a Last-Modified; empty if the download cannot be resumed."""
     total: int | None
-    """Bytes of the whole file."""
+    """Size of the whole file in bytes."""
     content_type: str
     boot: str
-    """The boot of the machine in which it was written."""
+    """The machine's boot id when the part was written."""
 
 
 def make_metadata(url: str, *, validator: str, total: int | None, content_type: str) -> PartialMetadata:
-    """Return the note of a file that begins to come from *url*."""
+    """Return the metadata of a download from *url*."""
     digest = hashlib.sha256(url.encode()).hexdigest()
     return PartialMetadata(url=digest, validator=validator, total=total, content_type=content_type, boot=_boot())
 
@@ -215,15 +216,15 @@ def _boot() -> str:
 
 
 class PartialDownload:
-    """The part of one file, open and locked.
+    """The partial file of one download, open and locked.
 
     Args:
-        target: where the whole file will stand.
-        url: where it comes from; what came from elsewhere is thrown away.
-        is_stopped: whether nobody waits for the lock any more.
+        target: the path of the complete file.
+        url: the file's URL; data from another URL is discarded.
+        is_stopped: returns whether the lock is no longer wanted.
 
     Raises:
-        FetchFailed: another download of the same file is under way, or a file cannot be written.
+        FetchFailed: another download of the same file is in progress, or a file cannot be written.
     """
 
     def __init__(self, target: Path, url: str, is_stopped: Callable[[], bool]) -> None:
@@ -231,7 +232,7 @@ class PartialDownload:
         self._path = target.with_name(f"{target.name}.part")
         self._note_path = target.with_name(f"{target.name}.part.json")
         self._is_ours = True
-        """Whether the name of the part still stands for what is locked, and not for another download's."""
+        """Whether the part's path still refers to the locked file, and not to another download's."""
         with _writing(self._target.name):
             self._file = self._open(is_stopped)
             try:
@@ -265,13 +266,13 @@ class PartialDownload:
     def _lock(self, opened: FileIO) -> bool:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it may have renamed the file meanwhile: the lock would be on what is whole.
+            # The previous holder may have renamed the file meanwhile: the lock would then be on the complete file.
             return os.path.samestat(os.fstat(opened.fileno()), self._path.stat())
         except (BlockingIOError, FileNotFoundError):
             return False
 
     def _begin(self, url: str) -> None:
-        """Take stock of what an earlier download left."""
+        """Load the partial file of an earlier download, or discard it."""
         self._hash = hashlib.sha256()
         self.size = 0
         self.note = self._read_note()
@@ -281,16 +282,16 @@ class PartialDownload:
             self.clear()
             return
         if self.note.total is not None and os.fstat(self._file.fileno()).st_size >= self.note.total:
-            # The last byte is asked for again, so that the server says whether it still has this file.
+            # The last byte is requested again, so that the server confirms that it still has this file.
             self._file.truncate(max(0, self.note.total - 1))
         while piece := self._file.read(_PIECE):
             self._hash.update(piece)
             self.size += len(piece)
 
     def _read_note(self) -> PartialMetadata | None:
-        """Return what the note says; nothing where it is none of ours, whoever has put it there."""
+        """Return the metadata, or None if the file is missing or was not written by boathook."""
         try:
-            # A pipe would keep whoever opens it waiting for ever, and a link lead elsewhere.
+            # Opening a pipe could block forever, and a symbolic link could point elsewhere.
             descriptor = os.open(self._note_path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             with FileIO(descriptor) as opened:
                 note = msgspec.json.decode(opened.read(_MOST_NOTE) or b"", type=PartialMetadata)
@@ -299,7 +300,7 @@ class PartialDownload:
         return note if _PRINTED.fullmatch(note.validator) else None
 
     def clear(self) -> None:
-        """Throw away what came."""
+        """Discard all data."""
         with _writing(self._target.name):
             self._file.seek(0)
             self._file.truncate()
@@ -307,7 +308,7 @@ class PartialDownload:
         self.size, self.note = 0, None
 
     def begin(self, note: PartialMetadata) -> None:
-        """Begin anew, and remember what the bytes to come belong to."""
+        """Start again, and store what the following bytes belong to."""
         self.clear()
         self.note = note
         with _writing(self._target.name):
@@ -317,7 +318,7 @@ class PartialDownload:
                 opened.write(msgspec.json.encode(note))
 
     def add(self, piece: bytes) -> None:
-        """Write what came next."""
+        """Append a piece."""
         with _writing(self._target.name):
             left = memoryview(piece)
             while left:
@@ -326,7 +327,7 @@ class PartialDownload:
         self.size += len(piece)
 
     def finish(self) -> str:
-        """Make it the whole file; return its SHA-256 in hexadecimal digits."""
+        """Turn the part into the complete file; return its SHA-256 in hexadecimal digits."""
         with _writing(self._target.name):
             os.fsync(self._file.fileno())
             self._note_path.unlink(missing_ok=True)
@@ -336,7 +337,7 @@ class PartialDownload:
         return self._hash.hexdigest()
 
     def discard(self) -> None:
-        """Leave nothing behind."""
+        """Delete the part and its metadata."""
         if not self._is_ours:
             return
         with _writing(self._target.name):
@@ -347,12 +348,12 @@ class PartialDownload:
 
 @contextlib.contextmanager
 def _writing(name: str) -> Iterator[None]:
-    """Make clear failures of what fails on the disk inside of the block."""
+    """Turn disk errors inside the block into clear FetchFailed errors."""
     try:
         yield
     except OSError as error:
         raise FetchFailed(f"{name} cannot be written: {error.strerror or error}") from error
-    except ValueError as error:  # a name that no file can have
+    except ValueError as error:  # an invalid file name
         raise FetchFailed(f"{name!r} cannot be written: {error}", is_final=True) from error
 
 

@@ -1,7 +1,7 @@
-"""Fetches small public things, such as a sender's certificate, from addresses that strangers may have a say in.
+"""Fetches small public files, such as a sender's certificate, from URLs that unauthenticated requests can influence.
 
-What makes that safe besides the guard: https only, no credentials, no proxies, and caps on time, bytes, simultaneous
-fetches and repeated failures.
+The safeguards besides the guard: https only, no credentials, no proxies, and limits on time, size, concurrent fetches
+and repeated failures.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
 
 CONNECT_S: Final = 3.0
-"""For finding the name's address, connecting and agreeing on TLS."""
+"""Seconds for DNS, connecting and the TLS handshake."""
 FAILED_S: Final = 30.0
 _MAX_CONCURRENT: Final = 4
 _MAX_WAITING: Final = 32
 _MAX_FAILED: Final = 1_024
 _ODD: Final = frozenset('@#"<>{}|^`')
-"""What the address of a key does not hold, such as credentials."""
+"""Characters that the URL of a key does not contain, such as those of credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class _Failure:
 
 
 class Fetcher:
-    """Fetches by GET; one for a process.
+    """Fetches by GET; create one per process.
 
     Args:
-        allow: networks that may be dialled although they are not public.
+        allow: networks that are allowed although they are not public.
         ca_file: certificates to trust instead of the system's.
-        ports: the ports that may be dialled.
+        ports: the allowed ports.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class Fetcher:
         self._failed: dict[str, _Failure] = {}
 
     async def fetch(self, url: str, *, max_bytes: int, timeout_s: float = 5.0) -> bytes:
-        """Return what lies at *url*.
+        """Return the content at *url*.
 
-        Whoever asks for the same address meanwhile shares the answer, also if the first no longer waits for it.
+        Concurrent calls for the same URL share one request, even if the first caller no longer waits for it.
 
         Raises:
-            FetchFailed: it may not or could not be fetched, or failed less than 30 seconds ago.
+            FetchFailed: it is not allowed or failed, or failed less than 30 seconds ago.
         """
         return await asyncio.shield(asyncio.wrap_future(self._begin(url, max_bytes, timeout_s)))
 
     def fetch_sync(self, url: str, *, max_bytes: int, timeout_s: float = 5.0) -> bytes:
-        """Return what lies at *url*, blocking the calling thread; otherwise as `fetch`."""
+        """Return the content at *url*, blocking the calling thread; otherwise like `fetch`."""
         return self._begin(url, max_bytes, timeout_s).result()
 
     def close(self) -> None:
-        """Give up what is being fetched."""
+        """Cancel all fetches."""
         self._client.close()
 
     def _begin(self, url: str, max_bytes: int, timeout_s: float) -> Future[bytes]:
@@ -97,7 +97,7 @@ class Fetcher:
             content: Future[bytes] = Future()
             content.set_running_or_notify_cancel()
             self._running[key] = content
-        # Outside of the lock: an answer that is there already calls back at once, in this thread.
+        # Outside the lock: if the response is already there, the callback runs immediately, in this thread.
         answer.add_done_callback(lambda answer: self._end(key, answer, content))
         return content
 

@@ -1,7 +1,7 @@
-"""Decides how every request connects: over sockets whose address is judged, verified TLS, and the operator's proxy.
+"""Decides how every request connects: sockets with checked addresses, verified TLS, and the operator's proxy.
 
-libcurl takes nothing from the environment and follows no redirect. A proxy hides which server is called, so it is told
-an address that has been judged, never a name, and through a tunnel, in which TLS is verified against the name.
+libcurl takes nothing from the environment and follows no redirect. A proxy hides which server is called. So it gets a
+checked IP address, never a name, and a tunnel, in which TLS is verified against the name.
 """
 
 import socket
@@ -19,7 +19,7 @@ from boathook.http_client.addresses import Address, Network, find_denial_on_host
 Options = list[tuple[int, Any]]
 
 _SUPPRESS_CONNECT_HEADERS: Final = 265
-"""Of curl.h; pycurl has no name for it."""
+"""From curl.h; pycurl has no name for it."""
 _PROXY_CA: Final = {pycurl.CAINFO: pycurl.PROXY_CAINFO, pycurl.CAPATH: pycurl.PROXY_CAPATH}
 
 
@@ -45,7 +45,7 @@ def handle_options(settings: OutboundSettings) -> Options:
 
 
 def _ca_options(settings: OutboundSettings) -> Options:
-    """Return the options that say whose certificates are believed: those of `outbound.ca_file`, or the system's."""
+    """Return the options for trusted certificates: those of `outbound.ca_file`, or the system's."""
     paths = ssl.get_default_verify_paths()
     if file := settings.ca_file or paths.cafile:
         return [(pycurl.CAINFO, file)]
@@ -53,11 +53,11 @@ def _ca_options(settings: OutboundSettings) -> Options:
 
 
 class ConnectGuard:
-    """Opens libcurl's sockets, each after judging the very address that is about to be dialled.
+    """Opens libcurl's sockets, each after checking the actual IP address of the connection.
 
     Args:
-        allow: networks that may be dialled although they are not public.
-        opened: where the opened sockets are kept; its owner closes them once libcurl has made its duplicates.
+        allow: networks that are allowed although they are not public.
+        opened: list of the opened sockets; its owner closes them once libcurl has duplicated them.
     """
 
     __slots__ = ("_allow", "_opened", "refusal")
@@ -70,7 +70,8 @@ class ConnectGuard:
 
     def open_socket(self, _purpose: int, address: Any) -> socket.socket | int:
         """Return a socket, or SOCKET_BAD; libcurl's callback."""
-        # Of a name with good and bad addresses none is dialled after the first bad one: such names are made to deceive.
+        # After the first denied address of a name none is tried: names that mix allowed and denied addresses are an
+        # attack.
         if self.refusal is None:
             self.refusal = self._check_address(address)
         if self.refusal is not None:
@@ -87,7 +88,7 @@ class ConnectGuard:
 
 
 class ProxyPolicy:
-    """Says which requests go through the proxy of the settings, if there is one.
+    """Decides which requests use the configured proxy, if any.
 
     Raises:
         ConfigError: the proxy is written as a reference.
@@ -106,22 +107,22 @@ class ProxyPolicy:
                 self._names.append(text.lower().rstrip("."))
 
     def applies_to(self, address: Address) -> bool:
-        """Return whether a request to *address* may go through the proxy, by the address's text."""
+        """Return whether a request to *address* may use the proxy, based on its text."""
         if not self._settings.proxy:
             return False
         host = address.host.rstrip(".")
         return not any(host == name.lstrip(".") or (name[:1] == "." and host.endswith(name)) for name in self._names)
 
     def is_bypassed(self, addresses: Sequence[str]) -> bool:
-        """Return whether all these addresses of a host lie in networks that are reached without the proxy."""
+        """Return whether all these addresses of a host are in networks that bypass the proxy."""
         numbers = [ip_address(address.partition("%")[0]) for address in addresses]
         return bool(numbers) and all(any(number in network for network in self._networks) for number in numbers)
 
     def options(self) -> Options:
-        """Return the options of handles that go through the proxy."""
+        """Return the options of handles that use the proxy."""
         return [
             (pycurl.PROXY, self._settings.proxy),
-            # Not left out: libcurl would then read it from the environment.
+            # Set explicitly: otherwise libcurl would read it from the environment.
             (pycurl.NOPROXY, ""),
             (pycurl.HTTPPROXYTUNNEL, 1),
             (pycurl.PROXYAUTH, pycurl.HTTPAUTH_BASIC),
@@ -133,12 +134,12 @@ class ProxyPolicy:
 
 
 def tunnel_options(address: Address, number: str) -> Options:
-    """Return the options that make libcurl ask the proxy for *number* where the address has a name."""
+    """Return the options that make libcurl send the proxy *number* instead of the host name."""
     host, dialled = (f"[{text}]" if ":" in text else text for text in (address.host, number))
     return [(pycurl.CONNECT_TO, [f"{host}:{address.port}:{dialled}:{address.port}"])]
 
 
 def resolve_options(address: Address, numbers: Sequence[str]) -> Options:
-    """Return the options that make libcurl dial *numbers*, which have been judged, where the address has a name."""
+    """Return the options that make libcurl connect to *numbers*, already checked, instead of resolving the name."""
     listed = ",".join(f"[{number}]" if ":" in number else number for number in numbers)
     return [(pycurl.RESOLVE, [f"+{address.host.rstrip('.')}:{address.port}:{listed}"])]

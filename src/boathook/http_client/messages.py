@@ -1,4 +1,4 @@
-"""A request about to be made, and what came of it."""
+"""Outgoing requests and their results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,41 +10,41 @@ import msgspec
 
 
 class TransportFailure(StrEnum):
-    """Why a request got no HTTP answer."""
+    """Why a request got no HTTP response."""
 
     URL = "URL"
-    """The address is not one that is dialled; nothing was asked of any server."""
+    """The URL is not allowed; no server was contacted."""
     BLOCKED = "BLOCKED"
-    """The name stands for an address that may not be dialled; no packet went there."""
+    """The host resolves to an address that is not allowed; no packet was sent."""
     DNS = "DNS"
     CONNECT = "CONNECT"
     TLS = "TLS"
     PROXY = "PROXY"
-    """The proxy could not be reached, or refused."""
+    """The proxy was unreachable or refused the request."""
     TIMEOUT = "TIMEOUT"
     SEND = "SEND"
-    """The connection broke before the request was sent whole."""
+    """The connection broke before the request was fully sent."""
     READ = "READ"
-    """The connection broke before an answer, or what came is none."""
+    """The connection broke before a response, or the response is not valid HTTP."""
     CLOSED = "CLOSED"
     """The client was closed meanwhile."""
     FAULT = "FAULT"
-    """Our own fault; the log tells more."""
+    """A bug in boathook; the log has details."""
 
 
 class Sink(Protocol):
-    """Takes a response as it comes, in the thread that reads it; it neither raises nor blocks."""
+    """Receives a response as it arrives, in the thread that reads it; it must neither raise nor block."""
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Take the head of the final response."""
+        """Receive the head of the final response."""
         ...
 
     def take(self, piece: bytes) -> int | None:
-        """Take a piece of its body; return WRITEFUNC_PAUSE of libcurl to refuse it for now, -1 to end the response."""
+        """Receive a piece of the body; return libcurl's WRITEFUNC_PAUSE to pause, -1 to end the response."""
         ...
 
     def end(self, result: "RequestResult") -> None:
-        """Take note of the end of the response, or of the failure."""
+        """Record the end of the response, or the failure."""
         ...
 
     def is_cancelled(self) -> bool:
@@ -53,13 +53,13 @@ class Sink(Protocol):
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One request about to be made; a POST over a kept connection unless it has a sink."""
+    """One request to be sent; a POST over a kept connection unless it has a sink."""
 
     url: str
     headers: tuple[tuple[str, str], ...]
-    """All that are sent besides Host, Accept and Content-Length, in order and as spelled."""
+    """All headers except Host, Accept and Content-Length, in order and as spelled."""
     body: bytes | Path
-    """The bytes, or with a sink the file that they are read from."""
+    """The bytes, or with a sink the path of the file to send."""
     timeout_s: float
     """For the whole attempt."""
     basic: tuple[str, str] | None = None
@@ -67,59 +67,59 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     client_certificate: tuple[str, str] | None = None
     """The certificate and its key as PEM texts."""
     token: object = None
-    """The caller's own, handed back with the answer."""
+    """An object of the caller, returned with the result."""
     sink: Sink | None = None
-    """Takes the response as it comes; None: its first bytes are kept for the result."""
+    """Receives the response as it arrives; None stores its first bytes in the result."""
     method: str = "POST"
-    """Another only with a sink."""
+    """Other methods only with a sink."""
     stall_s: int = 0
-    """With a sink: seconds below a kibibyte a second after which it fails; 0: never."""
+    """With a sink: seconds below 1 KiB/s after which the request fails; 0 disables it."""
 
     def __repr__(self) -> str:
-        """Name it without what may be secret, which is nearly all of it."""
+        """Omit everything that may be secret, which is nearly all of it."""
         return f"OutgoingRequest(timeout_s={self.timeout_s})"
 
 
 class RequestResult(msgspec.Struct, frozen=True, eq=False):
-    """What came of an outgoing request."""
+    """The result of an outgoing request."""
 
     request: OutgoingRequest
     status: int
-    """The HTTP status; 0 for no HTTP answer."""
+    """The HTTP status; 0 if there was no HTTP response."""
     headers: Mapping[str, str]
-    """Names in lower case; capped; of a repeated one the last. Empty where a sink took them."""
+    """By lower-case name, limited in size; of repeated headers the last. Empty if a sink received them."""
     body: bytes
-    """The first bytes of the response, not decoded. Empty where a sink took them."""
+    """The first bytes of the response, not decoded. Empty if a sink received them."""
     duration_s: float
     """Until the response's headers, or the failure."""
     failure: TransportFailure | None
     error: str
-    """One line for people; empty where an HTTP answer came."""
+    """A one-line message; empty if there was an HTTP response."""
     is_cut: bool = False
-    """Whether the response's body went on, or broke off."""
+    """Whether the response's body was cut at the limit or broke off."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What a server answered."""
+    """A server's response."""
 
     status: int
     headers: Mapping[str, str]
-    """By lower-case name; those that come twice are joined by a comma and a space."""
+    """By lower-case name; repeated headers are joined by a comma and a space."""
     body: bytes
 
     @property
     def is_ok(self) -> bool:
-        """Whether the status is one of success."""
+        """Whether the status is 2xx."""
         return 200 <= self.status < 300
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadResult:
-    """A file that was fetched whole."""
+    """A completely downloaded file."""
 
     size: int
     content_type: str
-    """As the server named it; empty where it named none."""
+    """As the server sent it; empty if it sent none."""
     sha256: str
     """In hexadecimal digits."""

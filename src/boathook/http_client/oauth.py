@@ -1,6 +1,6 @@
-"""Access tokens for endpoints that want one, by OAuth 2.0's client credentials grant (RFC 6749, section 4.4).
+"""Caches access tokens for endpoints, from OAuth 2.0's client credentials grant (RFC 6749, section 4.4).
 
-The addresses of token servers are entered by customers as endpoints' addresses are, so they pass the same guard.
+Customers enter the URLs of token servers like those of endpoints, so they pass the same guard.
 """
 
 import asyncio
@@ -21,17 +21,17 @@ from boathook.http_client.client import Client
 from boathook.http_client.messages import HttpResponse
 
 FAILED_S: Final = 10.0
-"""How long a refusal is remembered, so that a broken token server is not asked for every message."""
+"""Seconds a failure is cached, so that a broken token server is not called for every message."""
 _MAX_CONCURRENT: Final = 1_000
-"""Token servers that are asked at once; silent ones must not keep the others waiting."""
+"""Maximum concurrent token requests; servers that do not respond must not block the others."""
 _MOST_BODY: Final = 65_536
 _MOST_TOKEN: Final = 16_384
 _MOST_KEPT: Final = 10_000
 _USUAL_S: Final = 300.0
-"""How long a token is used whose server does not tell its life."""
+"""Seconds a token is used if its server sends no lifetime."""
 _LONGEST_S: Final = 86_400.0
 _EARLY_S: Final = 30.0
-"""How long before its end a token is no longer used, so that it does not end on its way."""
+"""Seconds before its expiry when a token is no longer used, so that it does not expire in transit."""
 
 _Key = tuple[str, str, bytes, str]
 
@@ -46,11 +46,13 @@ class _Kept:
 
 
 class TokenCache:
-    """Gets access tokens, keeps them until shortly before they end, and asks once for many; one for a loop.
+    """Requests access tokens and caches them until shortly before they expire; create one per event loop.
+
+    Concurrent calls share one request.
 
     Args:
-        settings: limits, proxies and what may be dialled.
-        user_agent: what token servers see.
+        settings: limits, proxies and allowed destinations.
+        user_agent: the User-Agent that token servers see.
     """
 
     def __init__(self, settings: OutboundSettings, *, user_agent: str = "boathook") -> None:
@@ -64,7 +66,7 @@ class TokenCache:
         """Return a token for this client.
 
         Raises:
-            FetchFailed: there is none to be had, or there was none a moment ago.
+            FetchFailed: the token request failed, now or within the last `FAILED_S` seconds.
         """
         key = (token_url, client_id, hashlib.sha256(client_secret.encode()).digest(), scope or "")
         kept = self._kept.get(key)
@@ -77,22 +79,22 @@ class TokenCache:
             asking = asyncio.create_task(self._ask(key, client_secret))
             self._asking[key] = asking
             asking.add_done_callback(lambda task: self._forget(key, task))
-        # Whoever stops waiting does not take the token from the others.
+        # A caller that stops waiting must not cancel the request of the others.
         return await asyncio.shield(asking)
 
     def drop(self, token: str) -> None:
-        """Forget a token that an endpoint refused, so that the next attempt asks for another."""
+        """Forget a token that an endpoint rejected, so that the next attempt requests a new one."""
         for key in [key for key, kept in self._kept.items() if kept.token == token]:
             del self._kept[key]
 
     def close(self) -> None:
-        """Give up what is being asked."""
+        """Cancel all token requests."""
         self._client.close()
 
     def _forget(self, key: _Key, task: "asyncio.Task[str]") -> None:
         del self._asking[key]
         if not task.cancelled():
-            task.exception()  # whoever waits has it; without anybody asyncio would complain
+            task.exception()  # callers receive it; retrieving it here avoids asyncio's warning if there is none
 
     async def _ask(self, key: _Key, client_secret: str) -> str:
         token_url, client_id, _, scope = key
@@ -132,7 +134,7 @@ def _basic(client_id: str, client_secret: str) -> str:
 
 
 def _read_answer(answer: HttpResponse) -> tuple[str, float]:
-    """Return the token and the seconds it lives. Raises FetchFailed, which never repeats what the server wrote."""
+    """Return the token and its lifetime in seconds. Raises FetchFailed, which never contains the server's text."""
     if answer.status != 200:
         raise FetchFailed(f"the token server answered with status {answer.status}")
     fields = _read_object(answer.body)
@@ -160,7 +162,7 @@ def _read_object(body: bytes) -> Mapping[str, Any]:
 
 
 def _read_life(value: object) -> float:
-    """Return the seconds a token lives; some servers write the number as a text."""
+    """Return a token's lifetime in seconds; some servers send the number as a string."""
     try:
         seconds = float(value) if isinstance(value, int | float | str) else _USUAL_S
     except (ValueError, OverflowError):

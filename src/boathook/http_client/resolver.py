@@ -1,7 +1,7 @@
-"""Resolves names, each once at a time, and judges every address they stand for before any of them is dialled.
+"""Resolves host names, one lookup per name at a time, and checks all their addresses before any is used.
 
-In threads of its own rather than libcurl's: there, a few requests to one name whose servers are silent would keep
-everybody else's names waiting.
+It uses its own threads instead of libcurl's: there, a few requests to one name with silent DNS servers would delay the
+lookups of all other names.
 """
 
 import queue
@@ -18,7 +18,7 @@ from boathook.http_client.messages import TransportFailure
 from boathook.observability.log import get_logger
 
 FRESH_S: Final = 30.0
-"""How long a name's addresses are believed."""
+"""Seconds a name's addresses are cached."""
 _THREADS: Final = 64
 _MOST_KEPT: Final = 10_000
 _LOG: Final = get_logger("http_client")
@@ -26,7 +26,7 @@ _LOG: Final = get_logger("http_client")
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a name stands for: addresses that may all be dialled, or a trouble."""
+    """The result of a lookup: addresses that are all allowed, or a failure."""
 
     addresses: tuple[str, ...] = ()
     failure: TransportFailure | None = None
@@ -34,11 +34,11 @@ class Resolution:
 
 
 class Resolver:
-    """What names stand for; belongs to one thread, but for the looking up.
+    """Resolves and caches host names; belongs to one thread, except for the lookups.
 
     Args:
-        allow: networks that may be dialled although they are not public.
-        wake: called from any thread when a look-up has ended.
+        allow: networks that are allowed although they are not public.
+        wake: called from any thread when a lookup has ended.
     """
 
     def __init__(self, allow: Sequence[Network], wake: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class Resolver:
         self._threads = 0
 
     def find(self, name: str) -> Resolution | None:
-        """Return what *name* stands for, or None: then it is looked up, and `ended` tells."""
+        """Return the resolution of *name*; None if its lookup was started, whose result `ended` returns."""
         known = self._known.get(name)
         if known is not None and time.monotonic() < known[0]:
             return known[1]
@@ -64,7 +64,7 @@ class Resolver:
         return None
 
     def ended(self) -> list[tuple[str, Resolution]]:
-        """Return the names that have been looked up since the last call."""
+        """Return the lookups that ended since the last call."""
         ended: list[tuple[str, Resolution]] = []
         while self._ended:
             name, found = self._ended.popleft()
@@ -75,7 +75,7 @@ class Resolver:
         return ended
 
     def close(self) -> None:
-        """End the threads, each after its look-up."""
+        """End the threads, each after its current lookup."""
         for _ in range(self._threads):
             self._questions.put(None)
 
@@ -89,7 +89,7 @@ class Resolver:
         while (name := self._questions.get()) is not None:
             try:
                 found = _look_up(name, self._allow)
-            except Exception as error:  # noqa: BLE001 - a fault of ours fails requests, never the thread
+            except Exception as error:  # noqa: BLE001 - a bug fails requests, never the thread
                 _LOG.error("resolver_fault", exc_info=error)
                 found = Resolution((), TransportFailure.FAULT, f"boathook failed: {type(error).__name__}")
             self._ended.append((name, found))
@@ -97,7 +97,7 @@ class Resolver:
 
 
 def _look_up(name: str, allow: Sequence[Network]) -> Resolution:
-    """Return what *name* stands for, by the system's resolver; one bad address among good ones spoils it."""
+    """Resolve *name* with the system's resolver; one denied address makes the whole name denied."""
     try:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -1,4 +1,4 @@
-"""Takes responses from the thread that reads them: collected for one who waits, or buffered for one who reads along."""
+"""Receives responses from the thread that reads them: in memory for a future, or buffered for a reader."""
 
 import asyncio
 import contextlib
@@ -14,15 +14,16 @@ from boathook.domain.errors import FetchFailed
 from boathook.http_client.messages import HttpResponse, RequestResult, TransportFailure
 
 MAX_BUFFERED: Final = 1_048_576
-"""Bytes of a streamed body that wait for their reader; beyond, the server is held up."""
+"""Maximum buffered bytes of a streamed body; beyond that, reading from the server pauses."""
 _FINAL: Final = frozenset({TransportFailure.URL, TransportFailure.BLOCKED})
 
 
 def make_error(origin: str, result: RequestResult) -> FetchFailed | None:
-    """Return why a request failed; None where it did not.
+    """Return why a request failed, or None if it did not.
 
     Args:
-        origin: scheme and host; the rest of an address may hold tokens.
+        origin: scheme and host; the rest of a URL may contain tokens.
+        result: the result of the request.
     """
     if result.failure is None:
         return None
@@ -30,11 +31,11 @@ def make_error(origin: str, result: RequestResult) -> FetchFailed | None:
 
 
 class ResponseFuture(Future[HttpResponse]):
-    """A response to come, collected in memory; cancelling it ends the request.
+    """A future response, collected in memory; cancelling it ends the request.
 
     Args:
         origin: as for `make_error`.
-        max_bytes: the largest body.
+        max_bytes: maximum size of the body.
     """
 
     def __init__(self, origin: str, max_bytes: int) -> None:
@@ -46,11 +47,11 @@ class ResponseFuture(Future[HttpResponse]):
         self._pieces: list[bytes] = []
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Take the head."""
+        """Store the head."""
         self._status, self._headers = status, headers
 
     def take(self, piece: bytes) -> int | None:
-        """Take a piece of the body, unless it makes it too large."""
+        """Store a piece of the body, unless the body becomes too large."""
         self._size += len(piece)
         if self._size > self._max_bytes:
             return -1
@@ -58,7 +59,7 @@ class ResponseFuture(Future[HttpResponse]):
         return None
 
     def end(self, result: RequestResult) -> None:
-        """Give the response, or why there is none."""
+        """Set the response, or the error."""
         error = make_error(self._origin, result)
         if self._size > self._max_bytes:
             error = FetchFailed(
@@ -71,30 +72,30 @@ class ResponseFuture(Future[HttpResponse]):
                 self.set_exception(error)
 
     def is_cancelled(self) -> bool:
-        """Return whether nobody waits for it any more."""
+        """Return whether the future was cancelled."""
         return self.cancelled()
 
 
 class ResponseStream:
-    """A response whose body is read as it comes, by one reader in any thread; a slow one holds the server up.
+    """A response whose body is read as it arrives, by one reader in any thread; a slow reader slows the server down.
 
     Args:
         origin: as for `make_error`.
-        is_stopped: whether nobody reads any more.
+        is_stopped: returns whether the response is no longer wanted.
     """
 
     def __init__(self, origin: str, is_stopped: Callable[[], bool] = lambda: False) -> None:
         self.origin = origin
         self.status = 0
         self.headers: Mapping[str, str] = {}
-        """By lower-case name; those that come twice are joined by a comma and a space."""
+        """By lower-case name; repeated headers are joined by a comma and a space."""
         self.started: Future[None] = Future()
-        """Ends once status and headers are there. Fails with FetchFailed."""
+        """Completes once status and headers are there. Fails with FetchFailed."""
         self.started.set_running_or_notify_cancel()
         self.ended: Future[None] = Future()
-        """Ends, and never fails, once the connection is gone."""
+        """Completes once the connection is gone; never fails."""
         self.resume: Callable[[], None] = lambda: None
-        """Makes the thread look at this response again; whoever opens it sets it."""
+        """Makes the thread check this response again; set when it is opened."""
         self._is_stopped = is_stopped
         self._is_closed = self._is_paused = self._is_ended = False
         self._lock = threading.Lock()
@@ -104,12 +105,12 @@ class ResponseStream:
         self._reader: Future[bytes] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes. Raises FetchFailed where it breaks off."""
+        """Yield the body as it arrives. Raises FetchFailed if it breaks off."""
         while piece := await asyncio.wrap_future(self.read()):
             yield piece
 
     def read(self) -> Future[bytes]:
-        """Return the next piece of the body; an empty one at its end. Fails with FetchFailed."""
+        """Return a future of the next piece of the body; empty at the end. It fails with FetchFailed."""
         reader: Future[bytes] = Future()
         reader.set_running_or_notify_cancel()
         with self._lock:
@@ -122,17 +123,17 @@ class ResponseStream:
         return reader
 
     def close(self) -> None:
-        """End the response, wherever it is."""
+        """End the response, in any state."""
         self._is_closed = True
         self.resume()
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Take the head."""
+        """Store the head."""
         self.status, self.headers = status, headers
         self.started.set_result(None)
 
     def take(self, piece: bytes) -> int | None:
-        """Take a piece of the body when there is room."""
+        """Buffer a piece of the body if there is room."""
         with self._lock:
             if self._size >= MAX_BUFFERED:
                 self._is_paused = True
@@ -143,7 +144,7 @@ class ResponseStream:
         return None
 
     def end(self, result: RequestResult) -> None:
-        """Take note of the end, or of the failure."""
+        """Record the end, or the failure."""
         with self._lock:
             self._is_ended, self._error = True, make_error(self.origin, result)
             self._answer_reader()
@@ -152,11 +153,11 @@ class ResponseStream:
         self.ended.set_result(None)
 
     def is_cancelled(self) -> bool:
-        """Return whether nobody reads it any more."""
+        """Return whether the response is no longer wanted."""
         return self._is_closed or self._is_stopped()
 
     def _answer_reader(self) -> None:
-        """Give the reader that waits, if any, what there is for it."""
+        """Complete the pending read, if there is one and data or the end has arrived."""
         if self._reader is None or not (self._pieces or self._is_ended):
             return
         reader, self._reader = self._reader, None

@@ -1,7 +1,7 @@
-"""Makes many requests at once, in a thread of its own around libcurl's multi interface.
+"""Makes many concurrent requests, in its own thread around libcurl's multi interface.
 
-What makes it safe to send to addresses that are not the operator's: every address is judged at the moment of dialling,
-redirects are not followed, nothing is taken from the environment, and time, headers and body are capped.
+It may send to untrusted URLs: every IP address is checked when connecting, redirects are not followed, nothing is taken
+from the environment, and time, headers and body are limited.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ class CurlThread:
     """Makes requests in a thread.
 
     Args:
-        settings: limits, proxies and what may be dialled; `proxy` is the address itself, not where it stands.
-        done: told the results, many at a time, in the thread.
+        settings: limits, proxies and allowed destinations; `proxy` is the URL itself, not a reference to it.
+        done: called with the results, in batches, in the thread.
 
     Raises:
         ConfigError: the proxy is written as a reference.
@@ -43,19 +43,19 @@ class CurlThread:
         self._thread.start()
 
     def send(self, batch: Sequence[OutgoingRequest]) -> None:
-        """Begin these requests; each has one result. Raises RuntimeError once closed."""
+        """Start these requests; each gets one result. Raises RuntimeError once closed."""
         if self._is_closed:
             raise RuntimeError("the sender is closed")
         self._inbox.append(batch)
         self._wake_thread()
 
     def resume(self, request: OutgoingRequest) -> None:
-        """Go on with a response that its sink has paused, or end it where it is no longer wanted."""
+        """Continue a response that its sink has paused, or end it if it is no longer wanted."""
         self._resumed.append(request)
         self._wake_thread()
 
     def close(self) -> None:
-        """End the thread; what is under way fails as CLOSED, and may have arrived all the same."""
+        """End the thread; requests in progress fail as CLOSED, although the server may have received them."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -65,7 +65,7 @@ class CurlThread:
             _LOG.error("http_client_stuck")
 
     def _wake_thread(self) -> None:
-        # The thread drains the inbox after lowering the flag, so what was put there before is seen.
+        # The thread drains the inbox after it clears the flag, so it sees everything added before.
         if not self._is_woken:
             self._is_woken = True
             self._curl.waker.wake()
@@ -74,7 +74,7 @@ class CurlThread:
         while not self._is_closed:
             try:
                 self._hand_over(self._turn())
-            except Exception as error:  # noqa: BLE001 - a fault fails requests, never the thread
+            except Exception as error:  # noqa: BLE001 - a bug fails requests, never the thread
                 _LOG.error("http_client_fault", exc_info=error)
                 self._hand_over(self._curl.give_up(TransportFailure.FAULT, f"boathook failed: {type(error).__name__}"))
         while self._inbox:
@@ -88,7 +88,7 @@ class CurlThread:
         while self._inbox:
             self._begin(self._inbox.popleft())
         results = self._curl.turn(events)
-        # Not before: it may close sockets that the events are of.
+        # Only now: resuming may close sockets that the events refer to.
         while self._resumed:
             self._curl.resume(self._resumed.popleft())
         return results
@@ -103,11 +103,11 @@ class CurlThread:
 
 
 class HttpSender:
-    """Makes many POSTs at once for an event loop; one for a process.
+    """Makes many concurrent POSTs for an event loop; create one per process.
 
     Args:
         settings: as for `CurlThread`.
-        done: told the results, many at a time, in the asyncio loop that made the sender.
+        done: called with the results, in batches, in the event loop that created the sender.
 
     Raises:
         ConfigError: the proxy is written as a reference.
@@ -121,18 +121,18 @@ class HttpSender:
         self._thread = CurlThread(settings, done=self._hand_over)
 
     def send(self, batch: Sequence[OutgoingRequest]) -> None:
-        """Begin these requests; each has one result. Raises RuntimeError once closed."""
+        """Start these requests; each gets one result. Raises RuntimeError once closed."""
         self._thread.send(batch)
 
     def close(self) -> None:
-        """End the thread; what is under way fails as CLOSED, and may have arrived all the same."""
+        """End the thread; requests in progress fail as CLOSED, although the server may have received them."""
         self._thread.close()
 
     def _hand_over(self, results: list[RequestResult]) -> None:
         self._results.append(results)
         if not self._is_told:
             self._is_told = True
-            # A loop that is closed has nobody left to tell.
+            # A closed loop has no receiver for results.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._tell)
 

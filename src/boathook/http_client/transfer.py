@@ -1,4 +1,4 @@
-"""One request and its response over a handle of libcurl's; the only place where handles are set up."""
+"""One request and its response on a libcurl handle; the only module that configures handles."""
 
 import base64
 import contextlib
@@ -18,21 +18,21 @@ from boathook.http_client.messages import OutgoingRequest, RequestResult, Sink, 
 from boathook.observability.log import get_logger
 
 MAX_BODY_READ: Final = 65_536
-"""Bytes of a response's body after which the connection is cut."""
+"""Bytes of a response's body after which the connection is closed."""
 _MOST_HEAD: Final = 65_536
 _BLANK: Final = frozenset({b"\r\n", b"\n"})
 _MOST_INTERIM: Final = 16
-"""Answers of 1xx before the final one."""
+"""Maximum 1xx responses before the final one."""
 _MOST_KEPT: Final = 64
-"""Headers of a response that are kept."""
+"""Maximum headers of a response that are stored."""
 _LONG_BODY: Final = 65_536
-"""A request's body that is not kept in memory by an idle handle."""
+"""Size in bytes above which an idle handle does not keep the request's body in memory."""
 _MIN_RATE: Final = 1_024
-"""Bytes a second below which a transfer that may stall counts as stalled."""
+"""Bytes per second below which a transfer counts as stalled."""
 _POOLED: Final[Options] = [(pycurl.POST, 1), (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS)]
 _ONE_OFF: Final[Options] = [
     (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
-    # A connection of its own: no request is sent twice because an old connection broke.
+    # Use a separate connection, so that no request is sent twice because a kept connection broke.
     (pycurl.FRESH_CONNECT, 1),
     (pycurl.FORBID_REUSE, 1),
 ]
@@ -43,7 +43,7 @@ _TLS_ERRORS: Final = (
     *(pycurl.E_SSL_ENGINE_SETFAILED, pycurl.E_SSL_CERTPROBLEM, pycurl.E_SSL_CIPHER, pycurl.E_SSL_CACERT),
     *(pycurl.E_SSL_CACERT_BADFILE, pycurl.E_SSL_SHUTDOWN_FAILED, pycurl.E_SSL_CRL_BADFILE),
     *(pycurl.E_SSL_ISSUER_ERROR, pycurl.E_SSL_PINNEDPUBKEYNOTMATCH, 98),
-    pycurl.E_BAD_FUNCTION_ARGUMENT,  # a client certificate with another one's key
+    pycurl.E_BAD_FUNCTION_ARGUMENT,  # a client certificate with the key of another one
 )
 _FAILURES: Final[Mapping[int, TransportFailure]] = dict.fromkeys(_TLS_ERRORS, TransportFailure.TLS) | {
     pycurl.E_URL_MALFORMAT: TransportFailure.URL,
@@ -55,19 +55,19 @@ _FAILURES: Final[Mapping[int, TransportFailure]] = dict.fromkeys(_TLS_ERRORS, Tr
     pycurl.E_OPERATION_TIMEDOUT: TransportFailure.TIMEOUT,
     pycurl.E_SEND_ERROR: TransportFailure.SEND,
 }
-"""What libcurl's errors come to; all others are failures of reading."""
+"""The failures for libcurl's error codes; all other codes are read failures."""
 
 
 class CurlTransfer:
-    """One handle, with the POST it is making and what has come of it so far; it is used again and again.
+    """One reusable handle, with its current POST and the response so far.
 
     Args:
-        options: what all handles have in common.
-        allow: networks that may be dialled although they are not public.
+        options: the options common to all handles.
+        allow: networks that are allowed although they are not public.
         opened: as for `ConnectGuard`.
-        keep: bytes of a response's body that are kept.
-        home: where it waits for its next request; None for one that serves only once.
-        is_proxied: whether the requests go through a proxy, which is then all that is dialled.
+        keep: bytes of a response's body that are stored.
+        home: the pool to which the handle returns; None for a handle that is used once.
+        is_proxied: whether requests go through a proxy, which is then the only connection.
     """
 
     __slots__ = (
@@ -114,17 +114,17 @@ class CurlTransfer:
     def prepare(
         self, request: OutgoingRequest, address: Address, pinned: Options, connect_s: float, spent_s: float = 0.0
     ) -> None:
-        """Set what differs between requests.
+        """Set the options that differ between requests.
 
         Args:
-            request: what is to be sent.
-            address: its address, read.
-            pinned: options that say what the address's name stands for.
-            connect_s: seconds for finding the name, connecting and agreeing on TLS.
-            spent_s: seconds that went by already.
+            request: the request to send.
+            address: its parsed URL.
+            pinned: options that hold the checked addresses of the host.
+            connect_s: seconds for DNS, connecting and the TLS handshake.
+            spent_s: seconds already spent.
 
         Raises:
-            ValueError: a header cannot be written, or the body cannot be read.
+            ValueError: a header cannot be encoded, or the body cannot be read.
         """
         handle = self.handle
         self._set_body(request)
@@ -153,24 +153,24 @@ class CurlTransfer:
         self.handle.setopt(pycurl.CONNECTTIMEOUT_MS, max(1, int(min(timeout_s, connect_s) * 1_000)))
 
     def is_over(self, answered_before: float) -> bool:
-        """Return whether it is to be ended: its headers came before this moment of the monotonic clock."""
+        """Return whether to end the transfer: its headers came before this time of the monotonic clock."""
         return self._answered_at is not None and self._answered_at < answered_before
 
     def resume(self) -> None:
-        """Go on with a response that its sink has paused."""
-        # What it cannot go on with is told as the end of the transfer.
+        """Continue a response that its sink has paused."""
+        # An error here is reported as the end of the transfer.
         with contextlib.suppress(pycurl.error):
             self.handle.pause(pycurl.PAUSE_CONT)
 
     def finish(self, error: int, message: str) -> RequestResult:
-        """Return the answer, and be ready for the next request.
+        """Return the result, and reset the handle for the next request.
 
         Args:
-            error: libcurl's; 0 for none.
-            message: what it says about it.
+            error: libcurl's error code; 0 for none.
+            message: libcurl's error message.
         """
         request = self.request
-        # Once a final status has come, the receiver has decided; how its body went on changes nothing.
+        # Once a final status has arrived, the receiver has decided; a broken body changes nothing.
         if self._answered_at is not None:
             body = b"".join(self._body) if self._body else b""
             answer = RequestResult(
@@ -216,12 +216,12 @@ class CurlTransfer:
             _LOG.error("http_client_no_socket", error=str(error))
             self._fault = f"boathook could not open a socket: {error.strerror}"
             return int(pycurl.SOCKET_BAD)
-        except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
+        except Exception as error:  # noqa: BLE001 - libcurl cannot propagate exceptions
             self._note(error)
             return int(pycurl.SOCKET_BAD)
 
     def _take_header(self, line: bytes) -> int | None:
-        # It runs for each line of each answer, so what is rare is elsewhere.
+        # This runs for each line of each response, so rare cases are handled elsewhere.
         self._head_size += len(line)
         if line in _BLANK or self._head_size > _MOST_HEAD or self._answered_at is not None:
             return self._take_rare()
@@ -235,7 +235,7 @@ class CurlTransfer:
                 return -1
             # After the final head, only trailers can come.
             return self._end_head() if self._answered_at is None else None
-        except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
+        except Exception as error:  # noqa: BLE001 - libcurl cannot propagate exceptions
             self._note(error)
             return -1
 
@@ -263,7 +263,7 @@ class CurlTransfer:
 
 
 class SinkTransfer(CurlTransfer):
-    """One handle for one request of any method, whose response goes to a sink as it comes."""
+    """One handle for one request of any method, whose response goes to a sink as it arrives."""
 
     _own_options = _ONE_OFF
 
@@ -293,7 +293,7 @@ class SinkTransfer(CurlTransfer):
         ]
 
     def _read_file(self, size: int) -> bytes | int:
-        """Return the file's next bytes; it is sent as long as it was at first."""
+        """Return the file's next bytes; exactly the initial size is sent."""
         assert self._file is not None
         try:
             piece = self._file.read(min(size, self._left))
@@ -306,11 +306,11 @@ class SinkTransfer(CurlTransfer):
         return piece
 
     def is_over(self, answered_before: float) -> bool:  # noqa: ARG002 - its body may take as long as the request
-        """Return whether it is to be ended: nobody waits for it any more."""
+        """Return whether to end the transfer: the sink no longer wants it."""
         return self._sink.is_cancelled()
 
     def finish(self, error: int, message: str) -> RequestResult:
-        """Return what came of it besides what the sink has taken; what broke off is a failure."""
+        """Return the result without what the sink received; a response that broke off is a failure."""
         failure, why = None, ""
         if error != 0 or self._answered_at is None:
             failure, why = self._classify_failure(error, message)
@@ -332,14 +332,14 @@ class SinkTransfer(CurlTransfer):
     def _take(self, piece: bytes) -> int | None:
         try:
             return self._sink.take(piece)
-        except Exception as error:  # noqa: BLE001 - libcurl cannot carry it
+        except Exception as error:  # noqa: BLE001 - libcurl cannot propagate exceptions
             self._note(error)
             return -1
 
 
 def _header_lines(request: OutgoingRequest, address: Address) -> list[str] | list[bytes]:
-    """Write the headers as libcurl takes them. Raises ValueError."""
-    # A value that is empty is written with a semicolon; libcurl takes the colon as a wish to leave the header out.
+    """Format the headers for libcurl. Raises ValueError."""
+    # An empty value is written with a semicolon; with a colon libcurl would omit the header.
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in request.headers]
     has_type, has_authorization = _look_for(tuple([name for name, _ in request.headers]))
     lines.append("Expect:")
@@ -354,7 +354,7 @@ def _header_lines(request: OutgoingRequest, address: Address) -> list[str] | lis
 
 @lru_cache(1_024)
 def _look_for(names: tuple[str, ...]) -> tuple[bool, bool]:
-    """Return whether Content-Type and Authorization are among these names."""
+    """Return whether Content-Type and whether Authorization is among these names."""
     lower = {name.lower() for name in names}
     return "content-type" in lower, "authorization" in lower
 
@@ -369,7 +369,7 @@ def _encode(line: str) -> bytes:
 
 
 def _read_headers(lines: Sequence[bytes]) -> dict[str, str]:
-    """Return the first headers by name; of those that come twice the last."""
+    """Return the first headers by name; of repeated headers the last."""
     found: dict[str, str] = {}
     for line in lines[1 : _MOST_KEPT + 1]:
         name, colon, value = line.partition(b":")
@@ -379,7 +379,7 @@ def _read_headers(lines: Sequence[bytes]) -> dict[str, str]:
 
 
 def _join_headers(lines: Sequence[bytes]) -> dict[str, str]:
-    """Return all headers by name; those that come twice are joined by a comma and a space."""
+    """Return all headers by name; repeated headers are joined by a comma and a space."""
     found: dict[str, str] = {}
     for line in lines[1:]:
         raw_name, colon, raw_value = line.partition(b":")

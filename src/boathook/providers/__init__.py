@@ -1,4 +1,4 @@
-"""Recipes as data, grouped by family, and the register that finds them by name."""
+"""Recipes of providers as data, grouped by industry, and the registry that finds them by name."""
 
 import difflib
 from dataclasses import replace
@@ -41,16 +41,16 @@ RECIPES: Final[tuple[Recipe, ...]] = tuple(
     )
     for recipe in _FAMILIES
 )
-"""Every recipe, in the order listings show them."""
+"""All recipes, in the order of listings."""
 
 _BY_NAME: Final = {name: recipe for recipe in RECIPES for name in (recipe.name, *recipe.aliases)}
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return the recipe of a name or alias, in any letter case.
+    """Return the recipe for a name or alias; case-insensitive.
 
     Raises:
-        ConfigError: there is none; the message offers the nearest names.
+        ConfigError: there is none; the message suggests similar names.
     """
     recipe = _BY_NAME.get(name.strip().lower())
     if recipe is None:

@@ -1,4 +1,4 @@
-"""Senders that people talk through."""
+"""Recipes of chat and social platforms."""
 
 import re
 from typing import Final
@@ -39,18 +39,18 @@ from boathook.providers.signature_formats import Plain
 _SIGNATURE, _STAMP = "x-signature-ed25519", "x-signature-timestamp"
 
 NOT_JSON = re.compile(
-    r"(?!(?:true|false|null)$)"  # the words that are JSON
-    r"(?!-?[0-9]+(?:[eE][+-]?[0-9]+)?$)"  # the numbers that are JSON
+    r"(?!(?:true|false|null)$)"  # JSON literals
+    r"(?!-?[0-9]+(?:[eE][+-]?[0-9]+)?$)"  # JSON numbers
     r"[A-Za-z0-9_+/=-]{1,256}"
 )
-"""Random text of a challenge, such that it is never a JSON document, which is what X signs."""
+"""Allowed challenge text: never a valid JSON document, because JSON documents are what X signs."""
 
 NO_COLON = re.compile(r"[A-Za-z0-9_+/=-]{1,256}")
-"""Random text of a challenge without the colon that everything Zoom signs holds."""
+"""Allowed challenge text: without a colon, because everything else that Zoom signs contains one."""
 
 
 def state_discord(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """State the timestamp and the body, one behind the other.
+    """Return the signed bytes: the timestamp followed by the body.
 
     Source: https://docs.discord.com/developers/interactions/overview#setting-up-an-endpoint
     """
@@ -74,18 +74,18 @@ SLACK = Recipe(
         body=b'{"type":"event_callback","event_id":"Ev-boathook-sample","team_id":"T0001",'
         b'"event":{"type":"app_mention","text":"hello"}}'
     ),
-    # Events are JSON. Commands are forms, and so are clicks, whose field payload holds JSON; both name themselves by
-    # a trigger, and clicks without one by their whole body, which holds the moment of the click.
+    # Events are JSON. Commands and clicks are forms; a click's field payload holds JSON. Both are identified by a
+    # trigger id. Clicks without one are identified by their whole body, which holds the time of the click.
     id=EventId(selectors=(Json("event_id"), Form("trigger_id"), Form("payload", "trigger_id"))),
     type=EventType(selectors=(Json("event.type"), Json("type"), Form("command"), Form("payload", "type"))),
     body=BodyFormat.ANY,
     keep=("x-slack-retry-num", "x-slack-retry-reason"),
     handshakes=(
         Handshake(when=((Json("type"), "url_verification"),), answer=Echo(selector=Json("challenge"))),
-        # Slack looks now and then whether a command's certificate holds, and its own libraries answer that unproven.
+        # Slack occasionally checks a command endpoint's certificate; its own libraries answer that unverified.
         Handshake(when=((Form("ssl_check"), "1"),), answer=StaticAnswer(), is_proven=False),
     ),
-    # Whatever stood in the answer would be shown to whoever gave the command or clicked.
+    # Slack shows any text in the reply to the user who gave the command or clicked.
     reply=ExpectedReply(only_with=(Form("command"), Form("payload"))),
     answer_within_s=3.0,
     retries="3 times: almost at once, after 1 minute, after 5 minutes; hourly for a day where the app asks for it; "
@@ -105,7 +105,7 @@ DISCORD = Recipe(
         scheme=SignatureAlgorithm.ED25519,
         key=ConfiguredKey(text=PublicKeyFormat.HEX),
         encoding=Encoding.HEX,
-        # A retry may come 10 minutes later, and it is not published whether it is signed anew.
+        # A retry may come 10 minutes later, and it is not documented whether it is signed again.
         timestamp=SignedTimestamp(selector=Header(_STAMP), tolerance_s=900.0),
         proof_headers=(_SIGNATURE, _STAMP),
     ),
@@ -114,12 +114,12 @@ DISCORD = Recipe(
         b'"timestamp":"2026-11-21T10:00:00.064834","data":{"integration_type":1,"scopes":["boathook-sample"]}}}',
         secret="9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
     ),
-    # Events have no id. Their type and time together would not tell two of the same moment apart; their body does.
+    # Events have no id. Type and time cannot distinguish two events of the same instant; their bodies can.
     id=EventId(selectors=(Json("id"),)),
     type=EventType(selectors=(Json("event.type"), (Json("type"), Json("data.name")))),
     handshakes=(
         Handshake(when=((Json("type"), "0"),), answer=StaticAnswer(content_type=JSON), status=204),
-        # Type 1 is also every webhook event; only interactions have a token.
+        # Webhook events also have type 1; only interactions have a token.
         Handshake(when=((Json("type"), "1"), Json("token")), answer=StaticAnswer(body='{"type":1}', content_type=JSON)),
     ),
     reply=ExpectedReply(status=204),
@@ -169,7 +169,7 @@ VK = Recipe(
     ),
     id=EventId(selectors=(Json("event_id"),)),
     type=EventType(selectors=(Json("type"),)),
-    # The address is confirmed before a secret can be set, so the question may come without one.
+    # VK confirms the URL before a secret can be set, so the challenge may come without one.
     handshakes=(
         Handshake(when=((Json("type"), "confirmation"),), answer=StaticAnswer(setting="confirmation"), is_proven=False),
     ),
@@ -201,16 +201,16 @@ META = Recipe(
         settings={"verify_token": "boathook-sample-token"},
     ),
     type=EventType(selectors=(Json("object"),)),
-    # A message's id also comes back when the message is taken back or reacted to, and one change may bring several
-    # messages; so its own content is an item's key. Many changes name no moment, but the entry around them does: that
-    # of sending, so a change sent again in another batch may count twice, rather than the same change later not at all.
-    # Messages name their own moment.
+    # A message's id is used again when the message is deleted or reacted to, and one change may hold several messages.
+    # So an item's own content is its key. Many changes have no time, but the entry around them has the time of sending.
+    # So a change sent again in another batch may count twice; otherwise the same change later would be lost. Messages
+    # have their own time.
     items=BatchItems(
         paths=("entry.*.changes.*", "entry.*.messaging.*", "entry.*.standby.*"),
         type=EventType(selectors=(Json("field"),), first_key_except=("sender", "recipient", "timestamp", "app_id")),
         around={"entry.*.changes.*": ("id", "time")},
     ),
-    # This question is the only thing Meta ever sends unsigned.
+    # This challenge is the only request that Meta sends unsigned.
     handshakes=(
         Handshake(
             method="GET",
@@ -245,7 +245,8 @@ X = Recipe(
     title="X (Twitter)",
     docs="https://docs.x.com/x-api/webhooks/introduction",
     grade=ProofStrength.BODY,
-    # The first is made with the OAuth 2.0 client secret, the second with the consumer secret; during a move both come.
+    # The first is made with the OAuth 2.0 client secret, the second with the consumer secret; during a migration X
+    # sends both.
     proof=Hmac(
         headers=(
             SignatureHeaders(signature="x-twitter-webhooks-signature-oauth2"),
@@ -258,8 +259,8 @@ X = Recipe(
     sample=Sample(
         body=b'{"for_user_id":"2244994945","tweet_create_events":[{"id_str":"boathook-sample","text":"hello"}]}'
     ),
-    # An activity's id is the post's own where it tells of a post, so it is the same for all that asked to hear of it.
-    # The older kind, with for_user_id, has ids only inside, in many places; there the body counts.
+    # For posts, an activity's id is the post's id, so it is the same for all subscriptions. The older format, with
+    # for_user_id, has ids only in nested objects; there the body is the key.
     id=EventId(
         selectors=(
             (Json("data.event_type"), Json("data.filter.user_id"), Json("data.event_uuid")),
@@ -304,7 +305,7 @@ ZOOM = Recipe(
         body=b'{"event":"meeting.started","event_ts":1763700000000,"payload":{"account_id":"abc","object":'
         b'{"id":"123456789","uuid":"boathook-sample==","topic":"A sample"}}}'
     ),
-    # Event, moment and meeting together would not tell two people apart who join in one millisecond; the body does.
+    # Event, time and meeting cannot distinguish two people who join in the same millisecond; the body can.
     type=EventType(selectors=(Json("event"),)),
     handshakes=(
         Handshake(

@@ -1,4 +1,4 @@
-"""Clouds, identity and machine learning."""
+"""Recipes of cloud, identity and machine learning providers."""
 
 import re
 from collections.abc import Mapping
@@ -41,10 +41,10 @@ from boathook.providers.standard import STANDARD_HMAC
 
 
 def configure_okta(options: Options, base: Recipe) -> Recipe:
-    """Make the recipe of one source: Okta lets its owner choose the header that holds the token.
+    """Return the recipe of one source: with Okta, users choose the header that holds the token.
 
     Raises:
-        ConfigError: what is written cannot be a header's name.
+        ConfigError: the setting is not a valid header name.
     """
     header = options.header("header", "authorization")
     assert header is not None
@@ -54,7 +54,8 @@ def configure_okta(options: Options, base: Recipe) -> Recipe:
 # Amazon SNS.
 
 _SNS_HOST: Final = r"https://sns\.[a-z]{2}(?:-[a-z]{2,12}){1,3}-[0-9]{1,2}\.amazonaws\.com(?:\.cn)?/"
-"""One region each. A looser middle part would admit sns.s3-eu-west-1.amazonaws.com, where a stranger's bucket lives."""
+"""Exactly one region. A looser middle part would match sns.s3-eu-west-1.amazonaws.com, which can be an attacker's
+bucket."""
 SNS_CERTIFICATE: Final = re.compile(_SNS_HOST + r"SimpleNotificationService-[0-9a-f]{8,64}\.pem")
 SNS_CONFIRMATION: Final = re.compile(
     _SNS_HOST
@@ -71,9 +72,9 @@ _SNS_KEYS: Final = {
 
 
 def state_sns(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """Return the names and values Amazon SNS signs, each on a line of its own.
+    """Return the names and values that Amazon SNS signs, each on its own line.
 
-    Amazon signs for every customer with the same keys, so only the topic tells ours from a stranger's.
+    Amazon signs for all customers with the same keys, so only the topic distinguishes our messages from others'.
     https://docs.aws.amazon.com/sns/latest/dg/sns-verify-signature-of-message.html
     """
     message = reader.document if isinstance(reader.document, dict) else {}
@@ -94,7 +95,7 @@ def state_sns(reader: RequestReader, _secret: str) -> SignedParts | str:
 
 
 def scheme_sns(reader: RequestReader) -> SignatureAlgorithm | str:
-    """Return the scheme that SignatureVersion names."""
+    """Return the scheme for the value of SignatureVersion."""
     match reader.text(Json("SignatureVersion")):
         case "1":
             return SignatureAlgorithm.RSA_SHA1
@@ -108,9 +109,9 @@ def scheme_sns(reader: RequestReader) -> SignatureAlgorithm | str:
 
 
 def judge_pubsub(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
-    """Say whether Google's token is for this audience and of our service account.
+    """Check that Google's token is for this audience and from our service account.
 
-    Anybody may let Google sign a token for our audience, but not in the name of our account.
+    Anyone can have Google sign a token for our audience, but not for our service account.
     https://cloud.google.com/pubsub/docs/authenticate-push-subscriptions
     """
     for name in ("audience", "email"):
@@ -121,7 +122,7 @@ def judge_pubsub(claims: Mapping[str, Any], reader: RequestReader) -> str | None
 
 
 def claim_pubsub(reader: RequestReader, now: float) -> dict[str, Any]:
-    """Return what Google claims of a request."""
+    """Return the claims of Google's token for a request."""
     return {
         "iss": "https://accounts.google.com",
         "aud": reader.settings.get("audience", ""),
@@ -155,7 +156,7 @@ OKTA = Recipe(
     settings=(Setting(name="header", help="The header that holds the authentication secret", default="authorization"),),
     configure=configure_okta,
     handshakes=(
-        # Asked once, when the hook is verified; the echo gives nothing away, with the token or without.
+        # Sent once, when the hook is verified; the echo reveals nothing, with or without the token.
         Handshake(
             when=(Header("x-okta-verification-challenge"),),
             answer=Echo(
@@ -181,13 +182,13 @@ AUTH0 = Recipe(
     title="Auth0 log streams",
     docs="https://auth0.com/docs/customize/log-streams/custom-log-streams",
     grade=ProofStrength.TOKEN,
-    # The whole header is what the owner wrote as Authorization Token, "Bearer" included if it is there.
+    # The whole header is the Authorization Token that the user configured, including "Bearer" if present.
     proof=Token(selector=Header("authorization")),
     sample=Sample(
         body=b'[{"log_id":"boathook-sample-1","data":{"log_id":"boathook-sample-1","type":"s"}},'
         b'{"log_id":"boathook-sample-2","data":{"log_id":"boathook-sample-2","type":"f"}}]'
     ),
-    # One log event where the stream is set to JSON objects; JSON lines of several events stay one event of no type.
+    # One log event if the stream is set to JSON objects. JSON lines with several events stay one event without a type.
     id=EventId(selectors=(Json("log_id"),)),
     type=EventType(selectors=(Json("data.type"),)),
     items=BatchItems(
@@ -228,14 +229,14 @@ SNS = Recipe(
     aliases=("amazon-sns",),
     title="Amazon SNS",
     docs="https://docs.aws.amazon.com/sns/latest/dg/sns-http-https-endpoint-as-subscriber.html",
-    # MessageAttributes go unsigned; what was published, its subject, topic and time are.
+    # MessageAttributes are unsigned; message, subject, topic and time are signed.
     grade=ProofStrength.BODY,
     proof=Asymmetric(
         read_signed_parts=state_sns,
         scheme=scheme_sns,
         key=FetchedKey(selector=Json("SigningCertURL"), pattern=SNS_CERTIFICATE),
         encoding=Encoding.BASE64,
-        # The moment of publishing. Retries end within the hour; the rest is for clocks and patience.
+        # The time of publishing. Retries end within an hour; the rest allows for clock skew and delays.
         timestamp=SignedTimestamp(selector=Json("Timestamp"), unit=TimestampFormat.ISO, tolerance_s=_DAY_S),
     ),
     sample=Sample(
@@ -276,7 +277,7 @@ PUBSUB = Recipe(
     aliases=("google-pubsub",),
     title="Google Cloud Pub/Sub push",
     docs="https://cloud.google.com/pubsub/docs/push",
-    # The token says who sends and to whom, and nothing of the message.
+    # The token identifies sender and receiver, but covers nothing of the message.
     grade=ProofStrength.TOKEN,
     proof=Jwt(
         header="authorization",
@@ -304,8 +305,8 @@ PUBSUB = Recipe(
         ),
         Setting(name="email", help="The service account the push subscription signs with", is_required=True),
     ),
-    # Unwrapped messages carry their id in a header, if their metadata is written at all; without it, two equal bodies
-    # may well be two messages. The header goes first, as what was published may itself look like a wrapped message.
+    # Unwrapped messages have their id in a header, if their metadata is written at all; without it, two equal bodies
+    # may be two messages. The header comes first, because a published message may itself look like a wrapped one.
     id=EventId(
         selectors=(Header("x-goog-pubsub-message-id"), Json("message.messageId")), is_signed=False, is_repeatable=True
     ),
@@ -314,7 +315,7 @@ PUBSUB = Recipe(
             Json("message.attributes.eventType"),
             Json("message.attributes.ce-type"),
             Json("message.attributes.type"),
-            # Of an unwrapped message, the attributes are headers.
+            # Attributes of an unwrapped message are headers.
             Header("eventtype"),
             Header("ce-type"),
         )
@@ -341,7 +342,7 @@ MICROSOFT_GRAPH = Recipe(
         b'messages/m1","tenantId":"t1"},{"id":"boathook-sample-2","subscriptionId":"s1","changeType":"updated",'
         b'"resource":"users/u1/messages/m2","tenantId":"t1"}]}'
     ),
-    # Without an id, two notices of one resource's changes are the same bytes, and both must be told.
+    # Without an id, two notifications of changes to one resource are the same bytes, and both must be delivered.
     id=EventId(is_repeatable=True),
     items=BatchItems(
         paths=("value.*",),
@@ -356,7 +357,7 @@ MICROSOFT_GRAPH = Recipe(
             is_proven=False,
         ),
     ),
-    # 200 says "handled", 202 "kept to be handled".
+    # 200 means "processed", 202 means "accepted for processing".
     reply=ExpectedReply(status=202),
     answer_within_s=3.0,
     retries="for up to 4 hours with growing pauses; receivers often slower than 10 s get messages late or not at all",

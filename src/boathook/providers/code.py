@@ -1,4 +1,4 @@
-"""Senders that developers work with: code, issues, builds, errors, incidents."""
+"""Recipes of developer tools: code hosting, issues, builds, errors, incidents."""
 
 import hashlib
 from collections.abc import Mapping
@@ -25,11 +25,11 @@ from boathook.providers.signature_formats import Pairs, Plain
 from boathook.providers.standard import STANDARD_HMAC
 
 _LINEAR_RETRIES_S = 28_800.0
-"""The last of Linear's retries comes 7 h 1 min after the first sending; the rest is for clocks and patience."""
+"""The last of Linear's retries comes 7 h 1 min after the first attempt; the rest allows for clock skew and delays."""
 _LIVES_S = 180
-"""How long Atlassian's tokens hold."""
+"""Seconds for which Atlassian's tokens are valid."""
 _MANY = 300
-"""Characters of a claim that are shown to the operator."""
+"""Maximum characters of a claim that are shown to the operator."""
 
 
 def _hub_signature(header: str) -> Hmac:
@@ -40,7 +40,7 @@ def _hub_signature(header: str) -> Hmac:
 
 
 def state_linear(reader: RequestReader, _secret: str) -> SignedParts:
-    """Return the body, which Linear signs together with the time in it.
+    """Return the body, which contains the timestamp, as the signed bytes.
 
     https://linear.app/developers/webhooks
     """
@@ -72,7 +72,7 @@ def _escape(text: str) -> str:
 
 
 def judge_connect(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
-    """Say whether Atlassian's claims are about this request line and come from the configured site."""
+    """Check that Atlassian's claims match this request line and come from the configured site."""
     request, wanted = reader.request, reader.settings.get("client_key", "")
     if claims.get("qsh") != hash_request(request.method, request.url, reader.settings.get("base_url", "")):
         return f"the claim qsh is not the hash of {request.method} {request.url[:_MANY]}; check public_url and base_url"
@@ -82,7 +82,7 @@ def judge_connect(claims: Mapping[str, Any], reader: RequestReader) -> str | Non
 
 
 def claim_connect(reader: RequestReader, now: float) -> dict[str, Any]:
-    """Return what Atlassian claims of a request."""
+    """Return the claims of Atlassian's token for a request."""
     request, settings = reader.request, reader.settings
     return {
         "iss": settings.get("client_key") or "boathook-sample-client-key",
@@ -96,7 +96,7 @@ def claim_connect(reader: RequestReader, now: float) -> dict[str, Any]:
 
 
 def judge_netlify(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
-    """Say whether Netlify's claim is the hash of this body.
+    """Check that Netlify's claim is the hash of this body.
 
     https://docs.netlify.com/site-deploys/notifications/#payload-signature
     """
@@ -107,7 +107,7 @@ def judge_netlify(claims: Mapping[str, Any], reader: RequestReader) -> str | Non
 
 
 def claim_netlify(reader: RequestReader, _now: float) -> dict[str, Any]:
-    """Return what Netlify claims of a request."""
+    """Return the claims of Netlify's token for a request."""
     return {"iss": "netlify", "sha256": hashlib.sha256(reader.request.body).hexdigest()}
 
 
@@ -132,7 +132,7 @@ GITHUB = Recipe(
         headers={"x-github-delivery": "boathook-sample-0000-0000-000000000000", "x-github-event": "issues"},
     ),
     id=EventId(selectors=(Header("x-github-delivery"),), is_signed=False),
-    # Hooks may be set to send a form, whose field payload holds the JSON.
+    # Webhooks may be set to send a form, whose field payload holds the JSON.
     type=EventType(
         selectors=((Header("x-github-event"), Json("action"), Form("payload", "action")),),
         known=_GITHUB_TYPES,
@@ -141,7 +141,7 @@ GITHUB = Recipe(
     keep=("x-github-hook-id", "x-github-hook-installation-target-id", "x-github-hook-installation-target-type"),
     answer_within_s=10.0,
     retries="never by itself; a redelivery asked for keeps the id",
-    # A redelivery may be asked for during 3 days on github.com, and 7 on Enterprise Server.
+    # A redelivery can be requested for 3 days on github.com, and for 7 days on Enterprise Server.
     retries_for_days=7.0,
     checked=("@octokit/webhooks-methods (npm), both ways", "1 vector of its documentation"),
 )
@@ -162,7 +162,7 @@ _GITLAB = Recipe(
         headers={"webhook-id": "boathook-sample-0000-0000-000000000000", "x-gitlab-event": "Merge Request Hook"},
         secret="whsec_Ym9hdGhvb2stc2FtcGxlLXNlY3JldC0zMi1ieXRlcyE=",
     ),
-    # X-Gitlab-Event-UUID names no event: hooks set off by other hooks share one.
+    # X-Gitlab-Event-UUID does not identify an event: hooks triggered by other hooks share one.
     id=EventId(selectors=(Header("webhook-id"),)),
     type=EventType(
         selectors=(
@@ -232,7 +232,7 @@ _JIRA_CONNECT = replace(
     _JIRA,
     title="Jira Cloud, from a Connect app",
     docs="https://developer.atlassian.com/cloud/jira/platform/understanding-jwt-for-connect-apps/",
-    # The token binds method, path and query; the body goes unsigned.
+    # The token covers method, path and query; the body is unsigned.
     grade=ProofStrength.METADATA,
     proof=Jwt(header="authorization", prefix="JWT ", algorithms=("HS256",), judge=judge_connect, claim=claim_connect),
     needs_url=True,
@@ -253,7 +253,8 @@ LINEAR = Recipe(
     # The header Linear-Timestamp repeats the time, but is not signed.
     proof=FieldMac(
         read_signed_parts=state_linear,
-        # Nobody says whether a retry is stamped anew. If it is not, a narrower window would lose every late one.
+        # It is not documented whether a retry has a new timestamp. If not, a narrower window would reject every late
+        # retry.
         timestamp=SignedTimestamp(
             selector=Json("webhookTimestamp"), unit=TimestampFormat.MILLISECONDS, tolerance_s=_LINEAR_RETRIES_S
         ),
@@ -316,7 +317,7 @@ NETLIFY = Recipe(
         b'"updated_at":"2026-11-21T10:00:00.000Z"}',
         headers={"x-netlify-event": "deploy_created"},
     ),
-    # A deploy is told of many times under its one id, as created, ready, locked: type and body tell them apart.
+    # A deploy has several events with one id, as created, ready and locked; type and body distinguish them.
     type=EventType(selectors=(Header("x-netlify-event"), Json("state")), is_part_of_replay_key=True),
     retries="not published; 6 failures in a row switch the hook off",
     checked=("PyJWT (Python), both ways",),
@@ -352,7 +353,7 @@ SENTRY = Recipe(
         body=b'{"action":"created","installation":{"uuid":"i1"},"data":{"issue":{"id":"1","title":"A sample"}}}',
         headers={"request-id": "boathook-sample", "sentry-hook-resource": "issue"},
     ),
-    # Made anew for each sending, so a retry is known by its body.
+    # Each attempt has a new id, so a retry is recognised by its body.
     id=EventId(selectors=(Header("request-id"),), is_signed=False),
     type=EventType(selectors=((Header("sentry-hook-resource"), Json("action")),)),
     keep=("sentry-hook-timestamp",),

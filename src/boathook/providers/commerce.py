@@ -1,4 +1,4 @@
-"""Shops, mail and telephony."""
+"""Recipes of shop, mail and telephony providers."""
 
 import hashlib
 from dataclasses import replace
@@ -47,7 +47,7 @@ SHOPIFY: Final = Recipe(
     title="Shopify",
     docs="https://shopify.dev/docs/apps/build/webhooks/verify-deliveries",
     grade=ProofStrength.BODY,
-    # The second set belongs to the deliveries of Shopify's newer product, Events.
+    # The second set is for deliveries of Shopify's newer product, Events.
     proof=Hmac(
         headers=(
             SignatureHeaders(signature="x-shopify-hmac-sha256"),
@@ -64,10 +64,10 @@ SHOPIFY: Final = Recipe(
             "x-shopify-api-version": "2026-10",
         },
     ),
-    # X-Shopify-Event-Id is the same for every topic that one change touches, so it would merge what is not the same.
+    # X-Shopify-Event-Id is the same for every topic that one change affects, so it would merge different events.
     id=EventId(selectors=(Header("x-shopify-webhook-id"), Header("shopify-webhook-id")), is_signed=False),
     type=EventType(selectors=(Header("x-shopify-topic"), (Json("topic"), Json("action"))), is_part_of_replay_key=True),
-    # Webhooks made in a shop's settings may be set to XML.
+    # Webhooks created in a shop's settings may use XML.
     body=BodyFormat.ANY,
     keep=(
         "x-shopify-shop-domain",
@@ -94,7 +94,7 @@ WOOCOMMERCE: Final = Recipe(
         body=b'{"id":727,"status":"processing","currency":"EUR","total":"29.35","order_key":"wc_order_boathook-sample"}',
         headers={"x-wc-webhook-delivery-id": "boathook-sample", "x-wc-webhook-topic": "order.updated"},
     ),
-    # The delivery's id is a hash of the webhook's number and the second, so orders changed in one second share it.
+    # The delivery id is a hash of the webhook's number and the second, so orders changed in one second share it.
     id=EventId(
         selectors=(
             (Header("x-wc-webhook-delivery-id"), Json("id")),
@@ -117,10 +117,11 @@ WOOCOMMERCE: Final = Recipe(
 
 
 def _twilio_state(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """State the address and, of a form, every field, as https://www.twilio.com/docs/usage/webhooks/webhooks-security.
+    """Return the signed bytes: the URL and, for a form, all its fields.
 
-    Another body is covered by its hash in the address. Whatever else a body is, nothing would cover it. The address is
-    signed with its port or without, says github.com/twilio/twilio-python (request_validator.py).
+    See https://www.twilio.com/docs/usage/webhooks/webhooks-security. Other bodies are covered by their hash in the URL;
+    a body without that hash would not be covered, so it is rejected. The URL is signed with its port or without, see
+    github.com/twilio/twilio-python (request_validator.py).
     """
     digest = reader.text(Query("bodySHA256"))
     is_hashed = digest is not None and digest.isascii() and equal_constant_time(_sha256(reader), digest.lower())
@@ -136,7 +137,7 @@ def _sha256(reader: RequestReader) -> str:
 
 
 def _with_and_without_port(url: str) -> tuple[str, ...]:
-    """Return an address as it is, then in its other writings."""
+    """Return a URL unchanged, then with its default port added or its port removed."""
     parts = urlsplit(url)
     host, colon, _port = parts.netloc.rpartition(":")
     other = host if colon else f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"
@@ -148,7 +149,7 @@ _TWILIO_PROOF: Final = FieldMac(
     algorithm=Algorithm.SHA1,
     encoding=Encoding.BASE64,
     proof_headers=("x-twilio-signature",),
-    # Names and values are signed without anything between them, so one signed text can be cut into other fields.
+    # Names and values are signed without separators, so one signed text can be split into different fields.
     is_signed_once=True,
 )
 _TWILIO: Final = Recipe(
@@ -163,7 +164,7 @@ _TWILIO: Final = Recipe(
         b"&AccountSid=AC0000&ApiVersion=2010-04-01",
         content_type=_FORM,
     ),
-    # Only what is signed names an event: the idempotency token's header is not.
+    # Only signed fields identify an event: the idempotency token's header is not signed.
     id=EventId(
         selectors=(
             (Form("MessageSid"), Form("MessageStatus")),
@@ -189,7 +190,7 @@ _TWILIO: Final = Recipe(
     items=BatchItems(paths=("*",), id=EventId(selectors=(Json("id"),)), type=EventType(selectors=(Json("type"),))),
     body=BodyFormat.ANY,
     keep=("i-twilio-idempotency-token",),
-    # The answer to a message is TwiML; plain text would be sent to whoever wrote the message.
+    # The reply to a message is TwiML; plain text would be sent to the author of the message.
     reply=ExpectedReply(body=("<Response/>",), content_type="text/xml"),
     answer_within_s=15.0,
     retries="once, only where the connection fails; the address may ask for more (#rc=...); Event Streams for 4 hours",
@@ -200,7 +201,7 @@ _TWILIO: Final = Recipe(
 TWILIO: Final = replace(
     _TWILIO,
     schemes={
-        # Named by the header X-Twilio-Webhooks-Signature-Settings; what that says is never trusted.
+        # The header X-Twilio-Webhooks-Signature-Settings announces this scheme; its content is never trusted.
         "shared-key": replace(_TWILIO, proof=replace(_TWILIO_PROOF, algorithm=Algorithm.SHA256)),
     },
 )
@@ -210,9 +211,9 @@ TWILIO: Final = replace(
 
 
 def _sendgrid_state(reader: RequestReader, _secret: str) -> SignedParts:
-    """State the moment and the body, as github.com/sendgrid/sendgrid-python (helpers/eventwebhook) checks them."""
-    moment = reader.request.headers.get("x-twilio-email-event-webhook-timestamp", "")
-    signed = moment.encode("latin-1", "replace") + reader.request.body
+    """Return timestamp and body as signed bytes, like github.com/sendgrid/sendgrid-python (helpers/eventwebhook)."""
+    timestamp = reader.request.headers.get("x-twilio-email-event-webhook-timestamp", "")
+    signed = timestamp.encode("latin-1", "replace") + reader.request.body
     return (SignedPart(Header("x-twilio-email-event-webhook-signature"), signed),)
 
 
@@ -225,7 +226,7 @@ SENDGRID: Final = Recipe(
         read_signed_parts=_sendgrid_state,
         scheme=SignatureAlgorithm.ECDSA_SHA256,
         key=ConfiguredKey(text=PublicKeyFormat.SPKI),
-        # Whether a retry is signed anew is not published, so the window spans all of them.
+        # It is not documented whether a retry is signed again, so the window covers all retries.
         timestamp=SignedTimestamp(selector=Header("x-twilio-email-event-webhook-timestamp"), tolerance_s=90_000.0),
         proof_headers=("x-twilio-email-event-webhook-signature",),
     ),
@@ -244,16 +245,16 @@ SENDGRID: Final = Recipe(
 
 def _mailgun_state(selector: Json) -> FieldMac:
     def read_signed_parts(reader: RequestReader, _secret: str) -> SignedParts | str:
-        moment, token = reader.text(Json("signature.timestamp")), reader.text(Json("signature.token"))
-        if moment is None or token is None:
+        timestamp, token = reader.text(Json("signature.timestamp")), reader.text(Json("signature.token"))
+        if timestamp is None or token is None:
             return "the body holds no signature with its timestamp and token"
-        return (SignedPart(selector, (moment + token).encode("utf-8", "surrogatepass")),)
+        return (SignedPart(selector, (timestamp + token).encode("utf-8", "surrogatepass")),)
 
     return FieldMac(
         read_signed_parts=read_signed_parts,
-        # Mailgun retries for 8 hours, does not say whether anew signed, and asks not to be strict about delays.
+        # Mailgun retries for 8 hours, does not document whether a retry is signed again, and allows for delays.
         timestamp=SignedTimestamp(selector=Json("signature.timestamp"), tolerance_s=43_200.0),
-        # The token is random and the only thing besides the moment that is signed, so it must not come twice.
+        # Only the random token and the timestamp are signed, so a token must not be accepted twice.
         is_signed_once=True,
     )
 
@@ -269,7 +270,7 @@ _MAILGUN: Final = Recipe(
         b'"signature":""},"event-data":{"event":"delivered","id":"boathook-sample","timestamp":1763700000.0,'
         b'"message":{"headers":{"message-id":"20261121100000.1@mg.example.com"}},"recipient":"a@example.com"}}'
     ),
-    # The id is promised to be unique within a day only; the mail tells apart those of different days.
+    # The id is guaranteed to be unique only within a day; the mail's id distinguishes events of different days.
     id=EventId(
         selectors=(
             (Json("event-data.id"), Json("event-data.message.headers.message-id")),
@@ -303,8 +304,8 @@ POSTMARK: Final = Recipe(
         b'"Recipient":"a@example.com","DeliveredAt":"2026-11-21T10:00:00Z","MessageStream":"outbound"}',
         headers={"x-pm-webhook-trace-id": "boathook-sample-0000-0000-000000000000"},
     ),
-    # The trace's id is the same in every retry of an event, but does not always come. Bounces and complaints have a
-    # number; the rest is told apart by mail, addressee, moment and link. What came in has the mail's id alone.
+    # The trace id is the same in every retry of an event, but is not always sent. Bounces and complaints have a number.
+    # Other events are identified by mail, recipient, time and link; inbound mail only by the mail's id.
     id=EventId(
         selectors=(
             Header("x-pm-webhook-trace-id"),
@@ -326,7 +327,7 @@ POSTMARK: Final = Recipe(
     ),
     configure=configure_default_token,
     keep=("x-pm-retries-remaining",),
-    # What is told of mail sent out is dropped after any 4xx but 408 and 429; mail that came in, after 403 alone.
+    # Events of outbound mail are dropped after any 4xx except 408 and 429; inbound mail only after 403.
     stop_statuses=FINAL_4XX - {429},
     retries="inbound mail 10 times within 10.5 hours; the rest 6 times within 70 minutes, after 408, 429, 5xx or none",
     retries_for_days=10.5 / 24,

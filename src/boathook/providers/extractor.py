@@ -1,7 +1,7 @@
-"""The few facts a verified request is asked for: its event id, its type, a handshake's question.
+"""Extracts the few fields that are needed of a verified request: event id, event type, handshake challenge.
 
-On the hot path a typed msgspec decoder picks just those values out of the body, in a third of a microsecond.
-Whatever it stumbles over (another type, a lone surrogate, a huge number) is read again by the patient parser.
+On the hot path, a typed msgspec decoder extracts just those values from the body in a third of a microsecond. If it
+fails (on another type, a lone surrogate, a huge number), the slower general parser reads the body again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +26,7 @@ from boathook.providers.request_reader import (
 
 ExtractedFields = Mapping[str, Any]
 FieldReader = Callable[[Request, ExtractedFields], Any]
-"""Gives the value at one place of a request, whose JSON values were picked already; `None` where nothing is."""
+"""Returns the value of one selector from a request and its already extracted JSON values; None if there is none."""
 
 _FAST_DECODE_ERRORS: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
@@ -34,7 +34,7 @@ _Tree = dict[str, "_Tree | None"]
 
 
 class FieldExtractor:
-    """Picks the values at fixed paths out of JSON bodies."""
+    """Extracts the values at fixed paths from JSON bodies."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.paths = tuple(dict.fromkeys(paths))
@@ -42,7 +42,7 @@ class FieldExtractor:
         self._fast = _compile(self._parts)
 
     def extract(self, body: bytes) -> ExtractedFields | None:
-        """Return the value at each path, `None` where there is nothing; `None` for the whole if *body* is not JSON."""
+        """Return the value at each path, None where there is nothing; return None if *body* is not JSON."""
         if self._fast is not None:
             if is_too_deep(body):
                 return None
@@ -68,7 +68,7 @@ def _compile(paths: tuple[tuple[str, ...], ...]) -> Callable[[bytes], tuple[Any,
 
 
 def _build_tree(paths: tuple[tuple[str, ...], ...]) -> _Tree | None:
-    """Return the paths as one tree; `None` where there is none, or one path ends where another goes on."""
+    """Return the paths as one tree; None if there are no paths, or one path is a prefix of another."""
     tree: _Tree = {}
     for *parents, last in paths:
         node = tree
@@ -105,7 +105,7 @@ def _attribute(tree: _Tree, parts: tuple[str, ...]) -> str:
 
 
 def make_field_reader(selector: Selector) -> FieldReader:
-    """Return the function that reads one place."""
+    """Return the function that reads one selector."""
     match selector:
         case Header(name=name):
             return lambda request, _picked: request.headers.get(name)
@@ -120,11 +120,11 @@ def make_field_reader(selector: Selector) -> FieldReader:
 def make_name_reader(
     selectors: Iterable[Selector | tuple[Selector, ...]], *, whole: bool, form: str = ""
 ) -> Callable[[Request, ExtractedFields], str | None]:
-    """Return a function that gives the first name found at *places*.
+    """Return a function that returns the first name found at *selectors*.
 
-    A tuple's parts are written as *form* says, else joined by dots. With *whole*, it must be there whole; else the
-    parts that are there do, as long as the first is. Only non-empty strings and integers are names: a boolean or a
-    rounded number would make different events look alike.
+    A tuple's parts are formatted with *form*, or joined by dots. With *whole*, all parts are required; otherwise only
+    the first. Only non-empty strings and integers are names: with booleans or rounded numbers, different events would
+    look the same.
     """
     groups = [
         tuple(map(make_field_reader, selector)) if isinstance(selector, tuple) else (make_field_reader(selector),)

@@ -1,4 +1,4 @@
-"""Recipes the owner completes in boathook.toml: any HMAC, a static token, or no proof at all."""
+"""Recipes completed by the user in boathook.toml: any HMAC, a static token, or no proof."""
 
 from dataclasses import replace
 from enum import StrEnum
@@ -17,7 +17,7 @@ DOCS: Final = "https://github.com/boathook/boathook/blob/main/docs/reference/con
 
 
 class KeyEncoding(StrEnum):
-    """How the secret of a generic source is written."""
+    """How the secret of a generic source is encoded."""
 
     TEXT = "text"
     HEX = "hex"
@@ -55,10 +55,10 @@ TOKEN_SETTINGS: Final = (
 
 
 def configure_hmac(options: Options, base: Recipe) -> Recipe:
-    """Make the recipe of one source from its settings.
+    """Return the recipe of one source from its settings.
 
     Raises:
-        ConfigError: a setting is missing, contradicts another, or has an impossible value.
+        ConfigError: a setting is missing, conflicts with another, or is invalid.
     """
     assert isinstance(base.proof, Hmac)
     header = options.header("header", base.proof.headers[0].signature)
@@ -110,19 +110,19 @@ def _check_template(options: Options, proof: Hmac) -> frozenset[str]:
 
 
 def configure_token(options: Options, base: Recipe) -> Recipe:
-    """Make the recipe of one source from its settings.
+    """Return the recipe of one source from its settings.
 
     Raises:
-        ConfigError: it does not say in exactly one way where the token stands.
+        ConfigError: the settings do not name exactly one location of the token.
     """
     return replace(configure_id_and_type(options, base), proof=_token(options, None))
 
 
 def configure_default_token(options: Options, base: Recipe) -> Recipe:
-    """Make the recipe of one source whose token stands where the recipe says, unless the settings say otherwise.
+    """Return the recipe of one source whose token is where the recipe says, unless the settings override it.
 
     Raises:
-        ConfigError: the settings name several places.
+        ConfigError: the settings name several locations.
     """
     assert isinstance(base.proof, Token)
     return replace(configure_id_and_type(options, base), proof=_token(options, base.proof))
@@ -145,10 +145,10 @@ def _token(options: Options, usual: Token | None) -> Token:
 
 
 def configure_id_and_type(options: Options, base: Recipe) -> Recipe:
-    """Make the recipe of a source whose settings say where id and type stand, and what the sender wants to hear.
+    """Return the recipe of a source with the locations of id and type, and the reply, from its settings.
 
     Raises:
-        ConfigError: a setting contradicts another or has an impossible value.
+        ConfigError: a setting conflicts with another or is invalid.
     """
     event_id, event_type = options.selector("id"), options.selector("type")
     return replace(
@@ -169,7 +169,7 @@ def _reply(options: Options) -> ExpectedReply | None:
     if status is None and not body:
         return None
     try:
-        # A line break in it would begin another header of every answer.
+        # A line break would start another header in every reply.
         check_media_type(content_type or ExpectedReply().content_type)
     except ValueError as error:
         raise options.error("reply_content_type", str(error)) from None

@@ -1,4 +1,4 @@
-"""A source's own settings, read once with errors that name the key and the fix."""
+"""Reads a source's own settings once; errors name the key and the fix."""
 
 import difflib
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"
 
 
 class Options:
-    """The settings of one source that only its provider understands; `finish` refuses those nobody read."""
+    """The provider-specific settings of one source; `finish` rejects unused ones."""
 
     def __init__(self, source: str, values: Mapping[str, Any]) -> None:
         self._source = source
@@ -28,18 +28,18 @@ class Options:
         return ConfigError(f"sources.{self._source}.{key}: {fix}")
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a setting that is text; a whole number counts, as ids are often written without quotes."""
+        """Return a text setting; an integer is accepted, because ids are often written without quotes."""
         self._read.add(key)
         value = self._values.get(key, default)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if not isinstance(value, str):
-            # Its kind alone, as it may be a secret.
+            # Show only its type, because the value may be a secret.
             raise self.error(key, f"write text in quotes, not a {type(value).__name__}")
         return value
 
     def choice(self, key: str, default: Choice) -> Choice:
-        """Return a setting that is one word of a few."""
+        """Return a setting that is one word of an enumeration."""
         kind = type(default)
         value = self.text(key, default.value).lower()
         try:
@@ -49,7 +49,7 @@ class Options:
             raise self.error(key, f"write one of {words}, not {value!r}") from None
 
     def number(self, key: str, allowed: range) -> int | None:
-        """Return a setting that is a whole number of a range; None where it is not set."""
+        """Return a setting that is an integer within a range, or None if it is not set."""
         text = self.text(key)
         if not text:
             return None
@@ -77,7 +77,7 @@ class Options:
             raise self.error(key, str(error)) from None
 
     def selector(self, what: str) -> Header | Json | None:
-        """Return where *what* stands, by the settings WHAT_header or WHAT_path, of which only one may be given."""
+        """Return the selector for *what*, from the setting WHAT_header or WHAT_path; only one may be set."""
         header, path = self.header(f"{what}_header"), self.path(f"{what}_path")
         if header and path:
             raise self.error(f"{what}_path", f"{what}_header is set too; keep one of them")
@@ -86,12 +86,12 @@ class Options:
         return header or path
 
     def closest_unread(self, key: str) -> str | None:
-        """Return the setting nobody has read yet whose name is nearest to *key*; None where none is near."""
+        """Return the unread setting with the name closest to *key*, or None if none is close."""
         unread = [name for name in self._values if name not in self._read]
         return next(iter(difflib.get_close_matches(key, unread, n=1)), None)
 
     def finish(self, provider: str) -> None:
-        """Refuse settings nobody read.
+        """Reject unread settings.
 
         Raises:
             ConfigError: there is one.

@@ -1,4 +1,4 @@
-"""Senders that move money."""
+"""Recipes of payment providers."""
 
 import re
 import zlib
@@ -53,7 +53,7 @@ STRIPE: Final = Recipe(
     title="Stripe",
     docs="https://docs.stripe.com/webhooks",
     grade=ProofStrength.BODY,
-    # The whole whsec_… string is the key, as text. v0 signatures belong to test events of old and are passed over.
+    # The whole whsec_… string is the key, as text. v0 signatures belong to old test events and are ignored.
     proof=Hmac(
         headers=(SignatureHeaders(signature="stripe-signature"),),
         form=Pairs(signature="v1", timestamp="t"),
@@ -79,16 +79,16 @@ STRIPE: Final = Recipe(
 
 
 def _state_transmission(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """Return what PayPal signs: two headers, the webhook's id and a CRC-32 of the body.
+    """Return the signed bytes of PayPal: two headers, the webhook's id and a CRC-32 of the body.
 
     https://developer.paypal.com/api/rest/webhooks/rest/; the same in its SDK for Python, ``paypalrestsdk``.
     """
     identifier = reader.request.headers.get("paypal-transmission-id")
-    moment = reader.request.headers.get("paypal-transmission-time")
-    if not identifier or not moment:
+    sent_at = reader.request.headers.get("paypal-transmission-time")
+    if not identifier or not sent_at:
         return "there is no header paypal-transmission-id or paypal-transmission-time"
     checksum = zlib.crc32(reader.request.body)
-    signed = f"{identifier}|{moment}|{reader.settings['webhook_id']}|{checksum}"
+    signed = f"{identifier}|{sent_at}|{reader.settings['webhook_id']}|{checksum}"
     return (SignedPart(Header("paypal-transmission-sig"), signed.encode()),)
 
 
@@ -103,7 +103,8 @@ PAYPAL: Final = Recipe(
     name="paypal",
     title="PayPal",
     docs="https://developer.paypal.com/api/rest/webhooks/rest/",
-    # A CRC-32 binds the body only against accidents: whoever holds one signed request can make others that fit it.
+    # A CRC-32 protects the body only against accidents: with one signed request, an attacker can make others that
+    # match.
     grade=ProofStrength.METADATA,
     proof=Asymmetric(
         read_signed_parts=_state_transmission,
@@ -114,7 +115,7 @@ PAYPAL: Final = Recipe(
                 r"https://api(-m)?(\.sandbox)?\.paypal\.com/v1/notifications/certs/CERT-[A-Za-z0-9-]{1,100}"
             ),
         ),
-        # Whether retries are stamped anew is not published, so the window outlives the last of them.
+        # It is not documented whether retries have new timestamps, so the window is longer than the retry period.
         timestamp=SignedTimestamp(
             selector=Header("paypal-transmission-time"), unit=TimestampFormat.ISO, tolerance_s=4 * 86_400.0
         ),
@@ -125,7 +126,7 @@ PAYPAL: Final = Recipe(
             "paypal-cert-url",
             "paypal-auth-algo",
         ),
-        # Each transmission has an id of its own, so a forgery can only repeat one that was captured.
+        # Each transmission has its own id, so a forgery can only repeat a captured one.
         is_signed_once=True,
     ),
     sample=Sample(
@@ -160,7 +161,7 @@ SQUARE: Final = Recipe(
     title="Square",
     docs="https://developer.squareup.com/docs/webhooks/step3validate",
     grade=ProofStrength.BODY,
-    # The address is signed as it was registered, so the source must know its public URL.
+    # The URL is signed as registered, so the source must know its public URL.
     proof=Hmac(
         headers=(SignatureHeaders(signature="x-square-hmacsha256-signature"),),
         template="{url}{body}",
@@ -197,11 +198,11 @@ _ADYEN_SIGNED: Final = (
 )
 _ADYEN_PLAIN: Final = tuple(name for name in _ADYEN_SIGNED if name not in {"merchantReference", "amount.value"})
 _ADYEN_MOST_ITEMS: Final = 100
-"""JSON notifications hold one, and those of SOAP at most six."""
+"""JSON notifications hold one item, and SOAP notifications at most six."""
 
 
 def _state_items(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """Return what Adyen signs of each item: eight of its fields with colons between them, empty where one is absent.
+    """Return what Adyen signs of each item: eight of its fields joined by colons, empty if absent.
 
     https://docs.adyen.com/development-resources/webhooks/secure-webhooks/verify-hmac-signatures
     """
@@ -218,7 +219,7 @@ def _state_items(reader: RequestReader, _secret: str) -> SignedParts | str:
 
 
 def _is_plain(value: object) -> bool:
-    # Another way to write or cut the same signed text would give an item another key.
+    # Another representation or split of the same signed text would give the item another key.
     return value is None or (isinstance(value, str) and ":" not in value)
 
 
@@ -260,7 +261,7 @@ ADYEN: Final = Recipe(
         b'"pspReference":"boathook-sample","success":"true"}}]}',
         secret="44782DEF547AAA06C910C43932B1EB0C71FC68D9D0C057550C48EC2ACF6BA056",
     ),
-    # Of a payment that failed and then succeeded, both count.
+    # A payment may fail and then succeed; both count.
     items=BatchItems(
         paths=("notificationItems.*",),
         id=EventId(
@@ -276,7 +277,7 @@ ADYEN: Final = Recipe(
     ),
     type=EventType(selectors=(Json("notificationItems.0.NotificationRequestItem.eventCode"),)),
     volatile=("notificationItems.*.NotificationRequestItem.eventDate",),
-    # Any 2xx counts today; webhooks set up long ago still want this body.
+    # Any 2xx is accepted now; webhooks that were set up long ago still require this body.
     reply=ExpectedReply(body=("[accepted]",)),
     schemes={"platforms": _ADYEN_PLATFORMS},
     answer_within_s=10.0,
@@ -287,15 +288,15 @@ ADYEN: Final = Recipe(
 )
 
 BRAINTREE_CHALLENGE: Final = re.compile(r"[a-f0-9]{20,32}")
-"""What Braintree asks us to sign when a webhook is set up."""
+"""The challenge that Braintree asks to be signed when a webhook is set up."""
 _BRAINTREE_PAYLOAD: Final = re.compile(r"[A-Za-z0-9+/=\n]+\n")
 """Signed payloads end in a newline, which no challenge does: an answered challenge can never pass for an event."""
 
 
 def _state_payload(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """Return what Braintree signs: the base64 text of its payload with the newline at its end, which forms may lose.
+    """Return what Braintree signs: its payload as base64 text with its final newline, which forms may drop.
 
-    https://developer.paypal.com/braintree/docs/guides/webhooks/parse/python; the newline and the letters allowed are
+    https://developer.paypal.com/braintree/docs/guides/webhooks/parse/python; the newline and the allowed characters are
     those of its SDK for Python, ``braintree``.
     """
     payload = reader.text(Form("bt_payload"))
@@ -308,7 +309,7 @@ def _state_payload(reader: RequestReader, _secret: str) -> SignedParts | str:
 
 
 def _read_kind(reader: RequestReader) -> str | None:
-    # Only the signed text is looked at, and a pattern needs no XML parser. A subject may have a kind of its own.
+    # Only the signed text is read, and a pattern needs no XML parser. A subject may contain its own kind.
     xml = b64decode(reader.text(Form("bt_payload")) or "")
     before, _, rest = xml.partition(b"<subject>")
     kind = re.search(rb"<kind>([a-z0-9_]{1,100})</kind>", before + rest.rpartition(b"</subject>")[2])
@@ -330,7 +331,7 @@ BRAINTREE: Final = Recipe(
         form=KeyedPairs(),
         algorithm=Algorithm.SHA1,
         key_form=KeyFormat.SHA1,
-        # The form around the payload is not signed and could be written in many ways.
+        # The form around the payload is not signed and can be encoded in many ways.
         is_signed_once=True,
     ),
     sample=Sample(
@@ -418,11 +419,12 @@ MOLLIE: Final = Recipe(
     name="mollie",
     title="Mollie",
     docs="https://docs.mollie.com/reference/webhooks",
-    # It tells only the id of what changed, on purpose: the handler fetches the rest, so a forgery gains nothing.
+    # The request holds only the id of the changed object, by design: the handler fetches the rest, so a forgery gains
+    # nothing.
     grade=ProofStrength.NONE,
     proof=NoProof(),
     sample=Sample(body=b"id=tr_boathook-sample", content_type=FORM),
-    # Paid, refunded, charged back: each change of one payment sends the very same body.
+    # Paid, refunded, charged back: each change of a payment sends the same body.
     id=EventId(is_repeatable=True),
     body=BodyFormat.ANY,
     schemes={"next-gen": _MOLLIE_NEXT},
@@ -449,7 +451,7 @@ RAZORPAY: Final = Recipe(
     type=EventType(selectors=(Json("event"),)),
     answer_within_s=5.0,
     retries="for 24 hours with growing pauses, then the webhook is switched off",
-    # It sends an event again on demand until the event is 15 days old: https://razorpay.com/docs/webhooks/faqs/.
+    # It can resend an event on request until the event is 15 days old: https://razorpay.com/docs/webhooks/faqs/.
     retries_for_days=15.0,
     checked=("razorpay (Python): it accepts what boathook signs", "requests built by hand from its documentation"),
 )
@@ -492,7 +494,7 @@ PADDLE: Final = Recipe(
     ),
     id=EventId(selectors=(Json("event_id"),)),
     type=EventType(selectors=(Json("event_type"),)),
-    # A replay asked for is a notification of its own about the same event.
+    # A requested replay is a new notification about the same event.
     volatile=("notification_id",),
     answer_within_s=5.0,
     retries="up to 60 times in 3 days, each signed anew; in the sandbox 3 times in 15 minutes",

@@ -1,4 +1,4 @@
-"""Senders that move money in Russia."""
+"""Recipes of Russian payment providers."""
 
 from dataclasses import replace
 from typing import Final
@@ -40,7 +40,7 @@ YOOKASSA: Final = Recipe(
     docs="https://yookassa.ru/developers/using-api/webhooks",
     aliases=("yoomoney",),
     grade=ProofStrength.ADDRESS,
-    # Nothing is signed; the sender advises to fetch the object again before acting on it.
+    # Nothing is signed; the provider advises to fetch the object again before acting on it.
     proof=Addresses(
         networks=(
             "77.75.153.0/25",
@@ -65,13 +65,13 @@ YOOKASSA: Final = Recipe(
 
 
 def _state_query(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """Return what CloudPayments signs of a GET: the query as sent; the same in the npm package ``cloudpayments``."""
+    """Return what CloudPayments signs of a GET: the raw query; the same in the npm package ``cloudpayments``."""
     return (SignedPart(Header("content-hmac"), reader.request.query.encode()),)
 
 
 _KIND: Final = Query("kind")
-"""Each kind of notice has an address of its own, and none says its kind: the owner ends them in ``?kind=pay`` and so
-on. Nobody signs that, and without it a check and its payment would look alike: then the whole body names the event."""
+"""Each kind of notification has its own URL, and none contains its kind: users append ``?kind=pay`` and so on. The kind
+is not signed. Without it, a check and its payment would look the same, so then the whole body is the key."""
 
 _CLOUDPAYMENTS_GET: Final = Recipe(
     name="cloudpayments",
@@ -84,7 +84,7 @@ _CLOUDPAYMENTS_GET: Final = Recipe(
         query="TransactionId=1000001&Amount=10.99&Currency=RUB&InvoiceId=boathook-sample&Status=Completed&kind=pay",
         method="GET",
     ),
-    # The query is signed whole, the kind in it included.
+    # The whole query is signed, including the kind.
     id=EventId(selectors=((_KIND, Query("TransactionId")),)),
     type=EventType(selectors=(_KIND,)),
     body=BodyFormat.ANY,
@@ -107,7 +107,7 @@ CLOUDPAYMENTS: Final = Recipe(
     title="CloudPayments",
     docs="https://developers.cloudpayments.ru/#uvedomleniya",
     grade=ProofStrength.BODY,
-    # X-Content-HMAC comes too, over the form with its percent-encoding undone: the bytes as sent are the better proof.
+    # X-Content-HMAC is sent too, over the percent-decoded form; the raw bytes are the better proof.
     proof=Hmac(headers=(SignatureHeaders(signature="content-hmac"),), encoding=Encoding.BASE64),
     sample=Sample(
         body=b"TransactionId=1000001&Amount=10.99&Currency=RUB&PaymentAmount=10.99&PaymentCurrency=RUB"
@@ -119,7 +119,7 @@ CLOUDPAYMENTS: Final = Recipe(
     id=EventId(selectors=((_KIND, Form("TransactionId")), (_KIND, Json("TransactionId"))), is_signed=False),
     type=EventType(selectors=(_KIND,)),
     body=BodyFormat.ANY,
-    # Zero lets a payment through; a handler that is to refuse some answers itself, by mode = "inline".
+    # Zero accepts a payment; a handler that must decline payments replies itself, with mode = "inline".
     reply=ExpectedReply(body=('{"code":0}',), content_type=JSON),
     schemes={"get": _CLOUDPAYMENTS_GET},
     answer_within_s=30.0,
@@ -136,7 +136,7 @@ CLOUDPAYMENTS: Final = Recipe(
 
 
 def _state_root_fields(reader: RequestReader, password: str) -> SignedParts | str:
-    """Return what T-Bank hashes: the values of the root's plain fields and of the password, sorted by their names.
+    """Return what T-Bank hashes: the values of the root's scalar fields and the password, sorted by name.
 
     https://developer.tbank.ru/eacq/intro/developer/token
     """
@@ -156,14 +156,15 @@ T_BANK: Final = Recipe(
     aliases=("tbank", "t-kassa", "tkassa", "tinkoff"),
     # Data and Receipt are nested, and not signed.
     grade=ProofStrength.METADATA,
-    # Values are signed without their names, so one signed text can be cut into other fields; it counts once.
+    # Values are signed without their names, so one signed text can be split into other fields; it is accepted once.
     proof=FieldMac(read_signed_parts=_state_root_fields, is_keyed=False, is_signed_once=True),
     sample=Sample(
         body=b'{"TerminalKey":"1321054611234DEMO","OrderId":"boathook-sample","Success":true,"Status":"CONFIRMED",'
         b'"PaymentId":8742591,"ErrorCode":"0","Amount":1099,"Pan":"430000******0777","ExpDate":"1228",'
         b'"Data":{"source":"sample"}}'
     ),
-    # Partial refunds of one payment share its id and status; the token tells them apart, being a hash of it all.
+    # Partial refunds of one payment share its id and status; the token, a hash of all signed fields, distinguishes
+    # them.
     id=EventId(selectors=((Json("PaymentId"), Json("Status"), Json("Token")), Json("Token")), is_signed=False),
     type=EventType(selectors=(Json("Status"), Json("NotificationType"))),
     reply=ExpectedReply(body=("OK",)),
@@ -184,7 +185,7 @@ _ROBOKASSA_SETTINGS: Final = (
 
 
 def _state_result(selector: type[Form | Query]) -> ReadSignedParts:
-    """Return the state of requests whose parameters stand in a form, or in the query.
+    """Return the reader of signed parts for requests with parameters in a form or in the query.
 
     https://docs.robokassa.ru/ru/notifications-and-redirects: the sum, the invoice and Password #2, then the shop's own
     parameters sorted by name, all as received.
@@ -237,11 +238,11 @@ ROBOKASSA: Final = Recipe(
     title="Robokassa",
     docs="https://docs.robokassa.ru/ru/notifications-and-redirects",
     grade=ProofStrength.METADATA,
-    # A shop has one payment for each invoice, which is signed once.
+    # A shop has one payment per invoice, which is signed once.
     proof=FieldMac(read_signed_parts=_state_result(Form), is_keyed=False, algorithm=Algorithm.MD5, is_signed_once=True),
     sample=Sample(body=_ROBOKASSA_QUERY.encode(), content_type=FORM),
-    # Test payments use up numbers too, and are signed under a password of their own: the number alone would make the
-    # first real payment look like a test's copy.
+    # Test payments use the same numbers, and are signed with their own password. By the number alone, the first real
+    # payment would look like a copy of a test.
     id=EventId(selectors=((Form("InvId"), Form("SignatureValue")),), is_signed=False),
     body=BodyFormat.ANY,
     reply=ExpectedReply(body=("OK", Form("InvId"))),
@@ -255,7 +256,7 @@ ROBOKASSA: Final = Recipe(
 
 
 def _place_key(options: Options, base: Recipe) -> Recipe:
-    """Say where the API key stands, whose name the owner chooses."""
+    """Set the location of the API key, which the user chooses."""
     header, field = options.header("header"), options.text("field")
     if header and field:
         raise options.error("field", "header is set too; keep the one that is set in Tilda")
@@ -274,8 +275,8 @@ TILDA: Final = Recipe(
         body=b"Name=Sample&Email=sample%40example.com&tranid=1001%3Aboathook-sample&formid=form1001",
         content_type=FORM,
     ),
-    # An order is told when it is sent, its payment's number being 0, and again once it is paid. Whether the payment
-    # comes as fields or as JSON in one is up to the owner.
+    # An order is sent first with payment number 0, and again once it is paid. Users choose whether the payment is sent
+    # as fields or as JSON in one field.
     id=EventId(
         selectors=(
             (Form("tranid"), Form("payment[systranid]")),
@@ -285,7 +286,7 @@ TILDA: Final = Recipe(
     ),
     type=EventType(selectors=(Form("formid"),)),
     body=BodyFormat.ANY,
-    # Asked when the address is saved, by a request that need not hold the key. A visitor's form may hold it too.
+    # Sent when the URL is saved, by a request that may lack the key. A visitor's form may contain this field too.
     handshakes=(
         Handshake(
             when=((Form("test"), "test"),),

@@ -1,4 +1,4 @@
-"""Senders that offices work with: documents, forms, customers, books."""
+"""Recipes of office software: documents, forms, customers, accounting."""
 
 import re
 from dataclasses import replace
@@ -27,9 +27,9 @@ _HUBSPOT_SIGNATURE = Header("x-hubspot-signature")
 
 
 def state_hubspot_v1(reader: RequestReader, secret: str) -> SignedParts | str:
-    """State the secret and the body, for a plain SHA-256.
+    """Return the signed bytes: the secret and the body, for a plain SHA-256.
 
-    Whoever has seen one such hash can lengthen what it covers, but only by bytes that end a JSON document's being one.
+    An attacker who has one such hash can extend the covered bytes, but then the body is no longer a JSON document.
 
     Source: https://legacydocs.hubspot.com/docs/faq/v1-request-validation
     """
@@ -37,7 +37,7 @@ def state_hubspot_v1(reader: RequestReader, secret: str) -> SignedParts | str:
 
 
 def state_hubspot_v2(reader: RequestReader, secret: str) -> SignedParts | str:
-    """State the secret, the method, the address and the body, for a plain SHA-256.
+    """Return the signed bytes: secret, method, URL and body, for a plain SHA-256.
 
     Source: https://legacydocs.hubspot.com/docs/faq/v2-request-validation
     """
@@ -55,7 +55,7 @@ DROPBOX = Recipe(
     sample=Sample(
         body=b'{"list_folder":{"accounts":["dbid:boathook-sample"]},"delta":{"users":[12345678]}}',
     ),
-    # It only names accounts in which something changed, so the next change of one account has the same body.
+    # The body only names accounts in which something changed, so the next change of an account has the same body.
     id=EventId(is_repeatable=True),
     type=EventType(first_key_except=("delta",)),
     handshakes=(
@@ -87,7 +87,8 @@ NOTION = Recipe(
     id=EventId(selectors=(Json("id"),)),
     type=EventType(selectors=(Json("type"),)),
     volatile=("attempt_number",),
-    # The token is the key of all signatures, also of this first request's: that proves nothing, as it brings the key.
+    # The token is the key of all signatures, also of this first request's. That signature proves nothing, because the
+    # request contains the key.
     handshakes=(
         Handshake(
             when=(Json("verification_token"),),
@@ -115,7 +116,7 @@ INTERCOM = Recipe(
     id=EventId(selectors=(Json("id"),)),
     type=EventType(selectors=(Json("topic"),)),
     volatile=("delivery_attempts", "delivery_status", "delivered_at", "first_sent_at"),
-    # Asked once, when the address is entered.
+    # Sent once, when the URL is entered.
     handshakes=(Handshake(method="HEAD", when=(), answer=StaticAnswer(), is_proven=False),),
     stop_statuses=frozenset({410}),
     answer_within_s=5.0,
@@ -152,8 +153,8 @@ ZENDESK = Recipe(
         b'"zendesk_event_version":"2022-11-06","time":"2026-11-21T10:00:00Z","detail":{"id":"1"},"event":{}}',
         headers={"x-zendesk-webhook-invocation-id": "01BOATHOOKSAMPLE"},
     ),
-    # What a trigger sends is written by its owner, who may well put a ticket's id under "id": only what has Zendesk's
-    # own version beside it is an event's.
+    # Users define the body that a trigger sends, and may put a ticket's id under "id". Only an id with Zendesk's
+    # version is an event id.
     id=EventId(
         selectors=((Json("zendesk_event_version"), Json("id")), Header("x-zendesk-webhook-invocation-id")),
         is_signed=False,
@@ -170,7 +171,7 @@ ZENDESK = Recipe(
 
 _HUBSPOT_ITEMS = BatchItems(
     paths=("*",),
-    # HubSpot itself says that eventId is not sure to be unique.
+    # HubSpot documents that eventId may not be unique.
     id=EventId(
         selectors=(
             (Json("subscriptionId"), Json("eventId"), Json("occurredAt"), Json("objectId")),
@@ -223,7 +224,7 @@ DOCUSIGN = Recipe(
     title="Docusign Connect",
     docs="https://developers.docusign.com/platform/webhooks/connect/validate",
     grade=ProofStrength.BODY,
-    # One header for each of the account's keys; nobody has as many as the hundred that Docusign allows.
+    # One header for each of the account's keys; accounts have far fewer than the hundred that Docusign allows.
     proof=Hmac(
         headers=tuple(
             SignatureHeaders(signature=f"x-docusign-signature-{number}") for number in range(1, MAX_SIGNATURES + 1)
@@ -319,7 +320,7 @@ XERO = Recipe(
         ),
         type=EventType(selectors=((Json("eventCategory"), Json("eventType")),)),
     ),
-    # "Intent to receive": requests without events, some of them signed wrongly, which must be refused.
+    # "Intent to receive": requests without events, some with wrong signatures, which must be rejected.
     handshakes=(
         Handshake(when=((Json("firstEventSequence"), "0"), (Json("lastEventSequence"), "0")), answer=StaticAnswer()),
     ),

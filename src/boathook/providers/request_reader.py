@@ -1,4 +1,4 @@
-"""Selects and reads parts of a request: headers, query, form and JSON fields; nothing it is sent makes it raise."""
+"""Selects and reads parts of a request: headers, query, form and JSON fields; no request makes it raise."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,19 +31,19 @@ class Form:
 
     name: str
     path: str = ""
-    """Dotted path into the JSON document that the field holds; empty: the field itself."""
+    """Dotted path into the JSON document in the field; if empty, the field itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A value in a JSON body, by its dotted path; a number counts into an array, ``*`` stands for each element."""
+    """A value in a JSON body, by its dotted path; a number is an array index, ``*`` stands for each element."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class BasicPassword:
-    """The password of HTTP Basic authentication (RFC 7617), under one user name."""
+    """The password of HTTP Basic authentication (RFC 7617), for one user name."""
 
     username: str
 
@@ -56,13 +56,13 @@ _JSON_OPENS = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*[{\[]").match
 
 
 def read_pairs(text: str) -> list[tuple[str, str]]:
-    """Read a query or a form as its pairs, in order; nothing where there are absurdly many."""
+    """Parse a query or a form into pairs, in order; return no pairs if there are too many."""
     return _read_pairs(text.encode("utf-8", "surrogatepass"))
 
 
 def read_form(body: bytes) -> list[tuple[str, str]]:
-    """Read a body as a form's pairs, in order; nothing where it is JSON."""
-    # The body alone decides whether it is a form: Content-Type is not signed, so it must not move an event's id.
+    """Parse a body into a form's pairs, in order; return no pairs if it is JSON."""
+    # Only the body decides whether it is a form: Content-Type is not signed, so it must not change an event's id.
     return [] if _JSON_OPENS(body) else _read_pairs(body)
 
 
@@ -74,32 +74,32 @@ def _read_pairs(raw: bytes) -> list[tuple[str, str]]:
 
 
 def _unescape(raw: bytes) -> str:
-    # All the bytes before any character: a stranger's mixture of both costs the standard library's reader dear.
+    # Decode percent escapes to bytes first: the standard library's text decoder is slow on mixed malicious input.
     return (unquote_to_bytes(raw) if b"%" in raw else raw).decode("utf-8", "replace")
 
 
 def single_value(pairs: Sequence[tuple[str, str]], name: str) -> str | None:
-    """Return the value of a name that stands there once."""
-    # Of a repeated name, which one counts differs between programs: none does here.
+    """Return the value of a name that occurs once."""
+    # Programs differ in which value of a repeated name they use, so none is used here.
     values = [value for key, value in pairs if key == name]
     return values[0] if len(values) == 1 else None
 
 
 @dataclass(frozen=True)
 class RequestReader:
-    """A request, its parsed views made when first asked for, and the settings of the source it came to."""
+    """A request, its parsed views, created when first used, and the settings of its source."""
 
     request: Request
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def document(self) -> Any:
-        """The body as JSON; `UNREADABLE` where it is none."""
+        """The body as JSON; `UNREADABLE` if it is not JSON."""
         return parse(self.request.body)
 
     @cached_property
     def form(self) -> list[tuple[str, str]]:
-        """The body as a form, in order; empty where it is JSON."""
+        """The body as a form, in order; empty if it is JSON."""
         return read_form(self.request.body)
 
     @cached_property
@@ -108,7 +108,7 @@ class RequestReader:
         return read_pairs(self.request.query)
 
     def value(self, selector: Selector) -> Any:
-        """Return what stands at a place; None where nothing does, or a query or form has the name twice."""
+        """Return the value of a selector, or None if it is missing, or repeated in a query or form."""
         match selector:
             case Header(name=name):
                 return self.request.headers.get(name)
@@ -120,12 +120,12 @@ class RequestReader:
                 return None if self.document is UNREADABLE else get_path(self.document, split_path(path))
 
     def text(self, selector: Selector) -> str | None:
-        """Return the string, number or boolean at a place as text; None where there is none."""
+        """Return the string, number or boolean of a selector as text, or None if there is none."""
         return scalar_text(self.value(selector))
 
 
 def read_form_field(pairs: Sequence[tuple[str, str]], selector: Form) -> Any:
-    """Return what a form holds at a place."""
+    """Return the value of a selector in a form."""
     text = single_value(pairs, selector.name) if pairs else None
     if text is None or not selector.path:
         return text
@@ -134,10 +134,10 @@ def read_form_field(pairs: Sequence[tuple[str, str]], selector: Form) -> Any:
 
 
 def expand_path(document: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield what stands at a path in which ``*`` means each element, with the concrete path of each, in order.
+    """Yield the values at a path in which ``*`` means each element, with their concrete paths, in order.
 
-    Wherever the path leads to nothing, or to an array without elements, there is one None: what must hold of all of
-    them is then seen to be missing.
+    If the path leads to nothing, or to an empty array, one None is yielded, so that checks on all elements see that a
+    value is missing.
     """
     return _expand(document, "", split_path(path))
 

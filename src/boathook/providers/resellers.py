@@ -1,4 +1,4 @@
-"""Senders known by the systems that use them: car rental, and resellers of music generation."""
+"""Recipes of car rental systems and resellers of music generation."""
 
 from dataclasses import replace
 from typing import Final
@@ -12,7 +12,7 @@ from boathook.providers.schemes import FieldMac, Hmac, SignatureHeaders, SignedP
 from boathook.providers.signature_formats import Plain
 
 _SUNO_TASKS: Final = (Json("data.task_id"), Json("data.taskId"), Json("taskId"))
-"""Callbacks about songs say ``task_id``, those about voices and the market's other models ``taskId``."""
+"""Song callbacks use ``task_id``; those of voices and of the market's other models use ``taskId``."""
 _SUNO_STAGES: Final = (Json("data.callbackType"), Json("data.status"), Json("data.state"))
 _SUNO_DELIVERIES: Final = (Header("x-delivery-id"), Header("x-webhook-id"))
 _SUNO_ID: Final = EventId(
@@ -23,15 +23,15 @@ _SUNO_ID: Final = EventId(
 
 
 def _suno_state(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """State the task and the moment, as https://docs.kie.ai/common-api/webhook-verification signs them.
+    """Return the signed bytes: task id and timestamp, as in https://docs.kie.ai/common-api/webhook-verification.
 
-    Nothing of the body but the task's id is covered.
+    Of the body, only the task's id is covered.
     """
     task = next((text for text in map(reader.text, _SUNO_TASKS) if text), None)
     if task is None:
         return "the body names no task, and the signature covers its id"
-    moment = reader.text(Header("x-webhook-timestamp")) or ""
-    return (SignedPart(Header("x-webhook-signature"), f"{task}.{moment}".encode("utf-8", "surrogatepass")),)
+    timestamp = reader.text(Header("x-webhook-timestamp")) or ""
+    return (SignedPart(Header("x-webhook-signature"), f"{task}.{timestamp}".encode("utf-8", "surrogatepass")),)
 
 
 _SUNO_BY_FIELDS: Final = Recipe(
@@ -43,7 +43,7 @@ _SUNO_BY_FIELDS: Final = Recipe(
     proof=FieldMac(
         read_signed_parts=_suno_state,
         encoding=Encoding.BASE64,
-        # Whether a retry is signed anew is not published, so the window outlives the last of them.
+        # It is not documented whether a retry is signed again, so the window is longer than the retry period.
         timestamp=SignedTimestamp(selector=Header("x-webhook-timestamp"), tolerance_s=1_800.0),
         proof_headers=("x-webhook-signature",),
     ),
@@ -61,7 +61,7 @@ _SUNO_BY_FIELDS: Final = Recipe(
 
 _SUNO: Final = replace(
     _SUNO_BY_FIELDS,
-    # For whoever stands between such a reseller and us, and proves itself in a way of its own.
+    # For a proxy between such a reseller and boathook that uses its own proof.
     schemes={
         "hmac": replace(
             _SUNO_BY_FIELDS,
@@ -108,13 +108,14 @@ _SUNO_SUNOAPI: Final = Recipe(
     title="Suno by sunoapi.com",
     docs="https://docs.sunoapi.com/webhook-guide",
     grade=ProofStrength.BODY,
-    # Whether the MAC is written in hexadecimal is not published.
+    # It is not documented whether the MAC is written in hexadecimal.
     proof=Hmac(headers=(SignatureHeaders(signature="x-signature"),)),
     sample=Sample(
         body=b'{"code":200,"data":[{"clip_id":"boathook-sample","state":"succeeded","title":"Sample",'
         b'"audio_url":"https://example.com/a.mp3","duration":"104.88"}]}'
     ),
-    # It says to tell events by task and platform, but not where they stand: without a header, a body's hash names it.
+    # The documentation says to identify events by task and platform, but not where these are. Without a header, the
+    # hash of the body is the key.
     id=_SUNO_ID,
     type=EventType(selectors=(Json("data.0.state"),)),
     retries="3 times",
@@ -124,10 +125,10 @@ _SUNO_SUNOAPI: Final = Recipe(
 
 
 def _preset(name: str, title: str, docs: str, sample: Sample, type: EventType) -> Recipe:
-    """Return the recipe of a sender that does not publish how it proves itself; the owner says it.
+    """Return the recipe of a sender that does not document its proof; the settings define it.
 
-    As long as the owner says nothing, a token stands in the address, which every system lets its users choose. Nor is
-    there an event id to rely on: a body's hash names it, unless the owner knows better.
+    By default, a token is expected in the URL, because every system lets its users choose the URL. There is no reliable
+    event id either: the hash of the body is the key unless the settings name an id.
     """
     by_token = Recipe(
         name=name,
@@ -165,7 +166,7 @@ RECIPES = (
             body=b'{"event":"booking_update","payload":{"id":"boathook-sample","car_id":1,"client_id":2,'
             b'"state":"active","updated_at":"2026-11-21T10:00:00Z"}}'
         ),
-        # Today's shape names the event; older ones say what was done to what.
+        # The current format names the event; older ones name the object and the action.
         EventType(
             selectors=(Json("event"), Json("type"), (Json("entity"), Json("action")), (Json("model"), Json("action")))
         ),

@@ -1,6 +1,6 @@
-"""Signature schemes as data: a MAC, a hash or signature over stated bytes, a token, an address.
+"""Signature schemes as data: a MAC, a hash or a signature over signed parts, a token, an address.
 
-A proof says what is to be checked; `boathook.ingest` has the code that checks it.
+A proof says what must be checked; `boathook.ingest` has the code that checks it.
 """
 
 import re
@@ -14,12 +14,12 @@ from boathook.providers.request_reader import BasicPassword, Form, Header, Json,
 from boathook.providers.signature_formats import Plain, SignatureFormat
 
 TOLERANCE_S: Final = 300.0
-"""How far a signed timestamp may lie in the past or the future, unless the source says otherwise."""
+"""How far a signed timestamp may be in the past or the future, unless the source overrides it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignatureHeaders:
-    """The names under which one sender's proof travels; lower case."""
+    """The header names of one sender's proof, in lower case."""
 
     signature: str
     timestamp: str | None = None
@@ -37,7 +37,7 @@ class TimestampFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hmac:
-    """A MAC over a template of the request's parts; the signature stands in a header."""
+    """A MAC over a template of the request's parts; the signature is in a header."""
 
     headers: tuple[SignatureHeaders, ...]
     """Alternative sets of names; the first whose signature header is present is used."""
@@ -50,24 +50,25 @@ class Hmac:
     time_unit: TimestampFormat = TimestampFormat.SECONDS
     tolerance_s: float = TOLERANCE_S
     any_header: bool = False
-    """Whether the signatures of all the sets count, as DocuSign sends one header for each key."""
+    """Whether the signatures of all sets count, because DocuSign sends one header for each key."""
 
 
 class SignedPart(NamedTuple):
-    """One thing that a request states under a signature."""
+    """One part of a request that has its own signature."""
 
     selector: Selector
-    """Where that signature stands; a `Json` path without ``*``."""
+    """Where the signature is; a `Json` path without ``*``."""
     signed: bytes
     alternatives: tuple[bytes, ...] = ()
-    """Other bytes that may have been signed instead, for MACs of a sender that is not of one mind; a few at most."""
+    """Other bytes that may have been signed instead, for senders that sign in several ways; at most a few."""
 
 
 SignedParts = tuple[SignedPart, ...]
 ReadSignedParts = Callable[[RequestReader, str], SignedParts | str]
-"""Gives what a request states, by what it holds and the secret (for hashes that mix the secret in).
+"""Returns the signed parts of a request, from its content and the secret (for hashes that include the secret).
 
-Every statement must be signed right. Text says, for the operator, what the request lacks to state anything."""
+Every part must have a valid signature. A returned text says, for the operator, what the request lacks.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,20 +82,20 @@ class SignedTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldMac:
-    """A MAC, or a plain hash with the secret mixed in, over chosen fields of the request."""
+    """A MAC, or a plain hash that includes the secret, over chosen fields of the request."""
 
     read_signed_parts: ReadSignedParts
     is_keyed: bool = True
-    """False: `algorithm` is used as a plain hash, and `read_signed_parts` mixes the secret into the bytes."""
+    """If False, `algorithm` is used as a plain hash, and `read_signed_parts` includes the secret in the bytes."""
     form: SignatureFormat = field(default_factory=Plain)
     algorithm: Algorithm = Algorithm.SHA256
     encoding: Encoding = Encoding.HEX
     key_form: KeyFormat = KeyFormat.TEXT
     timestamp: SignedTimestamp | None = None
     proof_headers: tuple[str, ...] = ()
-    """Headers that `read_signed_parts` reads, lower case: a rejection must keep them to be judged again."""
+    """Headers that `read_signed_parts` reads, in lower case; a rejection must store them to be verified again."""
     is_signed_once: bool = False
-    """Whether no two events are ever signed alike, so that what is signed stands for the event against replays; for
+    """Whether no two events have the same signed bytes, so that these bytes identify the event against replays; for
     proofs that leave the body unsigned."""
 
 
@@ -108,7 +109,7 @@ class SignatureAlgorithm(StrEnum):
 
 
 class PublicKeyFormat(StrEnum):
-    """How a public key is written where the owner pastes it."""
+    """The format of a configured public key."""
 
     PEM = "PEM"
     """``-----BEGIN PUBLIC KEY-----`` or a certificate."""
@@ -121,27 +122,27 @@ class PublicKeyFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredKey:
-    """The sender's public keys stand in the source's ``secrets``."""
+    """The sender's public keys are in the source's ``secrets``."""
 
     text: PublicKeyFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedKey:
-    """The request names the address of the sender's certificate, which must lie where the sender keeps them."""
+    """The request contains the URL of the sender's certificate, which must be on the sender's own host."""
 
     selector: Selector
     pattern: re.Pattern[str]
-    """What the whole address must match: scheme, host and path; a stranger must not choose the host."""
+    """Pattern for the whole URL: scheme, host and path; an attacker must not be able to choose the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asymmetric:
-    """A signature made with the sender's private key over stated bytes."""
+    """A signature made with the sender's private key over signed parts."""
 
     read_signed_parts: ReadSignedParts
     scheme: SignatureAlgorithm | Callable[[RequestReader], SignatureAlgorithm | str]
-    """Text says, for the operator, why the request's own choice of scheme is refused."""
+    """A returned text says, for the operator, why the scheme chosen by the request is rejected."""
     key: ConfiguredKey | FetchedKey
     form: SignatureFormat = field(default_factory=Plain)
     encoding: Encoding = Encoding.BASE64
@@ -154,44 +155,44 @@ class Asymmetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jwt:
-    """A JSON Web Token (RFC 7519) whose claims tie it to the request, or to its addressee at least."""
+    """A JSON Web Token (RFC 7519) whose claims refer to the request, or at least to its receiver."""
 
     header: str
     prefix: str = ""
-    """What stands before the token, such as ``Bearer`` and a space."""
+    """Text before the token, such as ``Bearer`` and a space."""
     algorithms: tuple[str, ...]
-    """Those accepted, such as ``HS256``; never what the token asks for."""
+    """The accepted algorithms, such as ``HS256``; the token's own choice is never trusted."""
     key_set: str | None = None
-    """Address of the issuer's public keys (a JWK set, RFC 7517); None: the source's secrets, as text."""
+    """URL of the issuer's public keys (a JWK set, RFC 7517); None for the source's secrets, as text."""
     issuers: tuple[str, ...] = ()
-    """Values of ``iss`` accepted; empty: any."""
+    """Accepted values of ``iss``; empty accepts any."""
     must_expire: bool = True
     judge: Callable[[Mapping[str, Any], RequestReader], str | None]
-    """Says, for the operator, what is wrong with the claims; None where they fit the request and the settings."""
+    """Returns, for the operator, what is wrong with the claims, or None if they match the request and the settings."""
     claim: Callable[[RequestReader, float], dict[str, Any]]
-    """What this sender claims of a request made at a moment, in seconds since 1970; for `boathook.testing`."""
+    """Returns this sender's claims for a request made at a time, in seconds since 1970; for `boathook.testing`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A static secret sent along; it proves the sender but covers nothing of the request."""
+    """A static secret in the request; it identifies the sender but covers nothing of the request."""
 
     selector: Header | Query | Form | Json | BasicPassword
-    """A `Json` path with ``*`` demands the token of every element, of which there must be one."""
+    """A `Json` path with ``*`` requires the token in every element, and at least one element."""
     prefix: str = ""
-    """What stands before the token, such as ``Bearer`` and a space."""
+    """Text before the token, such as ``Bearer`` and a space."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """The sender's networks are all there is to go by; the source's ``addresses`` setting replaces them."""
+    """The sender's networks are the only proof; the source's ``addresses`` setting replaces them."""
 
     networks: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NoProof:
-    """Anybody may send; only ever by the owner's explicit ``unsigned = true``."""
+    """No proof: any client may send; only with an explicit ``unsigned = true``."""
 
 
 Proof = Hmac | FieldMac | Asymmetric | Jwt | Token | Addresses | NoProof

@@ -1,7 +1,7 @@
-"""Set-up guides: the steps at each provider, the address to enter, and where its secret is.
+"""Set-up guides: the steps at each provider, the URL to enter, and where to find its secret.
 
-``{url}`` stands for the source's address at boathook. What the recipe itself knows, such as how long the sender waits
-and how often it tries again, is not repeated here.
+``{url}`` stands for the source's URL at boathook. Facts of the recipe, such as the sender's timeout and retries, are
+not repeated here.
 """
 
 from collections.abc import Mapping
@@ -482,4 +482,4 @@ USER_CHOSEN_SECRETS: Final = frozenset({
     "gocardless", "razorpay", "tilda", "woocommerce", "postmark", "github", "bitbucket", "jira", "netlify", "circleci",
     "okta", "auth0", "microsoft-graph", "telegram", "vk", "typeform", "calendly", "rentprog", "umnico", "hmac", "token",
 })  # fmt: skip
-"""Senders whose secret their user chooses, so that boathook can make one."""
+"""Providers whose secret the user chooses, so that boathook can generate it."""

@@ -1,4 +1,4 @@
-"""Signature formats: how a signature is written into a header or field, and templates of what is signed."""
+"""Signature formats: how a signature is written into a header or field, and templates of signed bytes."""
 
 import re
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 from boathook.domain.verification import Request
 
 Field = Callable[[Request, str, str], bytes]
-"""Gives one field's bytes from the request, the timestamp's text and the id's text."""
+"""Returns one field's bytes from the request, the timestamp's text and the id's text."""
 
-# Header values came in as Latin-1, so encoding them as Latin-1 gives back the bytes that were sent.
+# Header values were decoded as Latin-1, so encoding them as Latin-1 restores the original bytes.
 _FIELDS: Final[dict[str, Field]] = {
     "body": lambda request, _stamp, _id: request.body,
     "timestamp": lambda _request, timestamp, _id: timestamp.encode("latin-1", "replace"),
@@ -26,7 +26,7 @@ def fields_of(template: str) -> frozenset[str]:
     """Return the names of the fields a template uses.
 
     Raises:
-        ValueError: it names a field there is not, or has a brace that closes nothing.
+        ValueError: it uses an unknown field, or has an unmatched brace.
     """
     names = frozenset(_HOLE.findall(template))
     known = ", ".join(f"{{{name}}}" for name in _FIELDS)
@@ -38,19 +38,19 @@ def fields_of(template: str) -> frozenset[str]:
 
 
 class Template:
-    """A template taken apart once; `fill` gives the signed bytes of one request."""
+    """A parsed template; `fill` returns the signed bytes of one request."""
 
     __slots__ = ("_parts", "fields", "id_stop")
 
     def __init__(self, template: str) -> None:
         self.fields = fields_of(template)
-        # Splitting at a pattern with one group gives literals and names in turn.
+        # Splitting at a pattern with one group gives literals and names alternately.
         pieces = _HOLE.split(template)
         self._parts: tuple[bytes | Field, ...] = tuple(
             _FIELDS[piece] if position % 2 else piece.encode() for position, piece in enumerate(pieces)
         )
         self.id_stop = pieces[pieces.index("id", 1) + 1][:1] if "id" in self.fields else ""
-        """The character that ends an id: an id that held it could be cut in two ways."""
+        """The character that ends an id: an id that contains it would be ambiguous."""
 
     def fill(self, request: Request, timestamp: str, identifier: str) -> list[bytes]:
         """Return the signed bytes in pieces, so that a large body is never copied."""
@@ -58,36 +58,36 @@ class Template:
 
 
 MAX_SIGNATURES: Final = 16
-"""Signatures tried from one header; senders rotate between two or three."""
+"""Maximum signatures tried from one header; senders rotate between two or three."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z0-9]{1,12}(?=[=,])")
 
 
 class ParsedSignatures(NamedTuple):
-    """What a signature header holds."""
+    """The parsed content of a signature header."""
 
     signatures: tuple[str, ...] = ()
-    """Of the scheme looked for; at most `MAX_SIGNATURES`."""
+    """Signatures of the expected scheme; at most `MAX_SIGNATURES`."""
     timestamp: str | None = None
     problem: str | None = None
-    """Why the header cannot be read at all; None where it could, even if no signature of the scheme is in it."""
+    """Why the header is malformed; None if it is well-formed, even without a signature of the scheme."""
     seen: tuple[str, ...] = ()
-    """Names of the schemes that are there instead, for the operator."""
+    """Names of other schemes found in the header, for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """The signature alone, perhaps behind a prefix such as ``sha256=``; several separated by commas."""
+    """The signature alone, optionally with a prefix such as ``sha256=``; several separated by commas."""
 
     prefix: str = ""
 
     @property
     def expected_text(self) -> str:
-        """What `read` looks for, for the operator."""
+        """The format that `read` expects, for the operator."""
         return f"{self.prefix}…"
 
     def read(self, value: str) -> ParsedSignatures:
-        """Read a header's value."""
+        """Parse a header's value."""
         prefix = self.prefix
         if "," not in value:
             word = value.strip()
@@ -101,13 +101,13 @@ class Plain:
         )
 
     def write(self, signatures: list[str], _timestamp: str | None) -> str:
-        """Write what `read` reads."""
+        """Format signatures for `read`."""
         return ",".join(self.prefix + signature for signature in signatures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Named values such as ``t=1700000000,v1=…``; unknown names are passed over, as senders add them."""
+    """Named values such as ``t=1700000000,v1=…``; unknown names are ignored, because senders add names."""
 
     signature: str
     timestamp: str | None = None
@@ -115,11 +115,11 @@ class Pairs:
 
     @property
     def expected_text(self) -> str:
-        """What `read` looks for, for the operator."""
+        """The format that `read` expects, for the operator."""
         return f"{self.signature}=…"
 
     def read(self, value: str) -> ParsedSignatures:
-        """Read a header's value."""
+        """Parse a header's value."""
         signatures: list[str] = []
         seen: list[str] = []
         timestamp: str | None = None
@@ -138,7 +138,7 @@ class Pairs:
         return ParsedSignatures(tuple(signatures[:MAX_SIGNATURES]), timestamp, seen=tuple(seen))
 
     def write(self, signatures: list[str], timestamp: str | None) -> str:
-        """Write what `read` reads."""
+        """Format signatures for `read`."""
         pairs = [] if self.timestamp is None else [f"{self.timestamp}={timestamp}"]
         return self.separator.join([*pairs, *(f"{self.signature}={signature}" for signature in signatures)])
 
@@ -151,11 +151,11 @@ class Versioned:
 
     @property
     def expected_text(self) -> str:
-        """What `read` looks for, for the operator."""
+        """The format that `read` expects, for the operator."""
         return f"{self.version},…"
 
     def read(self, value: str) -> ParsedSignatures:
-        """Read a header's value."""
+        """Parse a header's value."""
         signatures: list[str] = []
         seen: list[str] = []
         for word in value.split(None, MAX_SIGNATURES)[:MAX_SIGNATURES]:
@@ -170,24 +170,24 @@ class Versioned:
         return ParsedSignatures(tuple(signatures), seen=tuple(seen))
 
     def write(self, signatures: list[str], _timestamp: str | None) -> str:
-        """Write what `read` reads."""
+        """Format signatures for `read`."""
         return " ".join(f"{self.version},{signature}" for signature in signatures)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedPairs:
-    """Braintree: ``public_key|signature``, several separated by ``&``; those of other public keys are passed over."""
+    """Braintree: ``public_key|signature``, several separated by ``&``; those of other public keys are ignored."""
 
     public_key: str = ""
-    """The source's own; the owner's settings fill it in."""
+    """The source's own key, from its settings."""
 
     @property
     def expected_text(self) -> str:
-        """What `read` looks for, for the operator."""
+        """The format that `read` expects, for the operator."""
         return f"{self.public_key}|…"
 
     def read(self, value: str) -> ParsedSignatures:
-        """Read a field's value."""
+        """Parse a field's value."""
         signatures: list[str] = []
         others = 0
         for pair in value.split("&", MAX_SIGNATURES)[:MAX_SIGNATURES]:
@@ -201,7 +201,7 @@ class KeyedPairs:
         return ParsedSignatures(tuple(signatures), seen=("a signature under another public key",) * bool(others))
 
     def write(self, signatures: list[str], _timestamp: str | None) -> str:
-        """Write what `read` reads."""
+        """Format signatures for `read`."""
         return "&".join(f"{self.public_key}|{signature}" for signature in signatures)
 
 
@@ -209,6 +209,6 @@ SignatureFormat = Plain | Pairs | Versioned | KeyedPairs
 
 
 def _scheme_name(word: str) -> str:
-    # Only the name in front is shown: the rest could be a credential sent to the wrong header.
+    # Only the leading name is shown: the rest could be a credential sent in the wrong header.
     name = _SCHEME.match(word)
     return name[0] if name else "no scheme's name"

@@ -1,4 +1,4 @@
-"""Standard Webhooks and its elder, Svix, one scheme under two sets of header names, and who sends through them."""
+"""Recipes of Standard Webhooks and Svix, one scheme with two sets of header names, and of senders that use Svix."""
 
 from dataclasses import replace
 from typing import Final
@@ -30,11 +30,11 @@ STANDARD_HMAC: Final = Hmac(
     encoding=Encoding.BASE64,
     key_form=KeyFormat.STANDARD,
 )
-"""The symmetric scheme of Standard Webhooks 1.0.0, for every sender that speaks it."""
+"""The symmetric scheme of Standard Webhooks 1.0.0, for all senders that use it."""
 
 
 def _ed25519_state(reader: RequestReader, _secret: str) -> SignedParts | str:
-    """State what the symmetric scheme signs: Standard Webhooks 1.0.0, "Signature scheme", asymmetric."""
+    """Return the signed bytes, as in the symmetric scheme: Standard Webhooks 1.0.0, "Signature scheme", asymmetric."""
     headers = reader.request.headers
     identifier = headers.get("webhook-id", "")
     if not identifier:
@@ -60,7 +60,7 @@ _STANDARD: Final = Recipe(
     id=EventId(selectors=(Header("webhook-id"), Header("svix-id"))),
     type=EventType(selectors=(Json("type"),)),
     body=BodyFormat.ANY,
-    # The specification has a sender switch the webhook off when it is told that it is gone.
+    # By the specification, a sender disables the webhook when it receives 410 Gone.
     stop_statuses=frozenset({410}),
     answer_within_s=15.0,
     retries="by the sender's own schedule, such as the specification's after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h,"
@@ -71,7 +71,7 @@ _STANDARD: Final = Recipe(
 
 
 def _through_svix(name: str, title: str, docs: str, body: bytes) -> Recipe:
-    """Return the recipe of a sender that has Svix send for it."""
+    """Return the recipe of a sender that sends through Svix."""
     return replace(
         _STANDARD,
         name=name,
@@ -85,7 +85,7 @@ def _through_svix(name: str, title: str, docs: str, body: bytes) -> Recipe:
         retries="after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 10 h; an endpoint that fails for 5 days is switched off",
         retries_for_days=1.2,
         checked=("svix (Python), both ways",),
-        # Svix documents no status that stops it, only the header webhook-delivery of the answer.
+        # Svix documents no status that stops it, only the response header webhook-delivery.
         confidence={"stop_statuses": Confidence.SECONDARY},
     )
 

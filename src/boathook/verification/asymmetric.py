@@ -1,7 +1,7 @@
-"""Signatures made with the sender's private key, checked with keys the owner pasted or the sender publishes.
+"""Checks public-key signatures with keys from the configuration or keys that the sender publishes.
 
-A stranger may say which of the sender's certificates to use, but never where to look for one: the address must match
-what the recipe pins before anything is fetched.
+A request may choose one of the sender's certificates, but never an arbitrary location: the URL must match the recipe's
+pattern before anything is fetched.
 """
 
 import base64
@@ -37,9 +37,9 @@ from boathook.verification.tokens import ValidProof, reject, required_secrets
 MAX_ADDRESS: Final = 1_000
 _MAX_STATEMENTS: Final = 16
 _MAX_SIGNATURE: Final = 1_024
-"""Bytes of one signature; those under an RSA key of 8,192 bits."""
+"""Maximum bytes of one signature; an RSA key of 8,192 bits makes shorter ones."""
 _NOT_IN_ADDRESS: Final = frozenset(' \\@#"<>{}|^`')
-"""What one program may read as part of a host and another not; no key's address needs it."""
+"""Characters that URL parsers disagree on when they find the host; no key URL needs them."""
 
 
 class AsymmetricCheck:
@@ -94,7 +94,7 @@ class AsymmetricCheck:
             return scheme
         try:
             chosen = scheme(reader)
-        except Exception as error:  # noqa: BLE001 - whatever a stranger sent, it is refused and never a fault of ours
+        except Exception as error:  # noqa: BLE001 - whatever was sent, it is rejected
             return reject(Reason.UNKNOWN_SCHEME, f"the scheme cannot be read ({type(error).__name__})")
         return chosen if isinstance(chosen, SignatureAlgorithm) else reject(Reason.UNKNOWN_SCHEME, chosen)
 
@@ -133,7 +133,7 @@ class AsymmetricCheck:
     def _judge(
         self, claims: Sequence[SignedMessage], keys: Sequence[PublicKey], scheme: SignatureAlgorithm
     ) -> Rejected | None:
-        """Return why one of the claims is not signed; None where all are."""
+        """Return why one of the claims is not validly signed, or None if all are."""
         left = MAX_SIGNATURES
         for claim in claims:
             signatures = [raw for raw in map(self._decode, dict.fromkeys(claim.signatures)) if raw][:left]
@@ -153,7 +153,7 @@ class AsymmetricCheck:
 
 
 def is_allowed_url(url: str, fetched: FetchedKey) -> bool:
-    """Return whether an address is one that the recipe allows to be fetched; a stranger wrote it."""
+    """Return whether the recipe allows this URL to be fetched; the URL comes from the unverified request."""
     is_plain = url.isascii() and url.isprintable() and _NOT_IN_ADDRESS.isdisjoint(url) and ".." not in url
     return (
         is_plain

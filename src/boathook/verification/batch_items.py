@@ -1,6 +1,6 @@
-"""Names events: the dedup key and type of a request, and of each item of a batch.
+"""Extracts the dedup key and type of a request, and of each item of a batch.
 
-An item's key has a prefix of its own, so that it never equals the key of a whole request by accident.
+Keys of items have their own prefix, so that they never collide with the key of a whole request.
 """
 
 import hashlib
@@ -20,15 +20,16 @@ from boathook.providers.request_reader import Json, RequestReader, Selector, exp
 
 MAX_TYPE: Final = 200
 _OWN_PREFIXES: Final = ("sha256:", "fields:", "item:", "moment:", "id:", "id-sha256:", "id-fields:")
-"""An id that starts like one of boathook's own keys is set apart, so that nobody can choose another event's key."""
+"""Prefixes of boathook's own keys; an id that starts with one gets a prefix, so that no sender can choose another
+event's key."""
 _TOP_LEVEL_DECODER: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class DedupKeyExtractor:
-    """Reads what the requests of one source are called; compiled once.
+    """Extracts the dedup key and type of one source's requests; compiled once.
 
     Raises:
-        ConfigError: one of the source's ``dedup_fields`` is no path.
+        ConfigError: an entry of the source's ``dedup_fields`` is not a valid path.
     """
 
     def __init__(self, recipe: Recipe, spec: SourceSpec, settings: dict[str, str]) -> None:
@@ -38,10 +39,10 @@ class DedupKeyExtractor:
         self._type_of = make_name_reader(recipe.type.selectors, whole=False)
         self._fields = tuple(_split(spec, path) for path in spec.dedup_fields)
         self.paths = (*json_paths(recipe.id.selectors), *json_paths(recipe.type.selectors), *self._fields)
-        """JSON paths that must be picked."""
+        """JSON paths that must be extracted from the body."""
 
     def from_request(self, request: Request, extracted: ExtractedFields) -> str | None:
-        """Return the dedup key by what the request itself is named; None where it has no name."""
+        """Return the dedup key from the request's id or configured fields, or None if it has neither."""
         identifier = self._id_of(request, extracted)
         if identifier is not None:
             return make_dedup_key(identifier)
@@ -51,14 +52,14 @@ class DedupKeyExtractor:
         return None
 
     def made(self, body: bytes, type: str, now: float) -> str:
-        """Return the dedup key of a request without a name, received at *now*, in seconds since 1970."""
+        """Return the dedup key of a request without an id, received at *now*, in seconds since 1970."""
         if self._recipe.id.is_repeatable:
-            # The same bytes will tell of something else next time: only the moment tells them apart.
+            # The same bytes can mean a different event next time; only the time of receipt distinguishes them.
             return f"moment:{now!r}:{hashlib.sha256(body).hexdigest()}"
         return "sha256:" + hashlib.sha256(self.replayed(body, type)).hexdigest()
 
     def replayed(self, body: bytes, type: str) -> bytes:
-        """Return what a request of this body must not be taken for twice."""
+        """Return the bytes that identify a replay of this body."""
         if not self._recipe.type.is_part_of_replay_key:
             return body
         return b"%s\x00%s" % (type.encode("utf-8", "surrogatepass"), body)
@@ -75,7 +76,7 @@ class DedupKeyExtractor:
 
 
 def make_dedup_key(text: str, prefix: str = "") -> str:
-    """Return the dedup key of a name, set apart from boathook's own keys; *prefix* says what the name is made of."""
+    """Return the dedup key for an id, kept apart from boathook's own keys; *prefix* says what the id is made of."""
     key = short_key(text)
     if key is not text:
         return f"id-{prefix}{key}"
@@ -85,7 +86,7 @@ def make_dedup_key(text: str, prefix: str = "") -> str:
 
 
 def printable_type(name: str | None) -> str:
-    """Return an event's type as it may be stored and shown."""
+    """Return an event type in the form that is stored and shown."""
     if name is None:
         return UNKNOWN_TYPE
     if name.isprintable():
@@ -94,12 +95,12 @@ def printable_type(name: str | None) -> str:
 
 
 def first_key_not_in(besides: tuple[str, ...], keys: Iterable[str]) -> str | None:
-    """Return the first key that is none of *besides*, nor empty."""
+    """Return the first non-empty key that is not in *besides*."""
     return next((key for key in keys if key and key not in besides), None)
 
 
 def json_paths(selectors: Iterable[Selector | tuple[Selector, ...]]) -> Iterator[str]:
-    """Yield the JSON paths among places."""
+    """Yield the JSON paths among the selectors."""
     for selector in selectors:
         for one in selector if isinstance(selector, tuple) else (selector,):
             if isinstance(one, Json):
@@ -119,7 +120,7 @@ def _keys(body: bytes) -> Iterable[str]:
 def _read(type: EventType, reader: RequestReader) -> str | None:
     try:
         return type.read(reader) if type.read is not None else None
-    except Exception:  # noqa: BLE001 - whatever a stranger sent, it is at worst an event without a type
+    except Exception:  # noqa: BLE001 - whatever the request contains, at worst the event has no type
         return None
 
 
@@ -131,10 +132,10 @@ def _split(spec: SourceSpec, path: str) -> str:
 
 
 MAX_ITEMS: Final = 10_000
-"""Items of one request; the largest batch a known sender makes holds a tenth of it."""
+"""Maximum items of one request; ten times the largest batch of any known sender."""
 KEY_PREFIX: Final = "item:"
 BATCH_TYPE: Final = "batch"
-"""The type of a request whose items are of several."""
+"""The type of a request whose items have several types."""
 
 
 class _Found(NamedTuple):
@@ -144,19 +145,19 @@ class _Found(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """One path of a recipe's items."""
+    """One item path of a recipe."""
 
     path: str
     volatile: tuple[tuple[str, ...], ...]
-    """What may differ between two sendings of an item, as seen from it."""
+    """Paths inside an item that may differ between two copies of it."""
     holder: int | None
-    """How many parts of an item's path lead to the object whose array holds it."""
+    """Number of leading path parts that identify the object whose array holds the item."""
     around: tuple[str, ...]
-    """Keys of that object that count as the item's content."""
+    """Keys of that object that count as part of the item's content."""
 
 
 class BatchSplitter:
-    """Takes one source's requests apart; compiled once."""
+    """Splits one source's requests into items; compiled once."""
 
     def __init__(self, recipe: Recipe, items: BatchItems) -> None:
         self._items = items
@@ -166,13 +167,13 @@ class BatchSplitter:
         self._type_of = make_name_reader(items.type.selectors, whole=False)
 
     def items(self, request: Request, document: Any, type: str, now: float) -> tuple[BatchItem, ...] | Rejected:
-        """Return the items of a request whose body holds *document*; identical ones count once.
+        """Return the items of a request whose body parsed to *document*; identical items count once.
 
-        Two of one key and different content are both returned: which of them is right is not for a verifier to say.
+        Items with the same key but different content are all returned; the caller handles the conflict.
 
         Args:
-            request: as it came.
-            document: its body, parsed.
+            request: the request as received.
+            document: its parsed body.
             type: the request's own type, for items that have none.
             now: when it was received, in seconds since 1970.
         """
@@ -212,31 +213,31 @@ class BatchSplitter:
         return None if name is None else printable_type(name)
 
     def _made(self, document: Any, found: _Found, content: bytes, now: float) -> str:
-        """Return the key of an item without a name."""
+        """Return the key of an item without an id."""
         if found.rule.around and found.rule.holder is not None:
             holder = get_path(document, found.path.split(".")[: found.rule.holder])
             if isinstance(holder, dict):
                 content += _canonical([holder.get(key) for key in found.rule.around], ())
         made = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        # Where the same content will tell of something else next time, only place and moment tell items apart.
+        # If the same content can mean a different event next time, only path and time distinguish items.
         return f"moment:{now!r}:{found.path}:{made}" if self._items.id.is_repeatable else made
 
 
 def batch_type(items: tuple[BatchItem, ...]) -> str:
-    """Return the type of the request that brings *items*: theirs, if they have but one."""
+    """Return the type of a request with *items*: their common type, or `BATCH_TYPE`."""
     types = {item.type for item in items}
     return types.pop() if len(types) == 1 else BATCH_TYPE
 
 
 def _rule(path: str, volatile: tuple[str, ...], around: tuple[str, ...]) -> _Rule:
     parts = split_path(path)
-    stars = [place for place, part in enumerate(parts) if part == "*"]
+    stars = [position for position, part in enumerate(parts) if part == "*"]
     inside = tuple(split_path(one.removeprefix(path + ".")) for one in volatile if one.startswith(path + "."))
     return _Rule(path, inside, stars[-1] - 1 if stars and stars[-1] > 0 else None, around)
 
 
 def _canonical(value: Any, volatile: tuple[tuple[str, ...], ...]) -> bytes:
-    """Write an item such that equal ones are equal bytes, whatever their spacing and order; volatile parts left out."""
+    """Serialize an item without its volatile parts; equal items give equal bytes, in any spacing and key order."""
     for parts in volatile:
         value = _without(value, parts)
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

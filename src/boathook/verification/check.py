@@ -1,6 +1,6 @@
-"""Whether a request is genuine: one check for each kind of proof, compiled once for a source.
+"""Builds the check that decides whether a request is genuine: one for each kind of proof, compiled once per source.
 
-Every refusal is a `Rejected`; whatever a stranger sends, nothing here raises.
+Every failure is returned as a `Rejected`; nothing here raises, whatever the request contains.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from boathook.verification.keyring import KeyRing
 from boathook.verification.tokens import AddressCheck, TokenCheck, ValidProof, reject
 
 _PLACEHOLDER_SECRET: Final = "0" * 64
-"""Stands for a secret the sender has not told yet; it is readable in every key form, and never compared with."""
+"""Placeholder until the sender has sent its secret; valid in every key format, and never compared with anything."""
 
 
 class Check(Protocol):
-    """Judges the proof of requests to one source."""
+    """Checks the proof of requests to one source."""
 
     @property
     def proof_headers(self) -> frozenset[str]:
@@ -34,7 +34,7 @@ class Check(Protocol):
 
 
 class NoCheck:
-    """Lets everything through, because the owner said so in as many words."""
+    """Accepts every request; used only if the source sets ``unsigned = true``."""
 
     def __init__(self, spec: SourceSpec) -> None:
         if spec.secrets:
@@ -42,7 +42,7 @@ class NoCheck:
 
     @property
     def proof_headers(self) -> frozenset[str]:
-        """Nothing is checked, so nothing is needed."""
+        """Empty, because nothing is checked."""
         return frozenset()
 
     def check(self, _request: Request, _now: float) -> ValidProof:
@@ -51,14 +51,14 @@ class NoCheck:
 
 
 class NoSecretYet:
-    """Lets nothing through until the sender has told the secret it will sign with."""
+    """Rejects every request until the sender has sent the secret it will sign with."""
 
     def __init__(self, spec: SourceSpec, proof_headers: frozenset[str]) -> None:
         self._source = spec.name
         self.proof_headers = proof_headers
 
     def check(self, _request: Request, _now: float) -> Rejected:
-        """Refuse one request."""
+        """Reject one request."""
         return reject(
             Reason.SIGNATURE_MISSING,
             f"sources.{self._source} has no secret yet: the sender tells it once, when its webhook is set up",
@@ -67,14 +67,14 @@ class NoSecretYet:
 
 
 class NoSecretLeft:
-    """Lets nothing through, because every secret of the source has ended."""
+    """Rejects every request, because all secrets of the source have expired."""
 
     def __init__(self, source: str, proof_headers: frozenset[str]) -> None:
         self._source = source
         self.proof_headers = proof_headers
 
     def check(self, _request: Request, _now: float) -> Rejected:
-        """Refuse one request."""
+        """Reject one request."""
         return reject(
             Reason.SIGNATURE_MISMATCH,
             f"the last secret of {self._source} has ended; add one, or write it into sources.{self._source}.secrets",
@@ -100,8 +100,8 @@ def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ri
         case FieldMac() as proof:
             return FieldCheck(proof, spec, settings)
         case Asymmetric() as proof:
-            # Few sources have public keys or tokens. A gateway compiles its checks before it listens, so that no
-            # request waits for an import.
+            # Few sources use public keys or tokens, so these are imported here. A gateway compiles its checks before it
+            # listens, so no request waits for an import.
             from boathook.verification.asymmetric import AsymmetricCheck
 
             return AsymmetricCheck(proof, spec, settings, ring)
@@ -122,7 +122,7 @@ def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ri
 
 
 def _refuse_needless_secrets(recipe: Recipe, spec: SourceSpec) -> None:
-    """Refuse secrets that nothing would be checked against, lest their owner rely on them."""
+    """Reject secrets that no check would use, so that the operator does not rely on them."""
     match recipe.proof:
         case Addresses():
             why = "signs nothing and is known by its addresses"
@@ -135,7 +135,7 @@ def _refuse_needless_secrets(recipe: Recipe, spec: SourceSpec) -> None:
 
 
 def signature_headers(proof: Proof) -> frozenset[str]:
-    """Return the headers that a proof stands in; lower case."""
+    """Return the headers that carry the proof, in lower case."""
     match proof:
         case Hmac(headers=sets):
             return frozenset(names.signature for names in sets)

@@ -1,8 +1,8 @@
-"""Why a request may have been refused: the usual mistakes, tried one by one, for the operator's eyes only.
+"""Explains to the operator why a request may have been rejected, by trying common mistakes one by one.
 
-A hint is what would have made the proof hold: another reading of the secret, the body as it was before something on
-the way touched it, another source. It is looked for outside the path of requests, for few of the refused ones, and in
-small bodies only, so that a flood of forgeries costs little.
+A hint names what would have made the proof valid: another encoding of the secret, the body before a proxy changed it,
+or another source. Hints are computed outside the request path, for only some rejections, and for small bodies only, so
+that a flood of forged requests costs little.
 """
 
 import json
@@ -42,7 +42,7 @@ _JSON_STYLES: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("indented by two", {"indent": 2}),
 )
 _COMMON_HEADERS: Final = CREDENTIAL_HEADERS | {"x-signature", "x-token"}
-"""Headers that anybody may send."""
+"""Headers that are too common to identify a sender."""
 _NOT_FOUND: Final = frozenset({Reason.SIGNATURE_MISSING, Reason.TOKEN_MISSING, Reason.UNKNOWN_SCHEME})
 _BODY_REASONS: Final = frozenset(
     {
@@ -56,7 +56,7 @@ _TIMESTAMP_REASONS: Final = frozenset({Reason.TIMESTAMP_TOO_OLD, Reason.TIMESTAM
 
 
 class RejectedRequest(NamedTuple):
-    """A source and a request it refused."""
+    """A source and a request it rejected."""
 
     recipe: Recipe
     spec: SourceSpec
@@ -66,11 +66,11 @@ class RejectedRequest(NamedTuple):
     now: float
     """When the request was received, in seconds since 1970."""
     decoded: bytes | None
-    """Its body without the Content-Encoding; None where there was none, or it could not be undone."""
+    """The body after Content-Encoding is decoded; None if there was no encoding or decoding failed."""
 
 
 class _Variation(NamedTuple):
-    """One thing that could have been otherwise, and what to say if it explains the refusal."""
+    """One variation to try, and the hint to show if it explains the rejection."""
 
     hint: str
     proof: Proof
@@ -79,11 +79,11 @@ class _Variation(NamedTuple):
 
 
 def explain(case: RejectedRequest, reason: Reason, others: Mapping[str, Check]) -> str | None:
-    """Return what would have made the proof hold; None where no usual mistake explains it.
+    """Return what would have made the proof valid, or None if no common mistake explains the rejection.
 
     Args:
         case: the source and the request.
-        reason: why it was refused.
+        reason: why it was rejected.
         others: the checks of other sources, by name.
     """
     if reason in _BODY_REASONS or len(case.request.body) > MAX_BODY or case.spec.unsigned:
@@ -156,16 +156,16 @@ def _bodies(case: RejectedRequest) -> Iterator[tuple[str, bytes]]:
 
 
 def _find_other(case: RejectedRequest, others: Mapping[str, Check]) -> str | None:
-    # What anybody passes, or anybody at one address, says nothing of whom a request was meant for.
-    telling = [name for name in sorted(others) if not isinstance(others[name], NoCheck | AddressCheck)]
-    for name in telling[:MAX_OTHERS]:
+    # Sources that are unsigned or checked by address only would accept the request anyway, so they are no evidence.
+    sources = [name for name in sorted(others) if not isinstance(others[name], NoCheck | AddressCheck)]
+    for name in sources[:MAX_OTHERS]:
         if isinstance(others[name].check(case.request, case.now), ValidProof):
             return f"the source {name!r} would have accepted it: it came to the wrong address, or secrets were swapped"
     return None
 
 
 def _find_scheme(case: RejectedRequest) -> str | None:
-    """Name the scheme, of this sender or another, that a header of the request belongs to."""
+    """Return a hint that names the scheme, of this or another provider, that a request header belongs to."""
     own = signature_headers(case.recipe.proof)
     for recipe, scheme in _schemes(case):
         for name in sorted(signature_headers(recipe.proof) - own):
@@ -179,16 +179,16 @@ def _find_scheme(case: RejectedRequest) -> str | None:
 
 
 def _schemes(case: RejectedRequest) -> Iterator[tuple[Recipe, str]]:
-    standing = next((one for one in RECIPES if case.spec.provider.strip().lower() in (one.name, *one.aliases)), None)
-    if standing is None:
+    registered = next((one for one in RECIPES if case.spec.provider.strip().lower() in (one.name, *one.aliases)), None)
+    if registered is None:
         return
-    yield standing, f"{standing.title} with the setting scheme left out"
-    for word, recipe in standing.schemes.items():
-        yield recipe, f'{standing.title} with scheme = "{word}"'
+    yield registered, f"{registered.title} with the setting scheme left out"
+    for word, recipe in registered.schemes.items():
+        yield recipe, f'{registered.title} with scheme = "{word}"'
 
 
 def _senders() -> dict[str, str]:
-    """Return who sends a header, for those that few send."""
+    """Return provider titles by header name, for headers that few providers use."""
     titles: dict[str, list[str]] = {}
     for recipe in RECIPES:
         for one in (recipe, *recipe.schemes.values()):

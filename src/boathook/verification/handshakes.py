@@ -1,7 +1,7 @@
-"""Handshakes: the challenges that senders send before events flow, and their answers.
+"""Answers handshakes: the challenges that senders send before they send events.
 
-An answer may be a MAC over a stranger's words under the key that signs events, so every question's text must match
-the alphabet and length its recipe allows, in whole.
+An answer may be a MAC over text of an unauthenticated client, made with the key that signs events. So the whole
+challenge text must match the alphabet and length that its recipe allows.
 """
 
 import json
@@ -30,9 +30,9 @@ from boathook.providers.recipe import (
 from boathook.providers.request_reader import Json, Selector
 
 MAX_TEXT: Final = 4_096
-"""Characters of a question that are looked at."""
+"""Maximum characters of a challenge text."""
 MAX_UNPROVEN_BODY: Final = 4_096
-"""Bytes of a body that is looked into before its proof; questions are far smaller."""
+"""Maximum bytes of a body that is parsed before its proof is verified; challenges are far smaller."""
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 HandshakeResult = Challenge | Rejected
@@ -45,7 +45,7 @@ class _CompiledHandshake:
     when: tuple[tuple[FieldReader, str | None], ...]
     unless: tuple[FieldReader, ...]
     token: tuple[FieldReader, str, str] | None
-    """Where the token stands, what it must be, and the setting that says so."""
+    """Reader of the token, its expected value, and the name of the setting that defines it."""
     answer: Callable[[Request, ExtractedFields], HandshakeResult]
 
     def matches(self, request: Request, extracted: ExtractedFields) -> bool:
@@ -59,29 +59,29 @@ class _CompiledHandshake:
 
 
 class Handshakes:
-    """The questions one source may be asked; compiled once.
+    """Answers the challenges that one source accepts; compiled once.
 
     Raises:
-        ConfigError: the source's secret is not in the form an answer is signed with.
+        ConfigError: the source's secret is not in the format that answers are signed with.
     """
 
     methods: frozenset[str]
-    """The HTTP methods they are asked with."""
+    """The HTTP methods of the challenges."""
 
     def __init__(self, recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str]) -> None:
-        # A secret is captured once: whoever knows this address must not be able to change it later.
+        # A secret is captured only once: a client that knows this URL must not be able to replace it later.
         shakes = [one for one in recipe.handshakes if not (isinstance(one.answer, CaptureSecret) and spec.secrets)]
         self.methods = frozenset(one.method for one in shakes)
         self._unproven = tuple(_compile(one, spec, settings) for one in shakes if not one.is_proven)
         self._proven = tuple(_compile(one, spec, settings) for one in shakes if one.is_proven)
         self.paths = tuple(_json_paths(one for one in shakes if one.is_proven))
-        """JSON paths that `answer_proven` wants picked."""
+        """JSON paths that `answer_proven` needs extracted."""
         self._extractor = FieldExtractor(_json_paths(one for one in shakes if not one.is_proven))
         self.any_unproven = bool(self._unproven)
         self.any_proven = bool(self._proven)
 
     def answer_unproven(self, request: Request) -> HandshakeResult | None:
-        """Return the answer to what is asked without proof; None where the request asks nothing."""
+        """Return the answer to a challenge sent without proof, or None if the request is no such challenge."""
         if len(request.body) > MAX_UNPROVEN_BODY:
             return None
         extracted: ExtractedFields | None = None
@@ -94,7 +94,7 @@ class Handshakes:
         return None
 
     def answer_proven(self, request: Request, extracted: ExtractedFields) -> HandshakeResult | None:
-        """Return the answer to what a proven request asks; None where it asks nothing."""
+        """Return the answer to a challenge in a verified request, or None if the request is none."""
         for question in self._proven:
             if question.method == request.method and question.matches(request, extracted):
                 return _reply(question, request, extracted)
@@ -105,7 +105,7 @@ class Handshakes:
 
 
 def handshake_selectors(handshake: Handshake) -> Iterator[Selector]:
-    """Yield every place of a request that a handshake reads."""
+    """Yield every selector that a handshake reads."""
     yield from (one[0] if isinstance(one, tuple) else one for one in handshake.when)
     yield from handshake.unless
     if handshake.token is not None:
@@ -197,8 +197,8 @@ def _static_answer(
     if say.setting and not body:
         refusal = _refuse(400, f"sources.{spec.name}.{say.setting} is not set; it holds the answer")
         return lambda _request, _picked: refusal
-    said = Challenge(status=status, body=body.encode(), content_type=say.content_type)
-    return lambda _request, _picked: said
+    answer = Challenge(status=status, body=body.encode(), content_type=say.content_type)
+    return lambda _request, _picked: answer
 
 
 def _sign(

@@ -1,4 +1,4 @@
-"""Checks MACs and hashes: over a template of a request's parts, or over chosen fields with the secret mixed in."""
+"""Checks MACs and hashes: over a template of a request's parts, or over chosen fields that include the secret."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,17 +21,17 @@ from boathook.verification.signed_content import (
 from boathook.verification.tokens import ValidProof, describe_secrets, reject, required_secrets
 
 MAX_STATEMENTS: Final = 2_000
-"""Signed parts read from one request, such as the items of a batch that are signed one by one."""
+"""Maximum signed parts read from one request, such as batch items that are signed individually."""
 
 
 class _Key(NamedTuple):
     secret: str
     mac: HmacKey | None
-    """None where the secret is mixed into the bytes instead."""
+    """None if the secret is part of the hashed bytes instead."""
 
 
 class FieldCheck:
-    """Checks what requests to one source state under MACs or hashes; all of it must be signed under one secret."""
+    """Checks the MACs or hashes over fields of requests to one source; all must be valid under the same secret."""
 
     def __init__(self, proof: FieldMac, spec: SourceSpec, settings: Mapping[str, str]) -> None:
         self._proof = proof
@@ -65,17 +65,17 @@ class FieldCheck:
             )
             if isinstance(claims, Rejected):
                 return claims
-            misfit = self._judge(key, claims)
-            if misfit is None:
+            rejection = self._judge(key, claims)
+            if rejection is None:
                 return ValidProof(sent_at, self._once(claims))
-            refused = misfit
+            refused = rejection
         return refused
 
     def _once(self, claims: tuple[SignedMessage, ...]) -> Sequence[bytes]:
         if not self._proof.is_signed_once:
             return ()
         signed = join_signed(claims)
-        # The secret is in what is hashed, and must not leave this room.
+        # The hashed bytes contain the secret and must not leave this object, so they are hashed.
         return (signed,) if self._proof.is_keyed else (hashlib.sha256(signed).digest(),)
 
     def _fits(self, key: _Key, claim: SignedMessage) -> bool:
@@ -91,7 +91,7 @@ class FieldCheck:
         return self._write(key.mac.digest((signed,)))
 
     def _judge(self, key: _Key, claims: tuple[SignedMessage, ...]) -> Rejected | None:
-        """Return a refusal unless every claim is signed under one key."""
+        """Return a rejection unless every claim is signed with this key."""
         for selector, claim in enumerate(claims, 1):
             if not self._fits(key, claim):
                 which = "the signature" if len(claims) == 1 else f"signature {selector} of {len(claims)}"
@@ -113,15 +113,15 @@ def _field_key(spec: SourceSpec, proof: FieldMac, position: int) -> _Key:
 
 
 MAX_HEADER: Final = 8_192
-"""Characters of a signature header that are looked at; sixteen SHA-512 signatures take a quarter of it."""
+"""Maximum characters of a signature header that are read; sixteen SHA-512 signatures need a quarter of it."""
 
 
 class ParsedHeaders(NamedTuple):
-    """What the headers of one request say about its MAC."""
+    """The signatures, timestamp and id that the headers of one request hold."""
 
     signatures: tuple[str, ...]
     timestamp: str = ""
-    """The timestamp as sent, because that is what was signed; empty where none is."""
+    """The timestamp exactly as sent, because that text is signed; empty if there is none."""
     moment: float | None = None
     identifier: str = ""
 
@@ -160,7 +160,7 @@ class HmacCheck:
         return self._mismatch(len(reading.signatures))
 
     def read(self, request: Request, now: float) -> ParsedHeaders | Rejected:
-        """Return what the headers say; a refusal where they cannot be read or the timestamp is too far from *now*."""
+        """Return the parsed headers, or a rejection if they are malformed or the timestamp is too far from *now*."""
         names, value = self._find(request)
         if value is None:
             known = [known.signature for known in self.proof.headers[:3]]
@@ -175,10 +175,10 @@ class HmacCheck:
             found = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
             if found is None:
                 return _timestamp_missing(names)
-            judged = self._window.judge(found, now)
-            if isinstance(judged, Rejected):
-                return judged
-            timestamp, moment = found, judged
+            result = self._window.judge(found, now)
+            if isinstance(result, Rejected):
+                return result
+            timestamp, moment = found, result
         identifier = self._read_id(request, names) if self._needs_id else ""
         if isinstance(identifier, Rejected):
             return identifier
@@ -200,7 +200,7 @@ class HmacCheck:
         return self._headers[0], None
 
     def _read_others(self, request: Request, first: SignatureHeaders, parsed: ParsedSignatures) -> ParsedSignatures:
-        """Return what all the signature headers of a request hold, `MAX_SIGNATURES` at most."""
+        """Return the signatures of all signature headers of a request, at most `MAX_SIGNATURES`."""
         signatures = list(parsed.signatures)
         for names in self.proof.headers:
             value = request.headers.get(names.signature) if names is not first else None
@@ -259,7 +259,7 @@ def _unreadable(names: SignatureHeaders, form: SignatureFormat, parsed: ParsedSi
 def make_signatures(
     proof: Hmac, secrets: Sequence[str], request: Request, timestamp: str, identifier: str
 ) -> list[str]:
-    """Return the signatures a sender with these secrets would send; for tests and demonstrations."""
+    """Return the signatures that a sender with these secrets would send; for tests and demonstrations."""
     chunks = Template(proof.template).fill(request, timestamp, identifier)
     write = ENCODERS[proof.encoding]
     return [write(HmacKey(decode_key(secret, proof.key_form), proof.algorithm).digest(chunks)) for secret in secrets]

@@ -1,16 +1,16 @@
-"""JSON Schemas: judged when they are set up, and documents judged by them: sources' bodies, and payloads of messages.
+"""Validates JSON Schemas, and JSON documents against them: bodies of sources and payloads of messages.
 
-They stand here because the gate is the lowest room that needs them; what checks messages lies above and imports them.
-Both sides may be a stranger's, so nothing here can be made to fetch, hang or recurse without end:
+This module is in `verification`, the lowest layer that needs it; the code that validates messages imports it from here.
+Schemas and documents may both be untrusted, so neither can cause a fetch, a hang or endless recursion:
 
-- A ``$ref`` leads only into its own schema. The registry of others is empty, and nothing is ever fetched.
-- A ``pattern`` runs on an engine whose time grows with the text alone, whatever the pattern (Rust's, which comes with
-  pydantic). It knows no look-around and no back-references; a schema with such a pattern is refused.
-- A schema whose patterns take long to make ready is refused: some take longer than a thousand usual ones.
-- Every keyword applied counts as a step, and so do long texts and lists; a payload that needs more than `MAX_STEPS`
-  is refused, as schemas can be written that double the work with each line.
+- A ``$ref`` may refer only to its own schema. The registry of other schemas is empty, and nothing is fetched.
+- A ``pattern`` runs on an engine with time linear in the text, whatever the pattern (Rust's, which comes with
+  pydantic). It supports no look-around and no back-references; a schema with such a pattern is rejected.
+- A schema whose patterns take long to compile is rejected: some take longer than a thousand ordinary ones.
+- Every keyword applied counts as a step, and so do long texts and lists. A payload that needs more than `MAX_STEPS`
+  steps is rejected, because a schema can double the work with each line.
 
-Schemas are read as draft 7, as Svix does, whatever their ``$schema`` says; ``format`` is a comment.
+Schemas are read as draft 7, as Svix does, whatever their ``$schema`` says; ``format`` is ignored.
 """
 
 import contextlib
@@ -32,33 +32,33 @@ from referencing.jsonschema import DRAFT7, EMPTY_REGISTRY
 from boathook.domain.json_document import MAX_DEPTH, is_too_deep
 
 MAX_SCHEMA: Final = 262_144
-"""Bytes of one schema as JSON."""
+"""Maximum bytes of one schema as JSON."""
 MAX_PATTERN: Final = 1_000
 MAX_PATTERNS_S: Final = 0.5
-"""Seconds of computing that a schema's patterns may take to be made ready, when it is stored."""
+"""Maximum CPU seconds to compile a schema's patterns when it is stored."""
 MAX_STEPS: Final = 50_000
-"""Steps that judging one payload may take, a few microseconds each."""
+"""Maximum steps to validate one payload, a few microseconds each."""
 _MESSAGE_CHARS_PER_STEP: Final = 200
-"""Characters of a message that are written in the time of a step."""
+"""Characters of an error message that cost one step."""
 _MAX_MESSAGE: Final = 300
 
 Check = Callable[[Any, Any, Any, Any], Iterable[ValidationError] | None]
-"""What a keyword does: from the validator, the keyword's value, the instance and the schema to what is wrong."""
+"""Implements a keyword: maps validator, keyword value, instance and schema to errors."""
 
 
 class _StepLimitExceeded(Exception):
-    """Judging a payload takes more steps than it may."""
+    """Validating a payload exceeded the step limit."""
 
 
 _steps: ContextVar[list[int]] = ContextVar("boathook_schema_steps")
-"""How many steps are left, in a list of one."""
+"""The remaining steps, in a list of one."""
 
 
 def check_schema(schema: Any) -> None:
-    """Accept a schema that `validate` can judge by.
+    """Check that `validate` can use a schema.
 
     Raises:
-        ValueError: it is none of draft 7, too large, or uses what is refused here; the message says where.
+        ValueError: it is not valid draft 7, is too large, or uses an unsupported feature; the message says where.
     """
     document = _document(schema)
     _check_time(msgspec.json.decode(document))
@@ -66,10 +66,10 @@ def check_schema(schema: Any) -> None:
 
 
 def _check_time(schema: Any) -> None:
-    """Refuse patterns that take long to make ready, which a few characters can bring about, and hundreds of them."""
+    """Reject patterns that take long to compile; a few characters, or hundreds of patterns, can cause that."""
     began = time.thread_time()
     for pattern in _patterns(schema):
-        # What is wrong with one, and whether it is one at all, is judged later.
+        # Whether the pattern is valid is checked later.
         with contextlib.suppress(ValueError):
             _regex(pattern)
         if time.thread_time() - began > MAX_PATTERNS_S:
@@ -91,11 +91,11 @@ def _patterns(schema: Any) -> Iterator[str]:
 
 
 def validate(payload: Any, schemas: Mapping[str, Any] | None) -> str | None:
-    """Return what is wrong with *payload* by the newest of its event type's *schemas*, or None.
+    """Return why *payload* does not match the newest of its event type's *schemas*, or None if it matches.
 
     Args:
         payload: a parsed JSON value.
-        schemas: by version; the newest is the last in natural order, in which ``10`` follows ``9``.
+        schemas: schemas by version; the newest is the last in natural order, in which ``10`` follows ``9``.
     """
     if not schemas:
         return None
@@ -108,10 +108,10 @@ def validate(payload: Any, schemas: Mapping[str, Any] | None) -> str | None:
 
 
 class CompiledSchema:
-    """One schema, ready to judge many documents by.
+    """One compiled schema that validates many documents.
 
     Raises:
-        ValueError: as `check_schema` does.
+        ValueError: as for `check_schema`.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -119,7 +119,7 @@ class CompiledSchema:
         self._validator = _validator(_document(schema))
 
     def fault(self, document: Any) -> str | None:
-        """Return what is wrong with a parsed JSON value, and where; None where it fits."""
+        """Return what is wrong with a parsed JSON value, and where, or None if it is valid."""
         return _fault(self._validator, document)
 
 
@@ -163,7 +163,7 @@ def _validator(document: bytes) -> Any:
 
 
 def _check_parts(resource: Any, resolver: Any) -> None:
-    """Refuse references that lead nowhere and patterns that no engine here runs."""
+    """Reject references that cannot be resolved and patterns that the engine does not support."""
     part = resource.contents
     if isinstance(part, Mapping):
         for pattern in (*part.get("patternProperties", ()), *([part["pattern"]] if "pattern" in part else ())):
@@ -218,7 +218,7 @@ def _pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: A
 
 
 def _multiple_of(validator: Any, wanted: float, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    # As written in decimal digits: in binary ones, 19.99 is no multiple of 0.01.
+    # Compared as decimals: in binary floating point, 19.99 is not a multiple of 0.01.
     if validator.is_type(instance, "number") and (Fraction(str(instance)) / Fraction(str(wanted))).denominator != 1:
         yield ValidationError(f"{instance!r} is not a multiple of {wanted!r}")
 
@@ -240,7 +240,7 @@ def _metered(keyword: str, check: Check) -> Check:
     def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterable[ValidationError] | None:
         _count_steps(1 + _size(wanted) // 10 + _size(instance) // 10)
         if keyword == "uniqueItems" and isinstance(instance, list) and any(map(_size, instance)):
-            # Lists and objects cannot be sorted, so each is compared with each.
+            # Lists and objects cannot be sorted, so every pair of elements is compared.
             _count_steps(len(instance) ** 2 // 10)
         return _count_message_steps(check(validator, wanted, instance, schema) or ())
 
@@ -248,7 +248,7 @@ def _metered(keyword: str, check: Check) -> Check:
 
 
 def _count_message_steps(errors: Iterable[ValidationError]) -> Iterator[ValidationError]:
-    """Charge for what errors say: each shows the whole value, also in an alternative that is passed by."""
+    """Count steps for error messages: each contains the whole value, even in a discarded alternative."""
     for error in errors:
         _count_steps(len(error.message) // _MESSAGE_CHARS_PER_STEP)
         yield error
@@ -271,7 +271,8 @@ _REPLACED_KEYWORDS: Final[Mapping[str, Check]] = {
     "additionalProperties": _additional_properties,
     "multipleOf": _multiple_of,
 }
-"""Instead of jsonschema's: its patterns run on Python's engine, which can take for ever, and its sums are rough."""
+"""Replacements for jsonschema's checks: its patterns use Python's engine, which can hang, and its arithmetic is
+inexact."""
 _CHECKS: Final = {
     keyword: _metered(keyword, _REPLACED_KEYWORDS.get(keyword, check))
     for keyword, check in Draft7Validator.VALIDATORS.items()
@@ -286,11 +287,11 @@ def _natural(version: str) -> list[tuple[int, int, str]]:
 
 
 def _format_error(path: Iterable[str | int], message: str) -> str:
-    place = ".".join(map(str, path))
-    return _shorten(f"{place}: {message}" if place else message)
+    location = ".".join(map(str, path))
+    return _shorten(f"{location}: {message}" if location else message)
 
 
 def _shorten(text: str) -> str:
-    """Shorten *text* in the middle: it begins with where, and ends with why."""
+    """Shorten *text* in the middle: the path is at its start and the reason at its end."""
     half = _MAX_MESSAGE // 2
     return text if len(text) <= _MAX_MESSAGE else f"{text[: half - 1]}…{text[-half:]}"

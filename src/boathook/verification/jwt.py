@@ -1,7 +1,7 @@
-"""JSON Web Tokens (RFC 7519) as proof: the signature by PyJWT, the times by the moment of receiving.
+"""Verifies JSON Web Tokens (RFC 7519): the signature with PyJWT, the timestamps against the time of receipt.
 
-Which algorithms count is the recipe's word and never the token's (RFC 8725, section 3.1). Shared secrets and key sets
-never meet in one check, so that a public key cannot serve as a secret.
+The recipe decides which algorithms are accepted, never the token (RFC 8725, section 3.1). One check uses either shared
+secrets or key sets, never both, so that a public key cannot be used as a secret.
 """
 
 from collections.abc import Mapping
@@ -27,19 +27,19 @@ from boathook.verification.tokens import ValidProof, reject, required_secrets
 
 MAX_TOKEN: Final = 8_192
 REFETCH_S: Final = 60.0
-"""A set is fetched again for a key id it lacks, but no sooner after its last fetching: ids cost a forger nothing."""
+"""A key set is fetched again for an unknown key id, but not within this interval, because forged ids cost nothing."""
 _MAX_KEYS: Final = 32
 _MAX_TIMESTAMP: Final = 1e11
-"""Seconds since 1970 that no clock will show; also refuses what is no number."""
+"""Upper bound in seconds since 1970 for a plausible timestamp; it also excludes NaN and infinity."""
 _SHARED: Final = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384, "HS512": HMACAlgorithm.SHA512}
 _PUBLIC: Final = frozenset({"RS256"})
 
 
 class _AnyKeyLength(HMACAlgorithm):
-    """HMAC whose secrets may be short: the sender chose them, and a warning at each request would help nobody."""
+    """HMAC that accepts short secrets: the sender chose them, and a warning for each request would be noise."""
 
     def check_key_length(self, _key: Any) -> None:
-        """Say nothing."""
+        """Accept any length."""
 
 
 class _NamedKey(NamedTuple):
@@ -51,7 +51,7 @@ class JwtCheck:
     """Checks the token of requests to one source.
 
     Raises:
-        ConfigError: a secret is missing, empty, or a public key where a shared secret belongs.
+        ConfigError: a secret is missing, empty, or a public key where a shared secret is expected.
     """
 
     def __init__(self, proof: Jwt, spec: SourceSpec, settings: Mapping[str, str], ring: KeyRing) -> None:
@@ -71,7 +71,7 @@ class JwtCheck:
 
     @property
     def proof_headers(self) -> frozenset[str]:
-        """The token's header, unless it holds credentials, which are never kept."""
+        """The token's header, unless it holds credentials, which are never stored."""
         return frozenset({self._proof.header}) - CREDENTIAL_HEADERS
 
     def check(self, request: Request, now: float) -> ValidProof | KeyRequired | Rejected:
@@ -105,7 +105,7 @@ class JwtCheck:
         return token
 
     def _keys_for(self, token: str, now: float) -> tuple[str | PyJWK, ...] | KeyRequired | Rejected:
-        """Return the keys worth trying: the source's secrets, or those of the issuer's set that the token names."""
+        """Return the keys to try: the source's secrets, or those of the issuer's set with the token's key id."""
         try:
             header = self._jws.get_unverified_header(token)
         except (PyJWTError, ValueError, TypeError, RecursionError):
@@ -163,14 +163,14 @@ class JwtCheck:
             return reject(Reason.SIGNATURE_MISMATCH, f"the token's issuer is not {' or '.join(issuers)}")
         try:
             trouble = self._proof.judge(claims, RequestReader(request, self._settings))
-        except Exception as error:  # noqa: BLE001 - whatever a stranger sent, it is refused and never a fault of ours
+        except Exception as error:  # noqa: BLE001 - whatever was sent, it is rejected
             trouble = f"the token's claims cannot be read ({type(error).__name__})"
         return None if trouble is None else reject(Reason.SIGNATURE_MISMATCH, trouble, may_reverify=True)
 
 
 @lru_cache(maxsize=16)
 def read_key_set(content: bytes) -> tuple[_NamedKey, ...]:
-    """Return the RSA keys for signatures in a JWK set (RFC 7517); those of other kinds, or weak, are passed over."""
+    """Return the RSA signature keys of a JWK set (RFC 7517); other kinds of keys and weak ones are skipped."""
     document = parse(content)
     found = document.get("keys") if isinstance(document, dict) else None
     keys = found[:_MAX_KEYS] if isinstance(found, list) else []

@@ -1,11 +1,11 @@
-"""Public keys of senders, as fetched, kept in the memory of one process; bounded whatever strangers ask for."""
+"""Caches fetched public keys of senders in the memory of one process, with a bounded size."""
 
 from dataclasses import dataclass
 from typing import Final
 
 MAX_KEYS: Final = 64
 MAX_BYTES: Final = 1_048_576
-"""Of one certificate or key set; Google's largest is a hundredth of it."""
+"""Maximum bytes of one certificate or key set; Google's largest is a hundredth of it."""
 FRESH_S: Final = 3_600.0
 STALE_S: Final = 86_400.0
 RETRY_S: Final = 60.0
@@ -19,11 +19,11 @@ class _Entry:
 
 
 class KeyRing:
-    """What was fetched from senders' key addresses; the verifiers read it, the gateway fills it.
+    """Caches content fetched from senders' key URLs; verifiers read it, the gateway fills it.
 
     Args:
-        fresh_s: for how long content is used without another look.
-        stale_s: for how long after its fetching content may still be used while its address cannot be reached.
+        fresh_s: how long content is used without a new fetch.
+        stale_s: how long after its fetch content may still be used while its URL is unreachable.
     """
 
     def __init__(self, *, fresh_s: float = FRESH_S, stale_s: float = STALE_S) -> None:
@@ -32,12 +32,12 @@ class KeyRing:
         self._entries: dict[str, _Entry] = {}
 
     def get(self, url: str, now: float) -> bytes | None:
-        """Return the content fetched from *url*; None where there is none, or a newer look is due."""
+        """Return the content fetched from *url*, or None if it is missing or must be fetched again."""
         entry = self._entries.get(url)
         return entry.content if entry is not None and now < entry.good_until else None
 
     def put(self, url: str, content: bytes, now: float) -> None:
-        """Keep what was fetched from *url* at *now*, in seconds since 1970; the oldest makes room.
+        """Store content fetched from *url* at *now*, in seconds since 1970; the oldest entry is evicted if full.
 
         Raises:
             ValueError: it is larger than `MAX_BYTES`.
@@ -45,18 +45,18 @@ class KeyRing:
         if len(content) > MAX_BYTES:
             raise ValueError(f"{len(content)} bytes are too many for a key; the most is {MAX_BYTES}")
         held = self._entries.pop(url, None)
-        # The same bytes again stay the same object, so that a key parsed from them is found again.
+        # Identical bytes keep the same object, so that the cache of parsed keys still matches.
         content = held.content if held is not None and held.content == content else content
         if len(self._entries) >= MAX_KEYS:
-            # A copy, and no error for what is gone: as a library this is called from many threads.
+            # Iterate over a copy and ignore missing entries: as a library this runs in many threads.
             oldest, _ = min(list(self._entries.items()), key=lambda held: held[1].fetched_at)
             self._entries.pop(oldest, None)
         self._entries[url] = _Entry(content, now, now + self._fresh_s)
 
     def extend(self, url: str, now: float) -> bool:
-        """Use old content for another minute, because fetching it again failed; return whether there is any.
+        """Use expired content for another minute because fetching it failed; return whether there is any.
 
-        A key that held for hours is a better judge than none, but not for ever: its owner may have withdrawn it.
+        A key that was valid for hours is better than none, but only until `stale_s`: its owner may have revoked it.
         """
         entry = self._entries.get(url)
         if entry is None or now - entry.fetched_at > self._stale_s:
@@ -65,7 +65,7 @@ class KeyRing:
         return True
 
     def knows(self, url: str) -> bool:
-        """Return whether there is content from *url*, however old."""
+        """Return whether there is content from *url*, of any age."""
         return url in self._entries
 
     def is_older(self, url: str, age_s: float, now: float) -> bool:

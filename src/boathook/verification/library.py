@@ -1,4 +1,4 @@
-"""Verification as a library: whether a request is genuine, in one call, in any web framework, without a server."""
+"""Verifies requests as a library: one call, in any web framework, without a server."""
 
 import functools
 import json
@@ -12,8 +12,8 @@ from boathook.domain.errors import BoathookError, ConfigError
 from boathook.domain.verification import Challenge, KeyRequired, Reason, Rejected, Reply, Request, SourceSpec, Verified
 from boathook.verification.keyring import KeyRing
 
-# `import boathook` brings this module along into every process, also where nothing is ever verified. So the rest is
-# imported by the first call: recipes, cryptography and a client of HTTP take longer than all else together.
+# `import boathook` loads this module in every process, even where nothing is verified. So the first call imports the
+# rest: recipes, cryptography and the HTTP client take longer than everything else together.
 if TYPE_CHECKING:
     from boathook.http_client.fetch import Fetcher
     from boathook.verification.verifier import Verifier
@@ -28,22 +28,22 @@ _OK: Final = Reply(status=200, body=b'{"ok":true}', content_type="application/js
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What `verify` says of one request; true unless it is refused."""
+    """The result of `verify` for one request; true unless the request is refused."""
 
     outcome: Literal["event", "handshake", "refused"]
     reply: Reply
-    """What to answer: status, body and content type. For a handshake or a refusal answer just this; for an event,
-    once you have stored it."""
+    """The reply to send: status, body and content type. For a handshake or a refusal send exactly this; for an event,
+    send it after you have stored the event."""
     event: Verified | None = None
-    """What the request brings: its type, dedup key, grade and items; None unless it is an event."""
+    """The event in the request: its type, dedup key, grade and items; None unless the outcome is an event."""
     reason: Reason | None = None
-    """Why it is refused, as a word to count by."""
+    """Why it is refused, as a fixed word suitable for metrics."""
     detail: str = ""
-    """Why it is refused, for your own log; never answer it to the sender."""
+    """Why it is refused, for your own log; never send it to the sender."""
     visit: str | None = None
-    """An address on the sender's own host that you must fetch to confirm a subscription (Amazon SNS)."""
+    """A URL on the sender's own host that you must fetch to confirm a subscription (Amazon SNS)."""
     capture: str | None = None
-    """A secret the sender tells once: keep it, as what follows is signed with it (Notion)."""
+    """A secret that the sender sends only once: store it, because later requests are signed with it (Notion)."""
 
     def __bool__(self) -> bool:
         return self.outcome != "refused"
@@ -56,7 +56,7 @@ class _Items(Protocol):
 
 _Settings = tuple[tuple[str, Any], ...]
 Headers = _Items | Iterable[tuple[str | bytes, str | bytes]]
-"""A mapping, any framework's own headers, or pairs; names in any letter case."""
+"""A mapping, a framework's own headers object, or pairs; header names are case-insensitive."""
 
 
 def verify(
@@ -74,39 +74,38 @@ def verify(
     schema: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Verification:
-    """Say whether a request is what *provider* sends, and what it brings; never raises because of what was sent.
+    """Verify that a request comes from *provider* and return its event; never raises because of the request's content.
 
-    Storing the event and refusing the second copy of one (by ``result.event.dedup_key``) stay with the caller. Senders
-    whose public keys must be fetched (PayPal, Amazon SNS, Google Pub/Sub) make the first call wait for that, for
-    at most some seconds; in async code run it in a thread, or pass *keys*.
+    Storing the event and deduplicating it (by ``result.event.dedup_key``) is up to the caller. For senders whose public
+    keys must be fetched (PayPal, Amazon SNS, Google Pub/Sub), the first call blocks for up to a few seconds. In async
+    code run it in a thread, or pass *keys*.
 
     Args:
         provider: a recipe's name, as ``boathook sources providers`` lists them.
-        secrets: the shared secret, or several while one is being rotated; for key pairs the sender's public key.
+        secrets: the shared secret, or several during rotation; for key pairs the sender's public key.
         headers: the request's headers.
-        body: the raw bytes as they arrived, before any parsing.
-        url: the public address the sender sent to, query included; needed where it is signed, holds a token, or
-            carries a handshake.
+        body: the raw bytes as received, before any parsing.
+        url: the public URL the request was sent to, query included; needed if it is signed, holds a token, or carries a
+            handshake.
         method: the HTTP method.
-        client: the sender's address, for senders known by nothing else.
-        now: the moment of receiving in seconds since 1970; the clock's, where it is left out.
-        tolerance_s: how far a signed timestamp may lie in the past or the future; the provider's own by default.
-        keys: public keys by the address they would be fetched from, which are then not fetched.
-        schema: a JSON Schema (draft 7) that the body must fit once its proof has held.
+        client: the sender's IP address, for senders that are identified only by it.
+        now: when the request was received, in seconds since 1970; the current time by default.
+        tolerance_s: how far a signed timestamp may be in the past or the future; the provider's own default if omitted.
+        keys: public keys by the URL they would be fetched from; these are not fetched.
+        schema: a JSON Schema (draft 7) that the body must match once its proof is verified.
         settings: the provider's own settings, as in boathook.toml: ``webhook_id="..."``.
 
     Raises:
-        ConfigError: there is no such provider, or a secret, a setting, the address or the schema is missing or
-            impossible.
-        TypeError: an argument is of another type: *body*, because a parsed and rewritten body never fits its signature;
-            *secrets*, often because the variable they are read from is not set.
+        ConfigError: the provider is unknown, or a secret, a setting, the URL or the schema is missing or invalid.
+        TypeError: an argument has the wrong type: *body*, because a parsed and re-serialized body never matches its
+            signature; *secrets*, often because the variable it is read from is not set.
     """
     if not isinstance(body, bytes | bytearray | memoryview):
         raise TypeError(f"body: pass the raw bytes as they arrived, not {type(body).__name__}")
     chosen = tuple(sorted((name, _hashable(name, value)) for name, value in settings.items()))
-    moment = time.time() if now is None else now
+    received_at = time.time() if now is None else now
     spec = provider, _secrets(secrets), tolerance_s, chosen, _written(schema)
-    verifier = _compile(*spec) if keys is None else _make(*spec, _ring_of(keys, moment))
+    verifier = _compile(*spec) if keys is None else _make(*spec, _ring_of(keys, received_at))
     if verifier.recipe.signs_url and not url:
         raise ConfigError(f"url: {verifier.recipe.title} signs the address it sends to; pass it whole, query included")
     path, query = _split(url)
@@ -119,7 +118,7 @@ def verify(
         body=bytes(body),
         client=client or "",
     )
-    return _verify_request(verifier, request, moment)
+    return _verify_request(verifier, request, received_at)
 
 
 @functools.lru_cache(maxsize=256)
@@ -130,7 +129,7 @@ def _compile(
 
 
 def _ring_of(keys: Mapping[str, bytes], now: float) -> KeyRing:
-    """Return the keys of one call in a ring of their own: no other call is to trust them."""
+    """Return a key ring for the keys of one call; no other call may trust them."""
     ring = KeyRing()
     for url, content in keys.items():
         ring.put(url, content, now)
@@ -146,7 +145,7 @@ def _make(
         name=provider,
         provider=provider,
         secrets=secrets,
-        # Each request brings its own.
+        # A placeholder: each request has its own URL.
         public_url="https://given.by.the.caller",
         tolerance_s=tolerance_s,
         options=dict(settings),
@@ -159,18 +158,18 @@ def _make(
 
 
 def _reword_for_library(complaint: str, provider: str, secrets: tuple[str, ...]) -> str:
-    """Write a complaint about a source's settings for code, where there is no boathook.toml: its keys are arguments."""
+    """Rewrite a settings error for library callers: without boathook.toml, the keys are arguments."""
     from boathook.providers import find_recipe
     from boathook.providers.schemes import NoProof
 
-    said = complaint.removeprefix(f"sources.{provider}.")
-    match said.partition(":")[0]:
+    message = complaint.removeprefix(f"sources.{provider}.")
+    match message.partition(":")[0]:
         case "unsigned" if isinstance(find_recipe(provider).proof, NoProof):
             return f"provider: {provider} proves nothing, so there is nothing to verify; ask its API what is true"
         case "secrets" if not secrets:
             return f"secrets: there is none, and {provider} proves its requests with one; pass its text"
         case _:
-            return said
+            return message
 
 
 def _secrets(secrets: str | Sequence[str]) -> tuple[str, ...]:
@@ -208,7 +207,7 @@ def _read(headers: Headers) -> dict[str, str]:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Return path and query of an address whose host a stranger may have written."""
+    """Return path and query of a URL; its host comes from the request and may be malformed."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -245,7 +244,7 @@ def _verify_request(verifier: "Verifier", request: Request, now: float) -> Verif
 
 
 def _fetch_key(ring: KeyRing, url: str, now: float) -> str | None:
-    """Put the key at an address into the ring, or go on with an old one; return what went wrong."""
+    """Fetch a key into the ring, or keep using an old one if that fails; return the error if there is none."""
     try:
         ring.put(url, _fetcher().fetch_sync(url, max_bytes=MAX_KEY_BYTES), now)
     except BoathookError as error:
@@ -268,6 +267,6 @@ def _refused(rejected: Rejected) -> Verification:
 
 
 def _key_unavailable(detail: str) -> Verification:
-    # 503, because nothing is wrong with the request: its sender is to try again.
+    # 503, because the request itself is valid: the sender should retry.
     rejected = Rejected(status=503, reason=Reason.KEY_UNAVAILABLE, detail=detail, may_reverify=True)
     return _refused(rejected)

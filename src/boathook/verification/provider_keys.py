@@ -1,4 +1,4 @@
-"""Key pairs as senders have them, and what they sign with the private half."""
+"""Generates key pairs in the senders' formats, and signs with their private keys."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ class Keys:
     private: str
     """PEM, PKCS #8: what `sign` and `signed_request` take as secret."""
     public: str
-    """As the source's ``secrets`` want it; for senders whose key is fetched, what their address would answer: a
+    """In the format of the source's ``secrets``; for senders whose key is fetched, the content of their key URL: a
     certificate in PEM, or a JWK set."""
 
 
@@ -66,7 +66,7 @@ def sign(scheme: SignatureAlgorithm, private_pem: str, message: bytes) -> bytes:
 def write_token(proof: Jwt, secret: str, claims: Mapping[str, Any]) -> str:
     """Return a JSON Web Token that holds *claims*, signed with a shared secret or a private key in PEM."""
     with warnings.catch_warnings():
-        # How long its secrets are is the sender's choice.
+        # The sender chooses the length of its secrets.
         warnings.simplefilter("ignore", jwt.warnings.InsecureKeyLengthWarning)
         return jwt.encode(dict(claims), secret, algorithm=proof.algorithms[0], headers={"kid": _KEY_ID})
 

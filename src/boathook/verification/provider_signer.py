@@ -1,4 +1,4 @@
-"""Requests signed the way their senders sign them; what `boathook.testing` gives users, and sources are tried with."""
+"""Signs requests the way providers do; used by `boathook.testing` and to send test requests to sources."""
 
 import base64
 import hashlib
@@ -46,15 +46,15 @@ class Signed:
     method: str
     url: str
     headers: Mapping[str, str]
-    """Lower-case names."""
+    """Header names are in lower case."""
     body: bytes
 
 
 def make_keys(provider: str, **settings: Any) -> Keys:
-    """Return a new key pair in the forms *provider* uses, with the source's own *settings*.
+    """Return a new key pair in the formats *provider* uses, with the source's own *settings*.
 
     Raises:
-        ConfigError: there is no such provider, or it does not sign with a key pair.
+        ConfigError: the provider is unknown, or it does not sign with a key pair.
     """
     recipe, known = _resolve(provider, settings)
     match recipe.proof:
@@ -81,14 +81,13 @@ def sign(
     content_type: str = "application/json",
     **settings: Any,
 ) -> dict[str, str]:
-    """Return the headers, by lower-case names, with which *provider* would send *body*.
+    """Return the headers, by lower-case name, with which *provider* would send *body*.
 
     Args:
         provider: the name of a recipe.
-        secret: the shared secret, or the private key of `make_keys`; several are used side by side, as while one is
-            being rotated.
+        secret: the shared secret, or the private key of `make_keys`; several are used together, as during rotation.
         body: the exact bytes that will be sent.
-        timestamp: the moment of sending in seconds since 1970; now, where it is left out.
+        timestamp: the time of sending in seconds since 1970; the current time by default.
         id: the event id, for senders that put it into a header.
         type: the event type, for senders that put it into a header.
         url: where it will be sent; some senders sign it.
@@ -97,9 +96,9 @@ def sign(
         settings: the source's own settings, as in boathook.toml: ``header="X-Sig", prefix="sha1="``.
 
     Raises:
-        ConfigError: there is no such provider, or it has no such setting.
-        ValueError: a secret is not in the form the provider uses, or its proof does not travel in headers alone, so
-            that `signed_request` is needed.
+        ConfigError: the provider is unknown, or it has no such setting.
+        ValueError: a secret is not in the provider's format, or the proof is not only in headers, so that
+            `signed_request` is needed.
     """
     signed = signed_request(
         provider,
@@ -133,9 +132,9 @@ def signed_request(
     headers: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> Signed:
-    """Return a whole request as *provider* would send it; the arguments are those of `sign`, and *headers* to add.
+    """Return a complete request as *provider* would send it; takes the arguments of `sign`, and *headers* to add.
 
-    Without *body* it is the provider's sample, with *id* and *type* in it only where they stand in headers.
+    Without *body* it is the provider's sample, in which *id* and *type* are set only if they are headers.
     """
     if body is None:
         settings = {**find_recipe(provider).sample.settings, **settings}
@@ -149,7 +148,7 @@ def signed_request(
 
 
 def _resolve(provider: str, settings: Mapping[str, Any]) -> tuple[Recipe, dict[str, str]]:
-    # Unsigned, so that no secret is asked for: settings alone make the recipe.
+    # Unsigned, so that no secret is required: the settings alone select the recipe.
     settled = resolve_source(SourceSpec(name="test", provider=provider, options=settings, unsigned=True))
     return settled.recipe, settled.settings
 
@@ -177,7 +176,7 @@ def _unsigned_request(
 
 
 def _sample_proof_headers(recipe: Recipe) -> dict[str, str]:
-    """Return those of the sample's headers that the proof reads, without which no body could be signed."""
+    """Return the sample's headers that the proof reads; without them no body could be signed."""
     read = recipe.proof.proof_headers if isinstance(recipe.proof, FieldMac | Asymmetric) else ()
     return {name: text for name, text in recipe.sample.headers.items() if name in read}
 
@@ -231,7 +230,7 @@ def _stamp(timestamp: SignedTimestamp | None, request: Request, now: float) -> R
 def _state(proof: FieldMac | Asymmetric, reader: RequestReader, secret: str) -> SignedParts:
     stated = proof.read_signed_parts(reader, secret)
     if isinstance(stated, str):
-        raise ValueError(f"this cannot be signed: {stated}")  # noqa: TRY004 - its text is what is wrong
+        raise ValueError(f"this cannot be signed: {stated}")  # noqa: TRY004 - the type is right, the value is not
     return stated
 
 
@@ -265,7 +264,7 @@ def _add_signatures(proof: Asymmetric, settings: Mapping[str, str], privates: li
 def _scheme(proof: Asymmetric, reader: RequestReader) -> SignatureAlgorithm:
     scheme = proof.scheme if isinstance(proof.scheme, SignatureAlgorithm) else proof.scheme(reader)
     if not isinstance(scheme, SignatureAlgorithm):
-        raise ValueError(f"this cannot be signed: {scheme}")  # noqa: TRY004 - the same
+        raise ValueError(f"this cannot be signed: {scheme}")  # noqa: TRY004 - the type is right, the value is not
     return scheme
 
 
@@ -279,7 +278,7 @@ def _put_token(proof: Token, secret: str, request: Request) -> Request:
 
 
 def format_timestamp(now: float, unit: TimestampFormat) -> str:
-    """Write a moment, in seconds since 1970, as senders with this unit do."""
+    """Format a time, in seconds since 1970, in this unit."""
     match unit:
         case TimestampFormat.SECONDS:
             return str(int(now))
@@ -290,7 +289,7 @@ def format_timestamp(now: float, unit: TimestampFormat) -> str:
 
 
 def _put(request: Request, selector: Selector, text: str) -> Request:
-    """Return the request with *text* at a place, instead of what may stand there."""
+    """Return the request with *text* at the selector, replacing any present value."""
     match selector:
         case Header(name=name):
             return replace(request, headers={**request.headers, name: text})
@@ -322,6 +321,6 @@ def _set_json_value(document: Any, parts: Sequence[str], text: str) -> None:
     elif rest:
         _set_json_value(document.setdefault(here, {}), rest, text)
     else:
-        # A sender that writes a number there keeps writing one.
+        # Keep the type if the sample has a number here.
         held = document.get(here)
         document[here] = int(text) if type(held) is int and text.isdigit() else text

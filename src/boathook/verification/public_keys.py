@@ -1,4 +1,4 @@
-"""Public keys as senders write them, and whether a signature fits one.
+"""Parses public keys in the senders' formats, and verifies signatures with them.
 
 RSA is PKCS#1 v1.5 (RFC 8017, section 8.2), ECDSA is DER (RFC 3279, section 2.2.3), Ed25519 is RFC 8032.
 """
@@ -21,7 +21,7 @@ from boathook.providers.schemes import PublicKeyFormat, SignatureAlgorithm
 
 MIN_RSA_BITS: Final = 2_048
 MAX_RSA_BITS: Final = 8_192
-"""Checking a signature under a larger key would cost more than a request may."""
+"""Verifying a signature with a larger key costs too much CPU time for one request."""
 MAX_TEXT: Final = 65_536
 
 Key = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
@@ -29,7 +29,7 @@ Key = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 _BEGIN: Final = b"-----BEGIN "
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 _STANDARD_PREFIX: Final = "whpk_"
-_SHA1: Final = hashes.SHA1()  # noqa: S303 - what a sender still signs with, though nobody should
+_SHA1: Final = hashes.SHA1()  # noqa: S303 - one sender still signs with SHA-1
 _SHA256: Final = hashes.SHA256()
 _PKCS1: Final = padding.PKCS1v15()
 _ECDSA: Final = ec.ECDSA(_SHA256)
@@ -37,15 +37,15 @@ _ECDSA: Final = ec.ECDSA(_SHA256)
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key and, where it came in a certificate, the time that says it may be used in."""
+    """A public key and, if it came in a certificate, its validity period."""
 
     key: Key
     not_before: float | None = None
-    """Seconds since 1970; None for a bare key."""
+    """Seconds since 1970; None for a key without a certificate."""
     not_after: float | None = None
 
     def trouble(self, now: float) -> str | None:
-        """Return why the key may not be used at *now*; None where it may."""
+        """Return why the key may not be used at *now*, or None if it may."""
         if self.not_before is not None and now < self.not_before:
             return "the certificate is not valid yet"
         if self.not_after is not None and now > self.not_after:
@@ -54,10 +54,10 @@ class PublicKey:
 
 
 def read_public_key(text: str, form: PublicKeyFormat) -> PublicKey:
-    """Return the public key that an owner pasted.
+    """Return the public key from the configuration.
 
     Raises:
-        ValueError: it is no public key in this form, or a weak one; the message does not repeat it.
+        ValueError: it is not a public key in this format, or a weak one; the message does not repeat it.
     """
     match form:
         case PublicKeyFormat.PEM:
@@ -76,10 +76,10 @@ def read_public_key(text: str, form: PublicKeyFormat) -> PublicKey:
 
 @lru_cache(maxsize=64)
 def read_pem(content: bytes) -> PublicKey:
-    """Return the public key in a PEM text: of its first certificate, which in a chain is the signer's, or a bare one.
+    """Return the public key of a PEM text: of its first certificate, which in a chain is the signer's, or a bare key.
 
     Raises:
-        ValueError: there is none, or a weak one.
+        ValueError: there is no key, or a weak one.
     """
     if len(content) > MAX_TEXT:
         raise ValueError("it is too long for a public key")
@@ -97,7 +97,7 @@ def read_pem(content: bytes) -> PublicKey:
 
 
 def is_key_for_algorithm(key: Key, scheme: SignatureAlgorithm) -> bool:
-    """Return whether signatures of *scheme* are made with keys of this kind."""
+    """Return whether signatures of *scheme* are made with this kind of key."""
     match scheme:
         case SignatureAlgorithm.RSA_SHA1 | SignatureAlgorithm.RSA_SHA256:
             return isinstance(key, RSAPublicKey)
@@ -110,7 +110,7 @@ def is_key_for_algorithm(key: Key, scheme: SignatureAlgorithm) -> bool:
 
 
 def is_valid_signature(key: Key, scheme: SignatureAlgorithm, signature: bytes, signed: bytes) -> bool:
-    """Return whether *signature* was made over *signed* with the private half of *key*."""
+    """Return whether *signature* over *signed* was made with the private key of *key*."""
     try:
         match scheme, key:
             case SignatureAlgorithm.RSA_SHA1, RSAPublicKey():

@@ -1,4 +1,4 @@
-"""Reads what a request states under its signatures, the signatures themselves, and the timestamps they cover."""
+"""Reads the signed parts of a request, their signatures, and the timestamps they cover."""
 
 from datetime import datetime
 from typing import Final, NamedTuple, assert_never
@@ -20,7 +20,7 @@ _UNITS: Final = {
 
 
 def parse_timestamp(text: str, unit: TimestampFormat) -> float | None:
-    """Return a timestamp in seconds since 1970; `None` for what no sender writes: signs, exponents, other digits."""
+    """Return a timestamp in seconds since 1970; None for signs, exponents and non-ASCII digits."""
     if not text.isascii() or len(text) > _MAX_LENGTHS[unit]:
         return None
     if unit is TimestampFormat.ISO:
@@ -35,10 +35,10 @@ def parse_timestamp(text: str, unit: TimestampFormat) -> float | None:
 
 
 class TimestampWindow:
-    """The moments around this machine's clock in which one source's requests must have been signed.
+    """The time window around this machine's clock in which one source's requests must have been signed.
 
     Raises:
-        ConfigError: the source's tolerance is impossible.
+        ConfigError: the source's tolerance is out of range.
     """
 
     def __init__(self, spec: SourceSpec, default_s: float, unit: TimestampFormat = TimestampFormat.SECONDS) -> None:
@@ -51,7 +51,7 @@ class TimestampWindow:
             )
 
     def judge(self, text: str, now: float) -> float | Rejected:
-        """Return the moment that *text* says, in seconds since 1970, unless it is none or too far from *now*."""
+        """Return the time in *text*, in seconds since 1970, or a rejection if it is malformed or too far from *now*."""
         moment = parse_timestamp(text, self._unit)
         if moment is None:
             return reject(Reason.TIMESTAMP_MALFORMED, f"the timestamp {_quote(text)} is not {_UNITS[self._unit]}")
@@ -75,11 +75,11 @@ def _quote(text: str) -> str:
 
 
 MAX_SIGNATURE_TEXT: Final = 8_192
-"""Characters of a signature field that are looked at."""
+"""Maximum characters of a signature field that are read."""
 
 
 class SignedMessage(NamedTuple):
-    """Bytes, and the signatures of which one must fit them."""
+    """Signed bytes, and the signatures of which one must match."""
 
     signed: bytes
     signatures: tuple[str, ...]
@@ -89,13 +89,13 @@ class SignedMessage(NamedTuple):
 def read_signed_messages(
     read_signed_parts: ReadSignedParts, form: SignatureFormat, reader: RequestReader, secret: str, *, most: int
 ) -> tuple[SignedMessage, ...] | Rejected:
-    """Return what a request states, at least one claim and each with a signature; a refusal where it cannot be read.
+    """Return the signed messages of a request, at least one and each with a signature, or a rejection.
 
-    A recipe's *state* that stumbles over a stranger's request refuses it, so that no request can raise.
+    If the recipe's *read_signed_parts* raises, the request is rejected, so that no request can raise.
     """
     try:
         statements = read_signed_parts(reader, secret)
-    except Exception as error:  # noqa: BLE001 - whatever a stranger sent, it is refused and never a fault of ours
+    except Exception as error:  # noqa: BLE001 - whatever was sent, it is rejected
         return reject(Reason.SIGNATURE_MALFORMED, f"what is signed cannot be read ({type(error).__name__})")
     if isinstance(statements, str):
         return reject(Reason.SIGNATURE_MISSING, statements)
@@ -132,7 +132,7 @@ def _read_signed_message(
 def read_signed_timestamp(
     timestamp: SignedTimestamp | None, window: TimestampWindow | None, reader: RequestReader, now: float
 ) -> float | Rejected | None:
-    """Return the signed moment of a request, in seconds since 1970; None where its sender signs none."""
+    """Return the signed time of a request, in seconds since 1970, or None if its sender signs none."""
     if timestamp is None or window is None:
         return None
     text = reader.text(timestamp.selector)
@@ -142,12 +142,12 @@ def read_signed_timestamp(
 
 
 def join_signed(claims: tuple[SignedMessage, ...]) -> bytes:
-    """Return all that is signed, to stand for an event whose sender never signs the same twice."""
+    """Return all signed bytes; they identify the event if its sender never signs the same bytes twice."""
     return b"\x00".join(claim.signed for claim in claims)
 
 
 def describe_selector(selector: Selector) -> str:
-    """Return how to call a place in front of people."""
+    """Return a human-readable name of a selector, for messages."""
     match selector:
         case Header(name=name):
             return f"header {name}"

@@ -1,4 +1,4 @@
-"""A source's recipe, completed by the settings its owner wrote."""
+"""Resolves a source's recipe with its settings."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,20 +13,20 @@ from boathook.providers.schemes import Token
 
 
 class ResolvedSource(NamedTuple):
-    """What one source amounts to."""
+    """A source's recipe, specification and settings, resolved."""
 
     recipe: Recipe
     spec: SourceSpec
-    """With all its secrets."""
+    """Includes the password as a secret, if the recipe uses one."""
     settings: dict[str, str]
-    """Those the recipe declares, by name, defaults included."""
+    """The settings the recipe declares, by name, defaults included."""
 
 
 def find_source_recipe(source: str, provider: str) -> Recipe:
-    """Return the recipe of a source as the register has it, before its settings are read.
+    """Return the registered recipe of a source, before its settings are applied.
 
     Raises:
-        ConfigError: there is no such provider; the message names ``sources.NAME.provider``.
+        ConfigError: the provider is unknown; the message names ``sources.NAME.provider``.
     """
     try:
         return find_recipe(provider)
@@ -35,10 +35,10 @@ def find_source_recipe(source: str, provider: str) -> Recipe:
 
 
 def resolve_source(spec: SourceSpec) -> ResolvedSource:
-    """Return the recipe of a source with its settings read.
+    """Return the recipe of a source with its settings applied.
 
     Raises:
-        ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
+        ConfigError: a setting is unknown, missing or invalid; the message names ``sources.NAME.KEY``.
     """
     recipe = find_source_recipe(spec.name, spec.provider)
     options = Options(spec.name, spec.options)

@@ -1,4 +1,4 @@
-"""Static tokens, source addresses, and what every kind of proof has in common."""
+"""Checks static tokens and source addresses, and holds what all checks share."""
 
 import base64
 import binascii
@@ -27,28 +27,28 @@ from boathook.providers.schemes import Token
 
 
 class ValidProof(NamedTuple):
-    """The proof held."""
+    """The proof is valid."""
 
     sent_at: float | None
-    """The signed moment of sending in seconds since 1970; None where none is signed."""
+    """The signed time of sending in seconds since 1970; None if none is signed."""
     once: Sequence[bytes] = ()
-    """The pieces of what is signed, where its sender never signs the same for two events; empty elsewhere."""
+    """The signed bytes in pieces, if the sender never signs the same bytes for two events; otherwise empty."""
     id: str | None = None
-    """The event's id as the proof read it, where it covers one: other headers may hold another that nobody signed."""
+    """The event id covered by the proof, if any; other headers may hold an unsigned id."""
 
 
 def reject(reason: Reason, detail: str, *, may_reverify: bool = False) -> Rejected:
-    """Return the refusal of a request whose proof does not hold."""
+    """Return the rejection of a request whose proof is not valid."""
     return Rejected(status=401, reason=reason, detail=detail, may_reverify=may_reverify)
 
 
 def describe_secrets(count: int) -> str:
-    """Write how many secrets were tried, for the operator."""
+    """Describe how many secrets were tried, for the operator."""
     return "the source's secret" if count == 1 else f"any of the source's {count} secrets"
 
 
 def required_secrets(spec: SourceSpec) -> tuple[str, ...]:
-    """Return the secrets of a source that must have some.
+    """Return the secrets of a source that requires at least one.
 
     Raises:
         ConfigError: there is none, or one is empty.
@@ -65,17 +65,17 @@ def required_secrets(spec: SourceSpec) -> tuple[str, ...]:
 
 
 def _is_blank(secret: str) -> bool:
-    """Return whether there is nothing in a secret that a stranger would have to guess."""
-    # A key of NULs signs as an empty one does, and a file is all NULs after some power cuts; a prefix may be all that a
-    # template has left of a variable that was not set.
+    """Return whether a secret holds nothing that an attacker would have to guess."""
+    # A key of NULs signs like an empty one, and files can be all NULs after a power failure. A bare prefix can be what
+    # a template leaves of an unset variable.
     shown = secret.strip().removeprefix(signing.STANDARD_PREFIX)
     return not any(char.isprintable() and not char.isspace() for char in shown)
 
 
 class TokenCheck:
-    """Checks a static token, by the fingerprints of what would be right.
+    """Checks a static token by comparing fingerprints.
 
-    A token in the body is stored with the event, as bodies are kept byte for byte.
+    A token in the body is stored with the event, because bodies are stored byte for byte.
     """
 
     def __init__(self, proof: Token, spec: SourceSpec) -> None:
@@ -86,13 +86,13 @@ class TokenCheck:
 
     @property
     def proof_headers(self) -> frozenset[str]:
-        """Nothing: what would be needed to check again is the secret itself."""
+        """Empty: checking again would need the secret itself."""
         return frozenset()
 
     def check(self, request: Request, _now: float) -> ValidProof | Rejected:
         """Check one request."""
         is_any = False
-        # One by one, so that the first that is wrong ends it, however many there are.
+        # One by one, so that the first wrong token ends the check, however many there are.
         for token in self._tokens_of(request):
             if token is None:
                 return reject(Reason.TOKEN_MISSING, f"there is no {self._where()}")
@@ -119,7 +119,7 @@ class TokenCheck:
                 assert_never(never)
 
     def _tokens_of(self, request: Request) -> Iterator[bytes | None]:
-        """Yield the tokens that must be right; None for one that is not there."""
+        """Yield the tokens that must be valid; None for a missing one."""
         prefix = self._proof.prefix
         match self._proof.selector:
             case Header(name=name):
@@ -156,10 +156,10 @@ def _basic_password(value: str, username: str) -> bytes | None:
 
 
 class AddressCheck:
-    """Checks that requests to one source come from where they may; the source's own ``addresses`` come first.
+    """Checks that requests to one source come from allowed addresses; the source's ``addresses`` override the recipe's.
 
     Raises:
-        ConfigError: what should be a network is none.
+        ConfigError: an entry is not a network.
     """
 
     def __init__(self, spec: SourceSpec, networks: Sequence[str] = ()) -> None:
@@ -167,7 +167,7 @@ class AddressCheck:
 
     @property
     def proof_headers(self) -> frozenset[str]:
-        """Nothing: the address is kept with every refusal."""
+        """Empty: the address is stored with every rejection."""
         return frozenset()
 
     def check(self, request: Request, _now: float) -> ValidProof | Rejected:

@@ -1,8 +1,8 @@
-"""Whether a request is what its source says it is, and what names the event it brings.
+"""Verifies requests to one source, and extracts the dedup key and type of the event.
 
-The order is the safety: the proof first, over the bytes as sent, at the moment of receiving; only then a look into
-the body. So a forged request leaves nothing behind: no key that could make the real one look like a duplicate, no
-parse, no answer to a challenge. The one exception are questions that a sender asks before it can prove itself; they
+The order matters for security: first the proof, over the raw bytes, at the time of receipt; only then is the body
+parsed. So a forged request has no effect: it stores no dedup key that could make the real request a duplicate, nothing
+is parsed, and no challenge is answered. The one exception are challenges that a sender sends before it can sign; they
 are answered and never become events.
 """
 
@@ -44,28 +44,28 @@ from boathook.verification.tokens import AddressCheck, ValidProof
 
 
 class BodySchema:
-    """Judges whole bodies by a source's JSON Schema.
+    """Validates whole bodies against a source's JSON Schema.
 
     Args:
-        fault: says what is wrong with a parsed document.
+        fault: returns what is wrong with a parsed document.
     """
 
     def __init__(self, fault: Callable[[Any], str | None]) -> None:
         self._fault = fault
 
     def find_error(self, body: bytes) -> str | None:
-        """Return what is wrong with a body, naming the field; None where it fits."""
+        """Return what is wrong with a body, naming the field, or None if it is valid."""
         document = parse(body)
         return "the body is not JSON" if document is UNREADABLE else self._fault(document)
 
 
 def compile_body_schema(source: str, schema: Any) -> BodySchema:
-    """Return what judges bodies by this schema.
+    """Return the compiled validator for a source's schema.
 
     Raises:
-        ConfigError: it is no schema, or uses what is refused here; the message names ``sources.NAME.schema``.
+        ConfigError: the schema is invalid or uses an unsupported feature; the message names ``sources.NAME.schema``.
     """
-    # Few sources have a schema, and importing what judges by one takes longer than all the rest of verification.
+    # Imported here: few sources have a schema, and the import takes longer than the rest of verification.
     from boathook.verification.json_schema import CompiledSchema
 
     try:
@@ -89,33 +89,33 @@ __all__ = [
 ]
 
 DecodeBody = Callable[[bytes], bytes | Rejected]
-"""Undoes a Content-Encoding within its caps."""
+"""Decodes a Content-Encoding within its size limits."""
 _ID_FIRST: Final = re.compile(r"\{id\}[^{]")
 _ALWAYS_KEPT: Final = ("content-type", "user-agent")
 
 
 class Verifier:
-    """Judges the requests of one source; compiled once, used for every request.
+    """Verifies the requests of one source; compiled once, used for every request.
 
     Args:
         spec: the source's specification.
-        ring: where fetched public keys are kept; an own one, if none is given.
+        ring: cache of fetched public keys; a new one by default.
     """
 
     proof_headers: frozenset[str]
     """Headers the proof is read from; never one that holds a token."""
     reverify_headers: frozenset[str]
-    """Headers a rejection must keep so that it can be judged again: the evidence, and what names the event."""
+    """Headers that must be stored with a rejection so that it can be verified again: the proof, and the event's id."""
     methods: frozenset[str]
     """The HTTP methods this sender uses, for events and for handshakes."""
     secret_query: str | None
-    """The query parameter that holds the token and must never be stored or logged; None where there is none."""
+    """The query parameter that holds the token and must never be stored or logged; None if there is none."""
 
     def __init__(self, spec: SourceSpec, ring: KeyRing | None = None) -> None:
         """Compile the source's specification.
 
         Raises:
-            ConfigError: a setting is unknown, missing or impossible; the message names ``sources.NAME.KEY``.
+            ConfigError: a setting is unknown, missing or invalid; the message names ``sources.NAME.KEY``.
         """
         recipe, self._spec, self._settings = resolve_source(spec)
         spec = self._spec
@@ -127,7 +127,8 @@ class Verifier:
         self._handshakes = Handshakes(recipe, spec, self._settings)
         self._grade = ProofStrength.NONE if spec.unsigned else recipe.grade
         self._is_id_proven = recipe.id.is_signed and _is_id_plain(recipe.proof)
-        # Whoever needs no proof, or has the token, can make any request anew: remembering bodies would stop nobody.
+        # A client that needs no proof, or has the token, can make any request again, so remembering bodies would not
+        # help.
         self._is_forgeable = self._grade not in {ProofStrength.BODY, ProofStrength.METADATA}
         self._dedup_keys = DedupKeyExtractor(recipe, spec, self._settings)
         self._batches = None if recipe.items is None else BatchSplitter(recipe, recipe.items)
@@ -137,7 +138,7 @@ class Verifier:
         self._kept = _kept_headers(recipe, spec.keep)
         self._reply = _static_reply(recipe.reply)
         self._event_methods = spec.methods or recipe.methods
-        # Never the query of a request whose proof covers its body and not its address.
+        # Never the query if the proof covers the body but not the URL.
         self._tells_by_query = self._is_forgeable or "GET" in recipe.methods or recipe.signs_url
         self.proof_headers = self.check.proof_headers
         self.reverify_headers = self.proof_headers | frozenset(self._kept)
@@ -146,15 +147,15 @@ class Verifier:
         self.secret_query = selector.name if isinstance(selector, Query) else None
 
     def closed(self) -> "Verifier":
-        """Return a verifier of the same source that nothing passes, for when its last secret has ended."""
+        """Return a verifier of the same source that rejects every request, for when its last secret has expired."""
         closed = copy(self)
         closed.check = NoSecretLeft(self.source, self.proof_headers)
         return closed
 
     def verify(self, request: Request, now: float, decode: DecodeBody | None = None) -> Verdict:
-        """Judge one request received at *now*, in seconds since 1970; never raises, whatever the request holds.
+        """Verify one request received at *now*, in seconds since 1970; never raises, whatever the request holds.
 
-        The proof is over the bytes as sent; *decode* undoes a Content-Encoding once it holds, before the look inside.
+        The proof covers the raw bytes; *decode* undoes a Content-Encoding after the proof is verified, before parsing.
         """
         if self._address_check is not None and isinstance(stopped := self._address_check.check(request, now), Rejected):
             return stopped
@@ -181,15 +182,15 @@ class Verifier:
         others: Iterable["Verifier"] = (),
         decode: DecodeBody | None = None,
     ) -> str | None:
-        """Return the usual mistake that explains why a request was refused, for the operator; None where none does.
+        """Return the common mistake that explains a rejection, for the operator, or None if none does.
 
-        It costs a millisecond or so, thus it is not for every refusal. It never shows a secret.
+        It takes about a millisecond, so it is not for every rejection. It never reveals a secret.
 
         Args:
-            request: as `verify` got it.
-            rejected: what `verify` said.
-            now: as `verify` got it.
-            others: the verifiers of other sources, one of which the request may have been meant for.
+            request: as passed to `verify`.
+            rejected: the verdict of `verify`.
+            now: as passed to `verify`.
+            others: the verifiers of other sources, for which the request may have been meant.
             decode: undoes the request's Content-Encoding.
         """
         decoded = decode(request.body) if decode is not None and len(request.body) <= diagnostics.MAX_BODY else None
@@ -206,7 +207,7 @@ class Verifier:
         return diagnostics.explain(case, rejected.reason, checks)
 
     def _look(self, request: Request, proven: ValidProof, now: float, sent: bytes, *, is_encoded: bool) -> Verdict:
-        """Look into a proven request, whose body was *sent* as these bytes."""
+        """Parse a verified request, whose raw body was *sent*, and return its event."""
         extracted = self._extractor.extract(request.body) if self._needs_json else {}
         if extracted is None:
             if self.recipe.body is BodyFormat.JSON and self._body_schema is None:
@@ -226,12 +227,12 @@ class Verifier:
             if isinstance(items, Rejected):
                 return items
             if items:
-                # Items are known by what lies in the signed body, so nothing unsigned could give them other keys.
+                # Item keys come from the signed body, so nothing unsigned can change them.
                 key, common = self._dedup_keys.made(request.body, type, now), batch_type(items)
                 return self._verified(request, proven, type=common, dedup_key=key, replay_material=None, items=items)
         query = self._query_of(request) if self._tells_by_query and request.method == "GET" else None
         name = self._dedup_keys.from_request(request, extracted) if proven.id is None else make_dedup_key(proven.id)
-        # Content-Encoding is not signed: a captured body could come back without it and hide its own id.
+        # Content-Encoding is not signed: a captured body could be replayed without it and hide its own id.
         is_named_for_good = self._is_id_proven and not is_encoded and name is not None
         material = None
         if not (is_named_for_good or self._is_forgeable or (name is None and self.recipe.id.is_repeatable)):
@@ -247,7 +248,7 @@ class Verifier:
         )
 
     def _query_of(self, request: Request) -> bytes:
-        """Return what a request by GET brings."""
+        """Return the query of a GET request without the secret."""
         parts = request.query.split("&")
         public_detail = [part for part in parts if all(name != self.secret_query for name, _ in read_pairs(part))]
         return "&".join(public_detail).encode("utf-8", "replace")
@@ -287,18 +288,18 @@ class Verifier:
 
 
 def _make_address_check(recipe: Recipe, spec: SourceSpec) -> AddressCheck | None:
-    """Return the check of the addresses the owner demands besides the proof."""
+    """Return the check of the source addresses that are required in addition to the proof."""
     is_proof = isinstance(recipe.proof, Addresses) and not spec.unsigned
     return AddressCheck(spec) if spec.addresses and not is_proof else None
 
 
 def _is_id_plain(proof: Proof) -> bool:
-    """Return whether an id among the signed bytes can be told from what is next to it in one way only."""
+    """Return whether the boundaries of the id in the signed bytes are unambiguous."""
     return not isinstance(proof, Hmac) or "{id}" not in proof.template or bool(_ID_FIRST.match(proof.template))
 
 
 def _static_reply(wanted: ExpectedReply | None) -> Reply | None:
-    """Return the reply that needs nothing of the request."""
+    """Return the reply that does not depend on the request, or None."""
     if wanted is None or wanted.only_with or not all(isinstance(part, str) for part in wanted.body):
         return None
     body = "".join(map(str, wanted.body)).encode()
@@ -311,9 +312,9 @@ def _selectors(recipe: Recipe) -> Iterator[Selector]:
 
 
 def _kept_headers(recipe: Recipe, besides: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the allow-list of headers stored with an event, which holds no credential and no signature."""
+    """Return the headers that are stored with an event, which exclude credentials and signatures."""
     named = [selector.name for selector in _selectors(recipe) if isinstance(selector, Header)]
-    # Of what a signature over chosen fields is read from, the recipe may name some as the event's id or type.
+    # The recipe may use a header that is part of the signed fields as the event's id or type.
     shown = frozenset(named if isinstance(recipe.proof, FieldMac | Asymmetric) else ())
     hidden = CREDENTIAL_HEADERS | (signature_headers(recipe.proof) - shown)
     return tuple(name for name in dict.fromkeys((*_ALWAYS_KEPT, *named, *recipe.keep, *besides)) if name not in hidden)

@@ -1,17 +1,17 @@
-"""billing: subscription payments, applied exactly once, whatever order, copies or delays they come with.
+"""billing: subscription payments, applied exactly once, in any order and despite duplicates or delays.
 
-app        the Boathook, and the source payments arrive at
-settings   the table [billing]: who sends them, how they prove it, what is sold
-payload    what the provider tells
-tilda      what Tilda itself tells of an order
-rules      what becomes of a payment: pure decisions
-books      what is written about payments and subscriptions
-handlers   record and apply: an event's two deliveries
-chores     waking, expiry, gauges
+app        the Boathook, and the source of payments
+settings   the table [billing]: the sender, its proof, and the plans
+payload    parses the provider's notices
+tilda      parses Tilda's own order form
+rules      decides what a payment does: pure functions
+books      stores payments and subscriptions
+handlers   record and apply: the two deliveries of an event
+chores     periodic jobs: wake-ups, expiry, gauges
 commands   boathook billing ...
-simulator  made-up traffic, and what the books must say in the end
+simulator  generated traffic, and the expected results
 
-README.md is for its owner; alerts.yml holds the rules to be warned by.
+README.md is for operators; alerts.yml holds alert rules.
 """
 
 from boathook.apps.billing import chores, commands, handlers

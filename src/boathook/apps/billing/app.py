@@ -1,4 +1,4 @@
-"""The app's one `Boathook`, and the source its payments arrive at."""
+"""Defines the app's `Boathook`, and the source of its payments."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,29 +22,29 @@ def settings() -> BillingSettings:
 
 
 def shop() -> Shop:
-    """Return what is sold. Raises ConfigError before boathook has loaded the app."""
+    """Return the plans for sale. Raises ConfigError before boathook has loaded the app."""
     found = settings()
     return Shop(found.offers, found.currency, found.require_amount)
 
 
 def read(body: bytes) -> Notice:
-    """Return what a proven body tells, in the form that the settings name. Raises ValueError, which names the field."""
+    """Parse a verified body in the configured form. Raises ValueError, which names the field."""
     return read_order(body) if settings().form == "tilda" else read_notice(body)
 
 
 @hook.sources
 def sources(settings: BillingSettings) -> Mapping[str, Mapping[str, Any]]:
-    """Return the source of payments: how they are proven, named and checked."""
-    place = {"secrets": [settings.secret], "paths": [settings.path], "header": settings.header}
+    """Return the source of payments: how they are verified, identified and validated."""
+    common = {"secrets": [settings.secret], "paths": [settings.path], "header": settings.header}
     if settings.form == "tilda":
-        return {SOURCE: {"provider": "tilda", **place}}
+        return {SOURCE: {"provider": "tilda", **common}}
     proof = {"provider": "hmac", "encoding": settings.encoding} if settings.proof == "hmac" else {"provider": "token"}
     return {
         SOURCE: {
             **proof,
-            **place,
+            **common,
             "id_path": "event_id",
-            # Without an event_id: a status that is told again is a copy, unless it is the first to say whose it is.
+            # Without an event_id, a repeated status is a duplicate, unless it is the first with an e-mail.
             "dedup_fields": ["external_payment_id", "status", "email"],
             "type_path": "status",
             "schema": SCHEMA,

@@ -1,7 +1,6 @@
-"""What is written about payments and subscriptions; each function works in its caller's transaction.
+"""Stores payments and subscriptions; each function runs in its caller's transaction.
 
-Rows are always locked in one order, a payment before what belongs to it and payments by their number, so that no two
-transactions wait for each other.
+Rows are always locked in one order, to avoid deadlocks: a payment before its related rows, and payments by id.
 """
 
 from collections.abc import Mapping
@@ -75,11 +74,11 @@ REVERSE: Final = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A payment after a notice of it was put down."""
+    """A payment after a notice of it was stored."""
 
     payment: Payment
     status_before: Status | None
-    """Before this event, however often it is handled; None where the payment was unknown."""
+    """The status before this event, however often the event is handled; None if the payment was unknown."""
     problem_before: Problem | None
     was_late: bool
 
@@ -91,7 +90,7 @@ class Told:
 
 
 async def tell(tx: Transaction, provider: str, event: Event, notice: Notice, shop: Shop, late: timedelta) -> Told:
-    """Put a notice into the books, leave the payment locked, and return it; doing so again changes nothing."""
+    """Store a notice and return its payment, which stays locked; repeated calls change nothing."""
     row, is_new = await _lock(tx, provider, notice)
     known = None if is_new else Status(row["status"])
     await tx.execute(ADD_EVENT, event.id, row["id"], notice.status, known, event.accepted_at)
@@ -99,7 +98,7 @@ async def tell(tx: Transaction, provider: str, event: Event, notice: Notice, sho
     is_late = facts.is_news and notice.is_late(event.accepted_at, late)
     before = _payment(row)
     payment = replace(before, **facts.changes, is_late=before.is_late or is_late)
-    # Only money makes a link; until then the e-mail may still turn out to be another one.
+    # Only a paid payment is linked; before that the e-mail may still change.
     if payment.user_id is None and payment.email is not None and payment.status.rank >= Status.SUCCEEDED.rank:
         payment = replace(payment, user_id=await tx.fetchval(FIND_USER, payment.email))
     payment = replace(payment, problem=shop.problem_of(payment))
@@ -114,7 +113,7 @@ async def tell(tx: Transaction, provider: str, event: Event, notice: Notice, sho
 
 
 async def _lock(tx: Transaction, provider: str, notice: Notice) -> tuple[Mapping[str, Any], bool]:
-    """Return the payment's row, locked, and whether it was just made."""
+    """Return the payment's row, locked, and whether it was just created."""
     if row := await tx.fetchrow(LOCK_PAYMENT, provider, notice.external_payment_id):
         return dict(row), False
     is_new = await tx.fetchval(ADD_PAYMENT, provider, notice.external_payment_id, notice.status) is not None
@@ -125,7 +124,7 @@ async def _lock(tx: Transaction, provider: str, notice: Notice) -> tuple[Mapping
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a notice changes about a payment."""
+    """The changes of a payment by a notice."""
 
     is_news: bool
     changes: Mapping[str, Any]
@@ -133,14 +132,14 @@ class Facts:
 
 
 def combine(row: Mapping[str, Any], notice: Notice, *, is_news: bool) -> Facts:
-    """Return a payment's facts with a notice's: of a success that is news they win, else they fill what is open."""
+    """Merge a notice into a payment: a new success overrides known values, other notices fill only missing ones."""
     wins = is_news and notice.status is Status.SUCCEEDED
-    told = {name: getattr(notice, name) for name in ("email", "plan_id", "amount", "currency", "paid_at")}
-    # Whom it was linked to by hand stays.
+    reported = {name: getattr(notice, name) for name in ("email", "plan_id", "amount", "currency", "paid_at")}
+    # A link made by hand is kept.
     wins_email = wins and row["user_id"] is None
     merged = {
         name: _first(value, row[name]) if (wins_email if name == "email" else wins) else _first(row[name], value)
-        for name, value in told.items()
+        for name, value in reported.items()
     }
     paid_at = merged.pop("paid_at")
     return Facts(is_news, {**merged, **({"status": notice.status} if is_news else {})}, paid_at)
@@ -166,9 +165,9 @@ async def _save(tx: Transaction, payment: Payment, paid_at: datetime | None) -> 
 
 
 async def judge_again(tx: Transaction, payment_id: int, shop: Shop) -> tuple[Payment, Problem | None]:
-    """Put down what hinders a payment by what is sold today; return it, locked, and what had hindered it before.
+    """Store why a payment is not applied, by the current plans; return it, locked, and the previous problem.
 
-    The handler that finds this out gives up, which undoes whatever it wrote.
+    The handler that detects a final problem dead-letters its delivery, which rolls back everything it wrote.
     """
     row = await tx.fetchrow(LOCK_KNOWN, payment_id)
     assert row is not None, "payments are never deleted"
@@ -187,7 +186,7 @@ async def period_end(tx: Transaction, payment: Payment) -> datetime | None:
 
 
 async def extend(tx: Transaction, payment: Payment, days: int, plan_id: str) -> datetime | None:
-    """Apply a payment to its user's subscription and return its new end; None where it was applied before."""
+    """Apply a payment to its user's subscription and return its new end; None if it was already applied."""
     row = await tx.fetchrow(EXTEND, payment.id, days, plan_id)
     if row is None:
         return None
@@ -197,16 +196,16 @@ async def extend(tx: Transaction, payment: Payment, days: int, plan_id: str) -> 
 
 
 async def reverse(tx: Transaction, payment: Payment) -> datetime | None:
-    """Take back what a payment added and return the subscription's new end; None where there is nothing to take.
+    """Revert what a payment added and return the subscription's new end; None if there is nothing to revert.
 
-    Days that were used up before the present stretch of the subscription began are not taken from later payments.
+    Days that were used up before the current uninterrupted period began are not deducted from later payments.
     """
     end: datetime | None = await tx.fetchval(REVERSE, payment.id)
     return end
 
 
 async def waiting_events(tx: Transaction, payment_id: int) -> list[UUID]:
-    """Return the events whose deliveries may wait for what a payment lacks."""
+    """Return the events whose deliveries may wait for data that a payment lacks."""
     rows = await tx.fetch(
         "select event_id from billing.payment_events where payment_id = $1 and status = 'SUCCEEDED' order by event_id",
         payment_id,

@@ -1,4 +1,4 @@
-"""What happens by itself every few seconds."""
+"""Periodic jobs."""
 
 from typing import Final
 
@@ -48,10 +48,10 @@ RETIRE_PLANS: Final = """
 
 @hook.every(2.0)
 async def let_waiting_go_on() -> None:
-    """Wake the events of payments whose user is known by now, however the user came into the table.
+    """Wake the events of payments whose user exists now, however the user was added.
 
-    Where they do not get on, it tries again after ever longer pauses: an attempt under way cannot be woken, and an
-    error that is none of the user's must not be tried every other second.
+    Failed wake-ups are repeated after increasing pauses: a running attempt cannot be woken, and an error unrelated to
+    the user must not be retried every two seconds.
     """
     async with hook.transaction() as tx:
         for payment_id in sorted(row["id"] for row in await tx.fetch(WAKE_KNOWN)):
@@ -60,14 +60,14 @@ async def let_waiting_go_on() -> None:
 
 @hook.every(5.0)
 async def expire_subscriptions() -> None:
-    """End subscriptions whose period is over; canceled ones last until then, too."""
+    """Expire subscriptions whose period is over, including canceled ones."""
     async with hook.transaction() as tx:
         await tx.execute(EXPIRE)
 
 
 @hook.every(10.0)
 async def measure() -> None:
-    """Set the gauges of what is in the books."""
+    """Set the gauges of payments and problems."""
     metrics.begin()
     async with hook.transaction() as tx:
         statuses = {row["status"]: row["n"] for row in await tx.fetch(COUNT_STATUSES)}
@@ -82,13 +82,13 @@ async def measure() -> None:
 
 @hook.every(30.0)
 async def copy_plans() -> None:
-    """Bring the table of plans in line with the settings."""
+    """Synchronize the table of plans with the settings."""
     async with hook.transaction() as tx:
         await put_plans(tx)
 
 
 async def put_plans(tx: Transaction) -> None:
-    """Write the plans of the settings into their table."""
+    """Write the plans of the settings to their table."""
     offers = settings().offers
     for plan in offers:
         await tx.execute(PUT_PLAN, plan.id, plan.price, plan.currency, plan.days)

@@ -27,7 +27,7 @@ def add_user(
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="Must be unique; capitals do not count.")],
     as_json: Json = False,
 ) -> None:
-    """Add a user; the payments that wait for this e-mail are applied at once."""
+    """Add a user; payments that wait for this e-mail are applied immediately."""
     row = ask(hook, lambda tx: desk.add_user(tx, email))
     if as_json:
         print_json(row)
@@ -63,7 +63,7 @@ def list_payments(
 
 @app.command("plans", epilog="Example: boathook billing plans")
 def list_plans(as_json: Json = False) -> None:
-    """List the plans that payments are compared with."""
+    """List the plans with which payments are compared."""
     print_rows(ask(hook, desk.list_plans), as_json=as_json)
 
 
@@ -79,7 +79,7 @@ def link(
     email: Annotated[str, typer.Argument(metavar="EMAIL", help="The user it belongs to.")],
     as_json: Json = False,
 ) -> None:
-    """Say whose a payment is; if it waited for that, it is applied at once."""
+    """Link a payment to a user; if it waited for that, it is applied immediately."""
     row = ask(hook, lambda tx: desk.link(tx, payment, email))
     if as_json:
         print_json(row)
@@ -88,7 +88,7 @@ def link(
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    """Say what becomes of a payment that was linked."""
+    """Describe the result of linking a payment."""
     if row["is_applied"]:
         return "and was applied to them already"
     if row["status"] != Status.SUCCEEDED:
@@ -122,6 +122,6 @@ def simulate(
     wait: trials.Wait = trials.WAIT_S,
     as_json: Json = False,
 ) -> None:
-    """Send made-up payments, signed with the secret of the settings, add their users, and compare the results."""
+    """Send simulated payments, signed with the configured secret, add their users, and check the results."""
     done = hook.run(sending.simulate(url, settings(), count=count, seed=seed, wait_s=wait))
     trials.finish(done, as_json=as_json)

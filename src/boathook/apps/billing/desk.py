@@ -1,4 +1,4 @@
-"""What people do by hand: add users, link payments, cancel subscriptions, and look."""
+"""Operations on behalf of operators: add users, link payments, cancel subscriptions, and list."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -53,10 +53,10 @@ LIST_PLANS: Final = "select id, price, currency, days, is_offered from billing.p
 
 
 async def add_user(tx: Transaction, email: str) -> Mapping[str, Any]:
-    """Make a user, if there is none with this e-mail, and let the payments that wait for it go on.
+    """Create a user, if there is none with this e-mail, and wake the payments that wait for it.
 
     Raises:
-        BoathookError: *email* is none.
+        BoathookError: *email* is invalid.
     """
     email = check_email(email)
     is_new = await tx.fetchval(ADD_USER, email) is not None
@@ -69,7 +69,7 @@ async def add_user(tx: Transaction, email: str) -> Mapping[str, Any]:
 
 
 def check_email(text: str) -> str:
-    """Return an e-mail without spaces around it. Raises BoathookError where it is none."""
+    """Return an e-mail without surrounding spaces. Raises BoathookError if it is invalid."""
     email = text.strip()
     name, at, domain = email.rpartition("@")
     if not (name and at and domain) or not email.isprintable() or " " in email or len(email) > 300:
@@ -78,7 +78,7 @@ def check_email(text: str) -> str:
 
 
 async def link(tx: Transaction, payment: str, email: str) -> Mapping[str, Any]:
-    """Say whose a payment is, and let it go on where that is all it waited for; the row's *problem* tells.
+    """Link a payment to a user, and wake it if only the user was missing; the row's *problem* says if not.
 
     Args:
         tx: The transaction.
@@ -86,7 +86,8 @@ async def link(tx: Transaction, payment: str, email: str) -> Mapping[str, Any]:
         email: The user's.
 
     Raises:
-        BoathookError: there is no such payment or user, several payments are meant, or it was applied to another user.
+        BoathookError: the payment or user does not exist, the name matches several payments, or the payment was applied
+            to another user.
     """
     user = await _user(tx, email)
     found = await _payment(tx, payment)
@@ -115,7 +116,7 @@ async def _user(tx: Transaction, email: str) -> Mapping[str, Any]:
 
 
 async def _payment(tx: Transaction, name: str) -> Mapping[str, Any]:
-    name = name.encode("utf-8", "replace").decode()  # what a terminal sent in another encoding names no payment
+    name = name.encode("utf-8", "replace").decode()  # text in another terminal encoding matches no payment
     found = await tx.fetch(FIND_PAYMENTS, name)
     if not found:
         raise BoathookError(f"there is no payment {name}: `boathook billing payments` lists them")
@@ -126,10 +127,10 @@ async def _payment(tx: Transaction, name: str) -> Mapping[str, Any]:
 
 
 async def cancel(tx: Transaction, email: str) -> Mapping[str, Any]:
-    """Cancel a subscription; it lasts until its period ends, and the next payment makes it active again.
+    """Cancel a subscription; it lasts until its period ends, and the next payment reactivates it.
 
     Raises:
-        BoathookError: there is no such user, or no subscription that is active.
+        BoathookError: the user or an active subscription does not exist.
     """
     user = await _user(tx, email)
     end = await tx.fetchval(CANCEL, user["id"])
@@ -144,7 +145,7 @@ async def list_users(tx: Transaction) -> Sequence[Mapping[str, Any]]:
 
 
 async def list_subscriptions(tx: Transaction) -> Sequence[Mapping[str, Any]]:
-    """Return each user's subscription, INACTIVE where there is none."""
+    """Return each user's subscription, INACTIVE if there is none."""
     return [dict(row) for row in await tx.fetch(LIST_SUBSCRIPTIONS)]
 
 
@@ -157,7 +158,7 @@ async def list_payments(
 
 
 async def list_plans(tx: Transaction) -> Sequence[Mapping[str, Any]]:
-    """Return the plans as the settings have them, and those that are not offered any more."""
+    """Return the plans of the settings, and those that are no longer offered."""
     offers = {plan.id: plan for plan in settings().offers}
     kept = [dict(row) for row in await tx.fetch(LIST_PLANS) if row["id"] not in offers]
     return [

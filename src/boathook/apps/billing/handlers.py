@@ -1,7 +1,7 @@
-"""What happens to each event: `record` keeps what it tells, `apply` acts on the subscription.
+"""Handles each event twice: `record` stores its payment, `apply` changes the subscription.
 
-They are two deliveries of one event. What `apply` writes is rolled back while it has to wait; the payment must be in
-the books all the same, so `record` puts it there by itself. Either may come first.
+They are two deliveries of one event. While `apply` has to wait, its writes are rolled back, but the payment must be
+stored anyway; `record` does that separately. They run in any order.
 """
 
 import time
@@ -19,50 +19,50 @@ from boathook.apps.billing.rules import Extend, Nothing, Payment, Problem, Rever
 
 DAY_S: Final = 86_400.0
 PATIENCE: Final = RetryPolicy(first_s=5.0, factor=2.0, longest_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S)
-"""A user may register weeks after paying; who waits is also woken as soon as the user appears."""
+"""A user may register weeks after paying; a waiting event is also woken as soon as the user exists."""
 
 Outcome = Ignore | Retry | Dead | None
 
 
 @hook.on(SOURCE, retry=PATIENCE)
 async def record(event: Event, tx: Transaction) -> Ignore | None:
-    """Keep the payment, whatever is wrong with it, and let others of its events go on where this one helps them."""
+    """Store the payment, even with errors, and wake its other events if this one helps them."""
     try:
         notice = read(event.body)
     except ValueError as error:
         return Ignore(f"BROKEN_PAYLOAD: {error}")
-    told = await _tell(event, tx, notice)
-    _count_findings(told)
-    if told.is_released or notice.status is Status.REFUNDED:
-        await wake(tx, told.payment.id)
+    stored = await _tell(event, tx, notice)
+    _count_findings(stored)
+    if stored.is_released or notice.status is Status.REFUNDED:
+        await wake(tx, stored.payment.id)
     return None
 
 
 @hook.on(SOURCE, retry=PATIENCE)
 async def apply(event: Event, tx: Transaction) -> Outcome:
-    """Extend the subscription by a successful payment, once, or take back what a refunded one had added."""
+    """Extend the subscription once for a successful payment, or revert a refunded one."""
     provider = settings().provider
     async with _measured(provider):
         try:
             notice = read(event.body)
         except ValueError as error:
             return Dead("BROKEN_PAYLOAD", str(error))
-        told = await _tell(event, tx, notice)
-        verdict = shop().judge(notice, told.payment)
-        before = await books.period_end(tx, told.payment)
-        after = await _carry_out(tx, told, verdict, before)
-        _log(event, notice, told, verdict, before, after)
-        return _outcome(event, told, verdict, provider)
+        stored = await _tell(event, tx, notice)
+        verdict = shop().judge(notice, stored.payment)
+        before = await books.period_end(tx, stored.payment)
+        after = await _carry_out(tx, stored, verdict, before)
+        _log(event, notice, stored, verdict, before, after)
+        return _outcome(event, stored, verdict, provider)
 
 
 async def wake(tx: Transaction, payment_id: int) -> None:
-    """Let all events that wait for something about a payment go on when *tx* commits."""
+    """Wake all events that wait for data of a payment, when *tx* commits."""
     for event_id in await books.waiting_events(tx, payment_id):
         await hook.desk.wake(tx, event_id)
 
 
 async def go_on(tx: Transaction, payment_id: int) -> None:
-    """Let a payment whose user is known by now go on; if it is final by what is sold today, say so."""
+    """Wake the events of a payment whose user exists now; record a problem that is final by the current plans."""
     payment, problem_before = await books.judge_again(tx, payment_id, shop())
     _count_problem(payment, problem_before)
     await wake(tx, payment_id)
@@ -73,27 +73,27 @@ async def _tell(event: Event, tx: Transaction, notice: Notice) -> Told:
     return await books.tell(tx, settings().provider, event, notice, shop(), late)
 
 
-async def _carry_out(tx: Transaction, told: Told, verdict: Verdict, before: datetime | None) -> datetime | None:
-    """Do what was decided and return when the subscription ends then."""
+async def _carry_out(tx: Transaction, stored: Told, verdict: Verdict, before: datetime | None) -> datetime | None:
+    """Carry out the verdict and return the subscription's new end."""
     match verdict:
         case Extend(plan=plan):
-            end = await books.extend(tx, told.payment, plan.days, plan.id)
+            end = await books.extend(tx, stored.payment, plan.days, plan.id)
             assert end is not None, "the payment is locked and was not applied, so the guard cannot be shut"
             return end
         case Reverse():
-            return await books.reverse(tx, told.payment)
+            return await books.reverse(tx, stored.payment)
         case Nothing() | Stuck():
             return before
         case _:
             assert_never(verdict)
 
 
-def _outcome(event: Event, told: Told, verdict: Verdict, provider: str) -> Outcome:
+def _outcome(event: Event, stored: Told, verdict: Verdict, provider: str) -> Outcome:
     match verdict:
         case Extend() | Reverse():
             is_applied = isinstance(verdict, Extend)
             _count_end(event, provider, "applied" if is_applied else "reversed")
-            if is_applied and (event.attempt > 1 or told.problem_before is not None):
+            if is_applied and (event.attempt > 1 or stored.problem_before is not None):
                 metrics.recovered.add(provider=provider)
             return None
         case Nothing(reason=reason):
@@ -113,11 +113,11 @@ def _count_end(event: Event, provider: str, result: str) -> None:
     metrics.lag.observe((datetime.now(UTC) - event.accepted_at).total_seconds(), provider=provider)
 
 
-def _count_findings(told: Told) -> None:
-    """Count what was found out about a payment; once, as only `record` is sure to commit it."""
-    if told.payment.is_late and not told.was_late:
+def _count_findings(stored: Told) -> None:
+    """Count problems of a payment exactly once; only `record` is certain to commit."""
+    if stored.payment.is_late and not stored.was_late:
         metrics.late.add(provider=settings().provider)
-    _count_problem(told.payment, told.problem_before)
+    _count_problem(stored.payment, stored.problem_before)
 
 
 def _count_problem(payment: Payment, before: Problem | None) -> None:
@@ -144,9 +144,9 @@ async def _measured(provider: str) -> AsyncIterator[None]:
 
 
 def _log(
-    event: Event, notice: Notice, told: Told, verdict: Verdict, before: datetime | None, after: datetime | None
+    event: Event, notice: Notice, stored: Told, verdict: Verdict, before: datetime | None, after: datetime | None
 ) -> None:
-    payment = told.payment
+    payment = stored.payment
     result, code = _result(verdict)
     hook.log.info(
         "payment_event",
@@ -157,7 +157,7 @@ def _log(
         external_payment_id=notice.external_payment_id,
         user_id=payment.user_id,
         attempt=event.attempt,
-        payment_status_before=told.status_before,
+        payment_status_before=stored.status_before,
         payment_status_after=payment.status,
         subscription_end_before=before and before.isoformat(),
         subscription_end_after=after and after.isoformat(),

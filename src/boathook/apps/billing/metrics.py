@@ -1,6 +1,6 @@
-"""What is counted about payments; README.md has the table, alerts.yml what to be told of.
+"""Metrics of payments; README.md lists them, alerts.yml has alert rules.
 
-Requests, copies, refusals and what is owed are counted by boathook already, and shown here under the owner's names.
+Requests, duplicates, rejections and pending events are counted by boathook, and shown here under the app's own names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ hook.alert_rule(
 
 
 def begin() -> None:
-    """Show counters from 0 on: Prometheus sees no increase in a series that begins with its first count."""
+    """Start counters at 0: Prometheus sees no increase in a series that begins with its first count."""
     provider = settings().provider
     for result in ("applied", "reversed", "ignored"):
         processed.add(0, provider=provider, result=result)

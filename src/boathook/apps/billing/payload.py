@@ -1,6 +1,6 @@
-"""What the provider tells: one payment's status, read from the JSON body once it is proven.
+"""Parses a provider's notice: the status of one payment, from the verified JSON body.
 
-The shape is checked at the gate by `SCHEMA`, so that a broken payload is answered 400 and becomes no event.
+The gateway validates bodies with `SCHEMA`, so an invalid one is answered 400 and does not become an event.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import Any, Final
 MAX_TEXT: Final = 300
 _FINEST: Final = Decimal("1e-30")
 _EXACT: Final = Context(prec=60, rounding=ROUND_05UP)
-"""Drops digits that PostgreSQL has no room for, but makes no amount equal to a price that it is not equal to."""
+"""Drops digits beyond PostgreSQL's precision, but never makes an amount equal to a different price."""
 
 
 class Status(StrEnum):
-    """Where a payment stands; it only moves towards the later ones."""
+    """The status of a payment; it only moves to later ones."""
 
     RECEIVED = "RECEIVED"
     FAILED = "FAILED"
@@ -27,7 +27,7 @@ class Status(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Its place in that order, from 0."""
+        """Its position in that order, from 0."""
         return _ORDER.index(self)
 
 
@@ -42,64 +42,64 @@ _STATUSES: Final = {word: status for status, words in _WORDS.items() for word in
 
 
 def read_status(word: str) -> Status:
-    """Return what a provider's word means; one that is unknown promises no money, so it counts as RECEIVED."""
+    """Return the status for a provider's word; an unknown word does not confirm a payment, so it counts as RECEIVED."""
     return _STATUSES.get(word.strip().lower().replace("-", "_").replace(" ", "_"), Status.RECEIVED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One event's news of one payment."""
+    """The data of one payment in one event."""
 
     external_payment_id: str
     status: Status
     email: str | None = None
     amount: Decimal | None = None
     currency: str | None = None
-    """In capitals."""
+    """In upper case."""
     plan_id: str | None = None
     paid_at: datetime | None = None
 
     def is_late(self, accepted_at: datetime, allowed: timedelta) -> bool:
-        """Return whether a success was told more than *allowed* after it was paid."""
-        is_told = self.status is Status.SUCCEEDED and self.paid_at is not None
-        return is_told and accepted_at - self.paid_at > allowed  # type: ignore[operator]  # told, so not None
+        """Return whether a success was reported more than *allowed* after the payment."""
+        is_reported = self.status is Status.SUCCEEDED and self.paid_at is not None
+        return is_reported and accepted_at - self.paid_at > allowed  # type: ignore[operator]  # reported, so not None
 
     def age_s(self, accepted_at: datetime, now: datetime) -> float:
-        """Return how old the news is: since the payment, or since it was accepted where no moment is told."""
+        """Return the age of the notice, since the payment, or since its acceptance if it has no payment time."""
         return (now - (self.paid_at or accepted_at)).total_seconds()
 
 
 def read_notice(body: bytes) -> Notice:
-    """Read a body that fits `SCHEMA`.
+    """Parse a body that matches `SCHEMA`.
 
     Raises:
         ValueError: it does not; the message names the field.
     """
-    told = json.loads(body, parse_float=Decimal)
-    if not isinstance(told, dict):
-        raise ValueError("the body is no JSON object")  # noqa: TRY004 - one error for all broken payloads
-    return notice_of(told)
+    fields = json.loads(body, parse_float=Decimal)
+    if not isinstance(fields, dict):
+        raise ValueError("the body is no JSON object")  # noqa: TRY004 - one error type for all invalid payloads
+    return notice_of(fields)
 
 
-def notice_of(told: Mapping[str, Any]) -> Notice:
-    """Return the notice that these fields make, named as in the JSON body. Raises ValueError, which names the field."""
-    id, status = _text(told, "external_payment_id"), _text(told, "status")
+def notice_of(fields: Mapping[str, Any]) -> Notice:
+    """Return the notice for these fields, named as in the JSON body. Raises ValueError, which names the field."""
+    id, status = _text(fields, "external_payment_id"), _text(fields, "status")
     if id is None or status is None:
         raise ValueError("external_payment_id and status must be there")
-    currency = _text(told, "currency")
+    currency = _text(fields, "currency")
     return Notice(
         external_payment_id=id,
         status=read_status(status),
-        email=_text(told, "email"),
-        amount=_amount(told.get("amount")),
+        email=_text(fields, "email"),
+        amount=_amount(fields.get("amount")),
         currency=currency and currency.upper(),
-        plan_id=_text(told, "plan_id"),
-        paid_at=_moment(_text(told, "paid_at")),
+        plan_id=_text(fields, "plan_id"),
+        paid_at=_moment(_text(fields, "paid_at")),
     )
 
 
-def _text(told: Mapping[str, Any], key: str) -> str | None:
-    value = told.get(key)
+def _text(fields: Mapping[str, Any], key: str) -> str | None:
+    value = fields.get(key)
     if isinstance(value, Decimal) and value == value.to_integral_value():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -128,10 +128,10 @@ def _amount(value: Any) -> Decimal | None:
 
 def _moment(text: str | None) -> datetime | None:
     try:
-        moment = datetime.fromisoformat(text) if text else None
-        return moment and (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        parsed = datetime.fromisoformat(text) if text else None
+        return parsed and (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        # The pattern lets through days that no calendar has; the payment counts all the same.
+        # The pattern accepts dates that do not exist; the payment is processed anyway.
         return None
 
 
@@ -160,4 +160,4 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "paid_at": {"type": ["string", "null"], "pattern": f"^{_DAY}([Tt ]{_TIME})?$"},
     },
 }
-"""A JSON Schema of what the provider sends; further fields are allowed."""
+"""JSON Schema of the provider's bodies; additional fields are allowed."""

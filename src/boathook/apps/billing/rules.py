@@ -1,4 +1,4 @@
-"""What becomes of a payment: one decision, in one place, from plain values."""
+"""Decides what a payment does, from plain values."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ class Problem(StrEnum):
     USER_MISSING = "USER_MISSING"
     """No user has its e-mail: it waits."""
     UNLINKED_PAYMENT = "UNLINKED_PAYMENT"
-    """It names nobody: it waits for somebody to link it, or for an event that does."""
+    """It has no e-mail: it waits for a link by an operator, or for an event with an e-mail."""
     AMOUNT_MISMATCH = "AMOUNT_MISMATCH"
-    """It is not what its plan costs: final."""
+    """The amount differs from its plan's price: final."""
     PLAN_UNKNOWN = "PLAN_UNKNOWN"
-    """Nobody can say what was bought: final."""
+    """The plan cannot be determined: final."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it goes away by itself, once its user is known."""
+        """Whether the problem ends by itself once the user is known."""
         return self in {Problem.USER_MISSING, Problem.UNLINKED_PAYMENT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payment:
-    """What is known of a payment once a notice of it is in the books."""
+    """A stored payment with all its notices."""
 
     id: int
     status: Status
@@ -46,19 +46,19 @@ class Payment:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """Apply it: the subscription lasts longer by what the plan says."""
+    """Apply it: extend the subscription by the plan's days."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class Reverse:
-    """Take back what it added."""
+    """Revert what it added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """Leave the subscription as it is; the reason is for people to read and count."""
+    """Leave the subscription unchanged; the reason is for logs and metrics."""
 
     reason: str
 
@@ -76,14 +76,14 @@ Verdict = Extend | Reverse | Nothing | Stuck
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """What is sold, and how strictly payments are compared with it."""
+    """The plans for sale, and how strictly payments are compared with them."""
 
     plans: tuple[Plan, ...]
     currency: str
     require_amount: bool = False
 
     def judge(self, notice: Notice, payment: Payment) -> Verdict:
-        """Return what *notice* should lead to, when *payment* is how its payment stands with it."""
+        """Return the consequence of *notice*; *payment* is its payment after the notice was stored."""
         match notice.status:
             case Status.REFUNDED if not payment.is_applied:
                 return Nothing("NEVER_APPLIED")
@@ -99,7 +99,7 @@ class Shop:
                 return Nothing("NON_SUCCESS_STATUS")
 
     def problem_of(self, payment: Payment) -> Problem | None:
-        """Return why a payment is not applied yet; None where it need not be, or nothing hinders it."""
+        """Return why a payment is not applied yet, or None if it need not be or has no problem."""
         if payment.status is not Status.SUCCEEDED or payment.is_applied:
             return None
         verdict = self._claim(payment)

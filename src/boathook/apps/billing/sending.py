@@ -1,4 +1,4 @@
-"""Sends simulated traffic to a running boathook, and compares the books with what they must say."""
+"""Sends simulated traffic to a running boathook, and compares the stored data with the expected results."""
 
 import functools
 from collections.abc import Mapping
@@ -13,19 +13,19 @@ from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, S
 from boathook.apps.trials import Answers, Letter, Trial, has_open, pick_seed, send, settle
 
 TOLERANCE: Final = timedelta(minutes=30)
-"""How far the end of a subscription may be from now plus its days: as long as the traffic took."""
+"""Allowed deviation of a subscription's end from now plus its days, because the traffic takes time."""
 
 
 async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int | None, wait_s: float) -> Trial:
-    """Send the traffic of *count* payments in order, wait until the books are right, and return how it went.
+    """Send the traffic of *count* payments in order, wait until the stored data is right, and return the result.
 
     Raises:
-        BoathookError: *url* is none, or cannot be reached.
+        BoathookError: *url* is invalid or unreachable.
         ConfigError: there are no plans, or requests are not JSON.
     """
     number, answers = pick_seed(seed), Answers()
-    told = simulation(settings, count=count, seed=number)
-    for step in told.steps:
+    traffic = simulation(settings, count=count, seed=number)
+    for step in traffic.steps:
         match step:
             case Arrival(email=email):
                 async with hook.transaction() as tx:
@@ -33,7 +33,7 @@ async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int
             case Letter():
                 status, _ = await send(hook, url, step)
                 answers.note(step, status, {step.expect})
-    expected = told.expected()
+    expected = traffic.expected()
 
     async def compare() -> list[str]:
         async with hook.transaction() as tx:
@@ -44,7 +44,7 @@ async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int
 
 
 def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulation:
-    """Make up the traffic of *count* payments for these settings. Raises ConfigError where they forbid it."""
+    """Generate the traffic of *count* payments for these settings. Raises ConfigError if the settings prevent it."""
     if settings.form != "json":
         raise ConfigError('billing.form: made-up payments are told as JSON; set form = "json" for a trial')
     if not settings.plans:
@@ -68,7 +68,7 @@ def _effects(expected: Expected) -> dict[str, int]:
 
 
 async def differences(tx: Transaction, expected: Expected, *, now: datetime | None = None) -> list[str]:
-    """Return what the books say otherwise than *expected*, one line each; none means that they are right."""
+    """Return the differences between the stored data and *expected*, one line each."""
     now = now or datetime.now(UTC)
     subscriptions = {row["email"].lower(): row for row in await desk.list_subscriptions(tx)}
     payments = {
@@ -109,8 +109,8 @@ def _entry(name: str, entry: Entry, row: Mapping[str, Any] | None) -> str | None
     found = (row["status"], is_applied and not is_reversed, row["problem"], row["is_late"])
     wanted = (entry.status, entry.is_applied, entry.problem, entry.is_late)
     wrong = [
-        f"{title} is {is_so}, not {must_be}"
-        for title, is_so, must_be in zip(_ENTRY, found, wanted, strict=True)
-        if is_so != must_be
+        f"{title} is {actual}, not {required}"
+        for title, actual, required in zip(_ENTRY, found, wanted, strict=True)
+        if actual != required
     ]
     return f"{name}: {', '.join(wrong)}" if wrong else None

@@ -14,43 +14,43 @@ class _Table(BaseModel):
 
 
 class Plan(_Table):
-    """What can be bought."""
+    """A plan for sale."""
 
     id: Word
     price: Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
     """Exact; write it as text, such as "990.00"."""
     currency: Currency | Literal[""] = ""
-    """`BillingSettings.currency` where absent."""
+    """Defaults to `BillingSettings.currency`."""
     days: Annotated[int, Field(gt=0, le=36_500)]
-    """How much longer the subscription lasts for one payment."""
+    """Days that one payment adds to the subscription."""
 
     @field_validator("price", mode="before")
     @classmethod
     def _exact(cls, value: Any) -> Any:
-        # A float such as 0.1 is not what was written; its shortest text is.
+        # A float such as 0.1 is inexact; its shortest text is what was written.
         return str(value) if isinstance(value, float) else value
 
 
 class BillingSettings(_Table):
-    """Who sends the payments, how they prove it, and what is sold."""
+    """The sender of payments, its proof, and the plans."""
 
     provider: Word = "tilda"
-    """Kept with each payment; ids of payments are unique within it."""
+    """Stored with each payment; payment ids are unique within it."""
     secret: Word
-    """A reference such as ``env:BILLING_SECRET``: what requests are signed with, or what they bring along."""
+    """A reference such as ``env:BILLING_SECRET``: the signing key, or the secret that requests contain."""
     proof: Literal["hmac", "secret"] = "hmac"
     """``hmac``: the header holds the HMAC-SHA256 of the raw body. ``secret``: it holds the secret itself."""
     form: Literal["json", "tilda"] = "json"
-    """``json``: the fields that README.md lists. ``tilda``: the form that Tilda itself sends for each order."""
+    """``json``: the fields listed in README.md. ``tilda``: the form that Tilda itself sends for each order."""
     header: Word = "X-Signature"
     encoding: Literal["hex", "base64"] = "hex"
     path: Annotated[str, StringConstraints(pattern="^/")] = "/webhooks/payments"
     currency: Currency = "RUB"
-    """Of plans and payments that name none."""
+    """Of plans and payments without a currency."""
     late_after_hours: Annotated[float, Field(gt=0)] = 24.0
-    """A success that is told later than this after ``paid_at`` is marked late."""
+    """A success that is reported later than this after ``paid_at`` is marked late."""
     require_amount: bool = False
-    """Whether a success without an amount counts as AMOUNT_MISMATCH; else its plan's price is taken as paid."""
+    """Whether a success without an amount counts as AMOUNT_MISMATCH; otherwise its plan's price is assumed."""
     plans: tuple[Plan, ...] = ()
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
-"""Made-up traffic of a payment provider, and what the books must say once all of it is handled.
+"""Generates traffic of a payment provider, and the results expected once all of it is handled.
 
-Everything follows from the seed: histories of single payments, each with its troubles, told in turns.
+Everything derives from the seed: histories of single payments, each with its own problems, interleaved.
 """
 
 import base64
@@ -22,7 +22,7 @@ from boathook.apps.trials import Letter, tell_in_turns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """How the provider proves what it sends."""
+    """How the provider signs its requests."""
 
     secret: str = field(repr=False)
     path: str = "/webhooks/payments"
@@ -40,7 +40,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A user who registers at this point of the story."""
+    """A user who registers at this point of the sequence."""
 
     email: str
 
@@ -50,16 +50,16 @@ Step = Letter | Arrival
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What the books must say of a user."""
+    """The expected data of a user."""
 
     days: int = 0
-    """By how much all applied payments together extend the subscription."""
+    """The days by which all applied payments together extend the subscription."""
     payments_applied: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What the books must say of a payment."""
+    """The expected data of a payment."""
 
     status: Status
     is_applied: bool = False
@@ -70,7 +70,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the books must say in the end."""
+    """The expected data at the end."""
 
     accounts: Mapping[str, Account]
     """By e-mail."""
@@ -79,14 +79,14 @@ class Expected:
 
 
 class Simulation:
-    """*payments* made-up payments and everything told of them.
+    """Generates *payments* payments and all requests about them.
 
     Args:
-        sender: How requests are proven.
-        plans: What is sold, each plan with its currency.
-        payments: How many.
-        seed: Makes ids and troubles; equal seeds make equal ids.
-        now: What moments of payment lie before.
+        sender: How requests are signed.
+        plans: The plans for sale, each with its currency.
+        payments: The number of payments.
+        seed: Determines ids and problems; equal seeds give equal ids.
+        now: The time before which all payments were made.
     """
 
     def __init__(
@@ -105,26 +105,26 @@ class Simulation:
         self.steps: tuple[Step, ...] = (*map(Arrival, self._regulars), *tell_in_turns(histories, self._dice))
 
     def expected(self) -> Expected:
-        """Return what the books must say once every step is done and handled."""
+        """Return the expected data once every step is done and handled."""
         return Expected(dict(self._accounts), dict(self._entries))
 
     def _email(self, kind: str) -> str:
         return f"{kind}{next(self._numbers)}.{self._run}@example.com"
 
-    def _letter(self, told: Mapping[str, Any], *, expect: int = 200, proof: str | None = None) -> Letter:
-        body = json.dumps(told, separators=(",", ":")).encode()
+    def _letter(self, payment: Mapping[str, Any], *, expect: int = 200, proof: str | None = None) -> Letter:
+        body = json.dumps(payment, separators=(",", ":")).encode()
         headers = {"content-type": "application/json", self._sender.header: proof or self._sender.prove(body)}
         return Letter(path=self._sender.path, headers=headers, body=body, expect=expect)
 
     def _tell(self, payment: Mapping[str, Any], status: str, **changes: Any) -> Letter:
-        """Tell of a payment under an event id of its own, or, one time in four, under none."""
+        """Return a request about a payment with its own event id or, in one of four cases, without one."""
         named = {} if self._dice.random() < 0.25 else {"event_id": f"evt-{self._run}-{next(self._numbers)}"}
         return self._letter({**payment, "status": status, **named, **changes})
 
     def _payment(self, email: str | None) -> tuple[dict[str, Any], Plan]:
         plan = self._dice.choice(self._plans)
         paid_at = self._now - timedelta(seconds=self._dice.uniform(1, 3_600))
-        told = {
+        payment = {
             "external_payment_id": f"pay-{self._run}-{next(self._numbers)}",
             "email": email,
             "amount": self._dice.choice((float, str))(plan.price),
@@ -132,126 +132,126 @@ class Simulation:
             "plan_id": plan.id,
             "paid_at": paid_at.isoformat(),
         }
-        return told, plan
+        return payment, plan
 
     def _regular(self) -> tuple[dict[str, Any], Plan, str]:
         email = self._dice.choice(self._regulars)
         return *self._payment(self._dice.choice((email, email.upper()))), email
 
-    def _book(self, told: Mapping[str, Any], status: Status, **more: Any) -> None:
-        self._entries[told["external_payment_id"]] = Entry(status=status, **more)
+    def _book(self, payment: Mapping[str, Any], status: Status, **more: Any) -> None:
+        self._entries[payment["external_payment_id"]] = Entry(status=status, **more)
 
     def _credit(self, email: str, plan: Plan) -> None:
         before = self._accounts.get(email, Account())
         self._accounts[email] = Account(days=before.days + plan.days, payments_applied=before.payments_applied + 1)
 
     def _ordinary(self) -> Iterator[Step]:
-        """Pay as it should be: announced, then paid."""
-        told, plan, email = self._regular()
-        yield self._tell(told, "pending")
-        yield self._tell(told, self._dice.choice(("paid", "SUCCEEDED", "Success")))
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        """Pay normally: first pending, then paid."""
+        payment, plan, email = self._regular()
+        yield self._tell(payment, "pending")
+        yield self._tell(payment, self._dice.choice(("paid", "SUCCEEDED", "Success")))
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _copied(self) -> Iterator[Step]:
-        """Pay once, and be told of it again and again: the very same request, and others of the same payment."""
-        told, plan, email = self._regular()
-        first = self._tell(told, "succeeded")
+        """Pay once, and report it repeatedly: the same request, and others about the same payment."""
+        payment, plan, email = self._regular()
+        first = self._tell(payment, "succeeded")
         yield from [first] * self._dice.randint(2, 4)
-        yield from (self._tell(told, "paid") for _ in range(self._dice.randint(1, 3)))
+        yield from (self._tell(payment, "paid") for _ in range(self._dice.randint(1, 3)))
         yield first
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _out_of_order(self) -> Iterator[Step]:
-        """Hear of the success before what led to it."""
-        told, plan, email = self._regular()
-        steps = [self._tell(told, word) for word in ("succeeded", "processing", "failed", "pending")]
+        """Report the success before the earlier statuses."""
+        payment, plan, email = self._regular()
+        steps = [self._tell(payment, word) for word in ("succeeded", "processing", "failed", "pending")]
         self._dice.shuffle(steps)
         yield from steps
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _failed(self) -> Iterator[Step]:
-        """Try to pay in vain."""
-        told, _plan, _email = self._regular()
-        yield self._tell(told, "pending")
-        yield self._tell(told, self._dice.choice(("failed", "declined")))
-        self._book(told, Status.FAILED)
+        """Fail to pay."""
+        payment, _plan, _email = self._regular()
+        yield self._tell(payment, "pending")
+        yield self._tell(payment, self._dice.choice(("failed", "declined")))
+        self._book(payment, Status.FAILED)
 
     def _late(self) -> Iterator[Step]:
-        """Hear of a payment a week after it."""
-        told, plan, email = self._regular()
-        told["paid_at"] = (self._now - timedelta(days=7)).isoformat()
-        yield self._tell(told, "paid")
-        self._book(told, Status.SUCCEEDED, is_applied=True, is_late=True)
+        """Report a payment a week late."""
+        payment, plan, email = self._regular()
+        payment["paid_at"] = (self._now - timedelta(days=7)).isoformat()
+        yield self._tell(payment, "paid")
+        self._book(payment, Status.SUCCEEDED, is_applied=True, is_late=True)
         self._credit(email, plan)
 
     def _registers_later(self) -> Iterator[Step]:
         """Pay first and register afterwards."""
         email = self._email("later")
-        told, plan = self._payment(email)
-        yield self._tell(told, "paid")
-        yield self._tell(told, "paid")
+        payment, plan = self._payment(email)
+        yield self._tell(payment, "paid")
+        yield self._tell(payment, "paid")
         yield Arrival(email)
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _never_registers(self) -> Iterator[Step]:
         """Pay and never register."""
-        told, _plan = self._payment(self._email("nobody"))
-        yield self._tell(told, "paid")
-        self._book(told, Status.SUCCEEDED, problem=Problem.USER_MISSING)
+        payment, _plan = self._payment(self._email("nobody"))
+        yield self._tell(payment, "paid")
+        self._book(payment, Status.SUCCEEDED, problem=Problem.USER_MISSING)
 
     def _names_nobody(self) -> Iterator[Step]:
-        """Pay without an e-mail, which half of the time follows."""
-        told, plan, email = self._regular()
-        yield self._tell(told, "paid", email=None)
+        """Pay without an e-mail; in half of the cases it follows."""
+        payment, plan, email = self._regular()
+        yield self._tell(payment, "paid", email=None)
         if self._dice.random() < 0.5:
-            self._book(told, Status.SUCCEEDED, problem=Problem.UNLINKED_PAYMENT)
+            self._book(payment, Status.SUCCEEDED, problem=Problem.UNLINKED_PAYMENT)
             return
-        yield self._tell(told, "paid")
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        yield self._tell(payment, "paid")
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _wrong_amount(self) -> Iterator[Step]:
-        """Pay less than the plan costs."""
-        told, plan, _email = self._regular()
-        yield self._tell(told, "paid", amount=str(plan.price + 1))
-        self._book(told, Status.SUCCEEDED, problem=Problem.AMOUNT_MISMATCH)
+        """Pay an amount that is not the plan's price."""
+        payment, plan, _email = self._regular()
+        yield self._tell(payment, "paid", amount=str(plan.price + 1))
+        self._book(payment, Status.SUCCEEDED, problem=Problem.AMOUNT_MISMATCH)
 
     def _refunded(self) -> Iterator[Step]:
-        """Get the money back: told once or twice, after the success or before it."""
-        told, _plan, _email = self._regular()
-        steps = [self._tell(told, "paid"), self._tell(told, "refunded")]
+        """Refund a payment: reported once or twice, after the success or before it."""
+        payment, _plan, _email = self._regular()
+        steps = [self._tell(payment, "paid"), self._tell(payment, "refunded")]
         if self._dice.random() < 0.3:
             steps.reverse()
         yield from steps
         if self._dice.random() < 0.5:
-            yield self._tell(told, "refunded")
-        self._book(told, Status.REFUNDED)
+            yield self._tell(payment, "refunded")
+        self._book(payment, Status.REFUNDED)
 
     def _forged(self) -> Iterator[Step]:
-        """Be forged by somebody who knows the ids, before the real one comes."""
-        told, plan, email = self._regular()
-        real = self._tell(told, "paid")
+        """Forge a payment with known ids before the real one is sent."""
+        payment, plan, email = self._regular()
+        real = self._tell(payment, "paid")
         forged = self._letter({**json.loads(real.body), "email": "thief@example.com"}, expect=401, proof="0" * 64)
         yield forged
         yield replace(forged, body=real.body)
         yield real
         yield forged
-        self._book(told, Status.SUCCEEDED, is_applied=True)
+        self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _broken(self) -> Iterator[Step]:
-        """Send what is proven, and yet no payment."""
-        told, _plan, _email = self._regular()
+        """Send a verified request that is not a valid payment."""
+        payment, _plan, _email = self._regular()
         broken = self._dice.choice(({"status": None}, {"amount": -1}, {"paid_at": "yesterday"}, {"email": 7}))
-        yield self._letter({**told, "status": "paid", **broken}, expect=400)
+        yield self._letter({**payment, "status": "paid", **broken}, expect=400)
 
 
 _CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Step]], int]] = {
-    Simulation._ordinary: 8,  # noqa: SLF001 - its own histories
+    Simulation._ordinary: 8,  # noqa: SLF001 - the class's own histories
     Simulation._copied: 4,  # noqa: SLF001
     Simulation._out_of_order: 3,  # noqa: SLF001
     Simulation._failed: 2,  # noqa: SLF001

@@ -1,6 +1,6 @@
-"""What Tilda's own order webhook tells: a form, once as an order is sent and once more as it is paid.
+"""Parses Tilda's own order webhook: a form, sent once when an order is placed and again when it is paid.
 
-The fields are those of https://help-ru.tilda.cc/forms/webhook; what was ordered is known by its price.
+The fields are those of https://help-ru.tilda.cc/forms/webhook; the plan is identified by its price.
 """
 
 import json
@@ -15,10 +15,10 @@ _MOST_FIELDS: Final = 1_000
 
 
 def read_order(body: bytes) -> Notice:
-    """Read an order, whose payment stands in fields such as ``payment[orderid]``, or as JSON in one field.
+    """Parse an order, whose payment is in fields such as ``payment[orderid]``, or in one field as JSON.
 
     Raises:
-        ValueError: it is none; the message names the field.
+        ValueError: it is not an order; the message names the field.
     """
     text = body.decode("utf-8", "replace")
     fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
@@ -26,7 +26,7 @@ def read_order(body: bytes) -> Notice:
     order, amount = payment.get("orderid"), payment.get("amount")
     if not order or amount in (None, ""):
         raise ValueError("payment.orderid and payment.amount must be there: the form is no order")
-    # The number of the payment is 0 until there is one.
+    # The payment's number is 0 until it is paid.
     is_paid = str(payment.get("systranid") or "0").strip() != "0"
     return notice_of(
         {
@@ -41,10 +41,10 @@ def read_order(body: bytes) -> Notice:
 
 def _payment(fields: Mapping[str, str]) -> Mapping[str, Any]:
     try:
-        told = json.loads(fields["payment"], parse_float=Decimal) if fields.get("payment") else {}
+        nested = json.loads(fields["payment"], parse_float=Decimal) if fields.get("payment") else {}
     except RecursionError:
         raise ValueError("payment nests too deep") from None
-    if not isinstance(told, dict):
-        raise ValueError("payment is no JSON object")  # noqa: TRY004 - one error for all broken payloads
-    apart = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
-    return {**told, **apart}
+    if not isinstance(nested, dict):
+        raise ValueError("payment is no JSON object")  # noqa: TRY004 - one error type for all invalid payloads
+    flat = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
+    return {**nested, **flat}

@@ -1,8 +1,8 @@
-"""A cash-register cabinet that tells shops and integrators of everything that happens in it, by webhooks.
+"""A cash-register cabinet that notifies shops and integrators of all changes by webhooks.
 
-The flow: a user's request (`api`, `pages`) is one transaction that changes a row and publishes the event of it
-(`actions`, `ledger`); boathook owes that to each of the user's endpoints that wants it (`webhooks`), sends it by the
-cash desk's schedule, and keeps the record (`records`). A receipt goes to the fiscal drive (`fiscal`) between two such
+The flow: a user's request (`api`, `pages`) is one transaction that changes a row and publishes its event (`actions`,
+`ledger`). boathook delivers the event to each of the user's endpoints that subscribe to it (`webhooks`), with the cash
+desk's retry schedule, and keeps the record (`records`). A receipt goes to the fiscal drive (`fiscal`) between two such
 transactions.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["fiscal", "hook"]
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """Answer what no route takes: by a page to those who read pages, else as the API does."""
+    """Respond to a request without a route: with a page to browsers, otherwise like the API."""
     assert isinstance(error, HTTPException)
     is_api = f"{request.url.path}/".startswith(f"{MOUNT}/api/")
     is_page = not is_api and "text/html" in request.headers.get("accept", "")

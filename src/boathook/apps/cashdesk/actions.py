@@ -1,4 +1,4 @@
-"""What users do in their cabinets. Each is called in one transaction, which holds the change and its events."""
+"""The actions of users in their cabinets. Each runs in one transaction, which holds the change and its events."""
 
 from typing import Any
 
@@ -19,27 +19,27 @@ from boathook.apps.cashdesk.refusals import BadField, Conflict, Missing
 from boathook.apps.cashdesk.users import User
 
 OWN = "cashdesk"
-"""The name under which the app's own handlers hear of work to do."""
+"""The application to which the app publishes work for its own handlers."""
 FISCALISE = "receipt.fiscalise"
 
 
 async def add_product(tx: Transaction, user: User, form: ProductForm) -> Object:
-    """Put a product up for sale."""
+    """Create a product."""
     return _sure(await ledger.create(tx, user, Entity.PRODUCTS, form.model_dump()))
 
 
 async def change_product(tx: Transaction, user: User, id: int, form: ProductForm) -> Object:
-    """Give a product other values; receipts keep those it had when they were made."""
+    """Change a product; existing receipts keep their values."""
     return await ledger.change(tx, user, Entity.PRODUCTS, id, form.model_dump())
 
 
 async def remove_product(tx: Transaction, user: User, id: int) -> Object:
-    """Take a product from sale."""
+    """Delete a product."""
     return await ledger.remove(tx, user, Entity.PRODUCTS, id)
 
 
 async def register_device(tx: Transaction, user: User, form: DeviceForm) -> Object:
-    """Register a cash register. Raises Conflict where its serial number is registered already."""
+    """Register a cash register. Raises Conflict if its serial number is already registered."""
     await users.lock(tx, user)
     made = await ledger.create(tx, user, Entity.DEVICES, form.model_dump())
     if made is None:
@@ -48,7 +48,7 @@ async def register_device(tx: Transaction, user: User, form: DeviceForm) -> Obje
 
 
 async def change_device(tx: Transaction, user: User, id: int, form: DeviceForm) -> Object:
-    """Give a device other values. Raises Conflict where another one has the serial number."""
+    """Change a device. Raises Conflict if another one has the serial number."""
     await users.lock(tx, user)
     taken = "select exists (select from cashdesk.devices where user_id = $1 and serial = $2 and id <> $3)"
     if await tx.fetchval(taken, user.id, form.serial, id):
@@ -57,7 +57,7 @@ async def change_device(tx: Transaction, user: User, id: int, form: DeviceForm) 
 
 
 async def remove_device(tx: Transaction, user: User, id: int) -> Object:
-    """Strike a device off. Raises Conflict where shifts were worked at it."""
+    """Delete a device. Raises Conflict if it has shifts."""
     await ledger.get(tx, user, Entity.DEVICES, id, "for update")
     used = "select exists (select from cashdesk.shifts where user_id = $1 and device_id = $2)"
     if await tx.fetchval(used, user.id, id):
@@ -66,7 +66,7 @@ async def remove_device(tx: Transaction, user: User, id: int) -> Object:
 
 
 async def open_shift(tx: Transaction, user: User, form: ShiftForm) -> Object:
-    """Open a shift at a device. Raises Conflict where one is open there."""
+    """Open a shift at a device. Raises Conflict if one is already open there."""
     await _owned(tx, user, Entity.DEVICES, form.device_id, "device_id")
     made = await ledger.create(tx, user, Entity.SHIFTS, form.model_dump())
     if made is None:
@@ -75,23 +75,23 @@ async def open_shift(tx: Transaction, user: User, form: ShiftForm) -> Object:
 
 
 async def change_shift(tx: Transaction, user: User, id: int, form: ShiftChange) -> Object:
-    """Name another cashier of an open shift. Raises Conflict."""
+    """Change the cashier of an open shift. Raises Conflict."""
     await _open_shift(tx, user, id)
     return await ledger.change(tx, user, Entity.SHIFTS, id, form.model_dump())
 
 
 async def close_shift(tx: Transaction, user: User, id: int) -> Object:
-    """Close an open shift. Raises Conflict where receipts of it are still with the fiscal drive."""
+    """Close an open shift. Raises Conflict if receipts of it are still being fiscalised."""
     await _open_shift(tx, user, id)
     pending = "select count(*) from cashdesk.receipts where user_id = $1 and shift_id = $2 and state = 'PENDING'"
     if count := await tx.fetchval(pending, user.id, id):
         raise Conflict(f"{count} receipts of this shift are not fiscalised yet; close it when they are")
-    moment = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
-    return await ledger.change(tx, user, Entity.SHIFTS, id, {"closed_at": moment})
+    closed_at = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
+    return await ledger.change(tx, user, Entity.SHIFTS, id, {"closed_at": closed_at})
 
 
 async def remove_shift(tx: Transaction, user: User, id: int) -> Object:
-    """Undo the opening of a shift. Raises Conflict where it is closed, or anything was done in it."""
+    """Delete a shift that was just opened. Raises Conflict if it is closed or was used."""
     await _open_shift(tx, user, id)
     used = """
         select exists (select from cashdesk.receipts where user_id = $1 and shift_id = $2)
@@ -102,7 +102,7 @@ async def remove_shift(tx: Transaction, user: User, id: int) -> Object:
 
 
 async def add_encashment(tx: Transaction, user: User, form: EncashmentForm) -> Object:
-    """Record money brought or taken. Raises Conflict where the shift is closed."""
+    """Record a deposit or withdrawal of cash. Raises Conflict if the shift is closed."""
     await _shift_of(tx, user, form.shift_id)
     return _sure(await ledger.create(tx, user, Entity.ENCASHMENTS, form.model_dump()))
 
@@ -114,15 +114,15 @@ async def change_encashment(tx: Transaction, user: User, id: int, form: Encashme
 
 
 async def remove_encashment(tx: Transaction, user: User, id: int) -> Object:
-    """Take back an encashment of an open shift. Raises Conflict."""
+    """Delete an encashment of an open shift. Raises Conflict."""
     await _encashment_of_open_shift(tx, user, id)
     return await ledger.remove(tx, user, Entity.ENCASHMENTS, id)
 
 
 async def add_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object:
-    """Take in a receipt and set its fiscalisation going; return ``receipt`` and the ``operation``.
+    """Create a receipt and start its fiscalisation; return ``receipt`` and the ``operation``.
 
-    Prices are those of the moment. A receipt whose external id is known is returned as it stands by then.
+    Current prices are used. If the external id is known, the existing receipt is returned in its current state.
 
     Raises:
         Conflict: the shift is closed, or another receipt has the external id.
@@ -135,7 +135,7 @@ async def add_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object:
     total = sum(item["price"] * item["quantity"] for item in items)
     values = form.model_dump(exclude={"items"}) | {"items": items, "total": total, "state": "PENDING"}
     receipt = await ledger.create(tx, user, Entity.RECEIPTS, values)
-    if receipt is None:  # the same request, sent twice at once
+    if receipt is None:  # the same request was sent twice concurrently
         return _sure(await _known_receipt(tx, user, form))
     wanted = {"receipt_id": receipt["id"], "kind": FISCALISE, "state": "PENDING"}
     operation = _sure(await ledger.create(tx, user, Entity.OPERATIONS, wanted))
@@ -144,7 +144,7 @@ async def add_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object:
 
 
 async def remove_receipt(tx: Transaction, user: User, id: int) -> Object:
-    """Discard a receipt that failed, with its operations. Raises Conflict where it did not."""
+    """Delete a failed receipt with its operations. Raises Conflict if it did not fail."""
     receipt = await ledger.get(tx, user, Entity.RECEIPTS, id, "for update")
     if receipt["state"] != "FAILED":
         raise Conflict(f"this receipt is {receipt['state']}; only one that FAILED can be discarded")
@@ -155,7 +155,7 @@ async def remove_receipt(tx: Transaction, user: User, id: int) -> Object:
 
 
 async def remove_operation(tx: Transaction, user: User, id: int) -> Object:
-    """Clear away an operation that has ended. Raises Conflict where it has not."""
+    """Delete a finished operation. Raises Conflict if it is not finished."""
     operation = await ledger.get(tx, user, Entity.OPERATIONS, id, "for update")
     if operation["state"] == "PENDING":
         raise Conflict("this operation is under way; wait for its end")
@@ -163,7 +163,7 @@ async def remove_operation(tx: Transaction, user: User, id: int) -> Object:
 
 
 async def _owned(tx: Transaction, user: User, entity: Entity, id: int, field: str) -> Object:
-    """Return what a form's field points at, which cannot be deleted meanwhile. Raises BadField."""
+    """Return the object that a form's field refers to, locked against deletion. Raises BadField."""
     try:
         return await ledger.get(tx, user, entity, id, "for key share")
     except Missing as error:
@@ -171,7 +171,7 @@ async def _owned(tx: Transaction, user: User, entity: Entity, id: int, field: st
 
 
 async def _shift_of(tx: Transaction, user: User, id: int) -> None:
-    """Make sure that a form's shift is open, and stays so."""
+    """Check that a form's shift is open, and lock it."""
     try:
         shift = await ledger.get(tx, user, Entity.SHIFTS, id, "for share")
     except Missing as error:
@@ -192,21 +192,21 @@ async def _encashment_of_open_shift(tx: Transaction, user: User, id: int) -> Non
 
 
 async def _priced(tx: Transaction, user: User, form: ReceiptForm) -> list[dict[str, Any]]:
-    """Return a receipt's lines with name, price and VAT of each product as they are at this moment."""
+    """Return a receipt's lines with the current name, price and VAT of each product."""
     wanted = [item.product_id for item in form.items]
     rows = await tx.fetch(
         "select id, name, price, vat from cashdesk.products where user_id = $1 and id = any ($2::bigint[])",
         user.id, wanted,
     )  # fmt: skip
     known = {row["id"]: {"name": row["name"], "price": row["price"], "vat": row["vat"]} for row in rows}
-    for place, id in enumerate(wanted):
+    for index, id in enumerate(wanted):
         if id not in known:
-            raise BadField(f"items.{place}.product_id", f"you have none of products with the id {id}")
+            raise BadField(f"items.{index}.product_id", f"you have none of products with the id {id}")
     return [item.model_dump() | known[item.product_id] for item in form.items]
 
 
 async def _known_receipt(tx: Transaction, user: User, form: ReceiptForm) -> Object | None:
-    """Return the receipt with the form's external id, if there is one, as `add_receipt` does."""
+    """Return the receipt with the form's external id, if there is one, in the form of `add_receipt`."""
     found = await tx.fetchrow(
         "select r.id, max(o.id) as operation from cashdesk.receipts r"
         " left join cashdesk.operations o on o.user_id = r.user_id and o.receipt_id = r.id"

@@ -1,6 +1,7 @@
-"""The cabinet's API: JSON over HTTP, for whoever brings a user's token.
+"""The cabinet's API: JSON over HTTP, authenticated by a user's token.
 
-A request is one transaction. It is answered after the commit, so what was answered 2xx has happened and is announced.
+A request is one transaction. It is answered after the commit, so a 2xx response means that the change and its events
+are committed.
 """
 
 from collections.abc import Awaitable, Callable
@@ -40,7 +41,7 @@ _LARGEST_ID: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that has been read, in its transaction."""
+    """A parsed request, in its transaction."""
 
     tx: Transaction
     user: User
@@ -54,12 +55,12 @@ class Asked:
 
 
 Reply = tuple[int, Any]
-"""A status and what the body holds as JSON; None is no body."""
+"""A status and the JSON of the body; None for no body."""
 Answer = Callable[[Asked], Awaitable[Reply]]
 
 
 def door(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Return *answer* as an endpoint: it is called for a known user, and its work is committed before it is told."""
+    """Return *answer* as an endpoint for authenticated users; its work is committed before the response."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -69,7 +70,7 @@ def door(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         except Refusal as refusal:
             return _refuse(refusal)
         except BoathookError as error:
-            # All refusals are the cabinet's own; what boathook raises here is that it cannot work at this moment.
+            # Refusals are the cabinet's own errors; a BoathookError here means that it is unavailable.
             hook.log.warning("request_failed", path=request.url.path, exc_info=error)
             words = {"error": {"code": "unavailable", "message": "the cabinet cannot do this now; try again"}}
             return guarded(JSONResponse(words, 503, {"retry-after": "2"}))
@@ -93,14 +94,14 @@ def _refuse(refusal: Refusal) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What can be done with objects of one kind; None is what cannot."""
+    """The operations on objects of one kind; None for those not supported."""
 
     entity: Entity
     remove: Callable[[Transaction, User, int], Awaitable[Object]]
     form: type[Form] | None = None
     add: Callable[[Transaction, User, Any], Awaitable[Object]] | None = None
     created: int = 201
-    """The status that tells of a new one; 202 where it is only begun."""
+    """The status for a new object; 202 if the work is only started."""
     change_form: type[Form] | None = None
     change: Callable[[Transaction, User, int, Any], Awaitable[Object]] | None = None
 
@@ -192,7 +193,7 @@ def _creation(resource: Resource) -> Answer:
 
 
 def _changes(resource: Resource) -> tuple[Answer | None, Answer | None]:
-    """Return what answers a PUT, which names everything, and a PATCH, which names what changes."""
+    """Return the answers to PUT, which has all fields, and PATCH, which has only changed fields."""
     form, change = resource.change_form, resource.change
     if form is None or change is None:
         return None, None
@@ -247,7 +248,7 @@ async def _put_webhook(asked: Asked) -> Reply:
 
 
 async def _patch_webhook(asked: Asked) -> Reply:
-    """Change what the body names; of ``types`` too only the kinds that it names."""
+    """Change the fields in the body; in ``types``, too, only the given kinds change."""
     changes = _object(asked.body)
     await users.lock(asked.tx, asked.user)
     now = await webhooks.get(asked.tx, asked.user, asked.id)
@@ -316,6 +317,6 @@ def routes() -> list[Route]:
 
 
 async def refuse_unknown(_request: Request, error: HTTPException) -> Response:
-    """Answer what no route takes, in the API's form."""
+    """Respond to a request without a route, in the API's format."""
     words = {"error": {"code": "not_found" if error.status_code == 404 else "refused", "message": error.detail}}
     return guarded(JSONResponse(words, error.status_code, error.headers))

@@ -1,4 +1,4 @@
-"""The app's `Boathook`, which everything else in this room is declared on."""
+"""Defines the app's `Boathook`, on which all its parts are declared."""
 
 from pathlib import Path
 

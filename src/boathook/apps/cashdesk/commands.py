@@ -1,4 +1,4 @@
-"""``boathook cashdesk ...``: users, their webhooks, and a trial with made-up shops."""
+"""The commands ``boathook cashdesk ...``: users, their webhooks, and a simulation with generated shops."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ commands.add_typer(_webhooks, name="webhooks")
 def add_user(
     name: Annotated[str, typer.Argument(help="What the cabinet is called.")], *, as_json: Json = False
 ) -> None:
-    """Make a user, and print the token of their cabinet, once."""
+    """Create a user, and print the token of their cabinet once."""
     user, token = ask(hook, lambda tx: users.add(tx, name))
     print_rows([{"id": user.id, "name": user.name, "token": token}], as_json=as_json)
 
@@ -32,7 +32,7 @@ def renew_token(
     *,
     as_json: Json = False,
 ) -> None:
-    """Replace a token that was lost or leaked, and print the new one, once; the old one and all logins end at once."""
+    """Replace a lost or leaked token, and print the new one once; the old one and all logins end immediately."""
     renewed, token = ask(hook, lambda tx: users.renew(tx, user))
     print_rows([{"id": renewed.id, "name": renewed.name, "token": token}], as_json=as_json)
 
@@ -65,6 +65,6 @@ def simulate(
     wait: trials.Wait = trials.WAIT_S,
     as_json: Json = False,
 ) -> None:
-    """Let made-up shops work, receive their webhooks here, and compare these with what happened."""
+    """Run simulated shops, receive their webhooks, and compare these with the changes they made."""
     done = hook.run(sending.simulate(url, count=count, shops=shops, seed=seed, wait_s=wait))
     trials.finish(done, as_json=as_json)

@@ -1,4 +1,4 @@
-"""A stand-in for a fiscal drive, the sealed device that signs receipts: slow, sometimes away, and deterministic."""
+"""Simulates a fiscal drive, the device that signs receipts: slow, sometimes unavailable, and deterministic."""
 
 import asyncio
 import hashlib
@@ -10,20 +10,20 @@ from boathook.apps.cashdesk.settings import DriveSettings
 
 
 class DriveBusy(Exception):
-    """The drive did not answer; asking again is safe, as it knows what it has done by the key."""
+    """The drive did not respond; a retry is safe, because it identifies requests by their key."""
 
 
 class Verdict(TypedDict):
-    """What the drive says of a receipt: one of the two is None. It is remembered as JSON."""
+    """The drive's verdict on a receipt: one of the two fields is None. It is stored as JSON."""
 
     sign: str | None
-    """The fiscal sign, where the receipt is recorded."""
+    """The fiscal sign, if the receipt is recorded."""
     declined: str | None
-    """Why it never will be."""
+    """Why it will never be recorded."""
 
 
 class SimulatedDrive:
-    """Signs a receipt by the key it is asked under, so that a second time under one key is no second document."""
+    """Signs a receipt by its idempotency key, so that a second request with the same key makes no second document."""
 
     def __init__(self, settings: DriveSettings) -> None:
         self._settings = settings
@@ -32,7 +32,7 @@ class SimulatedDrive:
         """Record a receipt.
 
         Raises:
-            DriveBusy: it did not answer this time.
+            DriveBusy: it did not respond this time.
         """
         await asyncio.sleep(self._settings.seconds)
         if receipt["total"] > self._settings.largest:

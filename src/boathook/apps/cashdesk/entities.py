@@ -1,15 +1,15 @@
-"""What a cabinet holds, what can happen to it, and the bit mask by which a webhook chooses among the kinds."""
+"""The objects of a cabinet, their actions, and the bit mask with which a webhook selects kinds of objects."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
 Object = Mapping[str, Any]
-"""An object's whole state as JSON has it: as the API answers it, and as events carry it."""
+"""An object's complete state as JSON: the API's response and the content of events."""
 
 
 class Entity(StrEnum):
-    """The kinds of objects, in the order of their bits; each is also the name of its table and of its path."""
+    """The kinds of objects, in the order of their bits; each value is also the name of its table and path."""
 
     PRODUCTS = "products"
     RECEIPTS = "receipts"
@@ -20,7 +20,7 @@ class Entity(StrEnum):
 
 
 class Action(StrEnum):
-    """What happened to an object."""
+    """The action on an object."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -32,18 +32,18 @@ EVERYTHING: Final = sum(BITS.values())
 
 
 def event_type(entity: Entity, action: Action) -> str:
-    """Return the type of the event that tells of *action*, such as ``products.CREATE``."""
+    """Return the event type of *action*, such as ``products.CREATE``."""
     return f"{entity}.{action}"
 
 
 EVENT_TYPES: Final[Mapping[str, str]] = {
     event_type(entity, action): f"{action.capitalize()} among {entity}." for entity in Entity for action in Action
 }
-"""All types of events with a description each."""
+"""All event types, each with a description."""
 
 
 def mask_of(types: Mapping[Entity, bool]) -> int:
-    """Return the bits of the kinds that are wanted; one that is not named is not."""
+    """Return the bits of the selected kinds; missing kinds are not selected."""
     return sum(BITS[entity] for entity, is_wanted in types.items() if is_wanted)
 
 
@@ -53,5 +53,5 @@ def types_of(mask: int) -> dict[Entity, bool]:
 
 
 def patterns_of(mask: int) -> list[str]:
-    """Return patterns that fit the events of the kinds whose bits are set, and no others."""
+    """Return the patterns that match the events of the kinds whose bits are set, and no others."""
     return [f"{entity}.*" for entity, bit in BITS.items() if mask & bit]

@@ -1,4 +1,4 @@
-"""The sample long operation: a receipt goes to the fiscal drive, and the end of that is announced."""
+"""The example of a long operation: a receipt is sent to the fiscal drive, and the result is published."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -16,25 +16,25 @@ from boathook.apps.cashdesk.users import User
 
 RECIPIENT: Final = "handler:cashdesk.fiscalise"
 PATIENCE: Final = RetryPolicy(first_s=1.0, longest_s=60.0, max_attempts=10, max_age_s=3_600.0)
-"""How long the drive may be away before a receipt is given up."""
+"""How long the drive may be unavailable before a receipt fails."""
 _RESUME_S: Final = 60.0
 _RESUMED: Final = timedelta(days=7)
-"""How long receipts without an end are resumed; what still has none by then is for a person to see to."""
+"""How long unfinished receipts are resumed; after that an operator must handle them."""
 _GIVEN_UP: Final = "DRIVE_AWAY: the drive did not answer"
 _SET_ASIDE: Final = "IGNORED: an operator has set it aside"
 _PAGE: Final = 200
 _SKEW: Final = timedelta(hours=1)
-"""By which an event may seem older than its operation, as each is dated by another clock."""
+"""By how much an event may seem older than its operation, because their clocks differ."""
 
 _ended = hook.counter("cashdesk_fiscalisations_total", "Receipts that came back from the fiscal drive.", "state")
 
 
 @hook.every(_RESUME_S)
 async def resume() -> None:
-    """Make the drive be asked again for receipts that were given up without an end.
+    """Replay the dead letters of receipts that have no result.
 
-    That is so where a worker died at the last attempt, or none worked for longer than the drive's patience: what has
-    an end was settled by the handler, and is no dead letter.
+    This happens if a worker crashed during the last attempt, or none ran for longer than the retry period. Receipts
+    with a result were settled by the handler and have no dead letter.
     """
     since = datetime.now(UTC) - _RESUMED
     dead = await hook.desk.deliveries(
@@ -47,7 +47,7 @@ async def resume() -> None:
 
 @hook.every(_RESUME_S)
 async def end_ignored() -> None:
-    """End receipts as FAILED whose dead letters an operator has settled as ignored, as nobody asks the drive again."""
+    """Mark receipts as FAILED whose dead letters an operator has ignored, because the drive is not asked again."""
     async with hook.transaction() as tx:
         oldest = await tx.fetchval("select min(created_at) from cashdesk.operations where state = 'PENDING'")
     if oldest is None:
@@ -70,7 +70,7 @@ async def _set_aside(delivery: str) -> None:
     user = User(work["user"], "")
     async with hook.transaction() as tx:
         operation = await _pending(tx, user, work["operation"], "for update")
-        if not isinstance(operation, Ignore):  # else the handler itself had ignored it
+        if not isinstance(operation, Ignore):  # else the handler itself ignored it
             await _settle(tx, user, operation, {"sign": None, "declined": _SET_ASIDE})
 
 
@@ -78,7 +78,7 @@ async def _set_aside(delivery: str) -> None:
 async def fiscalise(event: Event, tx: Transaction) -> Ignore | Retry | None:
     """Send a receipt to the drive once, then settle it with its operation and publish both.
 
-    Nothing is locked while the drive works; what it said is remembered apart from the transaction.
+    Nothing is locked while the drive works; its verdict is stored outside the transaction.
     """
     user = User(event.json["user"], "")
     operation = await _pending(tx, user, event.json["operation"])
@@ -96,7 +96,7 @@ async def fiscalise(event: Event, tx: Transaction) -> Ignore | Retry | None:
 
 
 async def _pending(tx: Transaction, user: User, id: int, lock: ledger.Lock = "") -> Object | Ignore:
-    """Return an operation that has not ended, or why there is nothing to do."""
+    """Return a pending operation, or why there is nothing to do."""
     try:
         operation = await ledger.get(tx, user, Entity.OPERATIONS, id, lock)
     except Missing:
@@ -107,7 +107,7 @@ async def _pending(tx: Transaction, user: User, id: int, lock: ledger.Lock = "")
 
 
 async def _ask(event: Event, receipt: Object) -> Verdict | None:
-    """Return what the drive says of a receipt; None where it may be asked again."""
+    """Return the drive's verdict on a receipt, or None if the request may be retried."""
     drive = SimulatedDrive(hook.settings.drive)
     try:
         verdict: Verdict = await event.once("drive", drive.fiscalise, receipt, event.attempt)
@@ -122,17 +122,17 @@ async def _settle(tx: Transaction, user: User, operation: Object, verdict: Verdi
     receipt = await ledger.get(tx, user, Entity.RECEIPTS, operation["receipt_id"], "for update")
     number = None if verdict["sign"] is None else await _next_document(tx, user, receipt)
     outcome = {"state": state, "error": verdict["declined"]}
-    moment = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
+    finished_at = await tx.fetchval("select to_jsonb(clock_timestamp()) #>> '{}'")
     await ledger.change(
         tx, user, Entity.RECEIPTS, receipt["id"], outcome | {"sign": verdict["sign"], "document": number}
     )
-    await ledger.change(tx, user, Entity.OPERATIONS, operation["id"], outcome | {"finished_at": moment})
+    await ledger.change(tx, user, Entity.OPERATIONS, operation["id"], outcome | {"finished_at": finished_at})
     _ended.add(state=state)
     hook.log.info("receipt_fiscalised", user=user.id, receipt=receipt["id"], state=state, document=number)
 
 
 async def _next_document(tx: Transaction, user: User, receipt: Object) -> int:
-    """Return the next number of the device's documents, which rolls back with the transaction and so has no gaps."""
+    """Return the device's next document number; it rolls back with the transaction, so there are no gaps."""
     number: int = await tx.fetchval(
         "insert into cashdesk.documents as d (device_id, latest)"
         " select device_id, 1 from cashdesk.shifts where user_id = $1 and id = $2"

@@ -1,4 +1,4 @@
-"""What users may ask for: the bodies of requests, checked before anything else looks at them."""
+"""The bodies of requests, validated before they are used."""
 
 import unicodedata
 from collections.abc import Mapping
@@ -21,14 +21,15 @@ def _printable(text: str) -> str:
 
 
 def _readable(text: str) -> str:
-    # PostgreSQL stores no NUL, and control characters have no place on a receipt; the joiners are part of words.
+    # PostgreSQL stores no NUL, and control characters do not belong on a receipt; zero-width joiners are parts of
+    # words.
     if not all(char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs" for char in text):
         raise ValueError("it must not hold control characters")
     return text
 
 
 def _without_password(url: str) -> str:
-    # Addresses are shown and kept as they are written, which is no way to keep a password.
+    # URLs are stored and shown in plain text, so they must not contain a password.
     if "@" in urlsplit(url).netloc:
         raise ValueError("write it without a user name and password; requests are signed instead")
     return url
@@ -41,13 +42,13 @@ Id = Annotated[int, Field(ge=1, le=_LARGEST_ID)]
 
 
 class Form(BaseModel):
-    """A body: exactly these fields, with values of exactly these kinds."""
+    """A body: exactly these fields, with values of exactly these types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class ProductForm(Form):
-    """A thing for sale."""
+    """A product."""
 
     name: Text
     price: Amount
@@ -64,14 +65,14 @@ class DeviceForm(Form):
 
 
 class ShiftForm(Form):
-    """A cashier's time at a device."""
+    """A cashier's shift at a device."""
 
     device_id: Id
     cashier: Text
 
 
 class ShiftChange(Form):
-    """What can be said anew of a shift."""
+    """The fields of a shift that can be changed."""
 
     cashier: Text
 
@@ -84,18 +85,18 @@ class ItemForm(Form):
 
 
 class ReceiptForm(Form):
-    """A sale or its return, to be recorded by the fiscal drive."""
+    """A sale or a refund, to be recorded by the fiscal drive."""
 
     shift_id: Id
     items: Annotated[list[ItemForm], Field(min_length=1, max_length=200)]
     kind: Literal["sale", "refund"] = "sale"
     payment: Literal["cash", "card"] = "cash"
     external_id: Text | None = None
-    """The shop's own number; asking twice with the same one makes one receipt."""
+    """The shop's own number; repeated requests with the same number create one receipt."""
 
 
 class EncashmentForm(Form):
-    """Money brought to a drawer or taken from it."""
+    """Cash deposited to a drawer or withdrawn from it."""
 
     shift_id: Id
     kind: Literal["deposit", "withdrawal"]
@@ -104,14 +105,14 @@ class EncashmentForm(Form):
 
 
 class EncashmentChange(Form):
-    """What can be said anew of an encashment."""
+    """The fields of an encashment that can be changed."""
 
     amount: Annotated[Amount, Field(gt=0)]
     comment: Annotated[str, StringConstraints(max_length=200), AfterValidator(_readable)]
 
 
 class TypesForm(Form):
-    """Which kinds of objects a webhook is about; what is left out is not wanted."""
+    """The kinds of objects that a webhook selects; missing kinds are not selected."""
 
     products: bool = False
     receipts: bool = False
@@ -121,12 +122,12 @@ class TypesForm(Form):
     operations: bool = False
 
     def wanted(self) -> dict[Entity, bool]:
-        """Return it by kind."""
+        """Return the selection by kind."""
         return {entity: getattr(self, entity) for entity in Entity}
 
 
 class WebhookForm(Form):
-    """Where a user wants to hear of what, and whether."""
+    """A webhook: its URL, its kinds of objects, and whether it is active."""
 
     url: Annotated[
         str,
@@ -139,7 +140,7 @@ class WebhookForm(Form):
 
 
 class ReplayForm(Form):
-    """What shall be sent again."""
+    """The delivery to replay."""
 
     delivery: Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_printable)]
 
@@ -148,10 +149,10 @@ Anyform = TypeVar("Anyform", bound=Form)
 
 
 def read(form: type[Anyform], document: bytes | Mapping[str, Any]) -> Anyform:
-    """Return what a body holds: JSON text, or the object it holds.
+    """Parse a body, given as JSON text or as an object.
 
     Raises:
-        BadField: it is not what *form* says; the message names the first field that is wrong.
+        BadField: it does not match *form*; the message names the first invalid field.
     """
     try:
         if isinstance(document, bytes):

@@ -1,7 +1,7 @@
-"""The rows of the cabinet, and with each change of one the event that tells of it, in the same transaction.
+"""Stores the cabinet's rows, and publishes the event of each change in the same transaction.
 
-There is no other way to write them, so no change is published without being made, and none is made in silence. Every
-statement names the user: somebody else's row is as good as none.
+All writes go through this module, so no change is published without being made, and none is made without its event.
+Every statement filters by user: another user's row counts as missing.
 """
 
 from collections.abc import Iterable
@@ -42,19 +42,19 @@ _LARGEST: Final = 2**63 - 1
 
 
 async def get(tx: Transaction, user: User, entity: Entity, id: int, lock: Lock = "") -> Object:
-    """Return an object of the user's; with *lock* it stays as it is until the transaction ends. Raises Missing."""
+    """Return an object of the user; with *lock* it cannot change until the transaction ends. Raises Missing."""
     found = id <= _LARGEST and await tx.fetchval(_FIND.format(table=entity, lock=lock), user.id, id)
     return _object(found or None, entity, id)
 
 
 async def page(tx: Transaction, user: User, entity: Entity, after: int, limit: int) -> list[Object]:
-    """Return the user's objects of one kind with ids above *after*, the oldest first."""
+    """Return the user's objects of one kind with ids above *after*, oldest first."""
     rows = await tx.fetch(_PAGE.format(table=entity), user.id, min(after, _LARGEST), limit)
     return [msgspec.json.decode(row["object"]) for row in rows]
 
 
 async def create(tx: Transaction, user: User, entity: Entity, values: Object) -> Object | None:
-    """Store an object and publish its CREATE; None where one with the same unique values is there already."""
+    """Store an object and publish its CREATE; return None if one with the same unique values exists."""
     statement = _INSERT.format(table=entity, columns=_columns(values))
     stored = await tx.fetchval(statement, user.id, msgspec.json.encode(values).decode())
     if stored is None:
@@ -65,7 +65,7 @@ async def create(tx: Transaction, user: User, entity: Entity, values: Object) ->
 
 
 async def change(tx: Transaction, user: User, entity: Entity, id: int, values: Object) -> Object:
-    """Give an object these values and publish its UPDATE with the state it has by that. Raises Missing."""
+    """Change an object and publish its UPDATE with the new state. Raises Missing."""
     statement = _UPDATE.format(table=entity, columns=_columns(values))
     stored = id <= _LARGEST and await tx.fetchval(statement, user.id, id, msgspec.json.encode(values).decode())
     changed = _object(stored or None, entity, id)
@@ -74,7 +74,7 @@ async def change(tx: Transaction, user: User, entity: Entity, id: int, values: O
 
 
 async def remove(tx: Transaction, user: User, entity: Entity, id: int) -> Object:
-    """Delete an object and publish its DELETE with the state it had. Raises Missing."""
+    """Delete an object and publish its DELETE with its last state. Raises Missing."""
     gone = id <= _LARGEST and await tx.fetchval(_DELETE.format(table=entity), user.id, id)
     removed = _object(gone or None, entity, id)
     await _publish(tx, user, entity, Action.DELETE, removed)
@@ -89,7 +89,7 @@ def _object(document: Any, entity: Entity, id: int) -> Object:
 
 
 def _columns(names: Iterable[str]) -> str:
-    # They stand in statements, so they must be names of fields and nothing a stranger could have written.
+    # They become part of SQL statements, so they must be identifiers, never user input.
     names = list(names)
     if not names or not all(name.isidentifier() for name in names):
         raise ValueError(f"not a list of columns: {names}")

@@ -1,7 +1,7 @@
-"""The cabinet's pages: written by the server, complete without scripts, for a browser that has logged in by token.
+"""The cabinet's pages: server-rendered, usable without scripts, for a browser that has logged in with a token.
 
-A form counts only if it comes from the cabinet's own pages: the browser's Origin must be ours, and the form must hold
-the token that goes with the session. What users or receivers have written is escaped wherever it is shown.
+A form is accepted only from the cabinet's own pages: the browser's Origin must be the cabinet's, and the form must
+contain the session's CSRF token. Text from users or receivers is always escaped.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _DONE: Final = {
     "replayed": "It is being sent again.",
     "settled": "That was not dropped, so it is not sent again.",
 }
-"""What a page says after a form, by the word in its address; nothing else in an address is shown."""
+"""The message shown after a form, by the word in the URL; nothing else of a URL is shown."""
 _FOLDER: Final = Path(__file__).parent
 _TEMPLATES: Final = Environment(
     loader=FileSystemLoader(_FOLDER / "templates"),
@@ -52,7 +52,7 @@ _TEMPLATES: Final = Environment(
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request of somebody who is logged in, in its transaction."""
+    """A request of a logged-in user, in its transaction."""
 
     tx: Transaction
     user: User
@@ -66,7 +66,7 @@ class Visit:
         return path_id(self.request)
 
     def show(self, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page, with the token its forms need."""
+        """Return a page, with the CSRF token for its forms."""
         done = _DONE.get(self.request.query_params.get("done", ""))
         return _page(template, status, user=self.user, csrf=_csrf(self.session), done=done, **values)
 
@@ -75,7 +75,7 @@ Answer = Callable[[Visit], Awaitable[Response]]
 
 
 def safely(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return *answer* as an endpoint that shows a page for whatever goes wrong."""
+    """Return *answer* as an endpoint that shows an error page for every failure."""
 
     async def endpoint(request: Request) -> Response:
         try:
@@ -93,7 +93,7 @@ def safely(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Reques
 
 
 def door(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Return *answer* as an endpoint for those who are logged in, and for forms of our own."""
+    """Return *answer* as an endpoint for logged-in users that accepts only forms of the cabinet's own pages."""
 
     async def enter(request: Request) -> Response:
         session = request.cookies.get(COOKIE, "")
@@ -123,14 +123,14 @@ def _csrf(session: str) -> str:
 
 
 def _check_form(request: Request, session: str, form: dict[str, str]) -> None:
-    """Refuse a form that is not of our own pages. Raises Forged."""
+    """Reject a form that does not come from the cabinet's own pages. Raises Forged."""
     _check_origin(request)
     if not hmac.compare_digest(_csrf(session).encode(), form.get("csrf", "").encode("utf-8", "surrogatepass")):
         raise Forged("This form is out of date, or not of this cabinet. Go back, load the page anew, and try again.")
 
 
 def _check_origin(request: Request) -> None:
-    # A proxy may speak another scheme with us than with the browser, so where no address is set the host decides.
+    # A proxy may use another scheme than the browser, so without a public URL only the host is compared.
     host, public = request.headers.get("host", ""), hook.settings.public_url
     own = {read_origin(url) for url in ([public] if public else [f"http://{host}", f"https://{host}"])}
     origin = read_origin(request.headers.get("origin", ""))
@@ -139,7 +139,7 @@ def _check_origin(request: Request) -> None:
 
 
 async def show_unknown(_request: Request, error: HTTPException) -> Response:
-    """Show a page for what no route takes."""
+    """Show a page for a request without a route."""
     message = "There is no such page." if error.status_code == 404 else error.detail
     response = _page("refused.html", error.status_code, user=None, message=message)
     response.headers.update(error.headers or {})
@@ -151,7 +151,7 @@ async def _lead_home(_request: Request) -> Response:
 
 
 async def _home(request: Request) -> Response:
-    """Show the webhooks, or ask who is there."""
+    """Show the webhooks, or the login form."""
     if request.method == "POST":
         return await _log_in(request)
     session = request.cookies.get(COOKIE, "")
@@ -164,7 +164,7 @@ async def _home(request: Request) -> Response:
 
 
 async def _log_in(request: Request) -> Response:
-    # There is no session yet that a token could go with; the Origin keeps others from logging somebody in.
+    # There is no session for a CSRF token yet; the Origin check prevents a login by another site.
     _check_origin(request)
     form = await read_form(request)
     async with hook.transaction() as tx:
@@ -216,7 +216,7 @@ async def _show(visit: Visit, *, secret: str | None = None) -> Response:
 
 
 def _again(visit: Visit, refusal: Refusal, webhook: webhooks.Webhook | None) -> Response:
-    """Show the form with what was written into it, and what is wrong with that."""
+    """Show the form again with its values and the error."""
     values: dict[str, Any] = {
         "url": visit.form.get("url", ""),
         "types": {entity: entity in visit.form for entity in Entity},

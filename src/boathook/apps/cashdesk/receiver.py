@@ -1,4 +1,4 @@
-"""A shop's receiver for tests and trials: verifies each request as a stranger would, and remembers what it was told."""
+"""A shop's receiver for tests and simulations: verifies each request like an external client, and records it."""
 
 import asyncio
 import contextlib
@@ -14,25 +14,25 @@ _LARGEST: Final = 1_048_576
 _ENDINGS: Final = (
     ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError,
 )  # fmt: skip
-"""How a conversation with a sender may end."""
+"""The exceptions with which a connection may end."""
 
 Script = Callable[[str, int], int]
-"""From a path and the number of the request there to the status it is answered with."""
+"""Returns the status for the n-th request to a path."""
 
 
 class Receiver:
-    """Listens on loopback; each path is one shop's."""
+    """Listens on loopback; each path belongs to one shop."""
 
     def __init__(self, script: Script = lambda _path, _number: 204) -> None:
         self.base = ""
         self.secrets: dict[str, str] = {}
-        """What requests to each path are to be signed with."""
+        """The secrets with which requests to each path are signed."""
         self.heard: defaultdict[str, Counter[Change]] = defaultdict(Counter)
-        """What each path was told and has taken, and how often."""
+        """The changes that each path accepted, with their counts."""
         self.tests: Counter[str] = Counter()
-        """How many test events each path has taken."""
+        """The number of test events that each path accepted."""
         self.forged: Counter[str] = Counter()
-        """Requests to each path whose signature is wrong."""
+        """Requests to each path with an invalid signature."""
         self.requests: Counter[str] = Counter()
         self._script = script
         self._serving: set[asyncio.Task[None]] = set()

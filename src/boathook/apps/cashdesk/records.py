@@ -1,4 +1,4 @@
-"""The record of what was sent to a webhook and what came back, as its owner sees it."""
+"""The requests that were sent to a webhook, with their responses, as shown to its owner."""
 
 from typing import Any, Final
 
@@ -10,11 +10,11 @@ from boathook.apps.cashdesk.users import User
 from boathook.apps.cashdesk.webhooks import Webhook
 
 STATES: Final = ("pending", "leased", "succeeded", "dead", "ignored")
-"""What can be asked for; what was dropped after its last attempt is ``dead``."""
+"""The states that can be selected; a delivery dropped after its last attempt is ``dead``."""
 
 
 async def attempts(tx: Transaction, user: User, id: int, limit: int) -> list[dict[str, Any]]:
-    """Return the latest requests to a webhook with what came back, newest first. Raises Missing."""
+    """Return the latest requests to a webhook with their responses, newest first. Raises Missing."""
     webhook = await webhooks.get(tx, user, id)
     try:
         rows = await hook.desk.attempts(tx, user.application, webhook.uid, limit=limit)
@@ -38,14 +38,14 @@ async def attempts(tx: Transaction, user: User, id: int, limit: int) -> list[dic
 
 
 async def deliveries(tx: Transaction, user: User, id: int, state: str | None, limit: int) -> list[dict[str, Any]]:
-    """Return what a webhook was owed, newest first, whatever became of it. Raises Missing."""
+    """Return the deliveries to a webhook in any state, newest first. Raises Missing."""
     webhook = await webhooks.get(tx, user, id)
     rows = await hook.desk.deliveries(recipient=_recipient(webhook), state=state, limit=limit)
     return [_delivery(row) for row in rows]
 
 
 async def delivery(tx: Transaction, user: User, id: int, name: str) -> dict[str, Any]:
-    """Return one of them with the body that was sent, and every attempt at it. Raises Missing."""
+    """Return one delivery with the sent body and all its attempts. Raises Missing."""
     found = await _own(tx, user, id, name)
     tries = [
         {
@@ -62,13 +62,13 @@ async def delivery(tx: Transaction, user: User, id: int, name: str) -> dict[str,
 
 
 async def replay(tx: Transaction, user: User, id: int, name: str) -> bool:
-    """Send again what was dropped, and return True; False where it was not dropped. Raises Missing."""
+    """Replay a dropped delivery; return whether it was dropped. Raises Missing."""
     await _own(tx, user, id, name)
     return bool(await hook.desk.replay([name], note=f"asked for by user {user.id} of the cabinet"))
 
 
 async def _own(tx: Transaction, user: User, id: int, name: str) -> dict[str, Any]:
-    """Return a delivery as the desk shows it, if it is this webhook's."""
+    """Return a delivery if it belongs to this webhook."""
     webhook = await webhooks.get(tx, user, id)
     try:
         found = await hook.desk.delivery(name)

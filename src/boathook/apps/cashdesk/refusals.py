@@ -1,4 +1,4 @@
-"""Why the cabinet does not do what it was asked: each refusal knows how HTTP says it."""
+"""The cabinet's errors, each with its HTTP status and code."""
 
 from typing import Any, ClassVar
 
@@ -6,18 +6,18 @@ from boathook import BoathookError
 
 
 class Refusal(BoathookError):
-    """The request cannot be met as it is; the message says why, and what would help."""
+    """The request is refused; the message says why, and how to fix it."""
 
     status: ClassVar[int] = 400
     code: ClassVar[str] = "refused"
 
     def show(self) -> dict[str, Any]:
-        """Return it as the API answers it."""
+        """Return it as an API response."""
         return {"error": {"code": self.code, "message": str(self)}}
 
 
 class BadField(Refusal):
-    """A field is missing, unknown, or has a value it cannot have."""
+    """A field is missing, unknown, or has an invalid value."""
 
     code = "bad_field"
 
@@ -26,12 +26,12 @@ class BadField(Refusal):
         self.field = field
 
     def show(self) -> dict[str, Any]:
-        """Return it with the name of the field; empty where it is the whole body."""
+        """Return it with the name of the field; the name is empty if the whole body is invalid."""
         return {"error": {"code": self.code, "field": self.field, "message": str(self)}}
 
 
 class NotKnown(Refusal):
-    """The user's token is missing, or nobody's."""
+    """The user's token is missing or unknown."""
 
     status = 401
     code = "unknown_token"
@@ -45,28 +45,28 @@ class Forged(Refusal):
 
 
 class Missing(Refusal):
-    """The user owns no such thing; whether somebody else does is not told."""
+    """The user has no such object; whether another user has it is not revealed."""
 
     status = 404
     code = "not_found"
 
 
 class Conflict(Refusal):
-    """The thing is in no state for it."""
+    """The object's state does not allow the action."""
 
     status = 409
     code = "conflict"
 
 
 class TooLarge(Refusal):
-    """The request's body is larger than any sensible one."""
+    """The request's body is too large."""
 
     status = 413
     code = "too_large"
 
 
 class Full(Refusal):
-    """There are as many as there may be."""
+    """A limit on the number of objects is reached."""
 
     status = 409
     code = "limit_reached"

@@ -1,4 +1,4 @@
-"""Lets made-up shops work on a running boathook, and compares what their webhooks were told with what happened."""
+"""Runs simulated shops against a running boathook, and compares their webhooks with the changes they made."""
 
 import asyncio
 import functools
@@ -21,7 +21,7 @@ _AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """One shop with its webhook, while it is tried out."""
+    """One simulated shop with its webhook."""
 
     shop: Shop
     path: str
@@ -29,19 +29,19 @@ class Stall:
     types: Mapping[Entity, bool]
 
     def expected(self) -> set[Change]:
-        """Return what its webhook must have been told in the end."""
+        """Return the changes that its webhook must have received at the end."""
         return self.shop.expected(self.types)
 
 
 async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s: float) -> Trial:
-    """Let *shops* send *count* requests each, receive their webhooks here, and return how it went.
+    """Let *shops* send *count* requests each, receive their webhooks here, and return the result.
 
     Raises:
-        BoathookError: *url* is none, or cannot be reached.
+        BoathookError: *url* is invalid or unreachable.
     """
     number, answers = pick_seed(seed), Answers()
     async with Receiver().open() as receiver:
-        stalls = [await _open(url, receiver, place, number + place) for place in range(shops)]
+        stalls = [await _open(url, receiver, index, number + index) for index in range(shops)]
         await asyncio.gather(*(_work(url, stall.shop, count, answers) for stall in stalls))
 
         async def compare() -> list[str]:
@@ -56,12 +56,12 @@ async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s
     return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
-async def _open(url: str, receiver: Receiver, place: int, seed: int) -> Stall:
-    """Make a shop with a webhook; the first one's is about everything, the others' about half of it."""
+async def _open(url: str, receiver: Receiver, index: int, seed: int) -> Stall:
+    """Create a shop with a webhook; the first one's selects all kinds of objects, the others' half of them."""
     async with hook.transaction() as tx:
         _, token = await users.add(tx, f"simulated shop {seed}")
-    types = types_of(EVERYTHING if place == 0 else 0b010101 << place % 2)
-    path = f"/shop/{place}"
+    types = types_of(EVERYTHING if index == 0 else 0b010101 << index % 2)
+    path = f"/shop/{index}"
     made = await _ask(url, token, "POST", "webhooks", {"url": receiver.base + path, "types": types})
     receiver.secrets[path] = (await _ask(url, token, "GET", f"webhooks/{made['id']}/secret"))["secret"]
     return Stall(Shop(token, seed), path, made["id"], types)
@@ -69,23 +69,23 @@ async def _open(url: str, receiver: Receiver, place: int, seed: int) -> Stall:
 
 async def _work(url: str, shop: Shop, count: int, answers: Answers) -> None:
     for _ in range(count):
-        letter = shop.write()
-        status, body = await send(hook, url, letter)
-        answers.note(letter, status, letter.expect)
-        shop.answered(letter, status, body)
+        request = shop.write()
+        status, body = await send(hook, url, request)
+        answers.note(request, status, request.expect)
+        shop.answered(request, status, body)
 
 
 async def _ask(url: str, token: str, method: str, path: str, document: object = None) -> dict[str, Any]:
     body = b"" if document is None else json.dumps(document).encode()
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    letter = Letter(method, f"/cabinet/api/{path}", body, headers, frozenset())
-    status, answer = await send(hook, url, letter)
+    request = Letter(method, f"/cabinet/api/{path}", body, headers, frozenset())
+    status, answer = await send(hook, url, request)
     for _ in range(_TRIES):
         if status != 503:
             break
-        # A boathook that has just been started takes events in before its pages are there.
+        # A boathook that just started accepts events before its pages are ready.
         await asyncio.sleep(_AGAIN_S)
-        status, answer = await send(hook, url, letter)
+        status, answer = await send(hook, url, request)
     if not 200 <= status < 300:
         raise BoathookError(f"{method} {url}/cabinet/api/{path}: {status} {answer[:300].decode(errors='replace')}")
     return dict(json.loads(answer)) if answer else {}
@@ -96,7 +96,7 @@ def _missing(receiver: Receiver, stall: Stall) -> set[Change]:
 
 
 def _differences(receiver: Receiver, stall: Stall) -> Iterator[str]:
-    """Yield a sentence for everything in which the webhook's record and what happened do not agree."""
+    """Yield a sentence for each difference between received and expected changes."""
     for change in sorted(_missing(receiver, stall), key=str):
         yield f"{stall.path} was never told of {_named(change)}"
     for change in sorted(set(receiver.heard[stall.path]) - stall.expected(), key=str):

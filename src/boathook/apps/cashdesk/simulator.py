@@ -1,8 +1,8 @@
-"""Shops at work, without any I/O: what each asks of the cabinet's API next, and what it must hear of by webhook.
+"""Simulates shops without any I/O: the requests that each sends to the cabinet's API, and the webhooks it expects.
 
-A `Shop` writes one letter at a time, is told how that was answered, and so knows what exists. It also does what shops
-and strangers do wrong: it repeats itself, names what it does not own, forgets its token. The same seed and the same
-answers make the same letters.
+A `Shop` creates one request at a time and gets its response, and so knows which objects exist. It also makes mistakes
+of clients and attackers: it repeats requests, names objects it does not own, and uses wrong tokens. The same seed and
+the same responses give the same requests.
 """
 
 import json
@@ -19,7 +19,7 @@ _GOODS: Final = ("tea", "coffee", "bread", "milk", "honey", "rye <b>cake</b>", "
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One request, and the statuses it may be answered with."""
+    """One request, and the allowed statuses of its response."""
 
     method: str
     path: str
@@ -30,7 +30,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that happened to an object, which is what an event tells."""
+    """One change of an object, as an event reports it."""
 
     entity: Entity
     action: Action
@@ -39,7 +39,7 @@ class Change:
 
 
 def read_change(payload: Mapping[str, Any]) -> Change:
-    """Return what the payload of an event tells."""
+    """Return the change in an event's payload."""
     state = payload["object"]
     return Change(Entity(payload["type"]), Action(payload["action"]), state["id"], state["revision"])
 
@@ -49,17 +49,17 @@ Hear = Callable[[Mapping[str, Any]], None]
 
 @dataclass(slots=True)
 class Shop:
-    """One user of the cabinet at work."""
+    """One simulated user of the cabinet."""
 
     token: str
     seed: int
     changes: list[Change] = field(default_factory=list)
-    """What has happened so far, by the answers."""
+    """All changes so far, according to the responses."""
     surprises: list[str] = field(default_factory=list)
-    """Answers that no letter should get."""
+    """Unexpected responses."""
     _luck: random.Random = field(init=False)
     _known: dict[Entity, dict[int, int]] = field(init=False)
-    """Revisions of the objects that exist, by id."""
+    """Revisions of the existing objects, by id."""
     _hear: Hear | None = None
     _shift: int | None = None
     _written: int = 0
@@ -70,7 +70,7 @@ class Shop:
         self._known = {entity: {} for entity in Entity}
 
     def expected(self, types: Mapping[Entity, bool]) -> set[Change]:
-        """Return what a webhook for *types* must have been told once all receipts are back from the drive."""
+        """Return the changes that a webhook for *types* must have received once all receipts are fiscalised."""
         return {change for change in self.changes if types[change.entity]}
 
     def write(self) -> Letter:
@@ -80,16 +80,16 @@ class Shop:
         return self._next()()
 
     def answered(self, letter: Letter, status: int, body: bytes) -> None:
-        """Take note of the answer to the letter that was written last."""
+        """Process the response to the latest request."""
         if status not in letter.expect:
             self.surprises.append(f"{letter.method} {letter.path}: {status} {body[:200]!r}")
         elif self._hear is not None and status in {200, 201, 202, 204}:
             self._hear(json.loads(body) if body else {})
 
     def lost(self, letter: Letter) -> None:
-        """Take note that the last letter got no answer: it may have been acted upon, or not."""
+        """Record that the latest request got no response: it may have been processed or not."""
         if letter.path.startswith(f"{_API}/shifts"):
-            # Another device is free for certain.
+            # Another device is certainly free.
             self._known[Entity.DEVICES].clear()
             self._shift = None
 
@@ -149,14 +149,14 @@ class Shop:
         return self._patch(Entity.DEVICES, id, {"name": f"Register, renamed {self._written}"})
 
     def _open_shift(self) -> Letter:
-        letter = self._add(Entity.SHIFTS, {"device_id": max(self._known[Entity.DEVICES]), "cashier": "Anna"})
+        request = self._add(Entity.SHIFTS, {"device_id": max(self._known[Entity.DEVICES]), "cashier": "Anna"})
 
         def hear(made: Mapping[str, Any]) -> None:
             self._note(Entity.SHIFTS, Action.CREATE, made)
             self._shift = made["id"]
 
         self._hear = hear
-        return letter
+        return request
 
     def _change_cashier(self) -> Letter:
         assert self._shift is not None
@@ -169,7 +169,7 @@ class Shop:
             self._known[Entity.ENCASHMENTS].clear()
 
         self._hear = hear
-        # Receipts that are with the drive keep it open.
+        # Receipts that are being fiscalised keep it open.
         return self._letter("POST", f"shifts/{self._shift}/close", expect={200, 409})
 
     def _add_product(self) -> Letter:
@@ -205,7 +205,7 @@ class Shop:
             self._known[entity][state["id"]] += 1
 
     def _sell_again(self) -> Letter:
-        """Send the last receipt anew, as a register does that has missed the answer; nothing may come of it."""
+        """Send the last receipt again, like a register that missed the response; it must have no effect."""
         if self._last_receipt is None:
             return self._sell()
         return self._letter("POST", "receipts", self._last_receipt, expect=202)
@@ -225,12 +225,14 @@ class Shop:
 
     def _clear_operation(self) -> Letter:
         id = self._pick(Entity.OPERATIONS)
-        # It may be under way.
+        # It may be pending.
         return self._sell() if id is None else self._delete(Entity.OPERATIONS, id, expect={204, 409})
 
     def _forget_token(self) -> Letter:
-        letter = self._letter("POST", Entity.PRODUCTS, {"name": "stolen", "price": 1}, expect=401)
-        return Letter(letter.method, letter.path, letter.body, {"authorization": "Bearer cdk_forged"}, letter.expect)
+        request = self._letter("POST", Entity.PRODUCTS, {"name": "stolen", "price": 1}, expect=401)
+        return Letter(
+            request.method, request.path, request.body, {"authorization": "Bearer cdk_forged"}, request.expect
+        )
 
     def _name_strange(self) -> Letter:
         return self._letter("DELETE", f"{Entity.PRODUCTS}/{2**62 + self._written}", expect=404)

@@ -1,4 +1,4 @@
-"""Whose cabinets there are, and who is asking: by a token of their own, or by a browser's session."""
+"""Users of the cabinet, and their authentication by token or by browser session."""
 
 import hashlib
 import re
@@ -18,19 +18,19 @@ _ID: Final = re.compile("[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A shop or an integrator with a cabinet of their own."""
+    """A shop or an integrator with its own cabinet."""
 
     id: int
     name: str
 
     @property
     def application(self) -> str:
-        """The uid of the application that the user's events are published for."""
+        """The uid of the application that the user's events are published to."""
         return f"cashdesk-{self.id}"
 
 
 async def add(tx: Transaction, name: str) -> tuple[User, str]:
-    """Make a user with an application of boathook's; return it with its token, which is not kept.
+    """Create a user with a boathook application; return it with its token, which is not stored.
 
     Raises:
         BadField: the name is empty, too long or not printable.
@@ -48,23 +48,23 @@ async def add(tx: Transaction, name: str) -> tuple[User, str]:
 
 
 async def renew(tx: Transaction, whom: str) -> tuple[User, str]:
-    """Give the user of this id or name another token, which is returned and not kept.
+    """Replace the token of the user with this id or name; return the new token, which is not stored.
 
-    What the former one opened ends with it: all sessions of the pages.
+    All sessions that were opened with the old token end.
 
     Raises:
         Missing: there is no such user.
-        Conflict: several have the name.
+        Conflict: several users have the name.
     """
     user, token = await _find(tx, whom), _new_token()
-    # In this order: a login that goes on at this moment holds the row, so its session is there to be deleted.
+    # In this order: a concurrent login locks the row, so its session already exists and is deleted.
     await tx.execute("update cashdesk.users set token_sha256 = $2 where id = $1", user.id, _hash(token))
     await tx.execute("delete from cashdesk.sessions where user_id = $1", user.id)
     return user, token
 
 
 async def _find(tx: Transaction, whom: str) -> User:
-    """Return the user of an id, else of a name."""
+    """Return the user with an id, else with a name."""
     id = int(whom) if _ID.fullmatch(whom) else None
     rows = await tx.fetch(
         "select id, name from cashdesk.users where id = $1 or name = $2 order by id = $1 desc nulls last, id limit 20",
@@ -80,7 +80,7 @@ async def _find(tx: Transaction, whom: str) -> User:
 
 
 async def list_all(tx: Transaction) -> list[dict[str, Any]]:
-    """Return every user with the number of their webhooks, the oldest first."""
+    """Return all users with the number of their webhooks, oldest first."""
     rows = await tx.fetch(
         "select u.id, u.name, count(w.id) as webhooks, u.created_at from cashdesk.users u"
         " left join cashdesk.webhooks w on w.user_id = u.id group by u.id order by u.id"
@@ -89,21 +89,21 @@ async def list_all(tx: Transaction) -> list[dict[str, Any]]:
 
 
 async def lock(tx: Transaction, user: User) -> None:
-    """Make others who do the same for this user wait until the transaction ends."""
+    """Make concurrent calls for this user wait until the transaction ends."""
     await tx.execute("select from cashdesk.users where id = $1 for no key update", user.id)
 
 
 async def find_by_token(tx: Transaction, token: str) -> User | None:
-    """Return whose token this is, if anybody's."""
+    """Return the user with this token, or None."""
     return _user(await tx.fetchrow("select id, name from cashdesk.users where token_sha256 = $1", _hash(token)))
 
 
 async def log_in(tx: Transaction, token: str) -> str | None:
-    """Open a session of the pages for whose token this is, if anybody's; return what the browser shall hold.
+    """Open a session for the user with this token; return the session's token for the browser, or None.
 
-    It is not kept.
+    The session's token is not stored.
     """
-    # A token that is renewed meanwhile must not leave a session behind.
+    # The lock prevents that a token replaced concurrently leaves a session behind.
     held = "select id from cashdesk.users where token_sha256 = $1 for key share"
     user_id = await tx.fetchval(held, _hash(token))
     if user_id is None:
@@ -119,7 +119,7 @@ async def log_in(tx: Transaction, token: str) -> str | None:
 
 
 async def find_by_session(tx: Transaction, session: str) -> User | None:
-    """Return who is logged in by this session, if it is one and has not run out."""
+    """Return the user of this session, or None if it is unknown or expired."""
     return _user(
         await tx.fetchrow(
             "select u.id, u.name from cashdesk.sessions s join cashdesk.users u on u.id = s.user_id"
@@ -143,5 +143,5 @@ def _user(row: Any) -> User | None:
 
 
 def _hash(secret: str) -> bytes:
-    # What is hashed has 256 bits of chance, so a slow hash would protect nothing.
+    # The hashed text has 256 random bits, so a slow hash would add no protection.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

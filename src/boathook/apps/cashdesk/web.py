@@ -1,4 +1,4 @@
-"""What the API and the pages share: how a request is read, and what every answer carries."""
+"""Functions that the API and the pages share: request parsing and response headers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -25,13 +25,13 @@ _SAFE: Final[Mapping[str, str]] = {
 }
 
 _PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
-"""Those that an address need not name."""
+"""Default ports, which a URL may omit."""
 
 Handle = Callable[[Request], Awaitable[Response]]
 
 
 class IdConvertor(IntegerConvertor):
-    """An id in a path: as many digits as a bigint may have, as no other number is one."""
+    """An id in a path: at most as many digits as a bigint can have."""
 
     regex = "[0-9]{1,19}"
 
@@ -40,7 +40,7 @@ register_url_convertor("cashdesk_id", IdConvertor())
 
 
 def guarded(response: Response) -> Response:
-    """Return *response* with headers by which browsers keep it to itself."""
+    """Return *response* with security headers for browsers."""
     for name, value in _SAFE.items():
         response.headers.setdefault(name, value)
     return response
@@ -58,7 +58,7 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a page's form; of several with one name the last. Raises TooLarge, BadField."""
+    """Return the fields of a page's form; of repeated names the last. Raises TooLarge, BadField."""
     body = await read_body(request)
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict"))
@@ -77,7 +77,7 @@ def read_number(request: Request, name: str, *, usual: int, most: int) -> int:
 
 
 def read_origin(text: str) -> tuple[str, str, int] | None:
-    """Return scheme, host and port of an origin such as ``https://cabinet.example``; None for what is none."""
+    """Return scheme, host and port of an origin such as ``https://cabinet.example``, or None if it is invalid."""
     try:
         parts = urlsplit(text)
         port = parts.port

@@ -1,4 +1,4 @@
-"""Where users want to hear of what: each webhook is a row here and an endpoint of boathook's, changed together."""
+"""Manages users' webhooks: each is a row here and a boathook endpoint, changed together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from boathook.apps.cashdesk.refusals import BadField, Conflict, Full, Missing
 from boathook.apps.cashdesk.users import User
 
 RETRY: Final = "cashdesk"
-"""boathook's name for the waits 5 s, 1 min, 1 h, 3 h and 24 h, of exactly that length."""
+"""The name of boathook's retry schedule of exactly 5 s, 1 min, 1 h, 3 h and 24 h."""
 TIMEOUT_S: Final = 20.0
-"""How long a receiver may take; it is to answer any 2xx by then."""
+"""Seconds within which a receiver must respond with a 2xx."""
 
 _LARGEST: Final = 2**63 - 1
 _COLUMNS: Final = "w.id, w.url, w.types, w.is_active, w.created_at, w.updated_at"
@@ -24,17 +24,17 @@ _COLUMNS: Final = "w.id, w.url, w.types, w.is_active, w.created_at, w.updated_at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """A row."""
+    """A webhook's row, with the state of its endpoint."""
 
     id: int
     url: str
     types: int
-    """A bit for each kind of objects, see `entities`."""
+    """One bit for each kind of objects, see `entities`."""
     is_active: bool
     endpoint: str | None
-    """The id of its endpoint, ``ep_...``; None where an operator has deleted that, until the webhook is saved."""
+    """The id of its endpoint, ``ep_...``; None if an operator has deleted it, until the webhook is saved."""
     is_sending: bool
-    """Whether its endpoint is enabled. boathook disables one that answers 410, or nothing good for days."""
+    """Whether its endpoint is enabled. boathook disables an endpoint that responds 410, or fails for days."""
     created_at: datetime
     updated_at: datetime
 
@@ -45,11 +45,11 @@ class Webhook:
 
     @property
     def wanted(self) -> dict[Entity, bool]:
-        """Which kinds of objects it is about."""
+        """The selected kinds of objects."""
         return types_of(self.types)
 
     def show(self) -> dict[str, Any]:
-        """Return it as the API answers it."""
+        """Return it as an API response."""
         return {
             "id": self.id,
             "url": self.url,
@@ -62,7 +62,7 @@ class Webhook:
 
 
 async def list_all(tx: Transaction, user: User) -> list[Webhook]:
-    """Return the user's webhooks, the oldest first."""
+    """Return the user's webhooks, oldest first."""
     rows = await tx.fetch(
         f"select {_COLUMNS} from cashdesk.webhooks w where w.user_id = $1 order by w.id",  # noqa: S608 a constant
         user.id,
@@ -72,7 +72,7 @@ async def list_all(tx: Transaction, user: User) -> list[Webhook]:
 
 
 async def list_of_all(tx: Transaction) -> list[dict[str, Any]]:
-    """Return the webhooks of all users, each with its user's id and name, the oldest first."""
+    """Return the webhooks of all users, each with its user's id and name, oldest first."""
     rows = await tx.fetch(
         "select w.id, u.id as user_id, u.name, w.url, w.types, w.is_active as active, w.created_at"
         " from cashdesk.webhooks w join cashdesk.users u on u.id = w.user_id order by w.id"
@@ -81,7 +81,7 @@ async def list_of_all(tx: Transaction) -> list[dict[str, Any]]:
 
 
 async def get(tx: Transaction, user: User, id: int) -> Webhook:
-    """Return a webhook of the user's. Raises Missing."""
+    """Return a webhook of the user. Raises Missing."""
     row = await tx.fetchrow(
         f"select {_COLUMNS} from cashdesk.webhooks w where w.user_id = $1 and w.id = $2",  # noqa: S608 a constant
         user.id, min(id, _LARGEST),
@@ -92,11 +92,11 @@ async def get(tx: Transaction, user: User, id: int) -> Webhook:
 
 
 async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
-    """Make a webhook with its endpoint.
+    """Create a webhook with its endpoint.
 
     Raises:
-        Full: the user has as many as there may be.
-        BadField: requests to its address are not allowed.
+        Full: the user has reached the limit.
+        BadField: requests to its URL are not allowed.
     """
     await users.lock(tx, user)
     count = await tx.fetchval("select count(*) from cashdesk.webhooks where user_id = $1", user.id)
@@ -111,7 +111,7 @@ async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
 
 
 async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Webhook:
-    """Give a webhook other values, and its endpoint with it. Raises Missing, and BadField as `create` does."""
+    """Change a webhook and its endpoint. Raises Missing, and BadField like `create`."""
     tag = await tx.execute(
         "update cashdesk.webhooks set url = $3, types = $4, is_active = $5, updated_at = now()"
         " where user_id = $1 and id = $2",
@@ -124,7 +124,7 @@ async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Web
 
 
 async def remove(tx: Transaction, user: User, id: int) -> None:
-    """Delete a webhook and its endpoint; what it was still to get is not sent. Raises Missing."""
+    """Delete a webhook and its endpoint; pending deliveries are not sent. Raises Missing."""
     await users.lock(tx, user)
     tag = await tx.execute("delete from cashdesk.webhooks where user_id = $1 and id = $2", user.id, min(id, _LARGEST))
     if tag != "DELETE 1":
@@ -133,7 +133,7 @@ async def remove(tx: Transaction, user: User, id: int) -> None:
 
 
 async def secret(tx: Transaction, user: User, id: int) -> str:
-    """Return what a webhook's requests are signed with. Raises Missing, and Conflict where its endpoint is gone."""
+    """Return the signing secret of a webhook. Raises Missing, and Conflict if its endpoint is gone."""
     webhook = await get(tx, user, id)
     try:
         return await hook.desk.endpoint_secret(tx, user.application, webhook.uid)
@@ -144,7 +144,7 @@ async def secret(tx: Transaction, user: User, id: int) -> str:
 
 
 async def test(tx: Transaction, user: User, id: int) -> None:
-    """Send a made-up event to one webhook alone. Raises Missing, and Conflict where it is not sending."""
+    """Send a test event to one webhook only. Raises Missing, and Conflict if it is not sending."""
     webhook = await get(tx, user, id)
     if not webhook.is_sending:
         raise Conflict("nothing is sent to this webhook; activate it, and choose at least one type, first")
@@ -154,7 +154,7 @@ async def test(tx: Transaction, user: User, id: int) -> None:
 
 async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm) -> None:
     mask = mask_of(form.types.wanted())
-    # An operator may have deleted it; saving a webhook makes good what it stands on.
+    # An operator may have deleted the application; saving a webhook restores it.
     await hook.desk.put_application(tx, user.application, name=user.name)
     try:
         await hook.desk.put_endpoint(
@@ -162,14 +162,14 @@ async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm)
             user.application,
             _uid(id),
             url=form.url,
-            # An empty list would mean every type; a webhook about nothing is one that is off.
+            # An empty list would select every type; a webhook without types is disabled.
             event_types=[*patterns_of(mask), f"{_test_type(id)}.*"],
             is_disabled=not (form.active and mask),
             retry=RETRY,
             timeout_s=TIMEOUT_S,
         )
     except BoathookError as error:
-        # Of all that is given only the address is the user's own choice.
+        # Of all these values only the URL is the user's choice.
         if error.name != "InvalidValue":
             raise
         raise BadField("url", str(error)) from None
@@ -191,5 +191,5 @@ def _uid(id: int) -> str:
 
 
 def _test_type(id: int) -> str:
-    """The first part of the type of events that are for this webhook only."""
+    """Return the type prefix of events for this webhook only."""
     return f"test.webhook-{id}"

@@ -1,23 +1,23 @@
 """A car-rental back office on the webhooks of RentProg and Umnico.
 
-An event is acknowledged once it is stored, noted as a change of a car, client, booking, branch, employee or message,
-and its thing is written once for all changes that came together.
+An event is acknowledged once it is stored. It is then recorded as a change of a car, client, booking, branch, employee
+or message, and its object is written once for all changes that arrived together.
 
-settings   the table [fleet], and the environment that stands in for it: who sends, how it is proven
-parse      what a webhook says, in one shape; words, moments and ruby read its parts
-tables     the tables of things: which column holds what a sender calls how
-records    how a change gets there
+settings   the table [fleet], and the environment variables that replace it: senders and their proof
+parse      parses all formats of webhooks; words, moments and ruby parse their parts
+tables     the tables of objects: columns, and their names in the senders' data
+records    stores changes and applies them
 handlers   note, apply, notify
-log        the error log, kept apart from the transaction that failed
-alarms     critical errors, told by Telegram
-letters    dead letters: seen, decided, tried again
-status     how the app is doing, in its owner's words
+log        the error log, written outside the failed transaction
+alarms     critical errors, sent by Telegram
+letters    dead letters: list, decide, retry
+status     metrics of the app
 live       changes for browsers, over a WebSocket
-chores     what is done every so often
+chores     periodic jobs
 routes     the app's own HTTP routes; commands: boathook fleet ...
-simulator  made-up traffic, and what the tables must say in the end
+simulator  generated traffic, and the expected results
 
-README.md is for its owner.
+README.md is for operators.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ hook = Boathook("fleet", settings=FleetSettings, migrations=Path(__file__).with_
 
 @hook.sources
 def sources(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
-    """Return where RentProg's and Umnico's requests arrive."""
+    """Return the sources for RentProg's and Umnico's requests."""
     return settings.sources()
 
 

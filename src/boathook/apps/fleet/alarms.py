@@ -1,8 +1,8 @@
-"""Critical errors, told to people by Telegram: at once, not too often, repeats collapsed, and never in anybody's way.
+"""Sends critical errors to Telegram: promptly, rate-limited, with repeats collapsed, and without blocking callers.
 
-An alarm is a count in a row of its kind and, if none is on its way, a published event that is due when the kind may be
-told again. The handler of that event reads the row without locking it, sends, and takes off what it has told: whoever
-raises an alarm meanwhile waits for no server of Telegram's.
+An alarm increments a counter in the row of its kind. If none is pending, it publishes an event that is due when the
+kind may be sent again. The handler of that event reads the row without a lock, sends the message, and subtracts the
+alarms it has sent. So a caller that raises an alarm never waits for Telegram's server.
 """
 
 import json
@@ -16,7 +16,7 @@ from boathook.apps.fleet.settings import TelegramSettings
 
 TYPE: Final = "alarm.raised"
 LATE_S: Final = 3_600.0
-"""An announcement that led to nothing for so long is made again by the next alarm."""
+"""Seconds after which an announcement without an effect is repeated by the next alarm."""
 RETRY: Final = RetryPolicy(first_s=2.0, longest_s=300.0, max_attempts=500, max_age_s=86_400.0)
 MAX_TEXT: Final = 1_000
 _MINUTE_S: Final = 60.0
@@ -24,19 +24,19 @@ _MINUTE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Telegram took the message."""
+    """Telegram accepted the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Telegram wants to be left alone for a while."""
+    """Telegram asks to wait before the next message."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """The message did not arrive, as far as anybody knows."""
+    """The message was not delivered, as far as is known."""
 
     kind: str
     because: str
@@ -46,7 +46,7 @@ Answer = Sent | Busy | Unsent
 
 
 async def raise_alarm(hook: Boathook, kind: str, text: str, number: int = 1) -> None:
-    """Count an alarm of *kind* and have it told; it never raises, as whoever calls has trouble enough."""
+    """Count an alarm of *kind* and have it sent; never raises, because the caller is handling an error."""
     try:
         async with hook.transaction() as tx:
             due = await _count(tx, kind, text[:MAX_TEXT], number, hook.settings.telegram.quiet_s)
@@ -72,7 +72,7 @@ returning case when announced_at = now() then greatest(now(), told_at + make_int
 
 
 async def _count(tx: Transaction, kind: str, text: str, number: int, quiet_s: float) -> datetime | None:
-    """Return when the kind is to be told, if that is not under way already."""
+    """Return when the kind is due to be sent, or None if it is already announced."""
     due: datetime | None = await tx.fetchval(_COUNT, kind, text, number, LATE_S, quiet_s)
     return due
 
@@ -83,7 +83,7 @@ async def _announce(hook: Boathook, tx: Transaction, kind: str, due: datetime) -
 
 
 async def tell_alarms(hook: Boathook, event: Event, tx: Transaction) -> Ignore | Retry | None:
-    """Handle an announcement: send what waits of its kind as one message."""
+    """Handle an announcement: send the waiting alarms of its kind as one message."""
     telegram: TelegramSettings = hook.settings.telegram
     kind = event.json["kind"]
     row = await tx.fetchrow("select text, waiting from fleet.alarm where kind = $1", kind)
@@ -93,22 +93,22 @@ async def tell_alarms(hook: Boathook, event: Event, tx: Transaction) -> Ignore |
     wait_s = await _wait_for_turn(tx, telegram.per_minute)
     if wait_s > 0:
         return Retry(after=wait_s, code="RATE_LIMITED")
-    # What was sent is remembered with its count: a crash behind it neither repeats the message nor loses alarms.
+    # The sent message is stored with its count: a crash after it neither repeats the message nor loses alarms.
     try:
-        told = await event.once("send", _send_or_raise, hook, compose(row["text"], row["waiting"]), row["waiting"])
+        sent = await event.once("send", _send_or_raise, hook, compose(row["text"], row["waiting"]), row["waiting"])
     except _NotSent as trouble:
         return await _put_off(hook, event, trouble.answer)
-    await _take_off(hook, tx, kind, told["text"], told["alarms"])
+    await _take_off(hook, tx, kind, sent["text"], sent["alarms"])
     return None
 
 
 def compose(text: str, number: int) -> str:
-    """Return the words of one message for *number* alarms of a kind, the latest of which says *text*."""
+    """Return the text of one message for *number* alarms of a kind, the latest of which has the text *text*."""
     return text if number == 1 else f"{text}\n(and {number - 1} more)"
 
 
 async def _wait_for_turn(tx: Transaction, per_minute: int) -> float:
-    """Return the seconds until another message may go."""
+    """Return the seconds until the next message may be sent."""
     wait_s: float | None = await tx.fetchval(
         "select extract(epoch from at - now())::float8 + $1 from fleet.notice order by at desc offset $2 limit 1",
         _MINUTE_S, per_minute - 1,
@@ -128,7 +128,7 @@ async def _take_off(hook: Boathook, tx: Transaction, kind: str, text: str, alarm
 
 
 class _NotSent(Exception):
-    """Carries out of `Event.once` what must not be remembered."""
+    """Leaves `Event.once` without storing a result."""
 
     def __init__(self, answer: Busy | Unsent) -> None:
         super().__init__(answer)
@@ -153,7 +153,7 @@ async def _put_off(hook: Boathook, event: Event, answer: Busy | Unsent) -> Retry
 
 
 async def send(hook: Boathook, text: str) -> Answer:
-    """Send one message to the chat, as https://core.telegram.org/bots/api#sendmessage says."""
+    """Send one message to the chat; see https://core.telegram.org/bots/api#sendmessage."""
     telegram: TelegramSettings = hook.settings.telegram
     token = hook.resolve(telegram.token, "telegram.token")
     message = {"chat_id": telegram.chat_id, "text": text, "disable_web_page_preview": True}
@@ -167,21 +167,21 @@ async def send(hook: Boathook, text: str) -> Answer:
             max_bytes=65_536,
         )
     except BoathookError as error:
-        # The address, which errors name and answers may repeat, holds the token.
+        # Error messages contain the URL and responses may repeat it, and the URL contains the token.
         return Unsent("TELEGRAM_AWAY", str(error).replace(token, "***"))
     return _understood(answer.status, answer.body.replace(token.encode(), b"***"))
 
 
 def _understood(status: int, body: bytes) -> Answer:
     try:
-        said = json.loads(body)
+        reply = json.loads(body)
     except (ValueError, RecursionError):
-        said = {}
-    said = said if isinstance(said, dict) else {}
-    if status == 200 and said.get("ok") is True:
+        reply = {}
+    reply = reply if isinstance(reply, dict) else {}
+    if status == 200 and reply.get("ok") is True:
         return Sent()
     if status == 429:
-        parameters = said.get("parameters")
+        parameters = reply.get("parameters")
         after = parameters.get("retry_after") if isinstance(parameters, dict) else None
         return Busy(float(after) if isinstance(after, int) and 0 <= after <= 86_400 else 30.0)
-    return Unsent(f"TELEGRAM_{status}", str(said.get("description", "the Bot API's answer was not understood"))[:500])
+    return Unsent(f"TELEGRAM_{status}", str(reply.get("description", "the Bot API's answer was not understood"))[:500])

@@ -1,4 +1,4 @@
-"""What is done every so often: dead letters tried again, figures kept, trouble told, old rows forgotten."""
+"""Periodic jobs: retry dead letters, store metrics, raise alarms, delete old rows."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from boathook.apps.fleet.settings import SOURCES
 
 LOOK_S: Final = 5.0
 KEEP_S: Final = 10.0
-"""How often the figures of the present minute are kept; the last of them stay."""
+"""Seconds between updates of the current minute's metrics; the last values stay."""
 TIDY_S: Final = 3_600.0
 
 
 def declare_chores(hook: Boathook) -> None:
-    """Put the chores on *hook*."""
+    """Register the periodic jobs on *hook*."""
     refusals = Refusals()
 
     @hook.every(LOOK_S)
@@ -58,13 +58,13 @@ def declare_chores(hook: Boathook) -> None:
 
 
 class Refusals:
-    """Remembers how many requests were refused at the gate, to tell by how many they have become more."""
+    """Computes the increase of the number of rejected requests."""
 
     def __init__(self) -> None:
         self._before: Mapping[tuple[str, str], int] | None = None
 
     def rises(self, figures: status.Figures) -> Mapping[tuple[str, str], int]:
-        """Return how many were refused since the last call, by source and reason; at the first call, none."""
+        """Return how many requests were rejected since the last call, by source and reason; none at the first call."""
         present = Counter(
             {
                 (series["labels"]["source"], series["labels"]["reason"]): int(series["value"])
@@ -72,12 +72,12 @@ class Refusals:
                 if series["labels"]["source"] in SOURCES
             }
         )
-        # A counter that went backwards was begun anew, and stands for itself.
+        # A counter that decreased was reset, so its value is the increase.
         before, self._before = self._before, present
         if before is None:
             return {}
-        rises = {place: n - before.get(place, 0) if n >= before.get(place, 0) else n for place, n in present.items()}
-        return {place: n for place, n in rises.items() if n}
+        rises = {key: n - before.get(key, 0) if n >= before.get(key, 0) else n for key, n in present.items()}
+        return {key: n for key, n in rises.items() if n}
 
 
 def _by_cause(rows: Sequence[Any]) -> dict[tuple[str, str], list[Any]]:

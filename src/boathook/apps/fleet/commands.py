@@ -32,7 +32,7 @@ def make_commands(hook: Boathook) -> typer.Typer:
 
 
 _OWN_COLUMNS: Final = 3
-"""As many as a terminal of 80 characters has room for."""
+"""The number of columns that fits a terminal of 80 characters."""
 
 
 def _lister(hook: Boathook, entity: Entity) -> Callable[..., None]:
@@ -57,7 +57,7 @@ def _add_errors(hook: Boathook, app: typer.Typer) -> None:
         limit: Limit = 50,
         as_json: Json = False,
     ) -> None:
-        """List the error log, the latest first."""
+        """List the error log, newest first."""
         names = ("at", "phase", "kind", "message", "number")
         rows = ask(hook, lambda tx: list_errors(tx, phase=phase, kind=kind, limit=limit))
         print_rows(rows, as_json=as_json, columns=names)
@@ -72,7 +72,7 @@ def _unknown(hook: Boathook) -> typer.Typer:
 
     @unknown.command("list", epilog="Example: boathook fleet unknown list --json")
     def list_unknown(limit: Limit = 50, as_json: Json = False) -> None:
-        """List them, the latest first, each with the beginning of its body."""
+        """List them, newest first, each with the start of its body."""
         rows = ask(hook, lambda tx: records.list_unknown(tx, limit=limit))
         print_rows(rows, as_json=as_json, columns=("event_id", "reason", "sample"))
 
@@ -90,7 +90,7 @@ def _dead(hook: Boathook) -> typer.Typer:
 
     @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
     def replay(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:
-        """Let a dead letter be handled again."""
+        """Replay a dead letter."""
         _tell(id, hook.run(letters.replay(hook, id)), "is handled again")
 
     @dead.command("cleanup", epilog="Example: boathook fleet dead cleanup --days 30")
@@ -99,7 +99,7 @@ def _dead(hook: Boathook) -> typer.Typer:
             float | None, typer.Option(min=0, help="Dead for more days than this; fleet.dead_days if absent.")
         ] = None,
     ) -> None:
-        """Settle old dead letters as ignored, with a note; nothing is erased."""
+        """Settle old dead letters as ignored, with a note; nothing is deleted."""
         done = hook.run(letters.ignore_old(hook, days=hook.settings.dead_days if days is None else days))
         say(f"{len(done)} dead letters are ignored")
 
@@ -125,7 +125,7 @@ def _telegram(hook: Boathook) -> typer.Typer:
 
     @telegram.command("test", epilog="Example: boathook fleet telegram test")
     def test(text: Annotated[str, typer.Option(help="What to say.")] = "boathook fleet can reach this chat.") -> None:
-        """Send one message to the chat at once."""
+        """Send a test message to the chat."""
         if not hook.settings.telegram.is_on:
             raise BoathookError(
                 "fleet.telegram: write token and chat_id first, or set TELEGRAM_BOT_TOKEN and TELEGRAM_CHAT_ID"
@@ -150,6 +150,6 @@ def _add_simulate(hook: Boathook, app: typer.Typer) -> None:
         wait: trials.Wait = trials.WAIT_S,
         as_json: Json = False,
     ) -> None:
-        """Send made-up requests with the secrets of the settings, and compare the tables with what they must say."""
+        """Send simulated requests with the configured secrets, and compare the tables with the expected results."""
         done = hook.run(sending.simulate(hook, url, count=count, seed=seed, wait_s=wait))
         trials.finish(done, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The handlers: every event is noted, every thing that changed is written once, every alarm is told."""
+"""The handlers: record each event, write each changed object once, send each alarm."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final, assert_never
@@ -13,11 +13,11 @@ from boathook.apps.fleet.words import Entity
 
 CHANGED: Final = "entity.changed"
 RETRY: Final = RetryPolicy(first_s=0.5, max_attempts=5, max_age_s=900.0)
-"""Seconds are for a hiccup; what lasts longer is for the schedule of dead letters, see `letters`."""
+"""For short failures only; longer ones are handled by the retry schedule of dead letters, see `letters`."""
 
 
 def declare_handlers(hook: Boathook) -> None:
-    """Put the handlers on *hook*."""
+    """Register the handlers on *hook*."""
     changes = hook.counter("fleet_changes_total", "Changes noted.", "entity", "action")
     unknown = hook.counter("fleet_unknown_total", "Requests that could not be parsed.", "source")
     upserts = hook.counter("fleet_upserts_total", "Things written, each for all of its changes since.", "entity")
@@ -31,16 +31,16 @@ def declare_handlers(hook: Boathook) -> None:
         arrival = Arrival(event_id=event.id, source=event.source or "", type=event.type, accepted_at=event.accepted_at)
         async with logged(hook, Phase.NORMALISE, event_id=event.id):
             match read(event.body):
-                case Unknown(reason) as said:
-                    await keep_unknown(tx, arrival, said, event.body)
+                case Unknown(reason) as parsed:
+                    await keep_unknown(tx, arrival, parsed, event.body)
                     await add_error(tx, Phase.PARSE, "UNKNOWN_SHAPE", reason, event_id=event.id)
                     unknown.add(source=arrival.source)
                     return Ignore(f"it could not be parsed: {reason}")
-                case Change() as said:
-                    is_first = await note_change(tx, arrival, said, settle_stamp(said, event.accepted_at))
+                case Change() as parsed:
+                    is_first = await note_change(tx, arrival, parsed, settle_stamp(parsed, event.accepted_at))
                     if is_first:
-                        await _announce(tx, said)
-                    changes.add(entity=said.entity, action=said.action)
+                        await _announce(tx, parsed)
+                    changes.add(entity=parsed.entity, action=parsed.action)
                     return None
                 case never:
                     assert_never(never)

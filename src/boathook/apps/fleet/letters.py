@@ -1,7 +1,7 @@
-"""Dead letters of this app: who sees them, who decides them, and which are tried again by themselves.
+"""Dead letters of this app: list them, decide about them, and retry them automatically.
 
-A handler's own attempts come first, by its retry policy. What is dead after them is replayed by a schedule that is
-measured in hours, as its cause is seldom a moment's, and is then left to people.
+A handler's own attempts come first, by its retry policy. Dead letters are then replayed by a schedule of hours, because
+their cause seldom ends quickly. After that they are left to operators.
 """
 
 import re
@@ -13,29 +13,29 @@ from typing import Any, Final
 from boathook import Boathook, BoathookError, Transaction
 
 MOST: Final = 5_000
-"""Dead letters looked at in one round."""
+"""Maximum dead letters processed in one run."""
 _OLDEST_DAYS: Final = 7_300.0
-"""Nothing is older, and no id tells of a moment before 1970."""
+"""An upper bound; no id can contain a time before 1970."""
 _PAGE: Final = 200
 _ID: Final = re.compile(r"dlv_0[0-7][0-9a-hjkmnp-tv-z]{25}_[0-9]{1,4}")
-"""128 bits in Crockford's base 32, and which of its event's deliveries it is."""
+"""128 bits in Crockford's base 32, and the position among its event's deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is no such dead letter of this app's."""
+    """This app has no such dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotDead:
-    """The delivery is in another state, which is no longer, or not yet, for people to decide."""
+    """The delivery is in another state, in which operators cannot decide about it."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """It was done."""
+    """The decision was carried out."""
 
 
 Decision = Missing | NotDead | Decided
@@ -43,17 +43,17 @@ Decision = Missing | NotDead | Decided
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one look at the dead letters came to."""
+    """The result of one run over the dead letters."""
 
     fresh: Sequence[Any]
-    """Deliveries that were not dead at any look before."""
+    """Deliveries that were not dead in any earlier run."""
     replayed: Sequence[str]
     given_up: Sequence[str]
-    """Those that are left to people from now on."""
+    """Deliveries that are left to operators from now on."""
 
 
 def is_id(text: str) -> bool:
-    """Return whether *text* is written as the ids of dead letters are."""
+    """Return whether *text* has the format of a dead letter's id."""
     return bool(_ID.fullmatch(text))
 
 
@@ -65,7 +65,7 @@ async def list_dead(
     after: str | None = None,
     limit: int = 50,
 ) -> list[dict[str, Any]]:
-    """Return a page of dead letters, those of the newest events first, each with what is planned for it."""
+    """Return a page of dead letters, those of the newest events first, each with its retry plan."""
     rows = await hook.desk.deliveries(
         recipient=_ours(hook), state="dead", source=source, type=type, after=after, limit=limit
     )
@@ -75,7 +75,7 @@ async def list_dead(
 
 
 async def replay(hook: Boathook, id: str) -> Decision:
-    """Let a dead letter be handled again."""
+    """Replay a dead letter."""
     found = await _find(hook, id)
     if found is not None:
         return found
@@ -83,7 +83,7 @@ async def replay(hook: Boathook, id: str) -> Decision:
 
 
 async def ignore(hook: Boathook, id: str, note: str) -> Decision:
-    """Settle a dead letter as ignored; it keeps its record."""
+    """Settle a dead letter as ignored; its record is kept."""
     found = await _find(hook, id)
     if found is not None:
         return found
@@ -91,18 +91,18 @@ async def ignore(hook: Boathook, id: str, note: str) -> Decision:
 
 
 async def ignore_old(hook: Boathook, *, days: float) -> list[str]:
-    """Settle as ignored whatever has been dead for more than so many days; return which."""
+    """Settle as ignored all deliveries that have been dead for more than *days*; return their ids."""
     until = datetime.now(UTC) - timedelta(days=min(days, _OLDEST_DAYS))
     old = [row.id async for row in _all_dead(hook, until=until) if row.ended_at and row.ended_at < until]
     return await hook.desk.ignore(old, note=f"cleaned up: dead for more than {days:g} days") if old else []
 
 
 async def look_after(hook: Boathook) -> Round:
-    """Plan, replay and give up dead letters, as the schedule says."""
+    """Schedule, replay and give up dead letters, according to the schedule."""
     dead = [row async for row in _all_dead(hook)]
     async with hook.transaction() as tx:
         seen = await _take_in(tx, dead, hook.settings.dead_retry_s) if dead else []
-        # Counted before it is done: what a crash in between loses is one replay, not the count.
+        # Counted before the replay: a crash in between loses one replay, not the count.
         due = await _take_due(tx)
     fresh = {row["delivery_id"] for row in seen if row["is_fresh"]}
     return Round(
@@ -128,7 +128,7 @@ async def _all_dead(hook: Boathook, until: datetime | None = None) -> AsyncItera
 
 
 async def _find(hook: Boathook, id: str) -> Missing | NotDead | None:
-    """Return why a letter cannot be decided; None where it can."""
+    """Return why a dead letter cannot be decided, or None if it can."""
     if not is_id(id):
         return Missing()
     try:

@@ -1,7 +1,7 @@
-"""Live updates for browsers: a WebSocket that tells what was changed, and misses nothing over a reconnect.
+"""Live updates for browsers: a WebSocket that reports changes, without losing any over a reconnect.
 
-What is broadcast is only a hint. News are numbered in the order of their commits, so whoever is told of number 9 after
-number 6 looks up 7 and 8, and whoever comes back with ``?since=6`` gets the latest of all that came later.
+Broadcasts are only hints. News are numbered in the order of their commits. A client that gets number 9 after number 6
+queries 7 and 8, and a client that reconnects with ``?since=6`` gets the latest state of everything that came later.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from boathook.apps.fleet.records import News, newest_version, news_since
 
 CHANNEL: Final = "fleet.live"
 POLL_S: Final = 2.0
-"""How often news are looked up where nothing is heard: a hint may be lost."""
+"""Seconds between queries for news without a hint, because hints may be lost."""
 _PAGE: Final = 500
 
 
 async def tell_live(hook: Boathook, tx: Transaction, news: News) -> None:
-    """Let every browser know of *news*, once the transaction commits."""
+    """Notify all browsers of *news*, once the transaction commits."""
     await hook.publish_live(tx, CHANNEL, news.to_json())
 
 
 async def serve_live(hook: Boathook, socket: WebSocket) -> None:
-    """Talk to one browser until it goes."""
+    """Serve one browser until it disconnects."""
     await socket.accept()
     since = _read_since(socket.query_params.get("since"))
     if since is None:
@@ -47,7 +47,7 @@ async def serve_live(hook: Boathook, socket: WebSocket) -> None:
 
 
 def _read_since(text: str | None) -> int | None:
-    """Return the version to go on from, -1 for the present one; None where it is none."""
+    """Return the version to continue from, -1 for the current one, or None if it is invalid."""
     if text is None:
         return -1
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
@@ -61,7 +61,7 @@ async def _wait_until_gone(socket: WebSocket) -> None:
 
 async def _tell(hook: Boathook, socket: WebSocket, since: int) -> None:
     """Send all news after *since*, each once, in the order of their commits."""
-    hints = hook.subscribe(CHANNEL)  # before the look at what there is, so that nothing falls between the two
+    hints = hook.subscribe(CHANNEL)  # subscribe before reading the version, so that nothing is lost in between
     async with hook.transaction() as tx:
         newest = await newest_version(tx)
     seen = newest if since < 0 else min(since, newest)
@@ -80,7 +80,7 @@ async def _tell(hook: Boathook, socket: WebSocket, since: int) -> None:
 
 
 async def _next(hints: AsyncIterator[Any]) -> Any:
-    """Return the next hint; None where none comes for a while."""
+    """Return the next hint, or None if none arrives in time."""
     try:
         async with asyncio.timeout(POLL_S):
             return await anext(hints)
@@ -89,7 +89,7 @@ async def _next(hints: AsyncIterator[Any]) -> Any:
 
 
 async def _catch_up(hook: Boathook, socket: WebSocket, seen: int) -> int:
-    """Send what came after *seen*; return the version that this reaches."""
+    """Send the news after *seen*; return the latest version sent."""
     while True:
         async with hook.transaction() as tx:
             page = await news_since(tx, seen, limit=_PAGE)

@@ -1,4 +1,4 @@
-"""The error log: what went wrong in which phase, kept apart from the transaction that it undid."""
+"""The error log: errors by phase, written outside the transaction that they rolled back."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -10,27 +10,29 @@ from boathook import Boathook, BoathookError, Transaction
 
 
 class Phase(StrEnum):
-    """Where an error happened."""
+    """The phase in which an error happened."""
 
     ACK = "ack"
-    """A request was refused at the gate."""
+    """The gateway rejected a request."""
     PARSE = "parse"
-    """A request says nothing the parser understands."""
+    """The parser could not understand a request."""
     NORMALISE = "normalise"
-    """A change could not be noted."""
+    """A change could not be recorded."""
     UPSERT = "upsert"
-    """A thing could not be written."""
+    """An object could not be written."""
     NOTIFY = "notify"
     """A message to Telegram could not be sent."""
     LIVE = "live"
-    """A browser could not be told."""
+    """A browser could not be notified."""
 
 
 @asynccontextmanager
 async def logged(hook: Boathook, phase: Phase, **where: Any) -> AsyncIterator[None]:
-    """Write an error that leaves the block into the log before it goes on its way.
+    """Log an error that leaves the block, then re-raise it.
 
     Args:
+        hook: the app's `Boathook`.
+        phase: the phase of the block.
         where: `event_id`, `entity` and `entity_id`, as far as they are known.
     """
     try:
@@ -41,7 +43,7 @@ async def logged(hook: Boathook, phase: Phase, **where: Any) -> AsyncIterator[No
 
 
 async def log_error(hook: Boathook, phase: Phase, kind: str, message: str, **where: Any) -> None:
-    """Write one row in a transaction of its own; where even that fails, the process's own log has to do."""
+    """Write one row in its own transaction; if that fails, write to the process's log."""
     try:
         async with hook.transaction() as tx:
             await add_error(tx, phase, kind, message, **where)
@@ -60,7 +62,7 @@ async def add_error(
     entity: str | None = None,
     entity_id: str | None = None,
 ) -> None:
-    """Write one row; *number* tells how many equal errors it stands for."""
+    """Write one row; *number* is the count of equal errors it represents."""
     await tx.execute(
         "insert into fleet.error_log (phase, kind, message, number, event_id, entity, entity_id)"
         " values ($1, $2, $3, $4, $5, $6, $7)",
@@ -75,7 +77,7 @@ def _plain(text: str) -> str:
 async def list_errors(
     tx: Transaction, *, phase: str | None = None, kind: str | None = None, limit: int
 ) -> list[dict[str, Any]]:
-    """Return errors, the latest first."""
+    """Return errors, newest first."""
     rows = await tx.fetch(
         "select * from fleet.error_log where ($1::text is null or phase = $1) and ($2::text is null or kind = $2)"
         " order by id desc limit $3",
@@ -85,7 +87,7 @@ async def list_errors(
 
 
 async def count_errors(tx: Transaction, *, minutes: float) -> Mapping[str, int]:
-    """Return how many errors each phase had in the last minutes."""
+    """Return the number of errors by phase in the last *minutes*."""
     rows = await tx.fetch(
         "select phase, sum(number) as number from fleet.error_log"
         " where at > now() - make_interval(secs => $1) group by phase",

@@ -1,4 +1,4 @@
-"""Reads the moments that senders write: ISO 8601, Ruby's and Russian forms, seconds and milliseconds since 1970."""
+"""Parses timestamps of senders: ISO 8601, Ruby's and Russian formats, seconds and milliseconds since 1970."""
 
 import re
 from datetime import UTC, datetime
@@ -15,10 +15,10 @@ _MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
 def read_moment(value: Any) -> datetime | None:
-    """Return a moment in UTC, which is also assumed where no zone is named; None for what is none, or absurd."""
+    """Return a time in UTC, which is also the default zone, or None if it is invalid or implausible."""
     try:
         moment = _read(value)
-    except (ValueError, OverflowError, OSError):  # the last is how the C library refuses a number
+    except (ValueError, OverflowError, OSError):  # the C library raises OSError for some numbers
         return None
     return moment if moment is not None and _FIRST <= moment <= _LAST else None
 

@@ -1,8 +1,8 @@
-"""What a webhook says, in one shape: which thing was changed how, whatever shape the sender wrote it in.
+"""Parses webhooks of all formats into one: which object was changed, and how.
 
-Today's shape names an event and carries a payload: ``{"event": "booking_update", "payload": {...}}``. Older ones name
-the entity and the action apart, wrap the data once more, write it as a text of JSON or of a Ruby hash, or only describe
-it in a sentence. What fits none of them is `Unknown`, a value to be kept and shown; nothing here ever raises.
+The current format names an event and has a payload: ``{"event": "booking_update", "payload": {...}}``. Older ones name
+entity and action separately, wrap the data once more, encode it as a text of JSON or of a Ruby hash, or only describe
+it in a sentence. A request in none of these formats is `Unknown`, a value to be stored and shown; nothing here raises.
 """
 
 import json
@@ -17,12 +17,12 @@ from boathook.apps.fleet.ruby import read_hash
 from boathook.apps.fleet.words import Action, Entity, find_action, find_entity, find_number
 
 MAX_DEPTH: Final = 64
-"""Data nested deeper than this is no object of a back office."""
+"""Maximum nesting of data; real objects are far less nested."""
 MAX_ID: Final = 200
 MAX_NAME: Final = 120
-"""Characters of a branch's or an actor's name."""
+"""Maximum characters of a branch's or an actor's name."""
 MAX_TEXT: Final = 500
-"""Characters of a description; all of them together fit into one live message."""
+"""Maximum characters of a description; all of them together fit into one live message."""
 
 _NAMES: Final = ("event", "type", "event_type", "eventType", "event_name", "webhook", "name")
 _ENTITIES: Final = ("entity", "model", "resource", "subject", "object", "entity_type", "table", "class")
@@ -39,30 +39,30 @@ _STAMPS: Final = ("changed_at", "occurred_at", "timestamp", "time", "datetime", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of one thing."""
+    """One change of one object."""
 
     entity: Entity
     action: Action
     id: str
-    """The sender's own, as text."""
+    """The sender's own id, as text."""
     branch: str | None = None
     actor: str | None = None
     description: str = ""
     stamp: datetime | None = None
-    """When it happened by the sender's clock, if it says so."""
+    """When it happened by the sender's clock, if known."""
     data: Mapping[str, Any]
-    """The thing's fields, as far as the event names them; fit for jsonb."""
+    """The object's fields, as far as the event has them; storable as jsonb."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A request that says nothing this parser understands."""
+    """A request that this parser does not understand."""
 
     reason: str
 
 
 def read(body: bytes) -> Change | Unknown:
-    """Return what a request's body says."""
+    """Parse a request's body."""
     try:
         document = json.loads(body.decode("utf-8-sig", "surrogatepass"))
     except (ValueError, RecursionError):
@@ -71,7 +71,7 @@ def read(body: bytes) -> Change | Unknown:
 
 
 def parse(document: Any) -> Change | Unknown:
-    """Return what a document says."""
+    """Parse a JSON document."""
     try:
         document = clean(document)
     except RecursionError:
@@ -94,10 +94,10 @@ def parse(document: Any) -> Change | Unknown:
 
 
 def clean(value: Any, depth: int = 0) -> Any:
-    """Return a value as jsonb can hold it: without NUL, halves of surrogate pairs, infinities and endless numbers.
+    """Return a value that jsonb can store: without NUL, lone surrogates, infinities and huge numbers.
 
     Raises:
-        RecursionError: it nests deeper than `MAX_DEPTH`.
+        RecursionError: it is nested deeper than `MAX_DEPTH`.
     """
     if depth > MAX_DEPTH:
         raise RecursionError
@@ -136,9 +136,9 @@ def _change(document: dict[str, Any], data: dict[str, Any], entity: Entity, acti
 
 def _entity(document: Mapping[str, Any]) -> Entity | None:
     named = (find_entity(text) for text in _texts(document, (*_ENTITIES, *_NAMES)))
-    told = (find_entity(text) for text in _texts(document, _SENTENCES))
+    described = (find_entity(text) for text in _texts(document, _SENTENCES))
     held = (Entity(key) for key in document if key in _KINDS and isinstance(document[key], dict))
-    return next((entity for way in (named, held, told) for entity in way if entity is not None), None)
+    return next((entity for way in (named, held, described) for entity in way if entity is not None), None)
 
 
 def _action(document: Mapping[str, Any], data: Mapping[str, Any]) -> Action | None:
@@ -147,10 +147,10 @@ def _action(document: Mapping[str, Any], data: Mapping[str, Any]) -> Action | No
 
 
 def _data(document: dict[str, Any], entity: Entity) -> dict[str, Any] | None:
-    """Return the fields of the thing: unwrapped, decoded where they are a text, and as they are after the change."""
+    """Return the object's fields: unwrapped, decoded if they are a text, and with their values after the change."""
     found = _unwrap(document, entity)
     if found is document:
-        # Nothing is wrapped: the fields stand beside what names the event, or there is only a sentence.
+        # Nothing is wrapped: the fields are next to the event's name, or there is only a sentence.
         found = {key: value for key, value in document.items() if key not in _ENVELOPE}
         if not found:
             return None
@@ -165,10 +165,11 @@ def _data(document: dict[str, Any], entity: Entity) -> dict[str, Any] | None:
 def _unwrap(document: dict[str, Any], entity: Entity) -> dict[str, Any]:
     for wraps in range(4):
         inner = next(_inside(document, entity), None)
-        # The outermost id may be the event's own; one further inside is the thing's, and nothing is wrapped there.
+        # The outermost id may be the event's own; an id further inside is the object's, so nothing else is wrapped
+        # there.
         if inner is None or (wraps and any(key in document for key in ("id", f"{entity}_id", f"{entity}Id"))):
             break
-        # What is said beside the data, such as its id, counts where the data is silent about it.
+        # Values next to the data, such as its id, are used if the data lacks them.
         keys = _BESIDE if "id" in inner else (*_IDS, *_BESIDE)
         document = {key: document[key] for key in keys if key in document} | inner
     return document
@@ -199,7 +200,7 @@ def _decoded(text: str) -> Any:
 
 
 def _after(pairs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield fields by their value after the change: Rails tells both, as ``[before, after]``."""
+    """Yield fields with their value after the change: Rails sends both, as ``[before, after]``."""
     for name, value in pairs.items():
         yield name, value[1] if isinstance(value, list) and len(value) == 2 else value
 
@@ -211,12 +212,12 @@ def _identifier(document: Mapping[str, Any], data: Mapping[str, Any], entity: En
             identifier = _scalar(holder.get(key))
             if identifier and len(identifier) <= MAX_ID and identifier.isprintable():
                 return identifier
-    told = (find_number(text) for text in _texts(document, _SENTENCES))
-    return next((number for number in told if number is not None), None)
+    described = (find_number(text) for text in _texts(document, _SENTENCES))
+    return next((number for number in described if number is not None), None)
 
 
 def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action) -> datetime | None:
-    # The last update of a thing that is deleted came before the deletion, so its stamp is the last resort.
+    # A deleted object's last update came before the deletion, so its timestamp is the last resort.
     own = {
         Action.CREATE: ("updated_at", "created_at"),
         Action.UPDATE: ("updated_at",),
@@ -224,13 +225,13 @@ def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action)
     }[action]
     late = ("updated_at",) if action is Action.DELETE else ()
     values = (*_values(data, own), *_values(document, (*own, *_STAMPS)), *_values(data, (*_STAMPS, *late)))
-    return next((moment for moment in map(read_moment, values) if moment is not None), None)
+    return next((stamp for stamp in map(read_moment, values) if stamp is not None), None)
 
 
 def settle_stamp(change: Change, accepted_at: datetime) -> datetime:
-    """Return the moment that orders *change*: the sender's, unless it has none or lies in the future.
+    """Return the time that orders *change*: the sender's, unless it is missing or in the future.
 
-    A clock that is ahead would let nothing newer through for as long.
+    A fast clock would otherwise block newer changes.
     """
     return min(change.stamp or accepted_at, accepted_at).astimezone(UTC)
 
@@ -244,7 +245,7 @@ def _first_name(keys: Iterable[str], *holders: Mapping[str, Any]) -> str | None:
 
 
 def _name(value: Any) -> str | None:
-    """Return how a person or a branch is called: as it is, or by the name, login or id in it."""
+    """Return the name of a person or a branch: the text itself, or the name, login or id in an object."""
     if isinstance(value, dict):
         inner = (_scalar(value.get(key)) for key in ("name", "full_name", "email", "login", "id"))
         return next((text for text in inner if text), None)

@@ -1,9 +1,10 @@
-"""What is known of cars, clients, bookings, branches, employees and messages, and how a change gets there.
+"""Stores changes, and applies them to cars, clients, bookings, branches, employees and messages.
 
-A change is noted first, once for each event: a row in ``fleet.change``, and the thing marked in ``fleet.dirty``. Only
-the first mark is announced. Applying takes the mark away, replays the thing's changes from the oldest one on that was
-not applied, in the order of their stamps, and writes the thing once: a burst of a thousand changes is one upsert.
-Both lock the mark's row, so that a change that is noted meanwhile is either applied or marks the thing anew.
+A change is recorded first, once for each event: a row in ``fleet.change``, and a mark of its object in ``fleet.dirty``.
+Only the first mark is announced. Applying removes the mark, replays the object's changes in the order of their
+timestamps, starting from the oldest one not yet applied, and writes the object once: a burst of a thousand changes is
+one upsert. Both lock the mark's row, so that a change recorded concurrently is either applied or marks the object
+again.
 """
 
 import json
@@ -19,13 +20,13 @@ from boathook.apps.fleet.tables import TABLES, Table
 from boathook.apps.fleet.words import Action, Entity
 
 REMIND_S: Final = 60.0
-"""A mark that is still there after so long is announced again by the next change: its announcement may be dead."""
+"""Seconds after which the next change announces an existing mark again, because its announcement may be dead."""
 _SAMPLE: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """The event that a change came by."""
+    """The event that brought a change."""
 
     event_id: UUID
     source: str
@@ -35,7 +36,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """What is to be told of one upsert."""
+    """The report about one upsert."""
 
     version: int
     entity: Entity
@@ -46,10 +47,10 @@ class News:
     actor: str | None
     description: str
     changes: int
-    """How many changes the upsert stands for."""
+    """The number of changes in the upsert."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as browsers get it."""
+        """Return it in the format for browsers."""
         return news_json(
             {
                 "version": self.version,
@@ -65,7 +66,7 @@ class News:
 
 
 def news_json(row: Any) -> dict[str, Any]:
-    """Return a row of ``fleet.news`` as browsers get it."""
+    """Return a row of ``fleet.news`` in the format for browsers."""
     return {
         "version": row["version"],
         "entity": row["entity"],
@@ -85,7 +86,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 on conflict (event_id) do nothing
 """
 
-# An update, where doing nothing would be enough to mark: it waits for whoever applies, and makes him wait.
+# An update instead of doing nothing: it waits for a concurrent apply, and makes later ones wait.
 MARK: Final = """
 insert into fleet.dirty as mark (entity, entity_id, oldest, changes, announced_at)
 values ($1, $2, $3, 1, now())
@@ -101,12 +102,13 @@ returning announced_at = now()
 TAKE: Final = "delete from fleet.dirty where entity = $1 and entity_id = $2 returning oldest, changes"
 
 ORDER: Final = "stamp, action = 'delete', accepted_at, event_id"
-"""The order in which changes happened: by the sender's clock, then as they were accepted.
+"""The order in which changes happened: by the sender's clock, then by acceptance.
 
-At one moment a deletion is the last of them: it may be stamped with the update before it, which may come after it.
+At equal timestamps a deletion is the last: it may have the timestamp of the update before it, which may arrive after
+it.
 """
 
-# Of a repeated key, jsonb keeps the last value: the fields as the changes left them, one upon the other.
+# Of a repeated key, jsonb keeps the last value: the fields after all changes in order.
 REPLAY: Final = """
 with part as materialized (
     select *, row_number() over (order by {order}) as place from fleet.change
@@ -121,11 +123,11 @@ from part as newest order by place desc limit 1
 """
 
 GUARD: Final = "where kept.stamp is null or kept.stamp <= excluded.stamp"
-"""Nothing older than what is kept is written over it, whatever the log has forgotten by then."""
+"""Never overwrites newer values with older ones, even if the log has been cleaned up."""
 
 
 async def note_change(tx: Transaction, arrival: Arrival, change: Change, stamp: datetime) -> bool:
-    """Append a change and mark its thing; return whether the mark is to be announced."""
+    """Append a change and mark its object; return whether the mark must be announced."""
     await tx.execute(
         NOTE, arrival.event_id, arrival.source, change.entity, change.id, change.action, stamp, arrival.accepted_at,
         change.branch, change.actor, change.description, json.dumps(change.data),
@@ -135,7 +137,7 @@ async def note_change(tx: Transaction, arrival: Arrival, change: Change, stamp: 
 
 
 async def keep_unknown(tx: Transaction, arrival: Arrival, unknown: Unknown, body: bytes) -> None:
-    """Keep a request that was not understood where people see it."""
+    """Store a request that was not understood, so that operators can see it."""
     sample = body[:_SAMPLE].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
     await tx.execute(
         "insert into fleet.unknown (event_id, source, type, reason, sample, accepted_at)"
@@ -145,7 +147,7 @@ async def keep_unknown(tx: Transaction, arrival: Arrival, unknown: Unknown, body
 
 
 async def apply_changes(tx: Transaction, entity: Entity, identifier: str) -> News | None:
-    """Write a thing as its changes left it; None where no change waits, or what waited is older than what is kept."""
+    """Write an object's state after its changes; return None if none waits, or all are older than the stored state."""
     mark = await tx.fetchrow(TAKE, entity, identifier)
     if mark is None:
         return None
@@ -165,7 +167,7 @@ async def apply_changes(tx: Transaction, entity: Entity, identifier: str) -> New
 
 
 async def _make_stubs(tx: Transaction, table: Table, values: Mapping[str, Any]) -> None:
-    """Make things exist that others name, so that references hold before the things' own events come."""
+    """Create stub rows for referenced objects, so that references are valid before the objects' own events arrive."""
     for column, entity in table.references.items():
         if values[column] is not None:
             await tx.execute(
@@ -197,29 +199,29 @@ returning version
 
 
 async def _tell(tx: Transaction, entity: Entity, identifier: str, newest: Any, changes: int) -> News:
-    # Held until the commit, the last lock taken: versions become visible in their order, so a reader misses none.
+    # The last lock taken, held until the commit: versions become visible in order, so a reader misses none.
     await tx.execute("select pg_advisory_xact_lock(hashtext('fleet.news'))")
-    told = (newest["action"], newest["stamp"], newest["branch"], newest["actor"], newest["description"])
-    version = await tx.fetchval(_TELL, entity, identifier, *told)
+    fields = (newest["action"], newest["stamp"], newest["branch"], newest["actor"], newest["description"])
+    version = await tx.fetchval(_TELL, entity, identifier, *fields)
     return News(
-        version=version, entity=entity, id=identifier, action=told[0], at=told[1], branch=told[2], actor=told[3],
-        description=told[4], changes=changes,
+        version=version, entity=entity, id=identifier, action=fields[0], at=fields[1], branch=fields[2],
+        actor=fields[3], description=fields[4], changes=changes,
     )  # fmt: skip
 
 
 async def newest_version(tx: Transaction) -> int:
-    """Return the number of the latest news; 0 where there is none."""
+    """Return the number of the latest news, or 0 if there is none."""
     return int(await tx.fetchval("select coalesce(max(version), 0) from fleet.news"))
 
 
 async def news_since(tx: Transaction, version: int, *, limit: int) -> list[dict[str, Any]]:
-    """Return the latest news of things that changed after *version*, in the order of commits."""
+    """Return the latest news of objects that changed after *version*, in the order of commits."""
     rows = await tx.fetch("select * from fleet.news where version > $1 order by version limit $2", version, limit)
     return [news_json(row) for row in rows]
 
 
 async def list_things(tx: Transaction, entity: Entity, *, limit: int, after: str = "") -> list[dict[str, Any]]:
-    """Return things of one kind by id, stubs and deleted ones included."""
+    """Return objects of one kind by id, including stubs and deleted ones."""
     table = TABLES[entity]
     names = ", ".join(column.name for column in table.columns)
     rows = await tx.fetch(
@@ -231,13 +233,13 @@ async def list_things(tx: Transaction, entity: Entity, *, limit: int, after: str
 
 
 async def list_unknown(tx: Transaction, *, limit: int) -> list[dict[str, Any]]:
-    """Return requests that were not understood, the latest first."""
+    """Return requests that were not understood, newest first."""
     rows = await tx.fetch("select * from fleet.unknown order by accepted_at desc limit $1", limit)
     return [dict(row) for row in rows]
 
 
 async def read_totals(tx: Transaction) -> dict[str, Any]:
-    """Return how many things of each kind there are, and what they cost to keep: changes noted, upserts made."""
+    """Return the number of objects of each kind, with their changes and upserts."""
     rows = {}
     for table in TABLES.values():
         row = await tx.fetchrow(

@@ -1,4 +1,4 @@
-"""The app's own HTTP routes: dead letters, figures, what is known of things, live updates, and the self-test."""
+"""The app's own HTTP routes: dead letters, metrics, objects, live updates, and the self-test."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, assert_never
@@ -27,11 +27,11 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class BadRequest(Exception):
-    """What was asked for cannot be read; the message says what to write."""
+    """The request has an invalid parameter; the message says what to write."""
 
 
 def mount_routes(hook: Boathook) -> None:
-    """Serve everything; only the self-test and the empty live page are open to anybody."""
+    """Mount all routes; only the self-test and the empty live page need no authentication."""
     desk = Desk(hook)
     hook.mount(BASE, _starlette(desk.routes()))
     hook.mount(SELFTEST, _starlette([Route(SELFTEST, desk.selftest)]), is_open=True)
@@ -43,7 +43,7 @@ def _starlette(routes: list[Any]) -> Starlette:
 
 
 class Desk:
-    """Answers requests from what the app's `Boathook` knows."""
+    """Handles requests with the app's `Boathook`."""
 
     def __init__(self, hook: Boathook) -> None:
         self._hook = hook
@@ -73,7 +73,7 @@ class Desk:
         return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
 
     async def replay(self, request: Request) -> Response:
-        """Let one dead letter be handled again."""
+        """Replay one dead letter."""
         id = request.path_params["id"]
         return _decided(id, await letters.replay(self._hook, id), 202, "replayed")
 
@@ -90,38 +90,38 @@ class Desk:
         return _json({"ok": True, "days": days, "ignored": len(ignored), "ids": ignored})
 
     async def metrics(self, _request: Request) -> Response:
-        """Tell how the app is doing, counts of its own tables included."""
+        """Return the app's metrics, including counts of its own tables."""
         async with self._hook.transaction() as tx:
             counts = await records.read_totals(tx) | await status.read_counts(tx)
         return _json(await self._described() | counts)
 
     async def history(self, request: Request) -> Response:
-        """Tell the figures of the last minutes, oldest first."""
+        """Return the metrics of the last minutes, oldest first."""
         minutes = _whole(request, "minutes", 60, 1, 10_080)
         async with self._hook.transaction() as tx:
             return _json({"minutes": await status.list_minutes(tx, minutes=minutes)})
 
     async def errors(self, request: Request) -> Response:
-        """List the error log, the latest first, with the counts of the last hour."""
+        """List the error log, newest first, with the counts of the last hour."""
         limit, phase, kind = _whole(request, "limit", 50, 1, MOST), _text(request, "phase"), _text(request, "kind")
         async with self._hook.transaction() as tx:
             rows = await list_errors(tx, phase=phase, kind=kind, limit=limit)
             return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
 
     async def unknown(self, request: Request) -> Response:
-        """List requests that nobody understood."""
+        """List requests that were not understood."""
         async with self._hook.transaction() as tx:
             return _json({"data": await records.list_unknown(tx, limit=_whole(request, "limit", 50, 1, MOST))})
 
     async def selftest(self, _request: Request) -> Response:
-        """Tell anybody whether it works, in figures without secrets."""
+        """Return whether the app works, with metrics but without secrets; needs no authentication."""
         described = await self._described()
         checks = {"parser": isinstance(parse(_EXAMPLE), Change), "database": await self._is_database_there()}
         is_ok = described["readiness"]["ok"] and all(checks.values())
         return _json({"ok": is_ok, "checks": checks, **described}, 200 if is_ok else 503)
 
     async def live(self, socket: WebSocket) -> None:
-        """Tell a browser what changes."""
+        """Send changes to a browser."""
         await live.serve_live(self._hook, socket)
 
     async def _described(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Reads a Ruby hash as Ruby prints it, such as ``{"id"=>1, :state=>"active", "note"=>nil}``; nothing is evaluated.
+"""Parses a Ruby hash as Ruby prints it, such as ``{"id"=>1, :state=>"active", "note"=>nil}``; nothing is evaluated.
 
-Older versions of RentProg put such a text where newer ones put JSON. Symbols become texts, ``nil`` becomes None, and
-whatever Ruby prints bare (moments, ``#<...>``) becomes the text it is.
+Older versions of RentProg send such a text instead of JSON. Symbols become strings, ``nil`` becomes None, and values
+that Ruby prints without quotes (times, ``#<...>``) become strings.
 """
 
 import re
@@ -25,7 +25,7 @@ _CONTROLS: Final = {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "0": "\0", "a"
 
 
 def read_hash(text: str) -> dict[str, Any] | None:
-    """Return the hash that *text* is, with keys as texts; None where it is none, or nests too deep."""
+    """Return the hash in *text*, with keys as strings, or None if it is no hash or nested too deep."""
     reader = _Reader(text)
     try:
         value = reader.value(0)
@@ -36,24 +36,24 @@ def read_hash(text: str) -> dict[str, Any] | None:
 
 
 class _NotRuby(Exception):
-    """The text is not what it should be."""
+    """The text is not a valid Ruby value."""
 
 
 class _Reader:
-    """Walks over a text once, from the left to the right."""
+    """Parses a text once, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def end(self) -> None:
-        """Raise unless nothing but white space is left."""
+        """Raise unless only white space is left."""
         self._take(_SPACE)
         if self._at != len(self._text):
             raise _NotRuby
 
     def value(self, depth: int) -> Any:
-        """Read one value."""
+        """Parse one value."""
         if depth > MAX_DEPTH:
             raise _NotRuby
         self._take(_SPACE)

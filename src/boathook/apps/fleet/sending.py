@@ -1,4 +1,4 @@
-"""Sends simulated traffic to a running boathook, and compares the tables with what they must say."""
+"""Sends simulated traffic to a running boathook, and compares the tables with the expected results."""
 
 import asyncio
 import functools
@@ -16,10 +16,10 @@ _AT_ONCE: Final = 8
 
 
 async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wait_s: float) -> Trial:
-    """Send *count* histories to *url*, wait until the tables are right, and return how it went.
+    """Send *count* histories to *url*, wait until the tables are right, and return the result.
 
     Raises:
-        BoathookError: *url* is none, or cannot be reached.
+        BoathookError: *url* is invalid or unreachable.
     """
     number = pick_seed(seed)
     simulation = Simulation(make_sender(hook), histories=count, seed=number)
@@ -36,7 +36,7 @@ async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wa
 
 
 def make_sender(hook: Boathook) -> Sender:
-    """Return who knows the secrets of the settings."""
+    """Return the sender with the secrets of the settings."""
     settings: FleetSettings = hook.settings
     umnico = settings.umnico_secrets
     return Sender(
@@ -47,7 +47,7 @@ def make_sender(hook: Boathook) -> Sender:
 
 
 async def compare(tx: Transaction, expected: Expected) -> list[str]:
-    """Return in which things the tables say something else than they must, one line for each."""
+    """Return the differences between the tables and *expected*, one line per object."""
     found: list[str] = []
     for entity, table in TABLES.items():
         wanted = {id: thing for (one, id), thing in expected.things.items() if one is entity}
@@ -65,17 +65,17 @@ async def compare(tx: Transaction, expected: Expected) -> list[str]:
 
 
 def _wrong(row: Any, thing: Thing) -> Iterator[str]:
-    """Yield in which fields a row says something else than it must."""
+    """Yield the differences between a row and the expected object, by field."""
     data = json.loads(row["data"])
     for name in sorted(data.keys() | thing.data.keys()):
         if data.get(name) != thing.data.get(name):
             yield f"{name} is {json.dumps(data.get(name))}, not {json.dumps(thing.data.get(name))}"
-    for name, is_so, must_be in (
+    for name, actual, required in (
         ("deleted", row["deleted_at"] is not None, thing.is_deleted),
         ("only named by others", row["stamp"] is None, thing.is_stub),
     ):
-        if is_so != must_be:
-            yield f"{name}, and should not be" if is_so else f"not {name}, and should be"
+        if actual != required:
+            yield f"{name}, and should not be" if actual else f"not {name}, and should be"
 
 
 async def _send_all(hook: Boathook, url: str, letters: Sequence[Letter]) -> Answers:
@@ -83,9 +83,9 @@ async def _send_all(hook: Boathook, url: str, letters: Sequence[Letter]) -> Answ
     rest = iter(letters)
 
     async def send_rest() -> None:
-        for letter in rest:
-            status, _ = await send(hook, url, letter)
-            answers.note(letter, status, {letter.expect})
+        for request in rest:
+            status, _ = await send(hook, url, request)
+            answers.note(request, status, {request.expect})
 
     senders = [asyncio.create_task(send_rest()) for _ in range(_AT_ONCE)]
     try:

@@ -1,4 +1,4 @@
-"""The table ``[fleet]`` of boathook.toml, and the names in the environment that stand in for its keys."""
+"""The table ``[fleet]`` of boathook.toml, and the environment variables that replace its keys."""
 
 import os
 import re
@@ -19,24 +19,24 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class TelegramSettings(BaseModel):
-    """Who is told of critical errors, and how often."""
+    """The receiver of critical errors, and the rate of messages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     token: str = Field(default="", repr=False)
-    """The bot's token, best as ``env:NAME``; none: nobody is told, and alarms are only kept."""
+    """The bot's token, best as ``env:NAME``; if empty, nothing is sent, and alarms are only stored."""
     chat_id: str = ""
     api: str = "https://api.telegram.org"
-    """Where the Bot API is."""
+    """The URL of the Bot API."""
     per_minute: Count = 20
-    """Most messages a minute; alarms beyond are collapsed into later ones."""
+    """Maximum messages per minute; further alarms are collapsed into later messages."""
     quiet_s: Annotated[float, Field(ge=0)] = 60.0
-    """After a message about one kind of error, further ones of that kind are collected for so long."""
+    """Seconds after a message about one kind of error during which further errors of that kind are collected."""
     timeout_s: Positive = 10.0
 
     @property
     def is_on(self) -> bool:
-        """Whether there is somebody to tell, and a way."""
+        """Whether a token and a chat are configured."""
         return bool(self.token and self.chat_id)
 
     @model_validator(mode="after")
@@ -47,35 +47,35 @@ class TelegramSettings(BaseModel):
 
 
 class FleetSettings(BaseModel):
-    """Everything the owner may say; what is absent is taken from the environment where a name stands for it."""
+    """All settings of the app; missing keys are read from environment variables, where one is defined."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     secrets: tuple[str, ...] = Field(default=("env:RENTPROG_WEBHOOK_TOKEN",), repr=False)
-    """RentProg's tokens, or keys of its signatures; any of them may be the right one."""
+    """RentProg's tokens or signing keys; any of them is accepted."""
     scheme: Literal["token", "hmac"] = "token"
-    """Whether RentProg sends a token in its address or a signature of the body."""
+    """Whether RentProg sends a token in its URL or a signature of the body."""
     umnico_secrets: tuple[str, ...] = Field(default=(), repr=False)
-    """Umnico's tokens; none: there is no such source."""
+    """Umnico's tokens; without any there is no such source."""
     max_body: Count = 262_144
     rate: Annotated[float, Field(ge=0)] = 300.0
-    """Requests a second from each source; 0: no limit."""
+    """Requests per second from each source; 0 means no limit."""
     burst: Count = 2_000
     dedup_days: Positive = 30.0
     concurrency: Count = 8
-    """Most changes that are noted, and most that are applied, at once."""
+    """Maximum changes recorded, and maximum changes applied, concurrently."""
     ack_sla_ms: Positive = 500.0
-    """What the acknowledgement is compared with; it decides nothing."""
+    """The target for the acknowledgement time; it is only reported."""
     window_s: Annotated[float, Field(ge=0)] = 0.3
-    """How long changes of one thing are collected before it is written."""
+    """Seconds during which changes of one object are collected before it is written."""
     dead_retry_s: tuple[Positive, ...] = (900.0, 3_600.0, 21_600.0, 86_400.0)
-    """Seconds after which a dead letter is tried again by itself; after the last it is left to people."""
+    """Seconds after which a dead letter is retried automatically; after the last it is left to operators."""
     dead_days: Positive = 30.0
-    """How long a letter may be dead before ``POST /api/rentprog/webhook/dead/cleanup`` ignores it."""
+    """Days after which ``POST /api/rentprog/webhook/dead/cleanup`` ignores a dead letter."""
     keep_days: Positive = 90.0
-    """Days that changes, unknown requests, errors and figures are kept."""
+    """Days that changes, unknown requests, errors and metrics are kept."""
     errors_most: Count = 10_000
-    """Most rows in the error log."""
+    """Maximum rows in the error log."""
     telegram: TelegramSettings = TelegramSettings()
 
     @model_validator(mode="before")
@@ -84,7 +84,7 @@ class FleetSettings(BaseModel):
         return with_preset(given, os.environ) if isinstance(given, Mapping) else given
 
     def sources(self) -> dict[str, dict[str, Any]]:
-        """Return the sources the app needs, as they would stand in boathook.toml."""
+        """Return the sources the app needs, in the format of boathook.toml."""
         policy: dict[str, Any] = {"max_body": self.max_body, "dedup_days": self.dedup_days}
         if self.rate > 0:
             policy |= {"rate": self.rate, "burst": self.burst}
@@ -100,10 +100,10 @@ class FleetSettings(BaseModel):
 
 
 def with_preset(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the keys of the table with those added that only the environment names.
+    """Return the keys of the table, with missing ones added from the environment.
 
     Raises:
-        ConfigError: a variable's value is nonsense; the message names the variable.
+        ConfigError: a variable has an invalid value; the message names the variable.
     """
     found: dict[str, Any] = {}
     for name, (key, read) in PRESET.items():
@@ -133,7 +133,7 @@ def _read(name: str, text: str, read: Callable[[str], Any]) -> Any:
 
 
 def read_size(text: str) -> int:
-    """Read a number of bytes such as ``256kb``, ``1mb`` or ``262144``. Raises ValueError with what to write."""
+    """Parse a size in bytes such as ``256kb``, ``1mb`` or ``262144``. Raises ValueError with the allowed values."""
     found = re.fullmatch(r"(\d{1,12})(?:\.0+)?\s*(b|kb|k|mb|m)?", text.lower())
     size = (
         int(found[1]) * {"": 1, "b": 1, "k": 1024, "kb": 1024, "m": 1024**2, "mb": 1024**2}[found[2] or ""]
@@ -186,4 +186,4 @@ PRESET: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "WEBHOOK_DLQ_RETRY_SEC": ("dead_retry_s", _waits),
     "WEBHOOK_DLQ_TTL_DAYS": ("dead_days", _number(0.01, 3_650, "30")),
 }
-"""Names of the environment that the app honours, the key each stands for, and how its value is read."""
+"""Supported environment variables, each with its key and the parser of its value."""

@@ -1,7 +1,7 @@
-"""Made-up traffic of RentProg and Umnico, and what the tables must say once all of it is handled.
+"""Generates traffic of RentProg and Umnico, and the table contents expected once all of it is handled.
 
-Everything follows from the seed: histories of single things, each with its troubles, told in turns. The end is worked
-out here from what happened when, never from the order of sending: senders repeat themselves and mix up the order.
+Everything derives from the seed: histories of single objects, each with its own problems, interleaved. The expected
+state is computed from the times of the changes, never from the order of sending: senders repeat and reorder requests.
 """
 
 import hashlib
@@ -25,34 +25,34 @@ STATES: Final = ("free", "rented", "service", "washing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """How the senders prove what they send."""
+    """How the senders prove their requests."""
 
     token: str = field(repr=False)
     scheme: Literal["token", "hmac"] = "token"
     umnico_token: str = field(default="", repr=False)
-    """None: Umnico sends nothing."""
+    """If empty, Umnico sends nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thing:
-    """What its table must say of one thing."""
+    """The expected row of one object."""
 
     data: Mapping[str, Any]
     is_deleted: bool = False
     is_stub: bool = False
-    """Whether it is only named by others."""
+    """Whether it is only referenced by others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the tables must say in the end."""
+    """The expected contents of the tables."""
 
     things: Mapping[tuple[Entity, str], Thing]
     """By entity and id."""
     unknown: int
-    """How many requests nobody understands."""
+    """The number of requests that cannot be parsed."""
     changes: int
-    """How many different changes were told."""
+    """The number of distinct changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,14 @@ class _Happening:
 
 
 class Simulation:
-    """*histories* made-up things and everything told of them.
+    """Generates *histories* objects and all requests about them.
 
     Args:
         sender: How requests are proven.
-        histories: How many.
-        seed: Makes ids and troubles; equal seeds make equal ids.
-        now: What all happenings lie before.
-        burst: How many updates a burst has.
+        histories: The number of objects.
+        seed: Determines ids and problems; equal seeds give equal ids.
+        now: The time before which everything happened.
+        burst: The number of updates in a burst.
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class Simulation:
         self.letters: tuple[Letter, ...] = tuple(tell_in_turns([list(kind(self)) for kind in chosen], self._dice))
 
     def expected(self) -> Expected:
-        """Return what the tables must say once every letter is handled."""
-        things = {place: Thing(data={}, is_stub=True) for place in self._named}
-        for place, told in self._happened.items():
-            happenings = sorted(told, key=lambda one: one.stamp)
+        """Return the expected table contents once every request is handled."""
+        things = {key: Thing(data={}, is_stub=True) for key in self._named}
+        for key, history in self._happened.items():
+            happenings = sorted(history, key=lambda one: one.stamp)
             data = {name: value for one in happenings for name, value in one.fields.items()}
-            things[place] = Thing(data=data, is_deleted=happenings[-1].action is Action.DELETE)
+            things[key] = Thing(data=data, is_deleted=happenings[-1].action is Action.DELETE)
         return Expected(things=things, unknown=self._unknown, changes=sum(map(len, self._happened.values())))
 
     def burst_of(self, updates: int) -> tuple[str, list[Letter]]:
-        """Return so many updates of one car within a second, mixed up, and the car's id."""
+        """Return *updates* updates of one car within a second, shuffled, and the car's id."""
         car = self._id()
         letters = [
             self._tell(
@@ -113,7 +113,7 @@ class Simulation:
         return str(next(self._numbers))
 
     def _moments(self, number: int) -> list[datetime]:
-        """Return so many different moments of the last hours, rising."""
+        """Return *number* different times within the last hours, ascending."""
         seconds = sorted(self._dice.sample(range(1, 10_000), number), reverse=True)
         return [self._now - timedelta(seconds=one) for one in seconds]
 
@@ -121,12 +121,12 @@ class Simulation:
         self, entity: Entity, id: str, action: Action, fields: Mapping[str, Any], *, at: datetime,
         shape: "Callable[[Told], dict[str, Any]] | None" = None,
     ) -> Letter:  # fmt: skip
-        """Let something happen, and return the letter that tells of it."""
+        """Record a change, and return the request that reports it."""
         stamp = "deleted_at" if action is Action.DELETE else "updated_at"
-        told = {"id": int(id), **fields, stamp: at.isoformat().replace("+00:00", "Z")}
-        self._happened.setdefault((entity, id), []).append(_Happening(at, action, told))
+        values = {"id": int(id), **fields, stamp: at.isoformat().replace("+00:00", "Z")}
+        self._happened.setdefault((entity, id), []).append(_Happening(at, action, values))
         shape = shape or self._dice.choices(SHAPES, _SHAPE_WEIGHTS)[0]
-        return self._letter(shape(Told(entity, action, told)))
+        return self._letter(shape(Told(entity, action, values)))
 
     def _letter(self, document: Any, *, expect: int = 200) -> Letter:
         return self._posted(json.dumps(document, ensure_ascii=self._dice.random() < 0.5).encode(), expect=expect)
@@ -141,7 +141,7 @@ class Simulation:
         return Letter(path=path, headers=headers, body=body, expect=expect)
 
     def _car_fields(self) -> dict[str, Any]:
-        letters = "".join(self._dice.choices("АВЕКМНОРСТУХ", k=3))  # noqa: RUF001 the Russian ones on plates
+        letters = "".join(self._dice.choices("АВЕКМНОРСТУХ", k=3))  # noqa: RUF001 the Russian letters used on plates
         number = f"{letters[0]}{self._dice.randrange(1_000):03}{letters[1:]}{self._dice.randrange(1, 200):02}"
         return {"number": number, "model": self._dice.choice(MODELS), "mileage": self._dice.randrange(200_000)}
 
@@ -158,7 +158,7 @@ class Simulation:
             yield self._tell(Entity.CAR, car, Action.UPDATE, self._update(), at=moment)
 
     def _out_of_order(self) -> Iterator[Letter]:
-        """Hear of a car's changes in any order, one of them a week late."""
+        """Report a car's changes in any order, one of them a week late."""
         car, moments = self._id(), self._moments(5)
         letters = [self._tell(Entity.CAR, car, Action.UPDATE, self._update(), at=moment) for moment in moments]
         letters.append(
@@ -168,14 +168,14 @@ class Simulation:
         yield from letters
 
     def _copied(self) -> Iterator[Letter]:
-        """Hear of one change again and again."""
+        """Report one change repeatedly."""
         branch, moment = self._id(), self._moments(1)[0]
         fields = {"name": f"Filial {branch}", "address": "Сочи, ул. Мира, 1"}
-        letter = self._tell(Entity.BRANCH, branch, Action.CREATE, fields, at=moment)
-        yield from [letter] * self._dice.randint(2, 5)
+        request = self._tell(Entity.BRANCH, branch, Action.CREATE, fields, at=moment)
+        yield from [request] * self._dice.randint(2, 5)
 
     def _booking(self) -> Iterator[Letter]:
-        """Rent a car to a client; of both, of the branch and the employee nothing may be known yet."""
+        """Rent a car to a client; car, client, branch and employee may all be unknown yet."""
         booking, car, client, branch, employee = (self._id() for _ in range(5))
         moments = self._moments(5)
         fields = {
@@ -183,8 +183,8 @@ class Simulation:
             "state": "new", "total": "12500.50", "currency": "RUB", "start_date": "2026-11-21 10:00:00 +0300",
             "end_date": "24.11.2026 10:00",
         }  # fmt: skip
-        places = ((Entity.CAR, car), (Entity.CLIENT, client), (Entity.BRANCH, branch), (Entity.EMPLOYEE, employee))
-        self._named.update(places)
+        references = ((Entity.CAR, car), (Entity.CLIENT, client), (Entity.BRANCH, branch), (Entity.EMPLOYEE, employee))
+        self._named.update(references)
         yield self._tell(Entity.BOOKING, booking, Action.CREATE, fields, at=moments[0])
         yield self._tell(Entity.BOOKING, booking, Action.UPDATE, {"state": "active"}, at=moments[1])
         client_fields = {"name": self._dice.choice(NAMES), "phone": "+7 900 000-00-00"}
@@ -195,7 +195,7 @@ class Simulation:
         yield self._tell(Entity.BOOKING, booking, Action.UPDATE, {"state": "closed"}, at=moments[4])
 
     def _deleted(self) -> Iterator[Letter]:
-        """Delete a client, and hear afterwards of a change before that."""
+        """Delete a client, and report an earlier change afterwards."""
         client, moments = self._id(), self._moments(3)
         yield self._tell(Entity.CLIENT, client, Action.CREATE, {"name": self._dice.choice(NAMES)}, at=moments[0])
         late = self._tell(Entity.CLIENT, client, Action.UPDATE, {"phone": "+7 900 111-11-11"}, at=moments[1])
@@ -203,18 +203,18 @@ class Simulation:
         yield late
 
     def _busy(self) -> Iterator[Letter]:
-        """Change one car over and over within a minute."""
+        """Change one car many times within a minute."""
         yield from self.burst_of(self._burst)[1]
 
     def _forged(self) -> Iterator[Letter]:
-        """Be forged by somebody who knows what is to come, before the real one comes."""
+        """Forge a request with known content before the real one is sent."""
         car, moment = self._id(), self._moments(1)[0]
         real = self._tell(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moment)
         yield self._posted(real.body, expect=401, token="guessed")  # noqa: S106 a wrong one
         yield real
 
     def _unknown_shape(self) -> Iterator[Letter]:
-        """Say what nobody understands."""
+        """Send a request that cannot be parsed."""
         documents = (
             {"event": "invoice_paid", "payload": {"id": int(self._id())}},
             {"hello": self._id()},
@@ -225,19 +225,19 @@ class Simulation:
         yield self._letter(self._dice.choice(documents))
 
     def _broken(self) -> Iterator[Letter]:
-        """Send what is no JSON at all."""
+        """Send a body that is not JSON."""
         yield self._posted(b'{"event": "car_update", ' + self._id().encode(), expect=400)
 
     def _message(self) -> Iterator[Letter]:
-        """Be written to by a client, through Umnico."""
+        """Receive a client's message, through Umnico."""
         message, moment = self._id(), self._moments(1)[0].replace(microsecond=0)
         sent_at = int(moment.timestamp() * 1_000)
         inner = {"messageId": message, "datetime": sent_at, "message": {"text": "Добрый день!"}}
-        told = {"leadId": int(self._id()), "accountId": 7}
-        self._happened[Entity.MESSAGE, message] = [_Happening(moment, Action.CREATE, {**told, **inner})]
-        letter = self._letter({"type": "message.incoming", **told, "message": inner})
+        context = {"leadId": int(self._id()), "accountId": 7}
+        self._happened[Entity.MESSAGE, message] = [_Happening(moment, Action.CREATE, {**context, **inner})]
+        request = self._letter({"type": "message.incoming", **context, "message": inner})
         yield replace(
-            letter,
+            request,
             path=f"{UMNICO_PATH}?token={self._sender.umnico_token}",
             headers={"content-type": "application/json"},
         )
@@ -245,7 +245,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a document is to say."""
+    """The content of a generated document."""
 
     entity: Entity
     action: Action
@@ -274,12 +274,12 @@ def _as_model(told: Told) -> dict[str, Any]:
 
 
 SHAPES: Final = (_today, _as_text, _as_ruby, _apart, _as_model)
-"""How senders of different ages write the same."""
+"""The formats of senders of different versions, for the same content."""
 _SHAPE_WEIGHTS: Final = (12, 2, 3, 2, 2)
 
 
 def write_hash(value: Any) -> str:
-    """Write a value the way Ruby prints it."""
+    """Format a value the way Ruby prints it."""
     match value:
         case None:
             return "nil"
@@ -293,7 +293,7 @@ def write_hash(value: Any) -> str:
 
 
 _CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Letter]], int]] = {
-    Simulation._car: 8,  # noqa: SLF001 - its own histories
+    Simulation._car: 8,  # noqa: SLF001 - the class's own histories
     Simulation._booking: 6,  # noqa: SLF001
     Simulation._out_of_order: 4,  # noqa: SLF001
     Simulation._copied: 3,  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""How the app is doing, in the words its owner uses: acknowledgement, queue, duplicates, readiness."""
+"""Metrics of the app, in its operator's terms: acknowledgement, queue, duplicates, readiness."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,11 +16,11 @@ Series = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The metrics of boathook, as far as they concern this app."""
+    """The metrics of boathook that concern this app."""
 
     vitals: Mapping[str, Any]
     recipients: str
-    """What the names of this app's recipients begin with."""
+    """The prefix of this app's recipients."""
 
     def series(self, name: str) -> Series:
         """Return all series of a metric."""
@@ -28,7 +28,7 @@ class Figures:
         return found
 
     def lately(self, name: str, is_wanted: Callable[[Mapping[str, str]], bool] = lambda _labels: True) -> int:
-        """Return by how much a counter of this app's sources rose in the last minute."""
+        """Return the increase of a counter of this app's sources in the last minute."""
         window_s = self.vitals["window_s"]
         rises = (
             series["per_second"] * window_s
@@ -39,7 +39,7 @@ class Figures:
         return round(total)
 
     def ack_ms(self, quantile: str) -> float | None:
-        """Return a quantile of the acknowledgement's time in the last minute; None where nothing came."""
+        """Return a quantile of the acknowledgement time in the last minute, in ms, or None without requests."""
         for series in self.series("boathook_ack_seconds"):
             if series["per_second"] > 0:
                 seconds: float = series[quantile]
@@ -47,7 +47,7 @@ class Figures:
         return None
 
     def backlog(self) -> dict[str, int]:
-        """Return this app's deliveries that are not ended, by state."""
+        """Return this app's open deliveries, by state."""
         found = dict.fromkeys(("pending", "leased", "dead"), 0)
         for series in self.series("boathook_backlog"):
             state = series["labels"]["state"]
@@ -56,7 +56,7 @@ class Figures:
         return found
 
     def total(self, name: str, **labels: str) -> int:
-        """Return what a counter of this app's sources stands at."""
+        """Return the value of a counter of this app's sources."""
         return sum(
             int(series["value"])
             for series in self.series(name)
@@ -65,12 +65,12 @@ class Figures:
 
 
 async def read_figures(hook: Boathook) -> Figures:
-    """Return the figures of this moment."""
+    """Return the current metrics."""
     return Figures(await hook.platform.vitals(), f"handler:{hook.name}.")
 
 
 def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
-    """Return the fields the owner listed; none of them is a secret."""
+    """Return the app's metrics as JSON values; none of them is a secret."""
     p95, problems = figures.ack_ms("p95"), list(figures.vitals.get("problems", ()))
     return {
         "version": _version(),
@@ -108,7 +108,7 @@ def _version() -> str:
 
 
 async def read_counts(tx: Transaction) -> dict[str, Any]:
-    """Return what the app's own tables tell of the last minute, and of its waiting work."""
+    """Return counts of the app's own tables, for the last minute and for waiting work."""
     row = await tx.fetchrow(
         "select (select count(*) from fleet.change where accepted_at > now() - interval '1 minute') as changes_1m,"
         " (select count(*) from fleet.dirty) as dirty,"
@@ -120,7 +120,7 @@ async def read_counts(tx: Transaction) -> dict[str, Any]:
 
 
 async def keep_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:
-    """Remember the figures of this minute."""
+    """Store the metrics of this minute."""
     await tx.execute(
         "insert into fleet.minute (at, figures) values (date_trunc('minute', now()), $1)"
         " on conflict (at) do update set figures = excluded.figures",
@@ -129,7 +129,7 @@ async def keep_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:
 
 
 async def list_minutes(tx: Transaction, *, minutes: int) -> list[dict[str, Any]]:
-    """Return the figures of the last minutes, oldest first; minutes in which nothing ran are missing."""
+    """Return the metrics of the last minutes, oldest first; minutes in which the app did not run are missing."""
     rows = await tx.fetch(
         "select at, figures from fleet.minute where at > now() - make_interval(mins => $1) order by at", minutes
     )
@@ -150,7 +150,7 @@ _CLEANING: Final = (
 
 
 async def clean_up(tx: Transaction, *, keep_days: float, errors_most: int) -> None:
-    """Forget what is older than so many days, and all but the latest errors."""
+    """Delete rows older than *keep_days*, and all but the latest errors."""
     for statement in _CLEANING:
         await tx.execute(statement, keep_days * 86_400)
     await tx.execute(

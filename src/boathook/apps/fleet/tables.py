@@ -1,4 +1,4 @@
-"""The tables that things are kept in: which column holds what a sender calls how."""
+"""The tables of objects, and the names of their columns in the senders' data."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Read = Callable[[Any], Value]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, and the names its value goes by in senders' data, the likeliest first."""
+    """A column, and the names of its value in senders' data, most likely first."""
 
     name: str
     keys: tuple[str, ...]
@@ -28,15 +28,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Where one kind of thing is kept."""
+    """The table of one kind of object."""
 
     name: str
     columns: tuple[Column, ...]
     references: Mapping[str, Entity]
-    """Columns that name another thing, which must exist before; in the one order in which all transactions lock."""
+    """Columns that reference another object, which must exist first; in the order in which all transactions lock."""
 
     def values(self, data: Mapping[str, Any]) -> dict[str, Value]:
-        """Return what the columns hold for a thing with *data*; None where it says nothing of use."""
+        """Return the column values for an object with *data*; None for missing or unusable ones."""
         return {column.name: _pick(data, column) for column in self.columns}
 
 
@@ -49,7 +49,7 @@ def _pick(data: Mapping[str, Any], column: Column) -> Value:
 
 
 def _text(value: Any) -> str | None:
-    """Read a text; of an object with a name, that."""
+    """Read a text; of an object with a name, return the name."""
     match value:
         case str():
             return value.strip()[:MAX_TEXT] or None
@@ -62,7 +62,7 @@ def _text(value: Any) -> str | None:
 
 
 def _id(value: Any) -> str | None:
-    """Read the id of another thing; of an object, the id in it."""
+    """Read the id of another object; of a JSON object, return its id."""
     text = _text(value.get("id")) if isinstance(value, dict) else _text(value)
     return text if text and len(text) <= MAX_ID and text.isprintable() else None
 

@@ -1,4 +1,4 @@
-"""What senders call things, in English and Russian: which entity, and what was done to it."""
+"""Recognises the entity and the action in names and sentences, in English and Russian."""
 
 import re
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class Entity(StrEnum):
-    """What an event is about."""
+    """The kinds of objects."""
 
     CAR = "car"
     CLIENT = "client"
@@ -17,7 +17,7 @@ class Entity(StrEnum):
 
 
 class Action(StrEnum):
-    """What was done to it."""
+    """The kinds of changes."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -51,21 +51,21 @@ def split_words(text: str) -> list[str]:
 
 
 def find_entity(text: str) -> Entity | None:
-    """Return what a name or a sentence is about: the first word that says it."""
+    """Return the entity in a name or a sentence: that of the first matching word."""
     return next(
         (entity for word in split_words(text) for entity, names in _ENTITIES.items() if _is_one(word, names)), None
     )
 
 
 def find_action(text: str) -> Action | None:
-    """Return what was done, according to a name or a sentence."""
+    """Return the action in a name or a sentence."""
     return next(
         (action for word in split_words(text) for action, names in _ACTIONS.items() if _is_one(word, names)), None
     )
 
 
 def find_number(text: str) -> str | None:
-    """Return the number a sentence names a thing by: behind ``№``, ``#`` or ``id`` if there is one, else the first."""
+    """Return the number of an object in a sentence: after ``№``, ``#`` or ``id`` if there is one, else the first."""
     found = list(_NUMBER.finditer(text[:_LONGEST]))
     marked = next((match[1] for match in found if match[1]), None)
     return marked or next((match[2] for match in found), None)
@@ -76,7 +76,7 @@ def _is_one(word: str, names: tuple[str, ...]) -> bool:
 
 
 def _is_form(word: str, name: str) -> bool:
-    """Whether an English word is *name* with an ending, such as ``cars``, ``modified`` or ``cancelled``."""
+    """Return whether an English word is *name* with an ending, such as ``cars``, ``modified`` or ``cancelled``."""
     if word == name or not word.startswith(name[:-1]):
         return word == name
     return word.removeprefix(name) in _ENDINGS or (name[-1] in "ey" and word[len(name) - 1 :] in _ENDINGS)

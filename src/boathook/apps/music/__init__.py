@@ -1,22 +1,22 @@
-"""music: callbacks of Suno's song generation, and the files they tell of, kept before their addresses expire.
+"""music: callbacks of Suno's song generation, and their files, stored before the URLs expire.
 
-app           the Boathook, the source callbacks arrive at, what is measured
-settings      the table [music]: who sends, how it is proven, what is kept where
-callbacks     what a callback says, whoever wrote it
-stages        how it moves a track: forward only
-tracks        what is written about tracks and their callbacks
-files         which files are wanted, and what became of each
-keeping       how a file comes from its address into storage
-kinds         what a file is by its bytes, and what it is called
-storage       a folder, or what any storage must do; s3 and sigv4: a bucket
+app           the Boathook, the source of callbacks, and the metrics
+settings      the table [music]: the sender, its proof, and storage
+callbacks     parses callbacks of all resellers
+stages        moves a track through its stages, forward only
+tracks        stores tracks and their callbacks
+files         stores which files are wanted, and their state
+keeping       fetches a file and puts it into storage
+kinds         detects formats by content, and names objects
+storage       a folder, and the interface of all storages; s3 and sigv4: a bucket
 handlers      receive and store: the app's two kinds of deliveries
-cleaning      removes what nobody needs, finds what is missing
-delivery_log  what came, and the five things to do about it
-chores        catching up with plain SQL, cleaning, gauges
+cleaning      removes unused objects, and finds missing ones
+delivery_log  lists received callbacks, with five operations on them
+chores        periodic jobs: apply waiting callbacks, cleaning, gauges
 routes        /api/music; commands: boathook music ...
-simulator     made-up traffic, and what the books must say in the end; studio: the server of its files
+simulator     generated traffic, and the expected results; studio: the server of its files
 
-README.md is for its owner.
+README.md is for operators.
 """
 
 from boathook.apps.music import chores, commands, handlers, routes

@@ -1,4 +1,4 @@
-"""The app's one `Boathook`, the source its callbacks arrive at, and what it measures."""
+"""Defines the app's `Boathook`, the source of its callbacks, and its metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from boathook.apps.music.storage import LocalFolder, Storage
 
 SOURCE: Final = "suno"
 APPLICATION: Final = "music"
-"""For whom the app publishes what it wants of itself."""
+"""The application to which the app publishes events for its own handlers."""
 
 hook = Boathook("music", settings=MusicSettings, migrations=Path(__file__).with_name("migrations"))
 
@@ -32,26 +32,26 @@ def settings() -> MusicSettings:
 
 
 def incoming() -> Path:
-    """Return the folder for files that are on their way."""
+    """Return the folder for files that are being downloaded."""
     return hook.data_dir / settings().incoming
 
 
 def storage() -> Storage:
-    """Return where files are kept. Raises ConfigError: a reference to a secret leads nowhere."""
-    told = settings().storage
-    if told.kind == "folder":
-        return LocalFolder(hook.data_dir / told.folder)
+    """Return the configured storage. Raises ConfigError: a secret reference cannot be resolved."""
+    config = settings().storage
+    if config.kind == "folder":
+        return LocalFolder(hook.data_dir / config.folder)
     credentials = Credentials(
-        key_id=hook.resolve(told.key_id, "storage.key_id"),
-        secret=hook.resolve(told.secret_key, "storage.secret_key"),
-        token=hook.resolve(told.session_token, "storage.session_token") if told.session_token else "",
+        key_id=hook.resolve(config.key_id, "storage.key_id"),
+        secret=hook.resolve(config.secret_key, "storage.secret_key"),
+        token=hook.resolve(config.session_token, "storage.session_token") if config.session_token else "",
     )
     bucket = Bucket(
-        endpoint=told.endpoint,
-        name=told.bucket,
-        region=told.region,
+        endpoint=config.endpoint,
+        name=config.bucket,
+        region=config.region,
         credentials=credentials,
-        timeout_s=told.timeout_s,
+        timeout_s=config.timeout_s,
     )
     return S3(bucket, hook.http)
 

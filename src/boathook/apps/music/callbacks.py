@@ -1,4 +1,4 @@
-"""What a callback says: one reading for the shapes of all resellers, whoever wrote them."""
+"""Parses callbacks of all resellers into one format."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _COVER_KEYS: Final = ("image_url", "imageUrl", "source_image_url", "sourceImageU
 
 
 class Stage(StrEnum):
-    """How far a song has come, by a callback's word."""
+    """The stage of a song, as a callback reports it."""
 
     TEXT = "text"
     FIRST = "first"
@@ -43,7 +43,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """One of the songs a task makes."""
+    """One of the songs of a task."""
 
     id: str
     title: str = ""
@@ -52,7 +52,7 @@ class Clip:
     cover_url: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values; `clip_of` reads them."""
+        """Return it as JSON values, for `clip_of`."""
         duration = None if self.duration_s is None else str(self.duration_s)
         return {
             "id": self.id,
@@ -65,28 +65,28 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """What a callback says about one task."""
+    """The content of a callback about one task."""
 
     task_id: str
     stage: Stage
     code: int | None = None
-    """The reseller's own, like a status of HTTP: 400 and more are errors."""
+    """The reseller's own code, similar to an HTTP status: 400 and above are errors."""
     message: str = ""
     clips: tuple[Clip, ...] = ()
 
 
 def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) -> tuple[Callback, ...]:
-    """Return what a body says, task by task; nothing where it names none. Never raises.
+    """Return the callbacks in a body, one per task; empty if it names none. Never raises.
 
-    Bodies of kie.ai and its like name one task. Those of musicapi.ai and sunoapi.com list clips, each of which is then
-    a task of its own. *kind* is what a header says happened, such as ``song.completed``.
+    Bodies of kie.ai and similar resellers name one task. Those of musicapi.ai and sunoapi.com list clips, each of which
+    is a separate task. *kind* is the event type from a header, such as ``song.completed``.
     """
     if not isinstance(document, Mapping):
         return ()
     data = document.get("data")
     inner = data if isinstance(data, Mapping) else {}
     task_id = next(
-        (found for place in (inner, document) for key in _TASK_KEYS if (found := read_id(place.get(key)))), ""
+        (found for holder in (inner, document) for key in _TASK_KEYS if (found := read_id(holder.get(key)))), ""
     )
     code, message = (
         _code(document.get("code")),
@@ -104,22 +104,22 @@ def read_callbacks(document: object, *, kind: str = "", most_clips: int = 20) ->
 
 
 def count_clips(document: object) -> int:
-    """Return how many clips a body lists, whatever the limit."""
+    """Return the number of clips in a body, without the limit."""
     if not isinstance(document, Mapping):
         return 0
     data = document.get("data")
-    place = data if isinstance(data, Mapping) and data else document
-    return len({clip.id for _, clip in _clips(place)})
+    holder = data if isinstance(data, Mapping) and data else document
+    return len({clip.id for _, clip in _clips(holder)})
 
 
 def read_id(value: object) -> str:
-    """Return an id as callbacks are read, empty where it is none."""
+    """Return a normalized id, or an empty text if it is invalid."""
     text = _clean(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     return text if text.isprintable() and 0 < len(text) <= MAX_ID else ""
 
 
 def clip_of(stored: Mapping[str, Any]) -> Clip:
-    """Return the clip that `Clip.as_json` gave."""
+    """Return the clip from the values of `Clip.as_json`."""
     duration = stored["duration_s"]
     return Clip(**{**stored, "duration_s": None if duration is None else Decimal(duration)})
 
@@ -135,9 +135,9 @@ def _by_clip(data: object, code: int | None, message: str, kind: str, most: int)
         yield Callback(task_id=task_id, stage=stage, code=code, message=message, clips=(clip,))
 
 
-def _clips(place: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]]:
+def _clips(holder: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Clip]]:
     for path in _CLIP_LISTS:
-        found: Any = place
+        found: Any = holder
         for part in path.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
         if isinstance(found, list):
@@ -162,7 +162,7 @@ def _distinct(clips: tuple[Clip, ...]) -> tuple[Clip, ...]:
 def _stage(code: int | None, word: object) -> Stage:
     if code is not None and code >= 400:
         return Stage.ERROR
-    # musicapi.ai writes song.completed where others write complete.
+    # musicapi.ai writes song.completed; others write complete.
     text = _text(word).lower().removeprefix("song.")
     return _WORDS.get(text, Stage.ERROR if text.endswith(("_failed", "_error", "_exception")) else Stage.UNKNOWN)
 

@@ -1,4 +1,4 @@
-"""What the keeper does now and then: catch up with plain SQL, clean, count."""
+"""Periodic jobs of the keeper: apply waiting callbacks, clean up, count."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _END: Final = "update music.cleaning set ended_at = now(), report = $2::jsonb wh
 
 @hook.every(2.0)
 async def catch_up() -> None:
-    """Apply callbacks that wait for tracks which plain SQL has made known."""
+    """Apply callbacks that wait for tracks that were inserted by plain SQL."""
     async with hook.transaction() as tx:
         known = await tracks.with_waiting(tx)
     for task_id in known:
@@ -32,7 +32,7 @@ async def catch_up() -> None:
 
 @hook.every(600.0)
 async def give_up() -> None:
-    """Note as failed what is not tried any more."""
+    """Mark files as failed that are no longer retried."""
     async with hook.transaction() as tx:
         await files.give_up(tx, PATIENT.max_age_s + LONGEST_S)
 
@@ -51,7 +51,7 @@ async def count() -> None:
 
 @hook.every(60.0)
 async def clean_daily() -> None:
-    """Clean where the last time is long enough ago, whichever process or person that was."""
+    """Clean up if the last cleanup, by any process or operator, is long enough ago."""
     every_s = settings().clean_every_s
     if not every_s:
         return
@@ -63,10 +63,10 @@ async def clean_daily() -> None:
 async def clean(
     *, not_within_s: float = 0.0, is_dry: bool = False, notify: Callable[[Report], None] = lambda _: None
 ) -> Report | None:
-    """Clean storage, leftovers of downloads and the delivery log; None where a cleaning began that lately.
+    """Clean storage, unfinished downloads and the delivery log; return None if a recent cleanup prevents it.
 
     Raises:
-        StorageFailed: the storage could not be listed or changed; what was done until then stays done.
+        StorageFailed: the storage could not be listed or changed; completed changes stay.
     """
     started_at = None
     if not is_dry:
@@ -74,22 +74,22 @@ async def clean(
             started_at = await tx.fetchval(_BEGIN, not_within_s)
         if started_at is None:
             return None
-    told = settings()
+    config = settings()
     cleaner = Cleaner(storage(), hook.transaction, _rules(), is_dry=is_dry, notify=notify)
     report = await cleaner.run()
     report.leftovers = await remove_leftovers(incoming(), _rules().orphans, is_dry=is_dry)
     if started_at is not None:
-        await delivery_log.clean_up(told.log_days)
+        await delivery_log.clean_up(config.log_days)
         async with hook.transaction() as tx:
             await tx.execute(_END, started_at, json.dumps(as_row(report)))
     return report
 
 
 def _rules() -> Rules:
-    told = settings()
+    config = settings()
     return Rules(
-        min_age=timedelta(seconds=told.min_age_s),
-        orphans=timedelta(days=told.orphans_days),
-        done=timedelta(days=told.failed_days),
-        urls=timedelta(days=told.urls_days),
+        min_age=timedelta(seconds=config.min_age_s),
+        orphans=timedelta(days=config.orphans_days),
+        done=timedelta(days=config.failed_days),
+        urls=timedelta(days=config.urls_days),
     )

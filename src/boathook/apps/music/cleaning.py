@@ -1,8 +1,7 @@
-"""Removes what nobody needs any more, and finds what is missing: one walk through the bucket, a page at a time.
+"""Removes unused objects, and finds missing ones: one pass through the bucket, page by page.
 
-Listings come in the order of keys, and so do the table's rows. Each page is therefore held against the rows of the
-same stretch of keys: what has no row is an orphan, what has no object is missing. No more than a page of either is in
-memory.
+Listings are in the order of keys, and so are the table's rows. Each page is compared with the rows in the same range of
+keys: an object without a row is an orphan, a row without an object is missing. Only one page of each is in memory.
 """
 
 import asyncio
@@ -42,37 +41,37 @@ _DONE: Final = frozenset({Status.FAILED, Status.DELETED})
 
 Begin = Callable[[], AbstractAsyncContextManager[Transaction]]
 Row = Any
-"""A record of the database."""
+"""A database record."""
 
 
 class Fate(StrEnum):
-    """What becomes of an object."""
+    """What happens to an object."""
 
     KEPT = "kept"
     YOUNG = "young"
-    """It may be on its way."""
+    """It may still be in progress."""
     FOREIGN = "foreign"
-    """Not one of ours."""
+    """Not an object of this app."""
     ORPHAN = "orphan"
-    """It belongs to nothing, and goes."""
+    """It belongs to no file, and is removed."""
     DONE_WITH = "done_with"
-    """Its track has failed or was deleted, and it goes."""
+    """Its track has failed or was deleted, and it is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What is old enough."""
+    """The minimum ages for removal."""
 
     min_age: timedelta
     orphans: timedelta
     done: timedelta
     urls: timedelta
-    """How long after a track's completion its addresses may still answer."""
+    """How long after a track's completion its URLs may still work."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a cleaning has found and done so far."""
+    """Counts of what a cleanup has found and done so far."""
 
     pages: int = 0
     seen: int = 0
@@ -80,19 +79,19 @@ class Report:
     young: int = 0
     foreign: int = 0
     orphan: int = 0
-    """Removed, as those of `done_with`; in a dry run they would be."""
+    """Removed, like those of `done_with`; in a dry run only counted."""
     done_with: int = 0
     bytes_freed: int = 0
     missing: int = 0
-    """Files that should be there and are not."""
+    """Files that should exist but do not."""
     wanted_again: int = 0
-    """Those of them that are fetched again."""
+    """Missing files that are fetched again."""
     leftovers: int = 0
-    """Unfinished downloads that nobody went on with."""
+    """Unfinished downloads that were abandoned."""
 
 
 def judge(found: Stored, owner: Row | None, rules: Rules, now: datetime) -> Fate:
-    """Return what becomes of an object, seen at *now*; *owner* is the row that wants an object of its name."""
+    """Return what happens to an object, seen at *now*; *owner* is the row of the file with its name."""
     age = now - found.modified_at
     if not is_own(found.key):
         return Fate.FOREIGN
@@ -106,20 +105,20 @@ def judge(found: Stored, owner: Row | None, rules: Rules, now: datetime) -> Fate
 def _is_claimed(found: Stored, owner: Row | None) -> bool:
     if owner is None:
         return False
-    # What went missing may turn up again, with the disk it was on.
+    # A missing object may reappear, for example with its disk.
     is_back = owner["was_stored"] and owner["state"] in {"missing", "failed"}
     return owner["key"] == found.key or owner["state"] in {"wanted", "retrying"} or is_back
 
 
 class Cleaner:
-    """One cleaning.
+    """One cleanup run.
 
     Args:
-        storage: what is cleaned.
-        begin: lends a transaction.
-        rules: what is old enough.
-        is_dry: change nothing, only count.
-        notify: is told how far it is, page by page.
+        storage: the storage to clean.
+        begin: opens a transaction.
+        rules: the minimum ages.
+        is_dry: only count, change nothing.
+        notify: called with the report after each page.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class Cleaner:
         self.report: Final = Report()
 
     async def run(self) -> Report:
-        """Walk through the whole bucket once. Raises StorageFailed; what was done until then stays done."""
+        """Process the whole bucket once. Raises StorageFailed; completed changes stay."""
         last = ""
         async for page in self._storage.pages(PREFIX, size=PAGE):
             await self._judge_page(page)
@@ -164,7 +163,7 @@ class Cleaner:
             setattr(self.report, fate.value, getattr(self.report, fate.value) + 1)
 
     async def _owners(self, keys: Sequence[str]) -> dict[str, Row]:
-        """Return, by key, the row that wants an object of its name and kind."""
+        """Return, by key, the row of the file with that name and kind."""
         names = {key: split_key(key) for key in keys if is_own(key)}
         async with self._begin() as tx:
             rows = await tx.fetch(_OWNERS, list({stem for stem, _ in names.values()}))
@@ -172,7 +171,7 @@ class Cleaner:
         return {key: known[stem, kind] for key, (stem, kind) in names.items() if (stem, kind) in known}
 
     async def _remove(self, found: Stored) -> bool:
-        """Remove an object, unless it has changed or was claimed since it was listed."""
+        """Remove an object, unless it was changed or claimed since it was listed."""
         if not self._is_dry:
             present = await self._storage.head(found.key)
             if present is None or present.size != found.size or present.modified_at > found.modified_at + _TICK:
@@ -187,15 +186,15 @@ class Cleaner:
         return True
 
     async def _find_again(self, found: Stored) -> None:
-        """Note that an object is there after all, if it is the one its row speaks of."""
+        """Record that an object exists after all, if its size matches its row."""
         async with self._begin() as tx:
             await tx.execute(_FOUND, *split_key(found.key), found.key, found.size)
 
     async def _find_missing(self, after: str, until: str | None, present: set[str]) -> None:
-        """Find rows of one stretch of keys whose objects are not there."""
+        """Find rows in a range of keys whose objects do not exist."""
         async for row in self._rows(after, until):
             is_settled = row["stored_at"] <= self._now - self._rules.min_age
-            # Asked once more, as it may have been stored while the page was on its way.
+            # Checked again, because it may have been stored while the page was being fetched.
             if row["key"] not in present and is_settled and await self._storage.head(row["key"]) is None:
                 await self._miss(row)
 
@@ -225,11 +224,11 @@ class Cleaner:
 
 
 _TICK: Final = timedelta(seconds=1)
-"""Listings and looks at one object may give its age in different precision."""
+"""Listings and single requests may report times with different precision."""
 
 
 async def remove_leftovers(incoming: Path, older_than: timedelta, *, is_dry: bool) -> int:
-    """Remove unfinished downloads that nobody went on with; return how many there were."""
+    """Remove abandoned downloads; return their number."""
     return await asyncio.to_thread(_remove_leftovers, incoming, older_than, is_dry)
 
 

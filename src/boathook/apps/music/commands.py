@@ -41,7 +41,7 @@ def add_track(
     prompt: Annotated[str, typer.Option(help="What was asked for, as JSON.")] = "{}",
     as_json: Json = False,
 ) -> None:
-    """Make a track known; callbacks that wait for it are applied at once."""
+    """Register a track; callbacks that wait for it are applied immediately."""
     try:
         wish = json.loads(prompt)
     except (ValueError, RecursionError):
@@ -109,7 +109,7 @@ def retry_file(
     clip: Annotated[str, typer.Argument(metavar="CLIP", help="The clip's id.")],
     kind: Annotated[FileKind, typer.Argument(metavar="KIND", help="audio or cover.")],
 ) -> None:
-    """Fetch a file again that failed or went missing."""
+    """Fetch a failed or missing file again."""
     if not ask(hook, lambda tx: files.want_again(tx, task, clip, kind)):
         raise BoathookError(f"no {kind} of {task}/{clip} failed or is missing; see `boathook music files list`")
     say(f"the {kind} of {task}/{clip} is fetched again")
@@ -137,13 +137,13 @@ def show_delivery(id: Annotated[str, typer.Argument(metavar="ID", help="As `deli
 def replay_deliveries(
     ids: Deliveries, note: Annotated[str | None, typer.Option(help="Why, for the audit.")] = None
 ) -> None:
-    """Try failed deliveries again."""
+    """Retry failed deliveries."""
     _tell(ids, hook.run(delivery_log.replay(ids, note=note)), "are tried again")
 
 
 @deliveries_app.command("giveup", epilog='Example: boathook music deliveries giveup dlv_01kaz3... --note "old song"')
 def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="Why, for the audit.")]) -> None:
-    """Settle failed deliveries for good."""
+    """Settle failed deliveries permanently."""
     _tell(ids, hook.run(delivery_log.give_up(ids, note=note)), "are settled")
 
 
@@ -151,7 +151,7 @@ def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="
 def clean_up_deliveries(
     days: Annotated[float, typer.Option(min=0.0, max=36_500.0, help="Forget callbacks that came longer ago.")],
 ) -> None:
-    """Forget what became of old callbacks, those still waiting for a track included."""
+    """Delete the records of old callbacks, including those that wait for a track."""
     say(f"{hook.run(delivery_log.clean_up(days))} callbacks forgotten")
 
 
@@ -160,7 +160,7 @@ def clean_up(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, only count.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Walk through storage: remove what nobody needs, and fetch again what is missing."""
+    """Clean up storage: remove unused objects, and fetch missing files again."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=as_json, transient=True) as progress:
         bar = progress.add_task("objects", total=None)
@@ -187,7 +187,7 @@ def simulate(
     wait: trials.Wait = trials.WAIT_S,
     as_json: Json = False,
 ) -> None:
-    """Send made-up callbacks, serve their files, and compare the results."""
+    """Send simulated callbacks, serve their files, and check the results."""
     trials.finish(hook.run(sending.simulate(url, count=count, seed=seed, wait_s=wait)), as_json=as_json)
 
 

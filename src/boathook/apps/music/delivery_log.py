@@ -1,7 +1,7 @@
-"""The delivery log: callbacks that came, as registered, completed or failed, and the five things to do about them.
+"""The delivery log: received callbacks, as registered, completed or failed, and five operations on them.
 
-List, show, replay, give up, clean up. What stands with a delivery is boathook's own; the app adds which track it was
-about and what became of it.
+The operations are list, show, replay, give up and clean up. The state of a delivery is boathook's own; the app adds its
+track and result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,17 @@ _FORGET: Final = """
 
 
 class Standing(StrEnum):
-    """How it stands with a delivery."""
+    """The state of a delivery."""
 
     REGISTERED = "registered"
-    """It came, and is being handled or tried again."""
+    """Received, and being handled or retried."""
     COMPLETED = "completed"
     FAILED = "failed"
-    """Given up; a person should look."""
+    """Given up; an operator should check it."""
 
 
 class Kind(StrEnum):
-    """What a delivery is about."""
+    """The subject of a delivery."""
 
     CALLBACK = "callback"
     FILE = "file"
@@ -62,7 +62,7 @@ async def listed(
     rows: list[Any] = []
     for state in (None,) if standing is None else _STATES[standing]:
         rows += await hook.desk.deliveries(**whose, state=state, after=after, limit=limit)
-    # Ids rise with time.
+    # Ids ascend with time.
     rows.sort(key=lambda row: (row.event_id, row.id), reverse=True)
     return await _with_tracks(rows[:limit])
 
@@ -77,19 +77,19 @@ async def shown(id: str) -> dict[str, Any]:
 
 
 async def replay(ids: Sequence[str], *, note: str | None = None) -> list[str]:
-    """Try failed deliveries again; return which, of those named, had failed."""
+    """Retry failed deliveries; return the ids of those that had failed."""
     return await hook.desk.replay(ids, note=note)
 
 
 async def give_up(ids: Sequence[str], *, note: str) -> list[str]:
-    """Settle failed deliveries for good, with a note that says why; return which, of those named, had failed."""
+    """Settle failed deliveries permanently, with a note; return the ids of those that had failed."""
     return await hook.desk.ignore(ids, note=note)
 
 
 async def clean_up(days: float) -> int:
-    """Forget what became of callbacks that came longer ago, those still waiting for a track included; return how many.
+    """Delete the results of callbacks older than *days*, including those that wait for a track; return their number.
 
-    The events themselves stay as long as ``[retention]`` says.
+    The events themselves are kept as configured in ``[retention]``.
     """
     async with hook.transaction() as tx:
         return int(await tx.fetchval(_FORGET, days))
@@ -100,10 +100,10 @@ async def _with_tracks(rows: Sequence[Any]) -> list[dict[str, Any]]:
         return []
     async with hook.transaction() as tx:
         about = await tx.fetch(_ABOUT, [_uuid(row.event_id) for row in rows])
-    told: dict[UUID, list[dict[str, Any]]] = {}
+    by_event: dict[UUID, list[dict[str, Any]]] = {}
     for one in about:
-        told.setdefault(one["event_id"], []).append({key: value for key, value in one.items() if key != "event_id"})
-    return [_row(row, told.get(_uuid(row.event_id), [])) for row in rows]
+        by_event.setdefault(one["event_id"], []).append({key: value for key, value in one.items() if key != "event_id"})
+    return [_row(row, by_event.get(_uuid(row.event_id), [])) for row in rows]
 
 
 def _row(row: Any, tracks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _row(row: Any, tracks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _uuid(shown: str) -> UUID:
-    """Return an id as the database has it: behind its prefix it is written in Crockford's base 32."""
+    """Return an id as the database stores it: the part after its prefix is Crockford's base 32."""
     number = 0
     for digit in shown.rpartition("_")[2]:
         number = number << 5 | _DIGITS.index(digit)

@@ -1,4 +1,4 @@
-"""The files of clips: which are wanted, and what became of each."""
+"""The files of clips: which are wanted, and their state."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -49,7 +49,7 @@ _LIST: Final = """
 
 
 class State(StrEnum):
-    """How it stands with a file."""
+    """The state of a file."""
 
     WANTED = "wanted"
     RETRYING = "retrying"
@@ -62,7 +62,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRef:
-    """A file of a clip, and the how-manieth time it is wanted."""
+    """A file of a clip, and the number of times it was requested."""
 
     task_id: str
     clip_id: str
@@ -71,13 +71,13 @@ class FileRef:
 
     @property
     def row(self) -> tuple[str, str, str, int]:
-        """The columns that name it."""
+        """The columns that identify it."""
         return self.task_id, self.clip_id, self.kind.value, self.round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What is known of a file once it is in storage."""
+    """The metadata of a stored file."""
 
     key: str
     size: int
@@ -86,7 +86,7 @@ class Kept:
 
 
 async def want(tx: Transaction, task_id: str, clip: Clip) -> None:
-    """Want a clip's files, each once; again under a fresh address where the old one was of no use."""
+    """Request a clip's files, each once; request again with a new URL if the old one failed."""
     for kind, url in ((Kind.AUDIO, clip.audio_url), (Kind.COVER, clip.cover_url)):
         if url is None:
             continue
@@ -96,7 +96,7 @@ async def want(tx: Transaction, task_id: str, clip: Clip) -> None:
 
 
 async def want_again(tx: Transaction, task_id: str, clip_id: str, kind: Kind) -> bool:
-    """Want a file that failed or went missing under the same address; return whether it was such a one."""
+    """Request a failed or missing file again with the same URL; return whether there was one."""
     round = await tx.fetchval(_WANT_AGAIN, task_id, clip_id, kind.value)
     if round is None:
         return False
@@ -105,24 +105,24 @@ async def want_again(tx: Transaction, task_id: str, clip_id: str, kind: Kind) ->
 
 
 async def find(tx: Transaction, ref: FileRef) -> tuple[str, str] | None:
-    """Return a file's address and stem, as long as it is wanted."""
+    """Return a file's URL and stem, while it is wanted."""
     row = await tx.fetchrow(_FIND, *ref.row)
     return None if row is None else (row["url"], row["stem"])
 
 
 async def mark_stored(tx: Transaction, ref: FileRef, kept: Kept) -> bool:
-    """Note where a file is kept; return whether it was still wanted."""
+    """Record where a file is stored; return whether it was still wanted."""
     tag = await tx.execute(_STORED, *ref.row, kept.key, kept.size, kept.sha256, kept.content_type)
     return tag != "UPDATE 0"
 
 
 async def mark_failed(tx: Transaction, ref: FileRef, *, is_final: bool, code: str, error: str) -> None:
-    """Note why a file is not kept yet, or will not be."""
+    """Record why a file is not stored yet, or never will be."""
     await tx.execute(_FAILED, *ref.row, "failed" if is_final else "retrying", code, error[:500])
 
 
 async def give_up(tx: Transaction, after_s: float) -> None:
-    """Note as failed what was wanted longer ago than it is tried for, as a worker that dies at the end cannot."""
+    """Mark as failed the files whose retry period is over, because a worker that crashes at the end cannot do so."""
     await tx.execute(_GIVE_UP, after_s)
 
 
@@ -132,7 +132,7 @@ async def of_track(tx: Transaction, task_id: str) -> list[dict[str, Any]]:
 
 
 async def listed(tx: Transaction, *, state: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
-    """Return files, those wanted last first."""
+    """Return files, most recently requested first."""
     sql = f"{_LIST} where $1::text is null or state = $1 order by wanted_at desc, task_id, clip_id, kind limit $2"
     return [dict(row) for row in await tx.fetch(sql, state, limit)]
 

@@ -1,4 +1,4 @@
-"""What is done with events: callbacks are taken in, and wanted files are stored."""
+"""Handles events: receives callbacks, and stores wanted files."""
 
 from dataclasses import asdict
 from typing import Any, Final
@@ -24,13 +24,13 @@ from boathook.apps.music.tracks import Delivery
 
 DAY_S: Final = 86_400.0
 PATIENT: Final = RetryPolicy(first_s=2, factor=4, longest_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
-"""Files may be tried again for as long as their addresses are likely to answer."""
+"""Files are retried for as long as their URLs are likely to work."""
 LONGEST_S: Final = 900.0
 
 
 @hook.on(SOURCE, "*", retry=RetryPolicy(max_attempts=12, longest_s=900, max_age_s=DAY_S))
 async def receive(event: Event, tx: Transaction) -> Ignore | None:
-    """Note a callback and apply it to its track, or keep it until the track is known; tell the sender which."""
+    """Record a callback and apply it to its track, or keep it until the track exists; reply with the result."""
     kind = event.headers.get("x-webhook-event", "")
     callbacks = read_callbacks(event.json, kind=kind, most_clips=settings().max_clips)
     if not callbacks:
@@ -43,8 +43,8 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
     for one in taken:
         callbacks_total.add(stage=one.stage, result=one.result)
     is_waiting = any(one.result == "waiting" for one in taken)
-    told = [{"task_id": one.task_id, "stage": one.stage.value, "status": one.result} for one in taken]
-    body = {"ok": True, "status": "waiting" if is_waiting else taken[0].result, "tracks": told}
+    results = [{"task_id": one.task_id, "stage": one.stage.value, "status": one.result} for one in taken]
+    body = {"ok": True, "status": "waiting" if is_waiting else taken[0].result, "tracks": results}
     event.reply(body, status=202 if is_waiting else 200)
     return None
 
@@ -55,13 +55,13 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
     application=APPLICATION,
     retry=PATIENT,
     timeout=LONGEST_S,
-    # So that slow servers never hold all places of the workers, and callbacks wait behind them.
+    # A limit, so that slow servers cannot occupy all worker slots and delay callbacks.
     concurrency=lambda: settings().files_at_once,
 )
 async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
-    """Fetch a wanted file and put it into storage, and remember that it is there."""
-    told = event.json
-    ref = FileRef(**{**told, "kind": Kind(told["kind"])})
+    """Fetch a wanted file, put it into storage, and record that."""
+    wanted = event.json
+    ref = FileRef(**{**wanted, "kind": Kind(wanted["kind"])})
     found = await files.find(tx, ref)
     if found is None:
         return Ignore("the file is not wanted any more")
@@ -77,13 +77,13 @@ async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
 
 
 async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
-    told = settings()
+    config = settings()
     work = Keeping(
         url=url,
         stem=stem,
         kind=kind,
-        max_bytes=told.max_audio if kind is Kind.AUDIO else told.max_cover,
-        timeout_s=told.download_timeout_s,
+        max_bytes=config.max_audio if kind is Kind.AUDIO else config.max_cover,
+        timeout_s=config.download_timeout_s,
         incoming=incoming(),
         http=hook.http,
         storage=storage(),
@@ -92,7 +92,7 @@ async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
 
 
 async def _not_kept(event: Event, ref: FileRef, error: NotKept) -> Retry | Dead:
-    """Note the failure in a transaction of its own, as the handler's is rolled back with it."""
+    """Record the failure in a separate transaction, because the handler's is rolled back."""
     is_final = error.is_final or event.attempt >= PATIENT.max_attempts
     async with hook.transaction() as tx:
         await files.mark_failed(tx, ref, is_final=is_final, code=error.code, error=str(error))

@@ -1,4 +1,4 @@
-"""How a file comes from its address into storage: fetched with caps, told by its bytes, stored under its name."""
+"""Fetches a file into storage: with size limits, with its format detected by content, under its own name."""
 
 import asyncio
 import hashlib
@@ -12,17 +12,17 @@ from boathook.apps.music.kinds import HEAD, Kind, format_of
 from boathook.apps.music.storage import Storage, StorageFailed
 
 EXPIRED: Final = frozenset({401, 403, 404, 410})
-"""How servers of files with a date answer after it."""
+"""The statuses with which file servers respond to expired URLs."""
 _WORTH_TRYING: Final = frozenset({408, 425, 429})
 
 
 class NotKept(BoathookError):
-    """A file could not be kept.
+    """A file could not be stored.
 
     Args:
         message: one sentence.
         code: one word for machines.
-        is_final: whether trying again is pointless.
+        is_final: whether a retry is pointless.
     """
 
     def __init__(self, message: str, code: str, *, is_final: bool) -> None:
@@ -33,7 +33,7 @@ class NotKept(BoathookError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """Everything needed to keep one file."""
+    """Everything needed to store one file."""
 
     url: str
     stem: str
@@ -41,7 +41,7 @@ class Keeping:
     max_bytes: int
     timeout_s: float
     incoming: Path
-    """The folder for what is on its way."""
+    """The folder for unfinished downloads."""
     http: Any
     """A `boathook.handlers.platform.Http`."""
     storage: Storage
@@ -50,7 +50,7 @@ class Keeping:
 async def keep(work: Keeping) -> Kept:
     """Fetch a file and put it into storage. Raises NotKept.
 
-    Whatever part of it came before is gone on with, by whichever attempt on this host comes next.
+    A partial download is resumed by the next attempt on this host.
     """
     try:
         return await _keep(work)
@@ -60,30 +60,30 @@ async def keep(work: Keeping) -> Kept:
 
 
 async def _keep(work: Keeping) -> Kept:
-    place = _place(work)
+    path = _place(work)
     await asyncio.to_thread(work.incoming.mkdir, parents=True, exist_ok=True)
-    if not await asyncio.to_thread(place.is_file):  # else an earlier attempt ended between fetching and storing
-        await _fetch(work, place)
+    if not await asyncio.to_thread(path.is_file):  # else an earlier attempt ended between fetching and storing
+        await _fetch(work, path)
     try:
-        size, sha256, head = await asyncio.to_thread(_measure, place)
-    except FileNotFoundError:  # a worker that lost its lease was quicker after all
+        size, sha256, head = await asyncio.to_thread(_measure, path)
+    except FileNotFoundError:  # a worker that lost its lease was faster
         raise NotKept("another attempt is at the same file", "BUSY", is_final=False) from None
     found = format_of(work.kind, head)
     if found is None:
-        await asyncio.to_thread(place.unlink, missing_ok=True)
+        await asyncio.to_thread(path.unlink, missing_ok=True)
         raise NotKept(f"what lies at the address is no {work.kind}", f"NOT_{work.kind.upper()}", is_final=True)
     kept = Kept(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
     try:
-        await work.storage.put(place, kept.key, content_type=kept.content_type, sha256=sha256)
+        await work.storage.put(path, kept.key, content_type=kept.content_type, sha256=sha256)
     except StorageFailed as error:
         raise NotKept(str(error), error.code, is_final=False) from None
-    await asyncio.to_thread(place.unlink, missing_ok=True)
+    await asyncio.to_thread(path.unlink, missing_ok=True)
     return kept
 
 
-async def _fetch(work: Keeping, place: Path) -> None:
+async def _fetch(work: Keeping, path: Path) -> None:
     try:
-        await work.http.download(work.url, place, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
+        await work.http.download(work.url, path, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
     except BoathookError as error:
         raise _judge(error) from None
 
@@ -100,14 +100,14 @@ def _judge(error: BoathookError) -> NotKept:
 
 
 def _place(work: Keeping) -> Path:
-    # By address too: what was fetched from elsewhere is another file.
+    # The name includes the URL: content from another URL is another file.
     name = hashlib.sha256(f"{work.kind} {work.stem} {work.url}".encode()).hexdigest()[:40]
     return work.incoming / f"{name}.{work.kind}"
 
 
-def _measure(place: Path) -> tuple[int, str, bytes]:
+def _measure(path: Path) -> tuple[int, str, bytes]:
     digest = hashlib.sha256()
-    with place.open("rb") as file:
+    with path.open("rb") as file:
         head = file.read(HEAD)
         digest.update(head)
         while piece := file.read(1 << 20):

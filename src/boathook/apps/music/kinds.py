@@ -1,4 +1,4 @@
-"""What may be kept: which kinds of files, told by their first bytes, and what their objects are called."""
+"""Detects the formats of files by their first bytes, and names their objects."""
 
 import hashlib
 import re
@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 PREFIX: Final = "tracks/"
-"""Of every object of ours; nothing else in the bucket is ever touched."""
+"""Prefix of all objects of the app; other objects in the bucket are never touched."""
 HEAD: Final = 64
-"""How many bytes tell what a file is."""
+"""Bytes that are read to detect a format."""
 _SAFE: Final = re.compile(r"(?!x-)[A-Za-z0-9_-]{1,100}")
 _OWN: Final = re.compile(r"tracks/[A-Za-z0-9_-]{1,100}/[A-Za-z0-9_-]{1,100}\.[a-z0-9]{1,5}")
 
@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
 
 class Format(NamedTuple):
-    """What a file is."""
+    """The format of a file."""
 
     extension: str
     content_type: str
@@ -55,9 +55,9 @@ _BEGINNINGS: Final = (
 
 
 def format_of(kind: Kind, head: bytes) -> Format | None:
-    """Return what a file that begins so is, or None where that is nothing this kind may be.
+    """Return the format of a file that begins with *head*, or None if this kind does not allow it.
 
-    Servers' own word counts for nothing: a page is a page, whatever it is sent as.
+    The server's Content-Type is ignored: an HTML page is a page, whatever its declared type.
     """
     extension = _extension(head)
     content_type = _FORMATS[kind].get(extension)
@@ -72,19 +72,19 @@ def _extension(head: bytes) -> str:
         return {b"WAVE": "wav", b"WEBP": "webp"}.get(head[8:12], "")
     if head[4:8] == b"ftyp":
         return "m4a" if head[8:11] in {b"M4A", b"mp4", b"iso"} else ""
-    # A frame of MPEG audio: eleven set bits, then version and layer, of which one value each is reserved.
+    # A frame of MPEG audio: eleven set bits, then version and layer, each with one reserved value.
     if len(head) > 2 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:
         return "mp3" if head[1] & 0x18 != 0x08 and head[1] & 0x06 == 0x02 else ""
     return ""
 
 
 def stem_of(task_id: str, clip_id: str) -> str:
-    """Return the name of a clip's objects without the extension: the same at every attempt, of safe characters only."""
+    """Return the name of a clip's objects without extension: the same at every attempt, with safe characters only."""
     return f"{PREFIX}{_safe(task_id)}/{_safe(clip_id)}"
 
 
 def is_own(key: str) -> bool:
-    """Return whether an object may be one of ours."""
+    """Return whether an object may belong to this app."""
     return _OWN.fullmatch(key) is not None and key.rpartition(".")[2] in _EXTENSIONS
 
 

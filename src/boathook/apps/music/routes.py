@@ -1,4 +1,4 @@
-"""``/api/music``: tracks and the delivery log over HTTP, for who brings an organization's API key."""
+"""``/api/music``: tracks and the delivery log over HTTP, authenticated by an organization's API key."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -24,7 +24,7 @@ _MOST_LISTED: Final = 250
 
 
 class TrackBody(BaseModel):
-    """What registers a track."""
+    """The body that registers a track."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -35,7 +35,7 @@ class TrackBody(BaseModel):
 
 
 class NoteBody(BaseModel):
-    """Why something is done."""
+    """The reason for an action."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -43,7 +43,7 @@ class NoteBody(BaseModel):
 
 
 class DaysBody(BaseModel):
-    """How much stays."""
+    """The age limit in days."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,7 +51,7 @@ class DaysBody(BaseModel):
 
 
 async def add_track(request: Request) -> Response:
-    """Make a track known; 201 where it was not, else 200."""
+    """Register a track; 201 if it is new, else 200."""
     body = await _read(request, TrackBody)
     track = NewTrack(**body.model_dump())
     if problem := tracks.problem_of(track):
@@ -72,7 +72,7 @@ async def list_tracks(request: Request) -> Response:
 
 
 async def show_track(request: Request) -> Response:
-    """Show a track with its clips, files and callbacks."""
+    """Return a track with its clips, files and callbacks."""
     async with hook.transaction() as tx:
         found = await tracks.shown(tx, _task(request))
     if found is None:
@@ -101,23 +101,23 @@ async def list_deliveries(request: Request) -> Response:
 
 
 async def show_delivery(request: Request) -> Response:
-    """Show a delivery with its attempts and its request."""
+    """Return a delivery with its attempts and its request."""
     return _json(await delivery_log.shown(request.path_params["id"]))
 
 
 async def replay_delivery(request: Request) -> Response:
-    """Try a failed delivery again."""
+    """Retry a failed delivery."""
     return _decided(await delivery_log.replay([request.path_params["id"]], note="POST /api/music"))
 
 
 async def give_up_delivery(request: Request) -> Response:
-    """Settle a failed delivery for good."""
+    """Settle a failed delivery permanently."""
     body = await _read(request, NoteBody)
     return _decided(await delivery_log.give_up([request.path_params["id"]], note=body.note))
 
 
 async def clean_up_deliveries(request: Request) -> Response:
-    """Forget old callbacks."""
+    """Delete the records of old callbacks."""
     body = await _read(request, DaysBody)
     return _json({"forgotten": await delivery_log.clean_up(body.days)})
 
@@ -186,10 +186,10 @@ def _refused(_request: Request, error: Exception) -> Response:
 
 
 def _failed(_request: Request, error: Exception) -> Response:
-    # By name, as an app knows of boathook's errors only their base.
+    # By name, because an app can import only the base of boathook's errors.
     status = {"NotFound": 404, "InvalidValue": 422}.get(type(error).__name__, 503)
-    told = str(error) if status < 500 else "it cannot be done at the moment; try again later"
-    return JSONResponse({"error": told}, status_code=status)
+    message = str(error) if status < 500 else "it cannot be done at the moment; try again later"
+    return JSONResponse({"error": message}, status_code=status)
 
 
 def _route(path: str, call: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:

@@ -1,8 +1,8 @@
-"""Keeps files in a bucket of S3, or of any service that speaks its language, through the guarded client.
+"""Stores files in a bucket of S3, or of a compatible service, through the guarded client.
 
-Addresses are written path-style. A file is sent by one PUT, which these services take up to 5 GiB: far more than the
-caps let through, so that uploads in parts are not needed. Its SHA-256 is signed, so a file that arrives otherwise is
-refused by the service.
+URLs are path-style. A file is sent by one PUT, which these services accept up to 5 GiB. That is far above the size
+limits, so multipart uploads are not needed. The SHA-256 of the file is signed, so the service rejects a corrupted
+upload.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _TRYING_HELPS: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class Asks(Protocol):
-    """What is needed of the HTTP client."""
+    """The part of the HTTP client that is used."""
 
     async def request(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | Path, timeout_s: float, max_bytes: int
@@ -38,23 +38,23 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Which bucket, and who may use it."""
+    """A bucket with its credentials."""
 
     endpoint: str
     name: str
     region: str
     credentials: Credentials
     timeout_s: float = 120.0
-    """For sending one file."""
+    """Timeout in seconds for sending one file."""
 
 
 class S3:
-    """Keeps files in a bucket.
+    """Stores files in a bucket.
 
     Args:
-        bucket: which.
-        http: the guarded client; on a private address it needs ``outbound.allow``.
-        clock: gives the moment that is signed.
+        bucket: the bucket.
+        http: the guarded client; a private address requires ``outbound.allow``.
+        clock: returns the time that is signed.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class S3:
         self._clock = clock
 
     async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:
-        """Store a file whole or not at all, in place of what the key held."""
+        """Store a file atomically, replacing the object with the same key."""
         answer = await self._send("PUT", key, headers={"content-type": content_type}, body=path, sha256=sha256)
         _check(answer, f"{key} cannot be stored")
 
     async def head(self, key: str) -> Stored | None:
-        """Return an object, or None where there is none."""
+        """Return an object, or None if it does not exist."""
         answer = await self._send("HEAD", key)
         if answer.status == 404:
             return None
@@ -83,13 +83,13 @@ class S3:
         return Stored(key, size, _in_utc(modified))
 
     async def delete(self, key: str) -> None:
-        """Remove an object; it may be gone already."""
+        """Delete an object; it may already be gone."""
         answer = await self._send("DELETE", key)
         if answer.status != 404:
             _check(answer, f"{key} cannot be deleted")
 
     async def pages(self, prefix: str, *, size: int = PAGE) -> AsyncIterator[Sequence[Stored]]:
-        """Yield all objects whose keys begin so, page by page in the order of their keys."""
+        """Yield all objects whose keys start with *prefix*, page by page in the order of their keys."""
         query = {"list-type": "2", "prefix": prefix, "max-keys": str(size), "encoding-type": "url"}
         while True:
             answer = await self._send("GET", "", query=query)
@@ -116,7 +116,7 @@ class S3:
         body: bytes | Path = b"",
         sha256: str = EMPTY,
     ) -> Any:
-        """Send one request, again where the service or the way to it was at fault: all of them can be repeated."""
+        """Send one request, with retries after service or network errors; all requests are idempotent."""
         wait_s = _FIRST_WAIT_S
         for attempt in range(1, _TRIES + 1):
             try:
@@ -158,17 +158,17 @@ def _check(answer: Any, what: str) -> None:
     try:
         root = _read(answer.body)
         code, message = _text(root, "Code") or code, _text(root, "Message")
-    except StorageFailed:  # a proxy's page, or nothing
+    except StorageFailed:  # an HTML page of a proxy, or nothing
         pass
     raise StorageFailed(f"{what}: status {answer.status}, {code[:60]} {message[:200]}".strip(), code[:60])
 
 
 def _read(body: bytes) -> ET.Element:
-    # No answer of S3 declares anything, and what declares entities can make a small document huge.
+    # S3 responses contain no declarations, and entity declarations can make a small document huge.
     if b"<!" in body:
         raise StorageFailed("the storage answered with a document that declares things", "BAD_ANSWER")
     try:
-        return ET.fromstring(body)  # noqa: S314 - declares nothing, and its size is capped
+        return ET.fromstring(body)  # noqa: S314 - no declarations, and its size is limited
     except (ET.ParseError, ValueError):
         raise StorageFailed("the storage answered with something that is no XML", "BAD_ANSWER") from None
 
@@ -188,7 +188,7 @@ def _objects(root: ET.Element) -> Iterator[Stored]:
 
 
 def _in_utc(moment: datetime) -> datetime:
-    # Some services leave the zone out; they mean this one.
+    # Some services omit the zone; they mean UTC.
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 

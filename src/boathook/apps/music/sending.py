@@ -1,4 +1,4 @@
-"""Sends made-up callbacks to a running boathook, and holds its books against what they must say."""
+"""Sends simulated callbacks to a running boathook, and compares its tables with the expected results."""
 
 import functools
 import time
@@ -20,26 +20,29 @@ _FILES = "select task_id, clip_id, kind, state, sha256 from music.file where tas
 
 
 async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> Trial:
-    """Send the callbacks of *count* made-up songs, serve their files, and return how it went.
+    """Send the callbacks of *count* generated songs, serve their files, and return the result.
 
     Raises:
-        BoathookError: *url* is none, or cannot be reached.
-        ConfigError: the settings name another provider than ``suno``.
+        BoathookError: *url* is invalid or unreachable.
+        ConfigError: the settings name a provider other than ``suno``.
     """
-    told = settings()
-    if told.provider != "suno":
+    config = settings()
+    if config.provider != "suno":
         raise ConfigError(
-            f'music.provider: made-up callbacks are signed as provider = "suno" does, not {told.provider}'
+            f'music.provider: made-up callbacks are signed as provider = "suno" does, not {config.provider}'
         )
     number = pick_seed(seed)
     with Studio() as studio:
-        secret = hook.resolve(told.secret, "secret")
-        reseller = Reseller(secret=secret, files=studio.url, at=time.time(), path=told.path)
+        secret = hook.resolve(config.secret, "secret")
+        reseller = Reseller(secret=secret, files=studio.url, at=time.time(), path=config.path)
         simulator = Simulator(reseller, songs=count, seed=number)
         answers = await _send_all(url, simulator)
-        books = simulator.expected()
-        wrong, is_finished = await settle(lambda: differences(books), functools.partial(has_open, hook), wait_s)
-    effects = {"songs": len(books.tracks), "files stored": sum(digest is not None for digest in books.files.values())}
+        expected = simulator.expected()
+        wrong, is_finished = await settle(lambda: differences(expected), functools.partial(has_open, hook), wait_s)
+    effects = {
+        "songs": len(expected.tracks),
+        "files stored": sum(digest is not None for digest in expected.files.values()),
+    }
     return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
@@ -52,13 +55,13 @@ async def _send_all(url: str, simulator: Simulator) -> Answers:
                     await tracks.register(tx, NewTrack(task_id=task_id, title=title, owner="simulated"))
             case Letter():
                 status, _ = await send(hook, url, step)
-                # What should be 200 is 202 where the worker has no time to say so.
+                # A response of 200 becomes 202 if the worker does not finish in time.
                 answers.note(step, status, {200, 202} if step.expect == 200 else {step.expect})
     return answers
 
 
 async def differences(books: Books) -> list[str]:
-    """Return in what the tables differ from what they must say."""
+    """Return the differences between the tables and the expected contents."""
     tasks = [*books.tracks, *books.waiting]
     async with hook.transaction() as tx:
         standings = {(row["task_id"], row["status"]) for row in await tx.fetch(_TASKS, tasks)}

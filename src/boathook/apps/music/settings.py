@@ -11,18 +11,18 @@ _MIB = 1_048_576
 
 
 class StorageSettings(BaseModel):
-    """The table ``[music.storage]``: where audio and covers are kept."""
+    """The table ``[music.storage]``: the storage of audio and covers."""
 
     model_config = _FROZEN
 
     kind: Literal["folder", "s3"] = "folder"
     folder: Path = Path("music")
-    """For ``folder``: where the files lie, below `server.data_dir` unless it is an absolute path.
+    """For ``folder``: the path of the files, relative to `server.data_dir` unless it is absolute.
 
     Workers on several hosts need the same one.
     """
     endpoint: str = ""
-    """For ``s3``: the service's address, such as ``https://s3.eu-central-1.amazonaws.com``."""
+    """For ``s3``: the service's URL, such as ``https://s3.eu-central-1.amazonaws.com``."""
     bucket: str = ""
     region: str = "us-east-1"
     key_id: str = ""
@@ -30,7 +30,7 @@ class StorageSettings(BaseModel):
     secret_key: str = Field(default="", repr=False)
     session_token: str = Field(default="", repr=False)
     timeout_s: float = Field(default=120.0, gt=0)
-    """For sending one file."""
+    """Timeout in seconds for sending one file."""
 
     @model_validator(mode="after")
     def _check_s3(self) -> Self:
@@ -44,43 +44,43 @@ class StorageSettings(BaseModel):
 
 
 class MusicSettings(BaseModel):
-    """Where the callbacks come from, and what is kept of them."""
+    """The sender of callbacks, and the storage of their files."""
 
     model_config = _FROZEN
 
     provider: Literal["suno", "suno-musicapi", "suno-sunoapi", "hmac", "token", "unsigned"] = "suno"
-    """Who proves the callbacks, and how: one of the three families of resellers; ``hmac`` and ``token`` for whoever
-    stands between; ``unsigned`` takes everything from everybody."""
+    """The proof of callbacks: one of the three families of resellers; ``hmac`` and ``token`` for a proxy with its own
+    proof; ``unsigned`` accepts all requests."""
     secret: str = Field(default="", repr=False)
-    """What the sender signs with, or the token it shows: a text or a reference such as ``env:NAME``."""
+    """The signing key of the sender, or the token it sends: a text or a reference such as ``env:NAME``."""
     path: str = "/api/suno/callback"
     source: dict[str, Any] = Field(default_factory=dict)
-    """More keys of the source, such as ``header`` and ``encoding`` for ``hmac`` or ``query`` for ``token``."""
+    """Additional keys of the source, such as ``header`` and ``encoding`` for ``hmac`` or ``query`` for ``token``."""
     reply_within_s: float = Field(default=4.0, gt=0, lt=15)
-    """How long a sender is kept waiting to learn whether its track is known; then it is told 202."""
+    """Seconds a sender waits to learn whether its track is known; after that the reply is 202."""
     max_clips: int = Field(default=20, ge=1, le=200)
-    """Of one callback; further ones are left out and logged."""
+    """Maximum clips of one callback; further ones are dropped and logged."""
     max_audio: int = Field(default=100 * _MIB, ge=1)
-    """Largest audio file in bytes."""
+    """Maximum size of an audio file in bytes."""
     max_cover: int = Field(default=15 * _MIB, ge=1)
-    """Largest cover in bytes."""
+    """Maximum size of a cover in bytes."""
     files_at_once: int = Field(default=4, ge=1)
-    """How many files are fetched and stored at once, over all workers; keep it below `worker.concurrency`."""
+    """Maximum files fetched and stored concurrently, over all workers; keep it below `worker.concurrency`."""
     download_timeout_s: float = Field(default=300.0, gt=0, le=500)
     incoming: Path = Path("music-incoming")
-    """Where files lie while they are fetched, unfinished ones included; below `server.data_dir`, as `folder`."""
+    """The folder for downloads in progress and unfinished ones; relative to `server.data_dir`, like `folder`."""
     urls_days: float = Field(default=14.0, ge=0)
-    """How long after a callback its addresses may still answer: a file lost within this time is fetched again."""
+    """Days after a callback during which its URLs may still work: a file lost within this time is fetched again."""
     min_age_s: float = Field(default=3_600.0, ge=0)
-    """Cleaning leaves alone what is younger: it may be on its way."""
+    """Cleaning skips objects younger than this, because they may still be in progress."""
     orphans_days: float = Field(default=7.0, ge=0)
-    """Objects that belong to no track are removed after as many days."""
+    """Days after which objects that belong to no track are removed."""
     failed_days: float = Field(default=1.0, ge=0)
-    """Objects of failed and deleted tracks are removed after as many days."""
+    """Days after which objects of failed and deleted tracks are removed."""
     clean_every_s: float = Field(default=86_400.0, ge=0)
-    """Seconds between two cleanings by the keeper; 0: only by hand."""
+    """Seconds between two cleanups by the keeper; 0 disables them."""
     log_days: float = Field(default=90.0, gt=0)
-    """How long the delivery log remembers callbacks that are done with."""
+    """Days that the delivery log keeps finished callbacks."""
     storage: StorageSettings = StorageSettings()
 
     @field_validator("path")
@@ -101,7 +101,7 @@ class MusicSettings(BaseModel):
 
     @property
     def sources(self) -> dict[str, dict[str, Any]]:
-        """What would stand in ``[sources.suno]``."""
+        """The content of ``[sources.suno]``."""
         return {"suno": {**self._proof(), **self._policy(), **self.source}}
 
     def _proof(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class MusicSettings(BaseModel):
             case "unsigned":
                 return {"provider": "suno", "unsigned": True}
             case "hmac" | "token":
-                # The scheme of suno's own recipe, so that deliveries are named alike whoever proves them.
+                # The schemes of suno's own recipe, so that deliveries have the same ids with every proof.
                 return {"provider": "suno", "scheme": self.provider, "secrets": [self.secret]}
             case _:
                 return {"provider": self.provider, "secrets": [self.secret]}

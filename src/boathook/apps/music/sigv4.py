@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 in headers, as S3 wants it.
+"""AWS Signature Version 4 in headers, as S3 requires it.
 
 Source: https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html, and for S3, which
 encodes paths once, https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html.
@@ -20,21 +20,21 @@ _USUAL_PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who signs."""
+    """The credentials of the signer."""
 
     key_id: str
     secret: str = field(repr=False)
     token: str = field(default="", repr=False)
-    """Of a session, with keys that expire."""
+    """The session token of temporary credentials."""
 
 
 def encode_path(path: str) -> str:
-    """Return a path as it is written in the address and signed."""
+    """Return a path encoded as in the URL and the signature."""
     return quote(path, safe="/-_.~")
 
 
 def encode_query(pairs: Mapping[str, str]) -> str:
-    """Return a query as it is written in the address and signed: sorted, and every value encoded."""
+    """Return a query encoded as in the URL and the signature: sorted, with every value encoded."""
     return "&".join(f"{name}={value}" for name, value in sorted((_quote(k), _quote(v)) for k, v in pairs.items()))
 
 
@@ -48,19 +48,19 @@ def sign(
     region: str,
     at: datetime,
 ) -> dict[str, str]:
-    """Return *headers* with those that prove the request: host, moment, body and the signature over all of them.
+    """Return *headers* with those of the signature: time, body digest and authorization.
 
-    The address must be written by `encode_path` and `encode_query`. *body_sha256* is in hexadecimal digits.
+    The URL must be encoded with `encode_path` and `encode_query`. *body_sha256* is in hexadecimal digits.
     """
-    moment = at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    timestamp = at.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     token = {"x-amz-security-token": credentials.token} if credentials.token else {}
-    own = {"x-amz-date": moment, "x-amz-content-sha256": body_sha256, **token}
+    own = {"x-amz-date": timestamp, "x-amz-content-sha256": body_sha256, **token}
     signed = {name.lower(): " ".join(value.split()) for name, value in {**headers, "host": _host(url), **own}.items()}
     names = ";".join(sorted(signed))
-    scope = f"{moment[:8]}/{region}/s3/aws4_request"
+    scope = f"{timestamp[:8]}/{region}/s3/aws4_request"
     canonical = _canonical(method, url, signed, names, body_sha256)
-    text = "\n".join((_ALGORITHM, moment, scope, hashlib.sha256(canonical.encode()).hexdigest()))
-    signature = hmac.new(_key(credentials.secret, moment[:8], region), text.encode(), "sha256").hexdigest()
+    text = "\n".join((_ALGORITHM, timestamp, scope, hashlib.sha256(canonical.encode()).hexdigest()))
+    signature = hmac.new(_key(credentials.secret, timestamp[:8], region), text.encode(), "sha256").hexdigest()
     proof = f"{_ALGORITHM} Credential={credentials.key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
     return {**headers, **own, "authorization": proof}
 

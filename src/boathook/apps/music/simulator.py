@@ -1,6 +1,6 @@
-"""Made-up callbacks of a reseller, and what the books must say once all of them are handled.
+"""Generates callbacks of a reseller, and the results expected once all of them are handled.
 
-Everything follows from the seed: the stories of single songs, each with its troubles, told in turns.
+Everything derives from the seed: histories of single songs, each with its own problems, interleaved.
 """
 
 import base64
@@ -21,7 +21,7 @@ from boathook.apps.trials import Letter, tell_in_turns
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A song's order, which makes its track known at this point of the story."""
+    """A song's order, which registers its track at this point of the sequence."""
 
     task_id: str
     title: str
@@ -32,45 +32,45 @@ Step = Letter | Registration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
-    """What must be written in the end."""
+    """The expected data at the end."""
 
     tracks: Mapping[str, Status]
     waiting: frozenset[str]
-    """Tasks that nobody registers: their callbacks wait."""
+    """Tasks that are never registered: their callbacks wait."""
     files: Mapping[tuple[str, str, Kind], str | None]
-    """By task, clip and kind: the SHA-256 of what must be stored; None for what cannot be had."""
+    """By task, clip and kind: the SHA-256 of the stored file; None for a file that cannot be fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reseller:
-    """Who sends, and from where the files are fetched."""
+    """The simulated sender, and the server of the files."""
 
     secret: str = field(repr=False)
     files: str
-    """Address of the `studio`, such as ``http://127.0.0.1:9000``."""
+    """URL of the `studio`, such as ``http://127.0.0.1:9000``."""
     at: float
-    """The moment of sending, in seconds since 1970."""
+    """The time of sending, in seconds since 1970."""
     path: str = "/api/suno/callback"
 
 
 @dataclass(slots=True)
 class _Story:
-    """One song's steps, and what must come of them."""
+    """One song's steps, and the expected results."""
 
     task_id: str
     steps: list[Step] = field(default_factory=list)
     status: Status | None = None
-    """None: nobody registers it."""
+    """None if it is never registered."""
     files: dict[tuple[str, str, Kind], str | None] = field(default_factory=dict)
 
 
 class Simulator:
-    """Makes up the callbacks of *songs* songs.
+    """Generates the callbacks of *songs* songs.
 
     Args:
-        reseller: who sends them.
-        songs: how many.
-        seed: makes up the same ones again.
+        reseller: the sender.
+        songs: the number of songs.
+        seed: equal seeds give equal callbacks.
     """
 
     def __init__(self, reseller: Reseller, *, songs: int = 20, seed: int = 1) -> None:
@@ -82,7 +82,7 @@ class Simulator:
         self.steps: Final[Sequence[Step]] = tuple(tell_in_turns([story.steps for story in self._stories], self._random))
 
     def expected(self) -> Books:
-        """Return what the books must say once all steps are handled."""
+        """Return the expected data once all steps are handled."""
         known = [story for story in self._stories if story.status is not None]
         return Books(
             tracks={story.task_id: story.status for story in known if story.status is not None},
@@ -92,7 +92,7 @@ class Simulator:
 
     def _story(self, number: int) -> _Story:
         story = _Story(task_id=hashlib.md5(f"{self._seed}/{number}".encode(), usedforsecurity=False).hexdigest())
-        # The first ones show each kind once.
+        # The first songs cover each kind once.
         kinds: tuple[Callable[[_Story], None], ...] = (
             self._usual, self._registered_late, self._shuffled, self._failed, self._rescued, self._failed_too_late,
             self._forged, self._recaptured, self._never_registered, self._expired, self._page, self._broken,
@@ -112,9 +112,9 @@ class Simulator:
 
     def _shuffled(self, story: _Story) -> None:
         story.status = Status.COMPLETE
-        letters = [self._letter(story, stage) for stage in ("text", "first", "complete")]
-        self._random.shuffle(letters)
-        story.steps = [self._order(story), *letters]
+        requests = [self._letter(story, stage) for stage in ("text", "first", "complete")]
+        self._random.shuffle(requests)
+        story.steps = [self._order(story), *requests]
 
     def _failed(self, story: _Story) -> None:
         story.status = Status.FAILED
@@ -131,7 +131,7 @@ class Simulator:
         story.steps = [self._order(story), self._letter(story, "complete"), self._letter(story, "error", code=500)]
 
     def _forged(self, story: _Story) -> None:
-        """A stranger, under the id of what comes later, tells of a song elsewhere."""
+        """An attacker sends a callback with the delivery id of a later one, with other URLs."""
         story.status = Status.COMPLETE
         header = {"x-delivery-id": f"delivery-{next(self._numbers)}-{story.task_id}"}
         forged = self._body(story, "complete", "/forged/", note=False)
@@ -142,7 +142,7 @@ class Simulator:
         ]
 
     def _recaptured(self, story: _Story) -> None:
-        """A request that came already comes again under another delivery's id."""
+        """A received request is sent again with another delivery id."""
         story.status = Status.COMPLETE
         body = self._body(story, "complete")
         story.steps = [self._order(story)]
@@ -160,7 +160,7 @@ class Simulator:
         self._with_files(story, "/page/")
 
     def _broken(self, story: _Story) -> None:
-        """A server that breaks off in the middle of each file, once."""
+        """The server breaks off in the middle of each file, once."""
         self._with_files(story, "/broken/")
 
     def _with_files(self, story: _Story, folder: str) -> None:
@@ -171,9 +171,9 @@ class Simulator:
         return Registration(story.task_id, f"Song {story.task_id[:6]}")
 
     def _copies(self, story: _Story, stage: str) -> list[Step]:
-        """A callback, and as often as not the same again: with or without an id of its delivery."""
-        letter = self._letter(story, stage, header=self._random.choice([None, {}]))
-        return [letter] * self._random.choice([1, 1, 2, 3])
+        """Return one to three copies of a callback, with or without a delivery id."""
+        request = self._letter(story, stage, header=self._random.choice([None, {}]))
+        return [request] * self._random.choice([1, 1, 2, 3])
 
     def _letter(
         self,
@@ -200,8 +200,8 @@ class Simulator:
                 story.files |= {(story.task_id, clip, kind): self._digest(clip, kind, folder) for kind in Kind}
         if stage == "error":
             data = None
-        said = "generation failed" if code >= 400 or stage == "error" else f"{stage} generated successfully."
-        return {"code": code, "msg": said, "data": {"callbackType": stage, "task_id": story.task_id, "data": data}}
+        message = "generation failed" if code >= 400 or stage == "error" else f"{stage} generated successfully."
+        return {"code": code, "msg": message, "data": {"callbackType": stage, "task_id": story.task_id, "data": data}}
 
     def _clip(self, clip: str, folder: str) -> dict[str, Any]:
         base = self._reseller.files
@@ -229,12 +229,12 @@ class Simulator:
         expect: int = 200,
         secret: str | None = None,
     ) -> Letter:
-        moment = str(int(self._reseller.at))
+        timestamp = str(int(self._reseller.at))
         key = (secret or self._reseller.secret).encode()
-        proof = base64.b64encode(hmac.digest(key, f"{story.task_id}.{moment}".encode(), "sha256")).decode()
+        proof = base64.b64encode(hmac.digest(key, f"{story.task_id}.{timestamp}".encode(), "sha256")).decode()
         headers = {
             "content-type": "application/json",
-            "x-webhook-timestamp": moment,
+            "x-webhook-timestamp": timestamp,
             "x-webhook-signature": proof,
             **header,
         }

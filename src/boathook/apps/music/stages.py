@@ -1,4 +1,4 @@
-"""How a callback moves a track: forward only."""
+"""Decides how a callback moves a track: forward only."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from boathook.apps.music.callbacks import Stage
 
 
 class Status(StrEnum):
-    """Where a track stands."""
+    """The status of a track."""
 
     PENDING = "pending"
     TEXT = "text"
@@ -20,19 +20,19 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The track comes to this status."""
+    """The track moves to this status."""
 
     status: Status
 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """The track is complete already; what the callback brings beside is added to it."""
+    """The track is already complete; new data of the callback is added."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The track stays as it is."""
+    """The track does not change."""
 
     why: str
 
@@ -43,10 +43,9 @@ _ORDER: Final = {Status.PENDING: 0, Status.TEXT: 1, Status.FIRST: 2, Status.COMP
 
 
 def step(status: Status, stage: Stage) -> Step:
-    """Return what a callback of this stage does to a track of this status.
+    """Return the effect of a callback with this stage on a track with this status.
 
-    An error is final but for one thing: songs that arrive in spite of it. Songs that have arrived stay, whatever error
-    comes after them.
+    An error is final, unless the songs arrive anyway. Songs that have arrived are kept, whatever error follows.
     """
     if status is Status.DELETED:
         return Late("the track was deleted")

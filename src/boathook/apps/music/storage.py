@@ -1,4 +1,4 @@
-"""Where files are kept: what any storage must be able to do, and the one that is a folder."""
+"""Stores files: the interface of all storages, and a storage in a folder."""
 
 import asyncio
 import os
@@ -15,13 +15,13 @@ from typing import Final, Protocol
 from boathook import BoathookError
 
 PAGE: Final = 1_000
-"""Objects of one page, as many as S3 gives at once."""
+"""Objects per page, the maximum of S3."""
 _KEY: Final = re.compile(r"(?!.*(^|/)\.{0,2}(/|$))[A-Za-z0-9._/-]{1,512}")
 _UNFINISHED: Final = ".storing-"
 
 
 class StorageFailed(BoathookError):
-    """An object could not be stored, listed, looked at or deleted; trying again may help.
+    """An object could not be stored, listed, read or deleted; a retry may help.
 
     Args:
         message: one sentence, without credentials.
@@ -43,92 +43,92 @@ class Stored:
 
 
 class Storage(Protocol):
-    """Keeps files under keys; each call raises StorageFailed where it could not be done."""
+    """Stores files by key; each call raises StorageFailed if it fails."""
 
     async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:
-        """Store a file whole or not at all, in place of what the key held."""
+        """Store a file atomically, replacing the object with the same key."""
         ...
 
     async def head(self, key: str) -> Stored | None:
-        """Return an object, or None where there is none."""
+        """Return an object, or None if it does not exist."""
         ...
 
     async def delete(self, key: str) -> None:
-        """Remove an object; it may be gone already."""
+        """Delete an object; it may already be gone."""
         ...
 
     def pages(self, prefix: str, *, size: int = PAGE) -> AsyncIterator[Sequence[Stored]]:
-        """Yield all objects whose keys begin so, page by page in the order of their keys."""
+        """Yield all objects whose keys start with *prefix*, page by page in the order of their keys."""
         ...
 
 
 class LocalFolder:
-    """Keeps files in a folder, by the same keys.
+    """Stores files in a folder, by the same keys.
 
     Args:
-        root: the folder; made when the first file is stored.
+        root: the folder; created when the first file is stored.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:  # noqa: ARG002 - as Storage
-        """Store a file; it appears under its key at one stroke, and is on the disk then."""
+    async def put(self, path: Path, key: str, *, content_type: str, sha256: str) -> None:  # noqa: ARG002 - see Storage
+        """Store a file; it appears under its key atomically, and is synced to disk."""
         await asyncio.to_thread(self._put, path, key)
 
     async def head(self, key: str) -> Stored | None:
-        """Return an object, or None where there is none."""
+        """Return an object, or None if it does not exist."""
         return await asyncio.to_thread(_look, self._place(key), key)
 
     async def delete(self, key: str) -> None:
-        """Remove an object, and its folder with the last one in it."""
+        """Delete an object, and its folder if it is empty then."""
         await asyncio.to_thread(self._delete, key)
 
     async def pages(self, prefix: str, *, size: int = PAGE) -> AsyncIterator[Sequence[Stored]]:
-        """Yield all objects whose keys begin so, page by page in the order of their keys."""
+        """Yield all objects whose keys start with *prefix*, page by page in the order of their keys."""
         walk = self._walk(self._root, "", prefix)
         while page := await asyncio.to_thread(lambda: list(islice(walk, size))):
             yield page
 
     def _put(self, path: Path, key: str) -> None:
-        place = self._place(key)
+        target = self._place(key)
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=place.parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=target.parent)
             try:
                 with os.fdopen(handle, "wb") as copy, path.open("rb") as source:
                     shutil.copyfileobj(source, copy, 1 << 20)
                     copy.flush()
                     os.fsync(copy.fileno())
                 Path(name).chmod(0o644)
-                Path(name).replace(place)
-                _sync(place.parent)
+                Path(name).replace(target)
+                _sync(target.parent)
             finally:
                 Path(name).unlink(missing_ok=True)
         except OSError as error:
             raise StorageFailed(f"{key} cannot be stored in {self._root}: {error.strerror or error}") from None
 
     def _delete(self, key: str) -> None:
-        place = self._place(key)
+        target = self._place(key)
         try:
-            place.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
         except OSError as error:
             raise StorageFailed(f"{key} cannot be deleted: {error.strerror or error}") from None
         try:
-            place.parent.rmdir()
-        except OSError:  # other files are in it
+            target.parent.rmdir()
+        except OSError:  # the folder is not empty
             return
 
     def _place(self, key: str) -> Path:
         root = self._root.resolve()
-        place = root / key
-        if _KEY.fullmatch(key) is None or not place.parent.resolve().is_relative_to(root):
+        target = root / key
+        if _KEY.fullmatch(key) is None or not target.parent.resolve().is_relative_to(root):
             raise StorageFailed(f"{key!r} is no key of an object in {self._root}", "BAD_KEY")
-        return place
+        return target
 
     def _walk(self, folder: Path, path: str, prefix: str) -> Iterator[Stored]:
         try:
-            # A folder sorts as its keys do: with the slash behind its name.
+            # Folders sort like their keys: with a slash after the name.
             with os.scandir(folder) as entries:
                 names = sorted(one.name + "/" if one.is_dir(follow_symlinks=False) else one.name for one in entries)
         except FileNotFoundError:
@@ -146,9 +146,9 @@ class LocalFolder:
                     yield found
 
 
-def _look(place: Path, key: str) -> Stored | None:
+def _look(path: Path, key: str) -> Stored | None:
     try:
-        found = place.lstat()
+        found = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The server of made-up audio and covers, for simulations and tests: loopback only, with Range, ETag and troubles.
+"""Serves generated audio and covers for simulations and tests: loopback only, with Range, ETag and failures.
 
-``/files/`` serves; ``/broken/`` breaks off in the middle, the first time; ``/gone/`` has expired; ``/page/`` answers
-with a page, called audio.
+``/files/`` works; ``/broken/`` breaks off in the middle, the first time; ``/gone/`` has expired; ``/page/`` responds
+with an HTML page declared as audio.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{1,9})-")
 
 
 def content_of(path: str) -> bytes:
-    """Return the file at a path: some kilobytes that follow from its name."""
+    """Return the file at a path: some kilobytes derived from its name."""
     name = path.rpartition("/")[2]
     seed = hashlib.sha256(name.encode()).digest()
     length = 20_000 + int.from_bytes(seed[:2], "big")
@@ -34,11 +34,11 @@ class Studio:
         self._lock = threading.Lock()
         self._broken: set[str] = set()
         self.asked: list[tuple[str, str | None]] = []
-        """Paths that were asked for, each with its Range."""
+        """Requested paths, each with its Range."""
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """The server's base URL."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
@@ -50,16 +50,16 @@ class Studio:
         self._server.server_close()
 
     def note(self, path: str, asked: str | None) -> None:
-        """Remember what was asked for."""
+        """Record a request."""
         with self._lock:
             self.asked.append((path, asked))
 
     def content(self, path: str) -> bytes:
-        """Return what lies at a path."""
+        """Return the content of a path."""
         return _PAGE if path.startswith("/page/") else content_of(path)
 
     def pieces(self, path: str, content: bytes) -> Iterator[bytes]:
-        """Yield what is sent of an answer's body."""
+        """Yield the parts of a body that are sent."""
         middle = len(content) // 2
         with self._lock:
             breaks_off = path.startswith("/broken/") and path not in self._broken
@@ -73,7 +73,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, *_: Any) -> None:
-        """Say nothing of whoever hangs up."""
+        """Ignore clients that disconnect."""
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -112,4 +112,4 @@ class _Answers(BaseHTTPRequestHandler):
         self.close_connection = sent < len(content)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -1,7 +1,7 @@
-"""What is written about tracks: songs that were ordered, and what their callbacks said.
+"""Stores tracks, the ordered songs, and their callbacks.
 
-All that concerns one task is done under one lock, so that a callback and the registration of its track, whichever comes
-first, never miss each other.
+All work on one task runs under one lock, so that a callback and the registration of its track see each other in either
+order.
 """
 
 import json
@@ -69,11 +69,11 @@ class NewTrack:
     owner: str = ""
     title: str = ""
     prompt: Any = field(default_factory=dict)
-    """What was asked for; anything JSON can hold."""
+    """The order's parameters; any JSON value."""
 
 
 def problem_of(track: NewTrack) -> str | None:
-    """Return why a track cannot be registered, naming the field; None where it can."""
+    """Return why a track cannot be registered, naming the field, or None if it can."""
     if read_id(track.task_id) != track.task_id or not track.task_id:
         return f"task_id: {track.task_id[:100]!r} is no task's id; write 1 to {MAX_ID} printable characters"
     for name, longest in _LONGEST.items():
@@ -96,7 +96,7 @@ def _is_storable(document: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A callback as it came: what the delivery log calls it."""
+    """A received callback's delivery, for the delivery log."""
 
     event_id: UUID
     delivery_id: str
@@ -105,7 +105,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a callback."""
+    """The result of a callback."""
 
     task_id: str
     stage: Stage
@@ -114,9 +114,9 @@ class Taken:
 
 
 async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback]) -> list[Taken]:
-    """Note what came, and apply it to the tracks that are known; the rest waits for its track."""
+    """Record callbacks, and apply them to known tracks; the others wait for their track."""
     taken: list[Taken] = []
-    # In the order of the tasks: two that locked them in different orders would wait for each other.
+    # In the order of task ids, to avoid deadlocks.
     for callback in sorted(callbacks, key=lambda one: one.task_id):
         await tx.execute(_LOCK, callback.task_id)
         clips = json.dumps([clip.as_json() for clip in callback.clips])
@@ -138,7 +138,7 @@ async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback
 
 
 async def register(tx: Transaction, track: NewTrack) -> bool:
-    """Make a track known, and apply what waits for it; return whether it was unknown."""
+    """Register a track, and apply the callbacks that wait for it; return whether it was unknown."""
     await tx.execute(_LOCK, track.task_id)
     is_new = await tx.fetchval(_ADD, track.task_id, track.owner, track.title, json.dumps(track.prompt)) is not None
     await _apply_waiting(tx, track.task_id)
@@ -146,13 +146,13 @@ async def register(tx: Transaction, track: NewTrack) -> bool:
 
 
 async def catch_up(tx: Transaction, task_id: str) -> None:
-    """Apply what waits for a track that plain SQL has made known."""
+    """Apply the callbacks that wait for a track inserted by plain SQL."""
     await tx.execute(_LOCK, task_id)
     await _apply_waiting(tx, task_id)
 
 
 async def with_waiting(tx: Transaction) -> list[str]:
-    """Return known tracks for which callbacks wait, a hundred at most."""
+    """Return known tracks for which callbacks wait, at most a hundred."""
     return [row["task_id"] for row in await tx.fetch(_KNOWN_WAITING)]
 
 
@@ -174,7 +174,7 @@ async def listed(
 
 
 async def shown(tx: Transaction, task_id: str) -> dict[str, Any] | None:
-    """Return a track with its clips, their files and its callbacks; None where there is none."""
+    """Return a track with its clips, their files and its callbacks, or None."""
     track = await tx.fetchrow("select * from music.track where task_id = $1", task_id)
     if track is None:
         return None
@@ -197,7 +197,7 @@ async def shown(tx: Transaction, task_id: str) -> dict[str, Any] | None:
 
 
 async def _apply_waiting(tx: Transaction, task_id: str) -> None:
-    """Apply all that waits for a track, in the order it came; nothing where the track is not known."""
+    """Apply all callbacks that wait for a track, in order of receipt; do nothing if the track is unknown."""
     status = await tx.fetchval("select status from music.track where task_id = $1 for update", task_id)
     if status is None:
         return
@@ -220,7 +220,7 @@ async def _apply_waiting(tx: Transaction, task_id: str) -> None:
 
 
 async def _apply(tx: Transaction, status: Status, callback: Callback) -> tuple[Status, str, str]:
-    """Apply one callback; return the track's status after it, what became of it, and why."""
+    """Apply one callback; return the track's new status, the result, and the reason."""
     match step(status, callback.stage):
         case Late(why=why):
             return status, "late", why
