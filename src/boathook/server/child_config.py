@@ -53,7 +53,6 @@ class ProcessContext:
     beat: Callable[[], None]
     ready: Callable[[], None]
     prepared: asyncio.Event
-    """Set when the schemas are up to date and routes are registered; before that, events get no deliveries to handlers.
-    """
+    """Set when schemas are current and routes are registered; before that, events get no deliveries to handlers."""
     bound: int
     """The descriptor of the socket that the supervisor has bound, or -1."""

@@ -104,8 +104,7 @@ class Lifespan:
 
 
 PROTOCOL: Final = "boathook"
-"""The WebSocket subprotocol that a client offers with ``bearer.TOKEN``, because browsers require that one is selected.
-"""
+"""The WebSocket subprotocol that clients offer with ``bearer.TOKEN``, because browsers require a selected one."""
 _BEARER: Final = "bearer."
 _RECHECK_S: Final = 30.0
 """A WebSocket is closed within this time after its token was revoked."""

@@ -96,7 +96,7 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
 
     Returns:
         The delivery before the replay, and the key of the delivery that is pending now. That is the same delivery if it
-        was a dead letter, a new one if it had ended, and None if it was still pending and nothing changed.
+        was a dead letter, and a new one if it had ended. It is None if the delivery was still pending.
 
     Raises:
         NotFound: there is no such delivery.
