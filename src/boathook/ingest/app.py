@@ -1,7 +1,8 @@
-"""The ingest path as a raw ASGI application: bytes in, status out.
+"""The ingest path as a raw ASGI application.
 
-A request passes, in this order: its source, the method, the rates, the encoding and size it announces, the size it
-really has, its proof, and only then the journal. What fails answers in one word; why is for the operator's eyes.
+Each request passes these checks in order: source, method, rate limits, announced encoding and size, actual size, and
+signature. Only then is anything stored. A failed request gets a one-word error; the reason is logged for operators
+only.
 """
 
 import hashlib
@@ -53,7 +54,7 @@ from boathook.verification.verifier import (
 Headers = dict[str, str]
 
 _JSON: Final = (b"content-type", b"application/json")
-# A challenge's answer may be a stranger's own text: nobody's browser is to take it for a page.
+# A challenge's response may contain text of an unauthenticated client: browsers must not render it as a page.
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _MAX_SHOWN_KEY: Final = 100
 API_PREFIX: Final = "/api/"
@@ -64,16 +65,16 @@ _LOG = get_logger("ingest")
 
 
 class EventAcceptor(Protocol):
-    """What the application needs of the intake."""
+    """The part of the intake that the application uses."""
 
     async def accept(self, event: NewEvent) -> Receipt:
-        """Return once the event, or its first copy, is durable."""
+        """Store the event; return once it, or the original that it duplicates, is durable."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a request is answered, and what its log line says."""
+    """The response to a request, with the fields of its log line."""
 
     status: int
     body: bytes
@@ -85,7 +86,7 @@ class Response:
     content_type: tuple[bytes, bytes] = _JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     pending_reply: PendingReply | None = None
-    """What a handler may still answer, where the sender waits for one."""
+    """The reply of a handler that the sender waits for, if any."""
     waited: ReplyOutcome | None = None
     waited_s: float = 0.0
 
@@ -107,7 +108,7 @@ _ERRORS: Final = {
 def error_response(
     status: int, reason: str, request_id: str, *headers: tuple[bytes, bytes], public_detail: str = ""
 ) -> Response:
-    """Return the answer that tells a stranger the status and nothing else, and a proven sender what is *told*."""
+    """Return an error response: unauthenticated clients see only the status, verified senders also *public_detail*."""
     error = _ERRORS.get(status, "refused")
     detail = f'"detail":{json.dumps(public_detail)},' if public_detail else ""
     body = f'{{"ok":false,"error":"{error}",{detail}"request_id":"{request_id}"}}'.encode()
@@ -121,7 +122,7 @@ async def _reject_path(_scope: dict[str, Any], _receive: Receive, send: Send) ->
 
 
 class _CredentialCache:
-    """The credentials of API calls that were valid lately, as hashes."""
+    """A cache of API credentials that were valid recently, stored as hashes."""
 
     def __init__(self) -> None:
         self._until: dict[bytes, float] = {}
@@ -130,14 +131,14 @@ class _CredentialCache:
         return self._until.get(caller, 0.0) > time.monotonic()
 
     def add(self, caller: bytes) -> None:
-        """Remember one; of too many, all others are forgotten."""
+        """Add a credential; a full cache is cleared first."""
         if len(self._until) >= _MAX_CREDENTIALS and caller not in self._until:
             self._until.clear()
         self._until[caller] = time.monotonic() + _CREDENTIAL_TTL_S
 
 
 def _credential_hash(scope: dict[str, Any]) -> bytes | None:
-    """Return what tells one caller of the API from another; None for all other requests."""
+    """Return the hash that identifies an API caller; None for any other request."""
     if not scope["path"].startswith(API_PREFIX):
         return None
     found = next((value for name, value in scope["headers"] if name == b"authorization"), None)
@@ -149,18 +150,19 @@ def _retry_after(seconds: float) -> tuple[bytes, bytes]:
 
 
 class IngestApp:
-    """Takes in requests for sources; hands every other path to *others*.
+    """Accepts requests for sources; forwards every other path to *others*.
 
     Args:
-        gates: by path, the source that listens there.
+        compiled_sources: the source of each path.
         intake: makes events durable.
-        arrivals: makes events of verified requests.
-        quarantine: keeps some of the refused ones; None keeps none.
-        others: answers every path that is no source's.
-        client_rate: the rate of one client address.
-        trusted_proxies: whose X-Forwarded-For counts.
-        errands: fetches keys, visits addresses and keeps told secrets; None answers 503 where that is needed.
-        waiting_room: where the senders of inline sources wait for a handler; None answers them the fallback.
+        event_builder: builds events from verified requests.
+        quarantine: stores a sample of the rejected requests; None stores none.
+        others: serves every path that belongs to no source.
+        client_rate: the rate limit for each client address.
+        trusted_proxies: networks whose X-Forwarded-For is trusted.
+        verification_io: fetches keys, confirms subscriptions and stores handshake secrets; None answers 503 where one
+            of these is needed.
+        reply_waiter: waits for handlers' replies to inline sources; None answers with the fallback.
     """
 
     def __init__(
@@ -204,7 +206,7 @@ class IngestApp:
         request_id, started = self.begin()
         try:
             answer = await self._answer(compiled, scope, receive, request_id, started)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must never look like the sender's
+        except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's
             answer = fault_response(error, compiled, request_id)
         if answer is None:
             return
@@ -239,7 +241,7 @@ class IngestApp:
         return client_address(scope["client"][0], headers.get("x-forwarded-for"), self._trusted)
 
     def _is_ingesting(self) -> bool:
-        """Return whether requests for sources have come lately."""
+        """Return whether a request for a source has arrived recently."""
         return time.monotonic() - self._latest < _RECENT_S
 
     def record(self, compiled: CompiledSource, answer: Response, request_id: str, started: float) -> None:
@@ -264,7 +266,7 @@ class IngestApp:
     async def _answer(
         self, compiled: CompiledSource, scope: dict[str, Any], receive: Receive, request_id: str, started: float
     ) -> Response | None:
-        """Return the answer, or None for a client that is gone."""
+        """Return the response, or None if the client has disconnected."""
         headers = read_headers(scope["headers"])
         client = self.client(scope, headers)
         early = self.reject_early(compiled, scope["method"], headers, client, request_id, started)
@@ -283,7 +285,7 @@ class IngestApp:
     async def _wait_for_reply(
         self, source: str, policy: InlinePolicy, answer: Response, receive: Receive, started: float
     ) -> Response:
-        """Return the handler's reply in place of *answer*, or the fallback if there is none in time."""
+        """Return the handler's reply instead of *answer*, or the fallback if no reply arrives in time."""
         began = time.monotonic()
         reply, outcome = None, ReplyOutcome.FALLBACK
         if answer.pending_reply is not None and self._reply_waiter is not None:
@@ -300,7 +302,7 @@ class IngestApp:
     def reject_early(
         self, compiled: CompiledSource, method: str, headers: Headers, client: str, request_id: str, now: float
     ) -> Response | None:
-        """Refuse by what is known before the body is read."""
+        """Reject a request by what is known before its body is read."""
         if method not in compiled.methods:
             allow = ", ".join(sorted(compiled.methods)).encode()
             return error_response(405, "method", request_id, (b"allow", allow))
@@ -437,13 +439,13 @@ def response_headers(answer: Response, request_id: str) -> list[tuple[bytes, byt
 
 
 def fault_response(error: Exception, compiled: CompiledSource, request_id: str) -> Response:
-    """Log a fault of ours, and return the answer that makes senders try again."""
+    """Log an internal error, and return the response that makes senders retry."""
     _LOG.error("ingest_fault", exc_info=error, request_id=request_id, source=compiled.source)
     return error_response(500, "fault", request_id)
 
 
 def not_accepted(error: BaseException, compiled: CompiledSource, request_id: str) -> Response:
-    """Return the answer to a request whose event was not stored. Raises *error* where that is a fault of ours."""
+    """Return the answer to a request whose event was not stored. Raises *error* if it is an internal one."""
     match error:
         case Overloaded():
             return error_response(503, "overloaded", request_id, _retry_after(1))
@@ -481,7 +483,7 @@ def accepted(
 
 
 def _pending_reply(receipt: Receipt) -> PendingReply | None:
-    """Return what a handler may answer, or None where none will."""
+    """Return the reply to wait for, or None if no handler will send one."""
     if receipt.conflict:
         return None
     if isinstance(receipt, Accepted) and (receipt.is_spooled or not receipt.has_deliveries):
@@ -506,7 +508,7 @@ def make_decoder(compiled: CompiledSource, request: Request) -> Decoder | None:
 
 
 def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
-    """Return headers by name, the values of those that came more than once joined by commas (RFC 9110, section 5.3)."""
+    """Return headers by name; repeated headers are joined with commas (RFC 9110, section 5.3)."""
     headers: Headers = {}
     for raw_name, raw_value in raw:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
@@ -514,8 +516,8 @@ def read_headers(raw: list[tuple[bytes, bytes]]) -> Headers:
     return headers
 
 
-async def _read_body(receive: Receive, most: int) -> bytes | None:
-    """Return the body, or more than *most* bytes of it, or None for a client that is gone."""
+async def _read_body(receive: Receive, max_bytes: int) -> bytes | None:
+    """Return the body, or more than *max_bytes* of it; None if the client has disconnected."""
     message = await receive()
     if message["type"] != "http.request":
         return None
@@ -523,7 +525,7 @@ async def _read_body(receive: Receive, most: int) -> bytes | None:
     if not message["more_body"]:
         return body
     pieces, size = [body], len(body)
-    while message["more_body"] and size <= most:
+    while message["more_body"] and size <= max_bytes:
         message = await receive()
         if message["type"] != "http.request":
             return None

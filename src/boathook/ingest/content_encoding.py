@@ -1,4 +1,4 @@
-"""Undoes gzip and deflate piece by piece, so that a bomb is recognised before it has unfolded."""
+"""Decodes gzip and deflate in chunks, so that a decompression bomb is detected before it is expanded."""
 
 import zlib
 from typing import Final
@@ -10,7 +10,7 @@ _WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class Decoder:
-    """Decodes one body; hand it to `Verifier.verify`, then read `decoded`."""
+    """Decodes one body: pass it to `Verifier.verify`, then read `decoded`."""
 
     def __init__(self, encoding: str, *, max_decoded: int, max_ratio: int) -> None:
         self._encoding = encoding
@@ -19,27 +19,27 @@ class Decoder:
         self.decoded: bytes | None = None
 
     def __call__(self, body: bytes) -> bytes | Rejected:
-        """Return the decoded body, or why it is refused."""
-        most = min(self._max_decoded, max(len(body), 1) * self._max_ratio)
-        machine = zlib.decompressobj(wbits=_WINDOWS[self._encoding])
+        """Return the decoded body, or the rejection."""
+        max_size = min(self._max_decoded, max(len(body), 1) * self._max_ratio)
+        decompressor = zlib.decompressobj(wbits=_WINDOWS[self._encoding])
         pieces, size, rest = [], 0, body
         try:
-            while not machine.eof and (rest or size == 0):
-                piece = machine.decompress(rest, _PIECE)
-                rest = machine.unconsumed_tail
+            while not decompressor.eof and (rest or size == 0):
+                piece = decompressor.decompress(rest, _PIECE)
+                rest = decompressor.unconsumed_tail
                 size += len(piece)
-                if size > most:
-                    return _refuse(413, Reason.BODY_TOO_LARGE, f"decodes to more than {most} bytes")
+                if size > max_size:
+                    return _refuse(413, Reason.BODY_TOO_LARGE, f"decodes to more than {max_size} bytes")
                 pieces.append(piece)
                 if not piece and not rest:
                     break
         except zlib.error:
             return _refuse(400, Reason.BODY_MALFORMED, f"is no valid {self._encoding}")
-        if not machine.eof or machine.unused_data:
+        if not decompressor.eof or decompressor.unused_data:
             return _refuse(400, Reason.BODY_MALFORMED, f"is cut short or followed by other data, as {self._encoding}")
         self.decoded = b"".join(pieces)
         return self.decoded
 
 
-def _refuse(status: int, reason: Reason, what: str) -> Rejected:
-    return Rejected(status=status, reason=reason, detail=f"the proof holds, but the body {what}", may_reverify=False)
+def _refuse(status: int, reason: Reason, problem: str) -> Rejected:
+    return Rejected(status=status, reason=reason, detail=f"the proof holds, but the body {problem}", may_reverify=False)

@@ -1,4 +1,4 @@
-"""What was accepted lately, so that a flood of copies reaches no disk."""
+"""Caches recently accepted events, so that floods of duplicates cause no database writes."""
 
 from uuid import UUID
 
@@ -6,12 +6,12 @@ from boathook.domain.model import NewEvent
 
 
 class DedupCache:
-    """The keys accepted last: two generations, the older dropped when the younger is full.
+    """The keys of the events accepted last, in two generations; when the newer one is full, the older one is dropped.
 
-    Keys and values are plain bytes, which the garbage collector need not walk through.
+    Keys and values are plain bytes, which the garbage collector need not traverse.
 
     Args:
-        size: how many each generation holds.
+        size: maximum number of keys in each generation.
     """
 
     def __init__(self, size: int) -> None:
@@ -20,17 +20,17 @@ class DedupCache:
         self._old: dict[bytes, bytes] = {}
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all keys."""
         self._young, self._old = {}, {}
 
     def find(self, event: NewEvent) -> UUID | None:
-        """Return the event that came first, if *event* is an exact copy of it."""
+        """Return the id of the original if *event* is an exact duplicate of it."""
         key = event.key_hash.bytes
         seen = self._young.get(key) or self._old.get(key)
         return UUID(bytes=seen[:16]) if seen is not None and seen[16:] == event.body_sha256 else None
 
     def remember(self, event: NewEvent, first: UUID) -> None:
-        """Keep in mind that *first* is the event of this key and body."""
+        """Record *first* as the event with this key and body."""
         if len(self._young) >= self._size:
             self._old, self._young = self._young, {}
         self._young[event.key_hash.bytes] = first.bytes + event.body_sha256

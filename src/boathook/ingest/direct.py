@@ -65,7 +65,7 @@ class DirectIngest:
             self._handle(pending)
         except BoathookError as error:
             pending.set_exception(error)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must never look like the sender's
+        except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's
             pending.send(fault_response(error, compiled, pending.request_id))
 
     def _handle(self, pending: "_PendingResponse") -> None:
@@ -101,7 +101,7 @@ class DirectIngest:
 async def _send_when_known(pending: "_PendingResponse", answering: Coroutine[Any, Any, Response]) -> None:
     try:
         pending.send(await answering)
-    except Exception as error:  # noqa: BLE001 - a fault of ours must never look like the sender's
+    except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's
         pending.send(fault_response(error, pending.compiled, pending.request_id))
 
 

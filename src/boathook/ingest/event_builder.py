@@ -1,7 +1,7 @@
-"""Makes events of verified requests: their ids, the hashes that tell duplicates, the deliveries they are owed.
+"""Builds events from verified requests: ids, deduplication hashes and deliveries.
 
-A request that brings items is one event, but each item has a hash and deliveries of its own. The hashes of items, of
-whole events and of replayed material have scopes of their own, so that none can pass for another.
+A batch is one event, but each of its items has its own hash and deliveries. Hashes of items, events and replay material
+use separate scopes, so they cannot collide.
 """
 
 import os
@@ -29,7 +29,7 @@ _read_json = msgspec.json.decode
 
 
 class RandomBits:
-    """Random bits for ids, fetched from the system four hundred at a time."""
+    """A source of random bits for ids that reads the system's entropy in chunks of about four hundred ids."""
 
     def __init__(self) -> None:
         self._pool = b""
@@ -45,22 +45,23 @@ class RandomBits:
 
 
 def scoped_hash(scope: str, key: bytes) -> UUID:
-    """Return the first 128 bits of SHA-256 over a scope, NUL and a key: a row's identity in dedup memory."""
+    """Return the first 128 bits of SHA-256 over the scope, NUL and the key: a row's identity in dedup memory."""
     return UUID(int=int.from_bytes(sha256(b"%s\x00%s" % (scope.encode(), key)).digest()[:16], "big"))
 
 
 def dedup_hashes(source: str, key: str) -> tuple[UUID, UUID, UUID]:
-    """Return under what dedup memory may have a key of *source*: as an event's, as a batch's, as an item's."""
+    """Return the hashes a key of *source* may have in dedup memory: as an event, as a batch, as an item."""
     scopes = (source, f"{source}\x00batch", f"{source}\x00item")
     whole, batch, item = (scoped_hash(scope, _key_bytes(key)) for scope in scopes)
     return whole, batch, item
 
 
 class EventBuilder:
-    """Turns verified requests into events by the routes last read.
+    """Builds events from verified requests, routed by the routes last read.
 
     Args:
-        read_router: reads the routes and compiles them.
+        router: the routes to start with.
+        read_router: reads and compiles the current routes.
     """
 
     def __init__(self, router: Router, read_router: Callable[[], Awaitable[Router]]) -> None:
@@ -69,16 +70,16 @@ class EventBuilder:
         self._entropy = RandomBits()
 
     def new_id(self, now: float) -> UUID:
-        """Return an id made at *now*, in seconds since 1970."""
+        """Return an id for the time *now*, in seconds since 1970."""
         return ids.make(int(now * 1000), self._entropy.draw())
 
     def event(self, source: str, verified: Verified, body: bytes, content_type: str, now: float) -> NewEvent:
-        """Return the event that a verified request of *source* brings, with its deliveries.
+        """Return the event of a verified request of *source*, with its deliveries.
 
-        What a request by GET brings is stored as the form that it is.
+        The content of a GET request is its query string, stored as a form.
 
         Raises:
-            TooManyDeliveries: it is a batch of more than an event can hold.
+            TooManyDeliveries: the request is a batch with more items or deliveries than an event can have.
         """
         material = verified.replay_material
         if verified.query is not None:
@@ -106,13 +107,13 @@ class EventBuilder:
         )
 
     async def reroute(self, events: Sequence[NewEvent]) -> list[NewEvent]:
-        """Return *events* with the deliveries that the routes as they are now owe them.
+        """Return *events* with their deliveries under the current routes.
 
-        The routes are read anew where all of the events were routed by those last read, and where none were read yet.
+        Reads the routes again if all events were routed by those last read, and if none were read yet.
 
         Raises:
-            TooManyDeliveries: they owe one of the events more than it can hold.
-            DatabaseUnavailable: they cannot be read.
+            TooManyDeliveries: an event would have more deliveries than it can.
+            DatabaseUnavailable: the routes cannot be read.
         """
         if self.router.version == UNROUTED or all(event.routes_version == self.router.version for event in events):
             self.router = await self._read_router()
@@ -143,14 +144,14 @@ def _route_request(router: Router, source: str, verified: Verified, body: bytes)
 def _route_items(
     router: Router, source: str, headers: Mapping[str, str], items: Iterable[tuple[str, Any]]
 ) -> tuple[NewDelivery, ...]:
-    owed = router.route_items(source=source, headers=headers, items=items)
-    if len(owed) > MAX_DELIVERIES:
+    deliveries = router.route_items(source=source, headers=headers, items=items)
+    if len(deliveries) > MAX_DELIVERIES:
         raise TooManyDeliveries(f"the batch has more than the {MAX_DELIVERIES} deliveries an event can have")
-    return owed
+    return deliveries
 
 
 def _key_hash(source: str, verified: Verified) -> UUID:
-    """Return what tells one event from another, and a batch from a request that brings one event."""
+    """Return the hash that identifies an event; batches and single events use separate scopes."""
     scope = f"{source}\x00batch" if verified.items else source
     return scoped_hash(scope, _key_bytes(verified.dedup_key))
 

@@ -1,7 +1,7 @@
-"""Brings events from a spool to the journal: routed as they are owed by now, each once, and one that fails alone.
+"""Writes spooled events to the database: each once, under the current routes, isolating events that fail.
 
-An event's id was made when it was accepted, so offering it again changes nothing: a commit whose answer was lost, a
-drain that was cut short and a segment that is offered to a restored database are all brought in the same way.
+An event's id is created when it is accepted, so storing it again changes nothing. This makes it safe to repeat a commit
+whose outcome is unknown, an interrupted drain, or a segment imported into a restored database.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -20,16 +20,16 @@ _MAX_REROUTES: Final = 5
 
 
 class Store(Protocol):
-    """What takes events; `boathook.db.events.EventStore` is the real one."""
+    """The part of the event store that the writer uses; `boathook.db.events.EventStore` implements it."""
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
-        """Store *batch* and return one receipt for each event, in order; in time, or not at all."""
+        """Store *batch* within *within_s* or not at all; return one receipt for each event, in order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An event of the spool is committed, or was there before."""
+    """A spooled event that is committed now, or was committed before."""
 
     event: NewEvent
     receipt: Receipt
@@ -37,18 +37,18 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An event of the spool that PostgreSQL can never take, or that is none this boathook can read."""
+    """A spooled event that PostgreSQL can never store, or that this version cannot decode."""
 
     record: Record
     reason: str
 
 
 class EventWriter:
-    """Stores events under the routes as they are.
+    """Stores events under the current routes.
 
     Args:
-        store: where they go.
-        route: gives events the deliveries that the routes as they are owe them; None where no route ever changes.
+        store: stores the events.
+        route: returns events with their deliveries under the current routes; None if routes never change.
     """
 
     def __init__(self, store: Store, route: Reroute | None = None) -> None:
@@ -56,11 +56,11 @@ class EventWriter:
         self._route = route
 
     async def append(self, events: Sequence[NewEvent], within_s: float | None = None) -> list[Receipt]:
-        """Store events, routed anew for as long as their routes are outdated.
+        """Store events, routing them again while their routes are outdated.
 
         Raises:
-            RoutesChanged: the routes changed again and again.
-            TooManyDeliveries: the routes as they are owe an event more than it can have.
+            RoutesChanged: the routes changed too often meanwhile.
+            TooManyDeliveries: under the current routes, an event has more deliveries than it can.
             DatabaseError: as the store raises it.
         """
         for _ in range(_MAX_REROUTES):
@@ -73,11 +73,11 @@ class EventWriter:
         raise RoutesChanged("the routes changed again and again while events were stored")
 
     async def bring(self, records: Sequence[Record], within_s: float | None = None) -> AsyncIterator[Stored | Refused]:
-        """Store the events of records in their order, all at once if that can be, and yield what came of each.
+        """Store the events of records in order, in one transaction if possible, and yield the result of each.
 
         Raises:
-            RoutesChanged: the routes changed again and again.
-            DatabaseError: as the store raises it; those yielded before are committed.
+            RoutesChanged: the routes changed too often meanwhile.
+            DatabaseError: as the store raises it; results yielded before are committed.
         """
         try:
             events = [decode(record.payload) for record in records]

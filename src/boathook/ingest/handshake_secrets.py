@@ -1,7 +1,8 @@
-"""Secrets that senders tell once, in a request of their own, kept as files that every gateway of this machine reads.
+"""Stores secrets that senders pass in a handshake request, as files that all gateways of this host read.
 
-Whoever knows a source's address could tell one before the sender does. So the first counts and no other; and it proves
-nothing until the operator has asked to see it, to show it to the sender, who refuses what it did not tell.
+An unauthenticated client that knows the source's URL could send a secret before the real sender does. Therefore only
+the first secret is accepted, and it verifies nothing until an operator has confirmed it. The operator shows it to the
+sender, which rejects a secret it did not send.
 """
 
 import os
@@ -17,13 +18,13 @@ FOLDER: Final = "captured"
 
 
 class HandshakeSecrets:
-    """The files under *data_dir*; every change is durable, or has not happened."""
+    """The files under *data_dir*; each change is durable or does not happen."""
 
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / FOLDER
 
     def save(self, source: str, secret: str) -> bool:
-        """Keep what a sender told; return False where another secret was told before."""
+        """Store a sender's secret; return False if a different secret was stored before."""
         held = self.confirmed(source) or _read(self._pending_file(source))
         if held is not None:
             return _is_same(held, secret)
@@ -31,7 +32,7 @@ class HandshakeSecrets:
         draft = self._folder / f".{secrets.token_hex(8)}"
         _write(draft, secret)
         try:
-            # A link is made whole or not at all, and never over another.
+            # A link is created completely or not at all, and never replaces another.
             os.link(draft, self._pending_file(source))
         except FileExistsError:
             first = _read(self._pending_file(source))
@@ -42,18 +43,18 @@ class HandshakeSecrets:
         return True
 
     def confirmed(self, source: str) -> str | None:
-        """Return the secret that counts; None where none was told, or the operator has not asked for it."""
+        """Return the secret in use; None if none was received or the operator has not confirmed it."""
         return _read(self._confirmed_file(source))
 
     def confirm(self, source: str) -> str | None:
-        """Let the secret that was told count from now on, and return it; None where none was told."""
+        """Confirm the received secret, so that it is used from now on, and return it; None if none was received."""
         if _read(self._pending_file(source)) is not None and self.confirmed(source) is None:
             self._pending_file(source).rename(self._confirmed_file(source))
             sync_folder(self._folder)
         return self.confirmed(source)
 
     def forget(self, source: str) -> bool:
-        """Remove what was told, so that it can be told anew; return whether there was anything."""
+        """Remove the secret, so that the sender can send a new one; return whether there was one."""
         files = [file for file in (self._pending_file(source), self._confirmed_file(source)) if file.exists()]
         for file in files:
             file.unlink()
@@ -68,9 +69,9 @@ class HandshakeSecrets:
         return self._folder / f"{quote(source, safe='')}.secret"
 
 
-def _is_same(held: str, told: str) -> bool:
-    """Compare in constant time: a stranger may have told the one, and the other is the secret."""
-    left, right = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (held, told))
+def _is_same(stored: str, received: str) -> bool:
+    """Compare in constant time: one may come from an unauthenticated client, and the other is the secret."""
+    left, right = (signing.fingerprint(text.encode("utf-8", "surrogatepass")) for text in (stored, received))
     return signing.equal_bytes_constant_time(left, right)
 
 
@@ -92,7 +93,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
+    """Sync a folder, so that its file names are durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What operators and their machines ask a gateway: is it alive, is it ready, does it work, what has it counted."""
+"""Serves the health endpoints of a gateway: liveness, readiness, self-test and metrics."""
 
 import asyncio
 import json
@@ -27,11 +27,11 @@ _PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8"
 _JSON: Final = b"application/json"
 
 _METRICS_MAX_AGE_S: Final = 1.0
-"""How old an answer that tells what was counted may be; files of other processes are as old."""
+"""Maximum age of a cached metrics response; metric files of other processes are as old."""
 _HISTORY_MAX_AGE_S: Final = 5.0
-"""How old an answer about the last hour may be: hosts add a sample every ten seconds."""
+"""Maximum age of a cached response about the last hour: hosts add a sample every ten seconds."""
 _READINESS_MAX_AGE_S: Final = 0.25
-"""How old a look at the journal may be; who asks meanwhile gets what the first one found."""
+"""Maximum age of a database check; concurrent requests share its result."""
 
 Response = tuple[int, bytes, bytes]
 """Status, content type and body."""
@@ -41,7 +41,7 @@ _NO_HISTORY: Final = 503, _JSON, b'{"ok":false,"error":"PostgreSQL does not answ
 
 
 class _SharedResult(Generic[Result]):
-    """One answer for all who ask at about the same time."""
+    """Shares one result among concurrent and closely following callers."""
 
     def __init__(self, find: Callable[[], Awaitable[Result]], keep_s: float) -> None:
         self._find, self._keep_s = find, keep_s
@@ -49,7 +49,7 @@ class _SharedResult(Generic[Result]):
         self._until = 0.0
 
     async def get(self) -> Result:
-        """Return the answer that is being found, or was found lately; else find one."""
+        """Return the cached or pending result; compute a new one if it has expired."""
         if self._finding is None or (self._finding.done() and time.monotonic() >= self._until):
             self._finding = asyncio.create_task(self._renewed())
         return await asyncio.shield(self._finding)
@@ -61,14 +61,18 @@ class _SharedResult(Generic[Result]):
 
 
 class HealthEndpoints:
-    """Answers every path that is no source's.
+    """Serves every path that belongs to no source.
 
     Args:
-        database: gives the journal's connections; None while PostgreSQL has not been reached yet.
-        intake: None where nothing is taken in yet.
-        connections: those of the listener.
-        console_problem: says what keeps the API and the console from answering, None where nothing does.
+        live_metrics: the metrics of this host.
         is_draining: whether the gateway is stopping.
+        database: returns the database; None until PostgreSQL has been reached.
+        intake: None if the process accepts no events yet.
+        compiled_sources: the sources for the self-test.
+        event_builder: builds the event of the self-test; None until PostgreSQL has been reached.
+        fallback: serves the paths that are not health endpoints; None answers 404.
+        connections: the connection limiter of the listener.
+        console_problem: returns why the API and the console cannot answer, or None.
     """
 
     def __init__(
@@ -132,13 +136,13 @@ class HealthEndpoints:
         problems = []
         if self._is_draining():
             problems.append("stopping")
-        journal = await self._journal_problems.get()
+        database_issues = await self._journal_problems.get()
         takes = self._intake is not None and self._intake.accepts_without_database
         if not takes:
-            problems += journal
-        notes = list(journal) if takes else []
+            problems += database_issues
+        notes = list(database_issues) if takes else []
         if (console := self._console_problem()) is not None:
-            # Without PostgreSQL nothing but the intake can work, and that is to go on.
+            # Without PostgreSQL, only the intake can work, and it must continue.
             (notes or problems).append(console)
         if self._intake is not None and self._intake.is_rejecting:
             problems.append("the spool takes no events: its disk is full, fails or does not answer")
@@ -192,7 +196,7 @@ class HealthEndpoints:
         return None
 
     async def _prometheus(self) -> Response:
-        # A thousand series take some milliseconds, which requests are not to wait for.
+        # Rendering a thousand series takes milliseconds; keep it off the event loop.
         return 200, _PROMETHEUS, await asyncio.to_thread(lambda: to_prometheus(self._live_metrics.now()))
 
     async def _metrics(self) -> Response:
@@ -222,7 +226,7 @@ async def _timed(name: str, check: Awaitable[str | None]) -> dict[str, Any]:
 
 
 async def _check_source(compiled: CompiledSource) -> str | None:
-    """Knock with a request that nobody signed: only a source that says `unsigned` may let it in."""
+    """Send an unsigned request: only a source configured as `unsigned` may accept it."""
     path = f"/in/{compiled.source}"
     request = Request(
         method="POST", url=f"http://localhost{path}", path=path, query="", headers={}, body=b"{}", client="127.0.0.1"

@@ -1,20 +1,20 @@
-"""Takes events in: into PostgreSQL while it answers in time, and into the spool while it does not.
+"""Accepts events by group commit: into PostgreSQL while it responds in time, otherwise into the spool.
 
-Requests that arrive while a commit is under way form the next one. There is no timer: a lane commits whatever waits, up
-to a batch; what arrives meanwhile waits for the lane to be free again. A lone request therefore travels alone and at
-once, and a crowd shares one commit. Each request awaits its own receipt, a batch with a row that PostgreSQL refuses is
-split until that row fails alone, and the queue in front is bounded. Keys accepted lately are answered from memory, so
-that a flood of duplicates reaches no disk.
+Requests that arrive during a commit form the next one. There is no timer: a lane commits all waiting events, up to a
+batch, and events that arrive meanwhile wait until the lane is free. A single request is therefore committed
+immediately, and concurrent requests share one commit. Each request awaits its own receipt. A batch with a row that
+PostgreSQL refuses is split until only that row fails. The queue in front is bounded. Recently accepted keys are
+answered from memory, so floods of duplicates cause no writes.
 
-Where there is a spool, the intake is in one of four modes::
+With a spool, the intake is in one of four modes::
 
-    DIRECT       -> SPOOLING as soon as the journal fails, or lets somebody wait for longer than `within_s`
-    SPOOLING     -> DRAINING when the journal takes the oldest event of the spool
-    DRAINING     newer events go on into the spool, behind the older ones
-                 -> CATCHING_UP when little is left, -> SPOOLING when the journal fails again
-    CATCHING_UP  newcomers wait in memory -> DIRECT when nothing is left
+    DIRECT       -> SPOOLING when the database fails, or an event waits for longer than `within_s`
+    SPOOLING     -> DRAINING when the database accepts the oldest event of the spool
+    DRAINING     new events go into the spool, behind the older ones
+                 -> CATCHING_UP when little is left, -> SPOOLING when the database fails again
+    CATCHING_UP  new events wait in memory -> DIRECT when the spool is empty
 
-So events of one process reach the journal in the order in which they were accepted, whatever happens to it.
+The events of one process therefore reach the database in accept order, whatever happens to it.
 """
 
 import asyncio
@@ -59,13 +59,13 @@ class ReceiptWaiter(Protocol):
 
 
 PendingEvent = tuple[NewEvent, ReceiptWaiter, float]
-"""An event, its waiter, and since when it waits."""
+"""An event, its waiter, and the time from which it waits."""
 _DRAIN_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
-"""How long to wait before the spool is drained, try after try."""
+"""Delay before each attempt to drain the spool."""
 _DRAIN_TIMEOUT_S: Final = (2.0, 5.0, 10.0, 30.0)
-"""How long a batch from the spool may take, try after try: who hangs is noticed, who is slow gets the time."""
+"""Timeout for a spooled batch, by attempt: short at first to detect a hanging database, longer for a slow one."""
 _MIN_COMMIT_SHARE: Final = 0.25
-"""Of the time that an event may wait: what a commit gets, however long its oldest event has waited for it to begin."""
+"""Minimum time for a commit, as a share of `within_s`, however long its oldest event has waited."""
 _ADOPT_INTERVAL_S: Final = 5.0
 _CANCEL_RETRY_S: Final = 0.1
 _LOG = get_logger("ingest")
@@ -84,15 +84,15 @@ class Intake:
     """Group commit in front of a store, with a spool behind it.
 
     Args:
-        store: where the events go.
-        announce: called, at most every 5 ms, after events with deliveries were committed.
-        route: gives events the deliveries that the routes as they are owe them; None where no route ever changes.
-        spool: where events go while the store is away; None: nowhere, and those who bring them are told.
+        store: stores the events.
+        announce: called at most every 5 ms, after events with deliveries were committed.
+        route: returns events with their deliveries under the current routes; None if routes never change.
+        spool: stores events while the store is unavailable; None makes `accept` raise instead.
         within_s: how long an event may wait for the store before it goes into the spool.
-        lanes: commits under way at once.
-        batch: most events in one commit.
-        queue: most events waiting.
-        remembered: how many recently accepted keys are answered from memory, at least.
+        lanes: number of concurrent commits.
+        batch: maximum number of events in one commit.
+        queue: maximum number of waiting events.
+        dedup_cache_size: minimum number of recently accepted keys that are answered from memory.
     """
 
     def __init__(
@@ -124,29 +124,29 @@ class Intake:
         self._drain_task: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
         self.mode = Mode.DIRECT
-        """Where events go at this moment."""
+        """Where events go now."""
 
     @property
     def waiting(self) -> int:
-        """How many events wait for a commit to begin."""
+        """Number of events that wait for a commit to begin."""
         return len(self._waiting)
 
     @property
     def accepts_without_database(self) -> bool:
-        """Whether events would be taken although the journal were away."""
+        """Whether events can be accepted while the database is unavailable."""
         return self.spool is not None and not self.spool.is_rejecting
 
     @property
     def is_rejecting(self) -> bool:
-        """Whether events are refused, though the journal may be back: they have to go into a spool that takes none."""
+        """Whether events are refused because they must go into a spool that accepts none."""
         is_spooling = self.mode is Mode.SPOOLING or self.mode is Mode.DRAINING
         return is_spooling and self.spool is not None and self.spool.is_rejecting
 
     async def start(self, *, is_away: bool = False) -> None:
-        """Open the lanes, and begin with what waits in the spool.
+        """Start the committers, and drain the spool if it holds events.
 
         Args:
-            is_away: begin with the spool, as the store is known not to answer.
+            is_away: start in spooling mode, because the store is known to be unavailable.
         """
         meters.gauge("boathook_database_unavailable", 0)
         if self.spool is not None and (await self.spool.open() or is_away):
@@ -158,7 +158,7 @@ class Intake:
             self._announcing = asyncio.create_task(self._announcer.run(), name="intake:announce")
 
     async def drain(self) -> None:
-        """Make durable what waits, then close the lanes; what is in the spool stays there for the next process."""
+        """Make all waiting events durable, then stop; events in the spool are left for the next process."""
         self._is_stopping = True
         await _cancel(self._drain_task)
         if self.mode is Mode.CATCHING_UP:
@@ -170,20 +170,20 @@ class Intake:
             await self.spool.close()
 
     def clear_dedup_cache(self) -> None:
-        """Answer no copy from memory of what was stored up to now: the store may have gone back to an older state."""
+        """Clear the dedup cache, because the store may have returned to an older state."""
         self._recent.clear()
 
     async def accept(self, event: NewEvent) -> Receipt:
-        """Return a receipt once the event, or its first copy, is durable.
+        """Return a receipt once the event, or the original that it duplicates, is durable.
 
         Raises:
-            Overloaded: too many events wait already; this one was not looked at.
-            RoutesChanged: the routes changed again and again.
-            TooManyDeliveries: the routes as they are owe it more than an event can have.
-            SpoolUnavailable: neither the journal nor the spool takes it.
-            DatabaseUnavailable: PostgreSQL is away, and there is no spool. Whether the event was stored is unknown;
+            Overloaded: too many events are waiting; this one was not stored.
+            RoutesChanged: the routes changed too often meanwhile.
+            TooManyDeliveries: under the current routes, the event has more deliveries than it can.
+            SpoolUnavailable: neither the database nor the spool accepts it.
+            DatabaseUnavailable: PostgreSQL is unavailable and there is no spool. The event may have been stored;
                 sending it again is safe.
-            ValueRejected: PostgreSQL can never take this event.
+            ValueRejected: PostgreSQL can never store this event.
         """
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self.put(event, receipt)
@@ -211,7 +211,7 @@ class Intake:
         return self.spool is not None and self.spool.is_stuck
 
     def _has_room(self) -> bool:
-        """Return whether one more event may wait; a queue that is full is emptied into the spool."""
+        """Return whether one more event may wait; a full queue is moved into the spool."""
         if len(self._waiting) < self._queue_size:
             return True
         return self._switch_to_spool(f"{self._queue_size} events wait for it")
@@ -231,7 +231,7 @@ class Intake:
             await self._commit([self._waiting.popleft() for _ in range(take)])
 
     async def _commit(self, entries: list[PendingEvent]) -> None:
-        """Commit entries, in halves where one of them is refused; what the journal does not take stays in order."""
+        """Commit entries in order; isolate refused ones by halves, and spool the rest if the database fails."""
         parts = deque([entries])
         while parts:
             part = parts.popleft()
@@ -248,7 +248,7 @@ class Intake:
                 if not self._switch_to_spool(str(error), left):
                     _fail(left, error)
                 return
-            except Exception as error:  # noqa: BLE001 - a lane must outlive any surprise, and its callers must hear of it
+            except Exception as error:  # noqa: BLE001 - a lane must survive any error and report it to its callers
                 _fail(part, error)
 
     async def _commit_whole(self, entries: list[PendingEvent]) -> None:
@@ -265,14 +265,14 @@ class Intake:
                 waiter.set_result(receipt)
 
     def _time_left(self, since: float) -> float | None:
-        """Return how long a commit may take for one who waits *since* then; None: as long as it takes."""
+        """Return the timeout of a commit whose oldest event has waited since *since*; None without a spool."""
         if self.spool is None:
             return None
         waited_s = time.monotonic() - since
         return max(self._within_s - waited_s, self._within_s * _MIN_COMMIT_SHARE)
 
     def _on_stored(self, event: NewEvent, receipt: Receipt) -> None:
-        if not receipt.conflict:  # a copy of it is to be counted as a conflict again
+        if not receipt.conflict:  # a duplicate of it must be counted as a conflict again
             self._recent.remember(event, receipt.event_id)
         if not isinstance(receipt, Accepted):
             return
@@ -282,7 +282,7 @@ class Intake:
             self._announcer.notify()
 
     def _switch_to_spool(self, why: str, failed: Sequence[PendingEvent] = ()) -> bool:
-        """Go on with the spool: those a commit has *failed* for first, then those who wait. False: there is none."""
+        """Move events into the spool: *failed* first, then all waiting ones. Return False without a spool."""
         self.clear_dedup_cache()
         if self.spool is None:
             return False
@@ -305,14 +305,14 @@ class Intake:
                 written = self.spool.append(encode(event))
             except ValueError as error:
                 _fail([entry], ValueRejected(f"the event holds text that cannot be stored: {error}"))
-            except Exception as error:  # noqa: BLE001 - those behind it must not wait for ever
+            except Exception as error:  # noqa: BLE001 - the entries behind it must not wait forever
                 _fail([entry], error)
             else:
                 written.add_done_callback(partial(self._on_spooled, event, waiter))
 
     def _on_spooled(self, event: NewEvent, waiter: ReceiptWaiter, written: "asyncio.Future[None]") -> None:
         error = written.exception()
-        # Two copies may have been on their way into the spool at once; the one in front is the one that will be stored.
+        # Two copies may have been written to the spool concurrently; the first one will be stored.
         first = self._recent.find(event) if error is None else None
         if error is None and first is None:
             self._recent.remember(event, event.id)
@@ -326,14 +326,14 @@ class Intake:
             waiter.set_result(Duplicate(first))
 
     async def _run_drain(self, spool: Spool) -> None:
-        """Bring to the journal what the spool holds, and look now and then for what others have left."""
+        """Drain the spool into the database, and check periodically for spools that dead processes left."""
         tries = 0
         while True:
             if self._is_direct():
                 tries = 0
                 if not await self._has_something_to_drain(spool):
                     continue
-            # At random, so that many gateways do not all knock at once.
+            # Jitter, so that many gateways do not retry at the same time.
             await asyncio.sleep(_DRAIN_BACKOFF_S[min(tries, len(_DRAIN_BACKOFF_S) - 1)] * random.uniform(0.5, 1))
             try:
                 await self._drain_spool(spool, _DRAIN_TIMEOUT_S[min(tries, len(_DRAIN_TIMEOUT_S) - 1)])
@@ -341,13 +341,13 @@ class Intake:
                 _LOG.debug("journal_still_away", error=str(error))
                 self._return_to_spooling()
                 tries += 1
-            except Exception as error:  # noqa: BLE001 - whatever it is, what is in the spool must be tried again
+            except Exception as error:  # noqa: BLE001 - the spool must be drained again after any error
                 _LOG.error("drain_failed", exc_info=error)
                 self._return_to_spooling()
                 tries += 1
 
     async def _has_something_to_drain(self, spool: Spool) -> bool:
-        """Wait for a while for events in the spool, then look for those that processes have left that are dead."""
+        """Wait for events in the spool, with a timeout; then look for events that dead processes left."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_spooled.wait(), _ADOPT_INTERVAL_S)
         if self._is_direct():
@@ -362,24 +362,24 @@ class Intake:
     def _return_to_spooling(self) -> None:
         if self.mode is Mode.CATCHING_UP:
             self._switch_to_spool("it failed again")
-        if self.mode is not Mode.SPOOLING:  # else all that was taken meanwhile is in the spool
+        if self.mode is not Mode.SPOOLING:  # otherwise all events accepted meanwhile are in the spool
             self.clear_dedup_cache()
         self.mode = Mode.SPOOLING
 
-    async def _drain_spool(self, spool: Spool, patience_s: float) -> None:
-        """Drain segment after segment until nothing is left, then let newcomers go straight to the journal."""
+    async def _drain_spool(self, spool: Spool, timeout_s: float) -> None:
+        """Drain segments until the spool is empty, then return to direct mode."""
         began, total = time.monotonic(), 0
-        # Offering nothing asks whether the journal answers; else each try would read a segment in vain, and those who
-        # append would wait for that.
-        await self._store.append((), patience_s)
+        # Appending nothing checks whether the database responds. Otherwise each attempt would read a segment in vain,
+        # and writers to the spool would wait for that.
+        await self._store.append((), timeout_s)
         while True:
             if spool.depth.records <= self._batch and self.mode is Mode.DRAINING:
                 self.mode = Mode.CATCHING_UP
                 await spool.flush()
             segment = await spool.oldest()
             if segment is not None:
-                total += await self._bring(spool, segment, patience_s)
-                del segment  # so that it is not in memory beside the next one
+                total += await self._bring(spool, segment, timeout_s)
+                del segment  # frees its memory before the next one is read
             elif spool.is_empty:
                 break
         self._has_spooled.clear()
@@ -388,12 +388,12 @@ class Intake:
         _LOG.info("spool_drained", events=total, seconds=round(time.monotonic() - began, 3))
         self._has_work.set()
 
-    async def _bring(self, spool: Spool, segment: Segment, patience_s: float) -> int:
-        """Store the events of one segment, in order, and put it aside; return how many it held."""
+    async def _bring(self, spool: Spool, segment: Segment, timeout_s: float) -> int:
+        """Store the events of one segment in order and mark it as finished; return how many it held."""
         records = segment.contents.records
         for start in range(0, len(records), self._batch):
-            # Those who wait in memory for the last ones to be drained are not to wait for longer than any others.
-            within_s = self._within_s if self.mode is Mode.CATCHING_UP else patience_s
+            # Events that wait in memory for the last batches must not wait for longer than any others.
+            within_s = self._within_s if self.mode is Mode.CATCHING_UP else timeout_s
             async for result in self._store.bring(records[start : start + self._batch], within_s):
                 match result:
                     case Stored(event, receipt):
@@ -406,7 +406,7 @@ class Intake:
             if self.mode is Mode.SPOOLING:
                 self.mode = Mode.DRAINING
         await spool.finish(segment)
-        if segment.is_damaged:  # its senders may be asked to send again what was lost
+        if segment.is_damaged:  # its senders may send again what was lost
             self.clear_dedup_cache()
         return len(records)
 
@@ -426,7 +426,7 @@ def _count_drained(event: NewEvent, receipt: Receipt) -> None:
 
 
 async def _cancel(task: "asyncio.Task[None] | None") -> None:
-    """End a task, and ask again where `asyncio.wait_for` of Python 3.11 has swallowed that on its way."""
+    """Cancel a task, repeatedly, because `asyncio.wait_for` of Python 3.11 may swallow a cancellation."""
     while task is not None and not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=_CANCEL_RETRY_S)

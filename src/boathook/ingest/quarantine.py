@@ -1,7 +1,8 @@
-"""Keeps a few of the refused requests, so that an operator can see why and judge them again with a better secret.
+"""Stores a sample of rejected requests, so that operators can see why and verify them again with another secret.
 
-Strangers decide how often this is called, so everything is bounded: a rate for each source, a queue in memory,
-a cut body, one batched write at a time. What does not fit is counted and forgotten. Credentials are never kept.
+Unauthenticated clients control how often this is called, so everything is bounded: a rate for each source, an in-memory
+queue, a truncated body, and one batched write at a time. Requests beyond these bounds are counted and dropped.
+Credentials are never stored.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 MAX_STORED_BODY: Final = 65_536
-_MAX_STORED_TEXT: Final = 8_192  # as much of a signature header as verification looks at
+_MAX_STORED_TEXT: Final = 8_192  # verification reads no more of a signature header
 _MAX_WAITING: Final = 1_000
 _MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 _BATCH: Final = 100
@@ -39,11 +40,11 @@ Write = Callable[[Sequence[NewRejection]], Awaitable[None]]
 
 
 class Quarantine:
-    """The way of refused requests into the journal.
+    """Writes rejected requests to the database in batches.
 
     Args:
         write: stores a batch.
-        per_second: rejections a second each source may add; 0 keeps none.
+        per_second: maximum rejections per second and source; 0 stores none.
     """
 
     def __init__(self, write: Write, *, per_second: float) -> None:
@@ -55,11 +56,11 @@ class Quarantine:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to write; call it inside the running event loop."""
+        """Start the writer task; requires a running event loop."""
         self._task = asyncio.create_task(self._run(), name="quarantine")
 
     async def drain(self) -> None:
-        """Write what waits, once, and stop."""
+        """Write the queued rejections once, and stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -71,16 +72,17 @@ class Quarantine:
 
     def add(self, identifier: UUID, source: str, request: Request, verdict: Rejected, reverify_headers: frozenset[str],
             secret_queries: Collection[str] = (), explain: Explain | None = None) -> None:  # fmt: skip
-        """Keep a refused request if there is room for it.
+        """Queue a rejected request if there is room for it.
 
         Args:
-            identifier: the rejection's id, made at the moment of refusal.
+            identifier: the rejection's id, created when the request was rejected.
             source: the source's name.
-            request: as it came.
-            verdict: why it was refused.
-            evidence: headers needed to judge it again; see `Verifier.rejudged`.
-            secret_queries: query parameters that hold a token, of whatever source: it may have come to a wrong one.
-            explain: looks for a usual mistake behind the refusal; called only if the request is kept.
+            request: the request as received.
+            verdict: why it was rejected.
+            reverify_headers: headers needed to verify it again; see `Verifier.reverify_headers`.
+            secret_queries: query parameters of any source that hold a token, as the request may be for the wrong
+                source.
+            explain: looks for a common mistake behind the rejection; called only if the request is stored.
         """
         size = min(len(request.body), MAX_STORED_BODY)
         is_over = self._rate is None or self._rate.wait_s(source, time.monotonic()) > 0
@@ -138,7 +140,7 @@ def _to_rejection(
 
 
 def stored_headers(headers: Mapping[str, str], reverify_headers: frozenset[str]) -> dict[str, str]:
-    """Return the headers a rejection keeps; a credential is replaced by its hash, so that two can be compared."""
+    """Return the headers a rejection stores; a credential is replaced by its hash, so that two can be compared."""
     kept = {
         name: _storable_text(headers[name]) for name in (*_ALWAYS_STORED, *sorted(reverify_headers)) if name in headers
     }
@@ -161,7 +163,7 @@ def _hashed(value: str) -> str:
 
 
 def _storable_text(text: str) -> str:
-    """Make text storable: PostgreSQL takes neither NUL nor lone surrogates."""
+    """Make text storable: PostgreSQL accepts neither NUL nor lone surrogates."""
     return (
         text[:_MAX_STORED_TEXT].replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode("utf-8")
     )

@@ -1,4 +1,4 @@
-"""What keeps the journal from being used: told by the gateway's probes, and to apps in any process."""
+"""Checks whether the database can be used, for the gateway's health endpoints and for apps in any process."""
 
 import asyncio
 from typing import Final
@@ -11,7 +11,7 @@ CHECK_TIMEOUT_S: Final = 5.0
 
 
 async def database_problems(database: Database | None) -> list[str]:
-    """Return what keeps the journal from being used, in sentences; None is one that was not reached yet."""
+    """Return what prevents use of the database, in sentences; None is a database that was not reached yet."""
     if database is None:
         return ["PostgreSQL has not been reached yet"]
     try:

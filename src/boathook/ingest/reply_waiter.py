@@ -1,9 +1,9 @@
-"""Keeps a sender waiting until the handler of its event has replied, for as long as the source allows.
+"""Makes senders of inline sources wait for the handler's reply, up to the source's time limit.
 
-The handler does not run here: the event is stored and delivered like any other, and whoever handles it, on whatever
-host, leaves the reply in the journal together with its success. A notification tells of it; a look every fifth of a
-second is what can be relied on. So a sender that stops waiting, a worker that dies or a second gateway changes
-nothing about how often the event is handled.
+The handler does not run here. The event is stored and delivered like any other, and its worker, on any host, stores the
+reply in the database in the transaction of its success. A notification announces it; polling every 0.2 s is the
+reliable fallback. A sender that stops waiting, a worker that dies or a second gateway therefore does not change how
+often the event is handled.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from boathook.providers.recipe import Recipe
 from boathook.verification.source import find_source_recipe
 
 POLL_INTERVAL_S: Final = 0.2
-"""Seconds between two looks at everything that is waited for."""
+"""Seconds between two polls of all waited-for events."""
 _TIMEOUT_SHARE: Final = 0.7
-"""Of the time a sender allows, the rest being for the way there and back."""
+"""Share of the sender's time limit to wait; the rest allows for network latency."""
 _DEFAULT_TIMEOUT_S: Final = 2.0
 _MAX_RECENT: Final = 4_096
 _LOG = get_logger("ingest")
@@ -36,7 +36,7 @@ FindReplies = Callable[[Sequence[UUID]], Awaitable[list[ReplyStatus]]]
 
 
 class ReplyOutcome(StrEnum):
-    """How it ended for a sender that waited."""
+    """How waiting for a reply ended."""
 
     ANSWERED = "answered"
     FALLBACK = "fallback"
@@ -46,27 +46,27 @@ class ReplyOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlinePolicy:
-    """How one source's senders are kept waiting."""
+    """How the senders of one inline source wait."""
 
     within_s: float
-    """Seconds from the arrival of the request until it is answered, with the fallback if need be."""
+    """Seconds from the arrival of the request to its response, which is the fallback if there is no reply."""
     fallback: Reply | None
-    """None: what the sender would be told if nobody replied."""
+    """The response without a reply; None sends the source's usual response."""
     forbidden_statuses: frozenset[int]
-    """Statuses these senders are never answered."""
+    """Statuses that are never sent to these senders."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingReply:
-    """An event whose sender waits."""
+    """An event whose sender waits for a reply."""
 
     event_id: UUID
     is_new: bool
-    """Whether it was stored just now, so that a reply cannot have been there before."""
+    """Whether it was stored just now, so that no reply can exist yet."""
 
 
 def inline_policy(settings: Settings, name: str) -> InlinePolicy | None:
-    """Return how the senders of a source are kept waiting, or None where they are not.
+    """Return the policy of an inline source, or None for any other source.
 
     Raises:
         ConfigError: a setting is impossible with this provider; the message names the key.
@@ -84,7 +84,7 @@ def inline_policy(settings: Settings, name: str) -> InlinePolicy | None:
 
 
 def inline_sources(settings: Settings) -> dict[str, frozenset[int]]:
-    """Return the sources whose senders wait, each with the statuses they are never answered. Raises as above."""
+    """Return the inline sources, each with the statuses never sent to its senders. Raises as `inline_policy` does."""
     policies = {name: inline_policy(settings, name) for name in settings.sources}
     return {name: policy.forbidden_statuses for name, policy in policies.items() if policy is not None}
 
@@ -119,11 +119,11 @@ def _fallback(name: str, source: SourceSettings, forbidden_statuses: frozenset[i
 
 
 class ReplyWaiter:
-    """The senders that wait at one gateway.
+    """The senders that wait for replies at one gateway.
 
     Args:
-        find: reads from the journal how it stands with events.
-        places: most senders waiting at once; others are answered the fallback.
+        find: reads the state of events and their replies from the database.
+        max_waiting: maximum number of waiting senders; further ones get the fallback.
     """
 
     def __init__(self, find: FindReplies, *, max_waiting: int) -> None:
@@ -132,16 +132,16 @@ class ReplyWaiter:
         self._waiting_count = 0
         self._waiters: dict[UUID, set[asyncio.Future[Reply | None]]] = {}
         self._due: set[UUID] = set()
-        """Events to be looked at as soon as possible."""
+        """Events to poll as soon as possible."""
         self._heard: dict[UUID, None] = {}
-        """Events told of lately: a handler may be quicker than its sender's way into this room."""
+        """Recently announced events: a handler may finish before its sender starts to wait."""
         self._wake = asyncio.Event()
         self._closes_at = math.inf
 
     async def ask(
         self, pending_reply: PendingReply, seconds: float, receive: Receive
     ) -> tuple[Reply | None, ReplyOutcome]:
-        """Wait at most *seconds* for a reply to *question*, and no longer than the client stays."""
+        """Wait for a reply to *pending_reply* for at most *seconds*, or until the client disconnects."""
         waiting = asyncio.create_task(self._wait(pending_reply, seconds))
         leaving = asyncio.ensure_future(receive())
         try:
@@ -181,7 +181,7 @@ class ReplyWaiter:
         self._wake.set()
 
     def on_notification(self, payload: str) -> None:
-        """Take in a notification, whose payload is the id of an event of which an attempt has ended."""
+        """Handle a notification; its payload is the id of an event with an attempt that has ended."""
         try:
             event_id = UUID(payload)
         except ValueError:
@@ -194,7 +194,7 @@ class ReplyWaiter:
             del self._heard[next(iter(self._heard))]
 
     def close(self, within_s: float) -> None:
-        """Let nobody wait longer than *within_s* from this moment on."""
+        """Let no sender wait longer than *within_s* from now."""
         loop = asyncio.get_running_loop()
         self._closes_at = loop.time() + within_s
         loop.call_later(within_s, self._release_all)
@@ -204,8 +204,8 @@ class ReplyWaiter:
             _resolve(waiters, None)
 
     async def run(self) -> None:
-        """Look into the journal until cancelled: at what was told of at once, at everything now and then."""
-        looked_at = time.monotonic()
+        """Poll the database until cancelled: announced events immediately, all waited-for events periodically."""
+        polled_at = time.monotonic()
         while True:
             try:
                 async with asyncio.timeout(POLL_INTERVAL_S):
@@ -214,8 +214,8 @@ class ReplyWaiter:
                 pass
             self._wake.clear()
             due, self._due = self._due, set()
-            if time.monotonic() - looked_at >= POLL_INTERVAL_S:
-                looked_at = time.monotonic()
+            if time.monotonic() - polled_at >= POLL_INTERVAL_S:
+                polled_at = time.monotonic()
                 due = set(self._waiters)
             await self._poll([event_id for event_id in due if event_id in self._waiters])
 
@@ -227,7 +227,7 @@ class ReplyWaiter:
         except DatabaseError as error:
             _LOG.warning("replies_unknown", error=str(error), waiting=self._waiting_count)
             return
-        except Exception as error:  # noqa: BLE001 - one surprise must not leave every later sender without a reply
+        except Exception as error:  # noqa: BLE001 - one error must not leave all later senders without a reply
             _LOG.error("replies_unknown", exc_info=error, waiting=self._waiting_count)
             return
         for one in found:

@@ -1,7 +1,7 @@
-"""Lets the gates of a running gateway follow the secrets that operators add and end.
+"""Updates the verifiers of a running gateway when operators add or end secrets.
 
-A gate is given another verifier whole, between two requests: each request is judged by all the secrets of one moment,
-and the way of a request costs what it did before.
+A verifier is replaced as a whole between two requests. Each request is therefore verified by one consistent set of
+secrets, at no extra cost per request.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from boathook.observability.log import get_logger
 from boathook.verification.verifier import Verifier
 
 POLL_INTERVAL_S: Final = 2.0
-"""Seconds between two looks at the journal, where no announcement comes."""
+"""Seconds between two reads of the database when no notification arrives."""
 EXPIRY_CHECK_INTERVAL_S: Final = 0.5
-"""Seconds between two looks at the clock: how much longer than its end a secret may prove something."""
+"""Seconds between two expiry checks: how long an ended secret may still verify requests."""
 MAX_STALENESS_S: Final = 1.0
-"""Seconds after a look at the clock until requests wait for a look at the journal: this process did not run."""
+"""Seconds after an expiry check until requests wait for a database read, because this process did not run."""
 _REFRESH_TIMEOUT_S: Final = 1.0
-"""How long they wait; then they are judged by what is known, as they are while PostgreSQL is away."""
+"""How long they wait; then they are verified by the known secrets, as while PostgreSQL is unavailable."""
 _REFRESH_RETRY_S: Final = 0.05
 _LOG = get_logger("ingest")
 
@@ -38,19 +38,21 @@ ReadSecrets = Callable[[], Awaitable[Sequence[SourceSecret]]]
 
 @dataclass(slots=True)
 class _LoadedSecrets:
-    """What a gate was made of."""
+    """The secrets that a verifier was compiled with."""
 
     own: SourceSpec
-    """What the settings said at the start. They are not read again: a file may be gone or half written by then."""
+    """The spec from the settings at start. Its files are not read again: one may be missing or half-written by then."""
     added: tuple[UUID, ...]
 
 
 class SecretReloader:
-    """Keeps the gates of one process at the present secrets.
+    """Keeps the verifiers of one process up to date with the current secrets.
 
     Args:
-        added: what the gates were compiled with.
-        read: gives the secrets of all sources; raises DatabaseUnavailable while PostgreSQL is away.
+        settings: the settings of the process.
+        compiled_sources: the sources whose verifiers are updated.
+        added: the secrets that the verifiers were compiled with.
+        read: reads the secrets of all sources; raises DatabaseUnavailable while PostgreSQL is unavailable.
     """
 
     def __init__(
@@ -72,15 +74,15 @@ class SecretReloader:
             compiled.ensure_fresh = self.ensure_fresh
 
     def _secret_ids(self, name: str) -> tuple[UUID, ...]:
-        # Those that ended before the gates were compiled are among them, so that such a gate is turned once too often.
+        # Includes secrets that ended before the sources were compiled; such a verifier is replaced once too often.
         return tuple(one.id for one in self._added.known if one.source == name)
 
     def on_notification(self, _payload: str) -> None:
-        """Look at once, because something was changed."""
+        """Read the secrets immediately, because one was changed."""
         self._notified.set()
 
     async def run(self) -> None:
-        """Follow until cancelled; an end is kept to whatever PostgreSQL and the disk do."""
+        """Run until cancelled; expiry is enforced even if PostgreSQL or the disk fails."""
         async with asyncio.TaskGroup() as group:
             group.create_task(_repeat(self._poll), name="secrets:look")
             group.create_task(_repeat(self.save), name="secrets:save")
@@ -103,16 +105,16 @@ class SecretReloader:
         await asyncio.sleep(EXPIRY_CHECK_INTERVAL_S)
 
     async def save(self) -> None:
-        """Keep the next change for a start without the journal."""
+        """Save the next change to disk, for a start without the database."""
         await self._unsaved.wait()
         self._unsaved.clear()
         await asyncio.to_thread(self._added.save)
 
     async def ensure_fresh(self) -> None:
-        """Know the present secrets, or that they cannot be had within a second.
+        """Read the current secrets; give up after one second.
 
-        It is for whoever comes first after this process was not there, or did not run: frozen, or on a machine that
-        slept. What was removed meanwhile must not prove what waited.
+        The first request after this process did not run, because it was frozen or the machine slept, calls this. A
+        secret that was removed meanwhile must not verify requests that waited.
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh_with_retries())
@@ -127,7 +129,7 @@ class SecretReloader:
                     await asyncio.sleep(_REFRESH_RETRY_S)
 
     async def refresh(self) -> bool:
-        """Ask the journal once; return whether it answered."""
+        """Read the secrets from the database once; return whether it responded."""
         try:
             known = tuple(await self._read())
         except DatabaseError:
@@ -139,7 +141,7 @@ class SecretReloader:
         return True
 
     def apply_secrets(self) -> None:
-        """Give another verifier to each gate whose secrets are not what they were."""
+        """Replace the verifier of each source whose secrets have changed."""
         now = time.time()
         for name, compiled in self._compiled_sources.items():
             active_ids = self._added.active_ids(name, now)
@@ -153,7 +155,7 @@ class SecretReloader:
                 with_cached_secrets(self._settings, held.own, self._added), compiled.verifier.ring
             )
         except ConfigError as error:
-            # What has ended must prove nothing, even where nothing else is left.
+            # An ended secret must verify nothing, even if no other secret is left.
             compiled.verifier = compiled.verifier.closed()
             _LOG.error("source_shut", source=compiled.source, error=str(error), note="its requests are refused")
         else:
@@ -161,10 +163,10 @@ class SecretReloader:
 
 
 async def _repeat(step: Callable[[], Awaitable[None]]) -> NoReturn:
-    """Do something again and again."""
+    """Run a step in an endless loop."""
     while True:
         try:
             await step()
-        except Exception as error:  # noqa: BLE001 - whatever it is, later changes have to get through
+        except Exception as error:  # noqa: BLE001 - later changes must be applied after any error
             _LOG.error("source_secrets_not_followed", exc_info=error)
             await asyncio.sleep(EXPIRY_CHECK_INTERVAL_S)

@@ -1,6 +1,6 @@
-"""Secrets that operators have added to sources, as a gateway knows them: told by the journal, kept for a start without.
+"""Caches the secrets that operators added to sources, in memory and in a file for starts without the database.
 
-The file holds them as encrypted as the journal does, so that it tells nobody more than the database would.
+The file stores them encrypted, as the database does, so it discloses no more than the database.
 """
 
 import base64
@@ -27,11 +27,11 @@ _LOG = get_logger("ingest")
 
 
 class SecretsCache:
-    """The secrets of all sources that operators have added.
+    """The secrets that operators have added, of all sources.
 
     Args:
-        settings: where the file and the encryption keys are.
-        known: the secrets; None: those of the file.
+        settings: the path of the file and the encryption keys.
+        known: the secrets; None reads them from the file.
     """
 
     def __init__(self, settings: Settings, known: Sequence[SourceSecret] | None = None) -> None:
@@ -40,17 +40,17 @@ class SecretsCache:
         self._secret_box: SecretBox | None = None
         self._opened: dict[UUID, str | None] = {}
         self.known = tuple(known) if known is not None else _read(self._file)
-        """The youngest first; some may have ended."""
+        """Newest first; some may have ended."""
 
     def active_ids(self, source: str, now: float) -> tuple[UUID, ...]:
-        """Return which secrets of a source prove its requests at *now*, in seconds since 1970."""
-        moment = datetime.fromtimestamp(now, UTC)
-        return tuple(one.id for one in self.known if one.source == source and one.is_valid_at(moment))
+        """Return the ids of the secrets of a source that are valid at *now*, in seconds since 1970."""
+        at = datetime.fromtimestamp(now, UTC)
+        return tuple(one.id for one in self.known if one.source == source and one.is_valid_at(at))
 
     def of(self, source: str, now: float) -> tuple[str, ...]:
-        """Return the secrets of a source that prove its requests at *now*, the youngest first.
+        """Return the secrets of a source that are valid at *now*, newest first.
 
-        One that cannot be opened with the encryption keys at hand proves nothing; the log says so once.
+        A secret that cannot be decrypted with the configured keys is left out and logged once.
         """
         active_ids = frozenset(self.active_ids(source, now))
         opened = (self._open(one) for one in self.known if one.id in active_ids)
@@ -67,13 +67,13 @@ class SecretsCache:
         return self._opened[secret.id]
 
     def set_secrets(self, known: Sequence[SourceSecret]) -> None:
-        """Know these secrets from now on, and no others."""
+        """Replace all known secrets."""
         self.known = tuple(known)
         ids = {one.id for one in self.known}
         self._opened = {id: text for id, text in self._opened.items() if id in ids}
 
     def save(self) -> None:
-        """Put what is known into the file, whole or not at all. A disk that fails is told of and stops nothing."""
+        """Write the known secrets to the file atomically; a disk error is logged and ignored."""
         try:
             if self.known or self._file.exists():
                 _write(self._file, self.known)

@@ -1,4 +1,4 @@
-"""What stands between strangers and each source: the settings of a source, compiled once for every request."""
+"""Compiles the settings of each source once, for all of its requests."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ from boathook.verification.verifier import SourceSpec, Verifier
 
 @dataclass(slots=True, kw_only=True)
 class CompiledSource:
-    """One source, ready to judge."""
+    """One source, ready to verify requests."""
 
     source: str
     verifier: Verifier
@@ -34,34 +34,34 @@ class CompiledSource:
     max_decoded: int
     max_ratio: int
     public_url: str
-    """Base of the address senders use; empty: taken from each request's Host."""
+    """Base of the URL that senders use; empty to take it from each request's Host."""
     rate: RateLimiter | None
     accepted: Counter
     duplicates: Counter
     skew_s: Counter
-    """Sender's clock minus ours."""
+    """The sender's clock minus ours."""
     inline: InlinePolicy | None = None
-    """How long senders wait for a handler's reply; None where they are answered once the event is stored."""
+    """How long senders wait for a handler's reply; None if they are answered once the event is stored."""
     renew: Callable[[], Verifier | None] | None = None
-    """For a source whose secret its sender tells: gives the verifier with the secret once that has changed."""
+    """For a source with a handshake secret: returns a new verifier once the secret has changed."""
     fresh_until: float = math.inf
-    """Until when (monotonic) the verifier is known to have the present secrets, as far as anybody can know."""
+    """Until when (monotonic) the verifier is known to have the current secrets."""
     ensure_fresh: Callable[[], Awaitable[None]] | None = None
-    """Finds out, where that moment has passed."""
+    """Refreshes the secrets once `fresh_until` has passed."""
     answers: dict[int, Counter] = field(default_factory=dict)
 
     @property
     def rate_limited_status(self) -> int:
-        """What a request beyond the rates is answered: 429, or 503 to senders who would never come again after that."""
+        """Status for a request beyond the rate limits: 429, or 503 if the sender would stop for good after a 429."""
         return 503 if 429 in self.verifier.recipe.stop_statuses else 429
 
     def reload_secret(self) -> None:
-        """Verify with the secret the sender has told meanwhile, if there is one; another process may have heard it."""
+        """Use the handshake secret received meanwhile, if any; another process may have received it."""
         if self.renew is not None:
             self.verifier = self.renew() or self.verifier
 
     def count_response(self, status: int) -> None:
-        """Count one request by the status it was answered with."""
+        """Count one request by the status of its response."""
         counter = self.answers.get(status)
         if counter is None:
             counter = self.answers[status] = meters.counter(
@@ -71,10 +71,10 @@ class CompiledSource:
 
 
 def source_spec(settings: Settings, name: str, added: SecretsCache | None = None) -> SourceSpec:
-    """Return what verification needs to know of one source, its secrets resolved and its schema read.
+    """Return the verification spec of one source, with its secrets resolved and its schema read.
 
-    Secrets that operators have added count besides those of the settings, and before them, as the younger ones are
-    what the sender knows; where *added* is not given, they are those that a gateway of this machine was last told of.
+    Secrets that operators added come before those of the settings, because the sender probably uses the newest. Without
+    *added*, they are read from the file that the last gateway of this host saved.
 
     Raises:
         ConfigError: a secret or the schema's file is missing; the message names the key.
@@ -85,7 +85,7 @@ def source_spec(settings: Settings, name: str, added: SecretsCache | None = None
 
 
 def configured_spec(settings: Settings, name: str) -> SourceSpec:
-    """Return what the settings alone tell verification of one source. Raises ConfigError as `source_spec` does."""
+    """Return the verification spec of one source by its settings alone. Raises ConfigError as `source_spec` does."""
     source = settings.sources[name]
     return SourceSpec(
         name=name,
@@ -104,7 +104,7 @@ def configured_spec(settings: Settings, name: str) -> SourceSpec:
 
 
 def with_cached_secrets(settings: Settings, own: SourceSpec, added: SecretsCache) -> SourceSpec:
-    """Return what verification needs to know, besides the settings with what was added or told."""
+    """Return the spec with the added secrets first, and the handshake secret if the settings have no secrets."""
     secrets = (*added.of(own.name, time.time()), *(own.secrets or _captured_secret(settings, own.name)))
     return replace(own, secrets=tuple(dict.fromkeys(secrets)))
 
@@ -118,29 +118,29 @@ def _captured_secret(settings: Settings, name: str) -> tuple[str, ...]:
 
 
 def captures_secret(source: SourceSettings) -> bool:
-    """Return whether this sender tells its secret itself, in a request."""
+    """Return whether this sender passes its secret in a handshake request."""
     try:
         recipe = find_recipe(source.provider)
     except ConfigError:
-        return False  # compiling the source says what is wrong
+        return False  # compiling the source reports the error
     return not source.secrets and any(isinstance(handshake.answer, CaptureSecret) for handshake in recipe.handshakes)
 
 
 def compile_verifier(
     settings: Settings, name: str, ring: KeyRing | None = None, added: SecretsCache | None = None
 ) -> Verifier:
-    """Compile the verification of one source, its secrets as `source_spec` has them; fetched keys are kept in *ring*.
+    """Compile the verifier of one source, with secrets as in `source_spec`; fetched keys are cached in *ring*.
 
     Raises:
-        ConfigError: a secret is missing, or a setting impossible; the message names the key.
+        ConfigError: a secret is missing, or a setting is impossible; the message names the key.
     """
     return Verifier(source_spec(settings, name, added), ring)
 
 
 def dedup_days_by_source(settings: Settings) -> dict[str, float]:
-    """Return the days that sources are remembered, by name, where they differ from `retention.dedup_days`.
+    """Return the days of dedup memory by source, where they differ from `retention.dedup_days`.
 
-    A memory that the owner has not set outlives the last retry of its sender by a day.
+    Unless configured, dedup memory lasts one day longer than the sender's last retry.
     """
     days = settings.dedup_days_of()
     for name, source in settings.sources.items():
@@ -152,7 +152,7 @@ def dedup_days_by_source(settings: Settings) -> dict[str, float]:
 
 
 def compile_sources(settings: Settings, added: SecretsCache | None = None) -> dict[str, CompiledSource]:
-    """Return the gate of every path that sources listen on. Raises ConfigError as `compile_verifier` does."""
+    """Return the compiled source of every path in use. Raises ConfigError as `compile_verifier` does."""
     paths: dict[str, CompiledSource] = {}
     ring = KeyRing()
     added = SecretsCache(settings) if added is None else added
@@ -183,7 +183,7 @@ def _compile(
     settings: Settings, name: str, source: SourceSettings, ring: KeyRing, added: SecretsCache
 ) -> CompiledSource:
     limits = settings.limits
-    # Before the verifier, so that a secret confirmed between the two is still seen as a change.
+    # Before the verifier, so that a secret confirmed between the two is still detected as a change.
     renew = _verifier_reloader(settings, name, ring, added) if captures_secret(source) else None
     verifier = compile_verifier(settings, name, ring, added)
     encodings = limits.content_encodings if source.content_encodings is None else source.content_encodings

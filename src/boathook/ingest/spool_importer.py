@@ -1,8 +1,7 @@
-"""Brings to a database, by an operator's hand, what a spool holds and no living process does.
+"""Imports spool files into a database on an operator's request.
 
-A folder is locked while it is drained, so a gateway that starts meanwhile leaves it alone. Segments that were drained
-before are only read, whoever holds their folder: their events go the same way once more, and those that are there
-already change nothing.
+A folder is locked while it is drained, so a gateway that starts meanwhile skips it. Drained segments are only read,
+whatever process holds their folder. Importing their events again changes nothing if the database has them already.
 """
 
 import asyncio
@@ -26,45 +25,45 @@ from boathook.spool.spool import Spool
 
 Found = TypeVar("Found")
 ProgressCallback = Callable[[int], None]
-"""Hears of how many bytes more have been dealt with."""
+"""Called with the number of further bytes that were processed."""
 
 
 class ImportScope(StrEnum):
-    """Which events are brought."""
+    """Which events to import."""
 
     AGAIN = "again"
-    """Those that were brought before, for a database that was restored from a backup."""
+    """Events that were drained before, for a database that was restored from a backup."""
     REFUSED = "refused"
-    """Those that PostgreSQL has refused."""
+    """Events that PostgreSQL has refused."""
     WAITING = "waiting"
-    """Those that wait in folders that no process holds."""
+    """Events that wait in folders held by no process."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """What came of bringing events, in events except where it says otherwise."""
+    """The result of an import, counted in events unless noted otherwise."""
 
     what: ImportScope
     segments: int = 0
-    """Segments that were gone through."""
+    """Number of segments read."""
     accepted: int = 0
-    """Stored just now."""
+    """Stored by this import."""
     there: int = 0
-    """Stored by an earlier try of theirs."""
+    """Stored by an earlier drain or import."""
     duplicate: int = 0
-    """Copies of others that were stored before."""
+    """Duplicates of other events that were stored before."""
     conflict: int = 0
-    """Kept as conflicts: the key of one that was stored before, with another body."""
+    """Stored as conflicts: same key as an earlier event, different body."""
     refused: int = 0
-    """PostgreSQL does not take them."""
+    """Refused by PostgreSQL."""
     lost: int = 0
-    """Durable once, and not to be read any more."""
+    """Events that were durable and can no longer be read."""
     unreadable: int = 0
-    """Segments of which not even the head can be read."""
+    """Segments whose header cannot be read."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it is in the database now."""
+        """Whether every event is now in the database."""
         return not (self.refused or self.lost or self.unreadable)
 
     def add(self, receipt: Receipt) -> None:
@@ -79,19 +78,20 @@ class ImportReport:
             self.there += 1
 
     def add_segment(self, contents: SegmentContents) -> None:
-        """Count a segment, and what cannot be read of it."""
+        """Count a segment and its unreadable parts."""
         self.segments += 1
         self.lost += contents.lost
         self.unreadable += not contents.is_readable and contents.torn > 0
 
 
 class SpoolImporter:
-    """Brings events of the spool under *root* to a store.
+    """Imports the events of the spool under *root* into a store.
 
     Args:
-        root: the folder that holds the folders of process lives.
-        store: where they go.
-        batch: most events in one commit.
+        root: the folder that contains the spool folders of all processes.
+        store: stores the events.
+        batch: maximum number of events in one commit.
+        report: called with the number of bytes of each batch.
     """
 
     def __init__(
@@ -103,40 +103,40 @@ class SpoolImporter:
         self._report = report
 
     async def reimport_drained(self) -> ImportReport:
-        """Offer what was drained before, as long as the spool still keeps it; nothing of it is moved.
+        """Import the drained segments that the spool still keeps, without moving them.
 
         Raises:
-            DatabaseError: the database does not take them; all that can be done is to try again later.
+            DatabaseError: the database does not accept the events; try again later.
             SpoolUnavailable: a segment cannot be read.
         """
         import_report = ImportReport(what=ImportScope.AGAIN)
-        for lying in await self._find(SegmentState.DONE, SegmentState.BAD):
-            await self._offer(lying, import_report)
+        for segment in await self._find(SegmentState.DONE, SegmentState.BAD):
+            await self._offer(segment, import_report)
         return import_report
 
     async def retry_refused(self) -> ImportReport:
-        """Try the events that PostgreSQL has refused; those that it takes are put with the drained ones.
+        """Retry the events that PostgreSQL has refused; segments it accepts are marked as drained.
 
         Raises:
             DatabaseError: as `reimport_drained`.
-            SpoolUnavailable: a segment cannot be read or put aside.
+            SpoolUnavailable: a segment cannot be read or moved.
         """
         import_report = ImportReport(what=ImportScope.REFUSED)
-        for lying in await self._find(SegmentState.REFUSED):
-            if await self._offer(lying, import_report):
+        for segment in await self._find(SegmentState.REFUSED):
+            if await self._offer(segment, import_report):
                 with contextlib.suppress(FileNotFoundError):
-                    await _on_disk(partial(RealDisk().rename, lying.path, lying.path.with_suffix(DONE_SUFFIX)))
+                    await _on_disk(partial(RealDisk().rename, segment.path, segment.path.with_suffix(DONE_SUFFIX)))
         return import_report
 
     async def drain(self) -> ImportReport:
-        """Bring what waits in folders that no process holds, in order, and put their segments aside.
+        """Drain the folders held by no process, in order, and mark their segments as finished.
 
         Raises:
             DatabaseError: as `reimport_drained`.
-            SpoolUnavailable: a segment cannot be read or put aside.
+            SpoolUnavailable: a segment cannot be read or moved.
         """
         import_report = ImportReport(what=ImportScope.WAITING)
-        # What was drained before is left there, however old: it is not for a visitor to throw away.
+        # Keep segments that were drained before, whatever their age: an import must not delete them.
         spool = Spool.at(self._root, SpoolLimits(keep_s=math.inf))
         try:
             await spool.adopt()
@@ -151,11 +151,11 @@ class SpoolImporter:
 
     async def _find(self, *states: SegmentState) -> list[SegmentInfo]:
         folders = await _on_disk(partial(list_folders, self._root))
-        return [lying for folder in folders for lying in folder.segments if lying.state in states]
+        return [segment for folder in folders for segment in folder.segments if segment.state in states]
 
-    async def _offer(self, lying: SegmentInfo, import_report: ImportReport) -> bool:
-        """Bring the events of a segment, and return whether the database has all of them."""
-        contents = await _on_disk(partial(read_contents, lying))
+    async def _offer(self, segment: SegmentInfo, import_report: ImportReport) -> bool:
+        """Import the events of a segment, and return whether the database has all of them."""
+        contents = await _on_disk(partial(read_contents, segment))
         if contents is None:
             return False
         import_report.add_segment(contents)

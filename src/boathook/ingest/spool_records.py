@@ -1,6 +1,6 @@
-"""What of an event lies in the spool: all but its deliveries, which the routes decide once it is drained.
+"""Encodes events for the spool: everything but their deliveries, which are decided when the spool is drained.
 
-A record is one byte, the number of its format, and a MessagePack array (https://msgpack.org).
+A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org).
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ from boathook.domain.model import NewBatchItem, NewEvent, Origin, ProofStrength
 
 _FORMAT: Final = b"\x01"
 UNROUTED: Final = -1
-"""The version of routes that nobody has ever read."""
+"""The routes version of an event that was never routed."""
 
 
 class UnreadableRecord(ValueError):
-    """A record is not one, or of a format that a later boathook has written."""
+    """A record is invalid, or has the format of a later version."""
 
 
 class _Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -53,7 +53,7 @@ def encode(event: NewEvent) -> bytes:
     """Return an event as a record.
 
     Raises:
-        ValueError: a text of it is none that PostgreSQL could ever store.
+        ValueError: a text contains a character that PostgreSQL cannot store.
     """
     texts = (event.type, event.dedup_key, event.content_type, *(item.dedup_key + item.type for item in event.items))
     if any("\0" in text for text in texts):
@@ -82,10 +82,10 @@ def encode(event: NewEvent) -> bytes:
 
 
 def decode(record: bytes) -> NewEvent:
-    """Return the event of a record, not routed yet.
+    """Return the event of a record, without deliveries.
 
     Raises:
-        UnreadableRecord: it is none, or of another format.
+        UnreadableRecord: the record is invalid, or has another format.
     """
     if record[:1] != _FORMAT:
         raise UnreadableRecord(f"format {record[:1].hex()} is not known here; a later boathook may know it")

@@ -1,4 +1,4 @@
-"""The ingest path with traces: a layer around the application and one around the intake, only where they are wanted."""
+"""Adds tracing to the ingest path: wrappers for the application and the intake, used only if tracing is on."""
 
 import time
 from contextvars import ContextVar
@@ -27,7 +27,7 @@ _SYSTEM: Final = "boathook"
 
 
 class _RequestTrace:
-    """One request, as far as it has come."""
+    """The trace data of one request."""
 
     __slots__ = ("began_ns", "committing_ns", "ended_ns", "error", "event", "receipt", "status")
 
@@ -44,13 +44,13 @@ _current_trace: ContextVar[_RequestTrace] = ContextVar("boathook_visit")
 
 
 class TracedIntake:
-    """An intake that takes note of how long each event took to become durable."""
+    """An intake that records when each event became durable."""
 
     def __init__(self, intake: EventAcceptor) -> None:
         self._intake = intake
 
     async def accept(self, event: NewEvent) -> Receipt:
-        """See `boathook.ingest.intake.Intake.accept`."""
+        """Store the event; see `boathook.ingest.intake.Intake.accept`."""
         request_trace = _current_trace.get()
         request_trace.event, request_trace.committing_ns = event, time.time_ns()
         try:
@@ -64,10 +64,10 @@ class TracedIntake:
 
 
 class TracedApp:
-    """The gateway's application: each event that a request brings begins or continues a trace.
+    """The gateway's application with tracing: each received event starts or continues a trace.
 
-    Requests that bring none are not traced: strangers could fill a collector with them. What our own API publishes
-    goes on with the trace of its caller.
+    Requests without an event are not traced, because unauthenticated clients could flood a collector with them. API
+    calls continue the caller's trace.
     """
 
     def __init__(self, app: Asgi, tracer: Tracer) -> None:
@@ -106,7 +106,7 @@ class TracedApp:
         entry = self._entry(event)
         receipt, link = request_trace.receipt, None
         if receipt is not None and receipt.event_id != event.id:
-            # A copy has a trace of its own, which names the one of the event it is a copy of.
+            # A duplicate has its own trace, which links to the trace of the original.
             link = self._tracer.entry(receipt.event_id, None, is_ours=False).context
         self._tracer.record(
             Span(

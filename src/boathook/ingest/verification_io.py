@@ -1,6 +1,6 @@
-"""What a verdict asks for before its request can be answered: a key fetched, an address visited, a secret kept.
+"""Performs the I/O that verification needs: fetches keys, confirms subscriptions, stores handshake secrets.
 
-Fetching itself is done by whoever is handed in, because this room calls nobody.
+The HTTP client is injected, because this package must not import one.
 """
 
 import time
@@ -17,7 +17,7 @@ from boathook.verification.keyring import MAX_BYTES
 from boathook.verification.verifier import DecodeBody, Verifier
 
 RETRY_S: Final = 30.0
-"""When a sender whose key could not be had should come back; failures are remembered that long."""
+"""Retry-After in seconds when a key could not be fetched; failures are cached for as long."""
 _NEW_KEYS_RATE: Final = 5.0
 _NEW_KEYS_BURST: Final = 20
 _CONFIRMATIONS_RATE: Final = 1.0
@@ -28,35 +28,35 @@ _LOG = get_logger("errands")
 
 
 class Fetch(Protocol):
-    """Gets what lies at an address that a recipe pins."""
+    """Fetches a URL that a recipe allows."""
 
     async def __call__(self, url: str, /, *, max_bytes: int) -> bytes:
-        """Return it. Raises FetchFailed."""
+        """Return the content. Raises FetchFailed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationIOFailure:
-    """Network access for a verification failed, so the request is rejected."""
+    """I/O for a verification failed, so the request is rejected."""
 
     status: int
     reason: str
 
 
 class VerificationIO:
-    """Performs the network access that verifications of one process need.
+    """Performs the I/O of all verifications in one process.
 
     Args:
-        fetch: gets what lies at an address.
-        captured: where told secrets are kept.
+        fetch: fetches a URL.
+        handshake_secrets: stores secrets that senders pass in a handshake.
     """
 
     def __init__(self, fetch: Fetch, handshake_secrets: HandshakeSecrets) -> None:
         self._fetch = fetch
         self._handshake_secrets = handshake_secrets
-        # Addresses are pinned by host, not by file: a forger could name a new one in every request.
+        # URLs are pinned by host, not by path: a forger could name a new one in every request.
         self._new_keys = RateLimiter(_NEW_KEYS_RATE, _NEW_KEYS_BURST)
-        # A genuine question can be sent again by whoever has seen it.
+        # A captured challenge can be replayed.
         self._confirmations = RateLimiter(_CONFIRMATIONS_RATE, _CONFIRMATIONS_BURST)
         self._log_rate = RateLimiter(1 / _LOG_S, 1)
 
@@ -69,12 +69,12 @@ class VerificationIO:
         now: float,
         decode: DecodeBody | None,
     ) -> Verdict:
-        """Judge a request again with the key it wants; `KeyRequired` where that cannot be had."""
+        """Verify a request again with the key it needs; return `KeyRequired` if the key is not available."""
         await self._fetch_key(source, verifier, wanted.url, now)
         return verifier.verify(request, now, decode)
 
     async def run(self, source: str, challenge: Challenge) -> VerificationIOFailure | None:
-        """Do what a handshake asks for before it is answered."""
+        """Perform the I/O of a handshake; return the failure, if any."""
         if challenge.visit is not None:
             return await self._confirm_subscription(source, challenge.visit)
         if challenge.capture is not None and not self._handshake_secrets.save(source, challenge.capture):

@@ -1,15 +1,15 @@
 """`boathook serve`: one supervisor, and a child process for each gateway, worker, sender and keeper.
 
-    supervisor ──binds the port, starts PostgreSQL, migrates, registers routes──> starts and watches children
-        gateway-0 …      take requests in, on the supervisor's socket
+    supervisor ──binds the port, starts PostgreSQL, migrates, registers routes──> starts and monitors children
+        gateway-0 …      receive requests on the supervisor's socket
         worker-0 …       run handlers
-        suspects-0       runs, one at a time, what took two workers down
-        sender-0 …       send endpoints what they are owed
-        keeper-0         takes over what vanished workers held, and keeps the journal in bounds
-        fork server      forks them all, once it has imported what they need
+        suspects-0       runs deliveries that crashed two workers, one at a time
+        sender-0 …       deliver messages to endpoints
+        keeper-0         recovers expired leases and runs maintenance
+        fork server      forks all of them, after importing their modules
 
-A child learns what to do from one line on its standard input, which then stays open: its end means that the
-supervisor is gone. It beats on a pipe from its event loop, so that a loop that no longer turns is noticed.
+A child reads its configuration as one line from standard input, which then stays open; end of file means that the
+supervisor is gone. Its event loop writes heartbeats to a pipe, so that a blocked loop is detected.
 """
 
 from typing import TYPE_CHECKING
@@ -23,13 +23,13 @@ __all__ = ["bind", "load_apps", "load_hooks", "migrations_of", "serve", "with_ap
 
 
 def serve(settings: "Settings") -> int:
-    """Run boathook until SIGTERM or SIGINT; return 0 if everything that was begun was finished.
+    """Run boathook until SIGTERM or SIGINT; return 0 if all work in progress was finished.
 
     Raises:
         ConfigError: a setting, the app or the address is wrong; the message says what to write.
         DatabaseError: PostgreSQL cannot be reached, is unsafe, or refuses the schema.
     """
-    # Commands that only load apps need none of what the supervisor imports.
+    # Imported here because commands that only load apps do not need the supervisor's modules.
     from boathook.server.supervisor import supervise
 
     return supervise(settings)

@@ -1,4 +1,4 @@
-"""One call of a mounted ASGI application: whatever it does, its caller gets an answer, and the log its faults."""
+"""Isolates one call of a mounted ASGI application: its errors are logged, and the client always gets a response."""
 
 import json
 from typing import Any, Final
@@ -16,10 +16,10 @@ class HttpGuard:
     """One HTTP request to an application.
 
     Args:
-        receive: gives the request's body.
-        send: takes the answer.
-        request_id: stands in every answer, and in the log.
-        most: bytes a body may have; of more, the rest is not read and 413 is answered.
+        receive: returns the request's body.
+        send: sends the response.
+        request_id: added to every response and log line.
+        most: maximum bytes of a body; a larger one is not read to its end and answered 413.
     """
 
     def __init__(self, receive: Receive, send: Send, request_id: str, most: int) -> None:
@@ -30,22 +30,22 @@ class HttpGuard:
         self._held: list[dict[str, Any]] = []
         self._is_begun = False
         self._is_over = False
-        """Whether nothing that the application sends matters any more."""
+        """Whether all further messages of the application are discarded."""
         self._is_disconnected = False
-        """Whether the client is gone, or has only the answer left to read."""
+        """Whether the client has disconnected."""
 
     async def run(self, app: Asgi, scope: dict[str, Any]) -> None:
-        """Run the application; a fault of it is answered 500, and cuts off an answer that has begun."""
+        """Run the application; an error is answered 500, or aborts a response that has begun."""
         length = dict(scope["headers"]).get(b"content-length", b"")
         if length.strip().isdigit() and int(length) > self._left:
             await self._send_error(413, "the body is too large")
             return
         try:
             await app(scope, self._guarded_receive, self._guarded_send)
-        except (Exception, SystemExit) as error:  # one that exits would take the gateway with it
+        except (Exception, SystemExit) as error:  # an application that calls exit would end the gateway
             if self._is_over:
                 return
-            # What an application makes of a client that went away is no fault of its.
+            # An error caused by a client that disconnected is not the application's fault.
             log = _LOG.debug if self._is_disconnected else _LOG.error
             log("mount_fault", exc_info=error, path=scope["path"], request_id=self._request_id)
             if self._is_begun:
@@ -78,7 +78,7 @@ class HttpGuard:
                 self._held.append(message)
                 return
         if self._held:
-            # Toolkits answer 500 in words of their own and then raise: that is ours to answer.
+            # Frameworks send their own 500 response and then raise; it is replaced by ours.
             self._held.append(message)
             if sum(len(held.get("body", b"")) for held in self._held) > _MAX_HELD_BYTES:
                 await self._flush()
@@ -100,13 +100,13 @@ class HttpGuard:
 
 
 class WebSocketGuard:
-    """One WebSocket of an application.
+    """One WebSocket connection to an application.
 
     Args:
-        receive: gives what the peer sends.
-        send: takes what is for it.
-        request_id: stands in the log.
-        protocol: the subprotocol to choose where the application chooses none.
+        receive: returns the client's messages.
+        send: sends messages to the client.
+        request_id: added to log lines.
+        protocol: the subprotocol to select if the application selects none.
     """
 
     def __init__(self, receive: Receive, send: Send, request_id: str, protocol: str | None) -> None:
@@ -118,10 +118,10 @@ class WebSocketGuard:
         self._is_over = False
 
     async def run(self, app: Asgi, scope: dict[str, Any]) -> None:
-        """Run the application; a fault of it is answered 500 before it has accepted, and closes the WebSocket after."""
+        """Run the application; an error before it accepts is answered 500, a later one closes the WebSocket."""
         try:
             await app(scope, self._guarded_receive, self._guarded_send)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises must not reach the gateway
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - no error may reach the gateway
             if self._is_over:
                 return
             _LOG.error("mount_fault", exc_info=error, path=scope["path"], request_id=self._request_id)
@@ -151,7 +151,7 @@ class WebSocketGuard:
 
 
 def error_messages(status: int, error: str, request_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the two messages of an answer that tells the status and nothing else."""
+    """Return the two messages of a response that discloses only the status."""
     body = json.dumps({"ok": False, "error": error, "request_id": request_id}, separators=(",", ":")).encode()
     headers = [_JSON, (b"x-request-id", request_id.encode()), (b"cache-control", b"no-store")]
     return {"type": "http.response.start", "status": status, "headers": headers}, {

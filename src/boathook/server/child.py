@@ -1,4 +1,4 @@
-"""A child process from its first line to its end."""
+"""Runs a child process from reading its configuration to its exit."""
 
 import asyncio
 import contextlib
@@ -25,21 +25,22 @@ _MAX_READ_BYTES: Final = 65_536
 
 
 def run_child(role: str, beat: int, bound: int = -1) -> int:
-    """Run one role until told to stop; return the exit code.
+    """Run one role until stopped; return the exit code.
 
     Args:
-        beat: the descriptor of the pipe on which the event loop shows that it turns.
+        role: the role to run, such as ``gateway``.
+        beat: the descriptor of the pipe for heartbeats of the event loop.
         bound: the descriptor of the socket that the supervisor has bound, or -1.
     """
-    config, heard = _read_config()
+    config, received = _read_config()
     settings = Settings.model_validate_json(config.settings)
     log.configure(settings.log.level, settings.log.format, process=config.slot)
     try:
-        uvloop.run(_run(role, config, settings, heard, beat, bound))
+        uvloop.run(_run(role, config, settings, received, beat, bound))
     except BoathookError as error:
         log.get_logger("server").error("child_failed", error=str(error))
         return 1
-    except Exception as error:  # noqa: BLE001 - the last word of a dying process
+    except Exception as error:  # noqa: BLE001 - log any error before the process ends
         log.get_logger("server").error("child_failed", exc_info=error)
         return 1
     finally:
@@ -48,7 +49,7 @@ def run_child(role: str, beat: int, bound: int = -1) -> int:
 
 
 def _read_config() -> tuple[ChildConfig, bytes]:
-    """Return the order, and what was said right behind it."""
+    """Return the configuration, and any bytes received after it."""
     data = b""
     while b"\n" not in data and (piece := os.read(0, _MAX_READ_BYTES)):
         data += piece
@@ -56,31 +57,33 @@ def _read_config() -> tuple[ChildConfig, bytes]:
     return msgspec.json.decode(line, type=ChildConfig), rest
 
 
-async def _run(role: str, config: ChildConfig, settings: Settings, heard: bytes, beat: int, bound: int) -> None:
+async def _run(
+    role: str, config: ChildConfig, settings: Settings, received: bytes, heartbeat_fd: int, socket_fd: int
+) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     prepared = asyncio.Event()
-    _watch_supervisor(loop, stop, prepared, heard)
+    _watch_supervisor(loop, stop, prepared, received)
     context = ProcessContext(
         config,
         settings,
         stop,
-        lambda: _write_to_supervisor(beat, HEARTBEAT),
-        lambda: _write_to_supervisor(beat, READY),
+        lambda: _write_to_supervisor(heartbeat_fd, HEARTBEAT),
+        lambda: _write_to_supervisor(heartbeat_fd, READY),
         prepared,
-        bound,
+        socket_fd,
     )
     snapshot = SnapshotFile(settings.server.data_dir, config.slot)
     snapshot.restore()
-    chores = [asyncio.create_task(snapshot.run()), asyncio.create_task(_send_heartbeats(context.beat))]
+    tasks = [asyncio.create_task(snapshot.run()), asyncio.create_task(_send_heartbeats(context.beat))]
     try:
         with traced(settings, config.slot):
             await _run_role(role, context)
     finally:
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _run_role(role: str, context: ProcessContext) -> None:
@@ -121,7 +124,7 @@ async def _run_worker_role(context: ProcessContext, *, only_suspects: bool) -> N
                 predecessors=context.config.predecessors,
             )
     except AttemptStuck as error:
-        # A thread that cannot be stopped would keep the interpreter from ending.
+        # A thread that cannot be stopped would keep the interpreter from exiting.
         log.get_logger("server").error("worker_stuck", error=str(error))
         log.flush()
         os._exit(1)
@@ -134,7 +137,7 @@ async def _run_keeper_role(context: ProcessContext) -> None:
     context.ready()
     hooks = load_hooks(context.settings)
     live_metrics = LiveMetrics(context.settings.server.data_dir, context.config.slot)
-    sampling = asyncio.create_task(live_metrics.run())  # apps' chores look at the last minute
+    sampling = asyncio.create_task(live_metrics.run())  # apps' periodic jobs read the last minute's metrics
     try:
         async with bound(context.settings, hooks, live_metrics):
             finish_startup()
@@ -163,22 +166,22 @@ async def _send_heartbeats(beat: Callable[[], None]) -> None:
         await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 
 
-def _write_to_supervisor(descriptor: int, what: bytes) -> None:
-    # A full pipe means that the supervisor is slow, a broken one that it is gone; standard input tells the latter.
+def _write_to_supervisor(descriptor: int, message: bytes) -> None:
+    # A full pipe means that the supervisor is slow; a broken one means that it is gone, which standard input reports.
     with contextlib.suppress(OSError):
-        os.write(descriptor, what)
+        os.write(descriptor, message)
 
 
 def _watch_supervisor(
-    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, prepared: asyncio.Event, heard: bytes
+    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, prepared: asyncio.Event, received: bytes
 ) -> None:
-    """Hear that the ground is prepared, and end when standard input does, even if the event loop no longer turns."""
-    if PREPARED in heard:
+    """Watch standard input in a thread: set *prepared* on its message; exit at its end even if the loop hangs."""
+    if PREPARED in received:
         prepared.set()
 
     def watch() -> None:
-        while said := os.read(0, 4096):
-            if PREPARED in said:
+        while message := os.read(0, 4096):
+            if PREPARED in message:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(prepared.set)
         with contextlib.suppress(RuntimeError):

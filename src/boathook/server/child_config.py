@@ -1,4 +1,4 @@
-"""The configuration that a supervisor hands to its children, and their garbage collection."""
+"""The configuration that the supervisor passes to its children, and their garbage collection."""
 
 import asyncio
 import gc
@@ -12,13 +12,13 @@ from boathook.config import Settings
 
 
 def finish_startup() -> None:
-    """Let the collector work, and leave what start-up made out of every collection."""
+    """Enable garbage collection, and exclude the objects created at start-up from it."""
     gc.freeze()
     gc.enable()
 
 
 def tune_for_latency() -> None:
-    """Do the same, and collect seldom: each collection shows in the slowest answers."""
+    """Do the same, and collect rarely, because each collection adds to tail latency."""
     finish_startup()
     gc.set_threshold(10_000, 20, 50)
 
@@ -26,33 +26,33 @@ def tune_for_latency() -> None:
 READY: Final = b"R"
 HEARTBEAT: Final = b"."
 PREPARED: Final = b"P"
-"""What a supervisor says once the schemas are up to date and the routes of its handlers are known."""
+"""Sent by the supervisor once the schemas are up to date and the handlers' routes are registered."""
 
 
 class ChildConfig(msgspec.Struct, frozen=True):
-    """What a child is told on its standard input."""
+    """The configuration that a child reads from its standard input."""
 
     slot: str
-    """Its place, such as ``worker-0``: names its metrics and log lines."""
+    """Its slot, such as ``worker-0``; names its metrics and log lines."""
     worker_id: str
-    """Names this process in leases; never used twice."""
+    """Identifies this process in leases; never reused."""
     predecessors: list[str]
-    """Worker ids that were in this slot before and are surely dead."""
+    """Worker ids of earlier processes in this slot, which are certainly dead."""
     settings: str
     """The settings as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What a role needs of its process."""
+    """What a role needs from its process."""
 
     config: ChildConfig
     settings: Settings
     stop: asyncio.Event
-    """Set when the process is to finish what it has begun and end."""
+    """Set when the process must finish its current work and exit."""
     beat: Callable[[], None]
     ready: Callable[[], None]
     prepared: asyncio.Event
-    """Set when the supervisor has prepared the ground in PostgreSQL: before that, handlers are owed nothing yet."""
+    """Set when schemas are current and routes are registered; before that, events get no deliveries to handlers."""
     bound: int
     """The descriptor of the socket that the supervisor has bound, or -1."""

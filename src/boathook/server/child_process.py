@@ -1,4 +1,4 @@
-"""A child process of the supervisor: its heartbeats and restarts; and notifications to systemd."""
+"""Manages a child process of the supervisor: its heartbeats and restarts. Also sends notifications to systemd."""
 
 import asyncio
 import os
@@ -18,14 +18,14 @@ from boathook.server.child_config import PREPARED, READY, ChildConfig
 from boathook.server.fork_server import ForkServer, Process
 
 _BEATS_PER_TIMEOUT: Final = 2
-"""How often within its patience the service manager hears that we live."""
+"""Number of watchdog notifications within the service manager's timeout."""
 
 
 class ServiceNotifier:
-    """Tells systemd, or whoever has set ``NOTIFY_SOCKET``; nobody where it is not set.
+    """Notifies systemd, or any service manager that sets ``NOTIFY_SOCKET``; does nothing if it is not set.
 
     Args:
-        environment: the variables are taken out of it, as they are meant for this process and not for its children.
+        environment: its variables are removed, because they are meant for this process and not for its children.
     """
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
@@ -36,7 +36,7 @@ class ServiceNotifier:
         self._beat_at = 0.0
 
     def beat(self, *, is_ready: bool) -> None:
-        """Tell that the service is ready, once it is, and from time to time that it lives."""
+        """Report once that the service is ready, and periodically that it is alive."""
         if is_ready and not self._is_ready:
             self._is_ready = self._notify("READY=1")
         now = time.monotonic()
@@ -45,32 +45,32 @@ class ServiceNotifier:
             self._notify("WATCHDOG=1")
 
     def stop(self) -> None:
-        """Tell that the service stops."""
+        """Report that the service is stopping."""
         self._notify("STOPPING=1")
 
     def _notify(self, state: str) -> bool:
-        """Return whether whoever asked has been told; the work goes on without, and does not wait for that."""
+        """Return whether the notification was sent; it is optional and never blocks."""
         if not self._address:
             return True
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-            line.setblocking(False)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify_socket:
+            notify_socket.setblocking(False)
             try:
-                line.sendto(state.encode(), self._address)
-            except OSError:  # it is gone, or does not listen
+                notify_socket.sendto(state.encode(), self._address)
+            except OSError:  # the socket is gone or full
                 return False
         return True
 
 
 def _address(text: str) -> str:
-    """Return the socket's address: a path, or a name in Linux's abstract space, which is written with an @."""
+    """Return the socket's address: a path, or a name in Linux's abstract namespace, written with an @."""
     return f"\0{text[1:]}" if text.startswith("@") else text if text.startswith("/") else ""
 
 
 def _watchdog_timeout_s(environment: MutableMapping[str, str]) -> float:
-    """Return after how many seconds of silence this process is to be killed; 0: never."""
-    pid, patience_us = environment.pop("WATCHDOG_PID", ""), environment.pop("WATCHDOG_USEC", "")
+    """Return the watchdog timeout in seconds; 0 if there is none for this process."""
+    pid, timeout_us = environment.pop("WATCHDOG_PID", ""), environment.pop("WATCHDOG_USEC", "")
     is_ours = not pid or pid == str(os.getpid())
-    return int(patience_us) / 1_000_000 if is_ours and patience_us.isdigit() else 0.0
+    return int(timeout_us) / 1_000_000 if is_ours and timeout_us.isdigit() else 0.0
 
 
 _LOG = log.get_logger("server")
@@ -81,7 +81,7 @@ _MAX_PREDECESSORS: Final = 20
 
 
 class ChildProcess:
-    """One slot and the process in it."""
+    """One slot and its current process."""
 
     def __init__(self, role: str, slot: str) -> None:
         self.role = role
@@ -100,12 +100,12 @@ class ChildProcess:
     async def start(
         self, server: ForkServer, settings: Settings, bound: socket.socket | None, *, is_prepared: bool
     ) -> None:
-        """Start a process in this slot, and tell it whether the ground in PostgreSQL is prepared."""
+        """Start a process in this slot, and pass it whether the database is prepared."""
         if self.worker_id:
             self.predecessors = [*self.predecessors, self.worker_id][-_MAX_PREDECESSORS:]
         self.worker_id = f"{self.slot}@{platform.node()}:{uuid.uuid4().hex[:12]}"
         self._beats, beat = os.pipe()
-        standard_input, orders = os.pipe()
+        standard_input, stdin_write = os.pipe()
         for descriptor in (self._beats, beat):
             os.set_blocking(descriptor, False)
         shared = [bound.fileno()] if bound is not None and self.role == "gateway" else []
@@ -114,7 +114,7 @@ class ChildProcess:
         try:
             self.process = await server.spawn(self.role, self.slot, [standard_input, beat, *shared])
         except OSError as error:
-            os.close(orders)
+            os.close(stdin_write)
             self._plan_restart(self.started_at)
             _LOG.error("child_not_started", child=self.slot, error=str(error), restart_in_s=self.pause_s)
             return
@@ -122,7 +122,7 @@ class ChildProcess:
             os.close(standard_input)
             os.close(beat)
         loop = asyncio.get_running_loop()
-        self._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(orders, "wb", buffering=0))
+        self._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(stdin_write, "wb", buffering=0))
         config = ChildConfig(
             slot=self.slot,
             worker_id=self.worker_id,
@@ -132,41 +132,41 @@ class ChildProcess:
         self._stdin.write(msgspec.json.encode(config) + b"\n" + (PREPARED if is_prepared else b""))
 
     def notify_prepared(self) -> None:
-        """Tell a process that has been started earlier."""
+        """Report to a running process that the database is prepared."""
         if self._stdin is not None:
             self._stdin.write(PREPARED)
 
     def read_heartbeats(self, now: float) -> None:
-        """Take in beats."""
+        """Read heartbeats and the ready message from the pipe."""
         try:
-            heard = os.read(self._beats, 4096)
+            received = os.read(self._beats, 4096)
         except BlockingIOError:
             return
-        if not heard and self.process is not None and self.process.is_orphan:
-            self.process.returncode = 1  # with the fork server, its exit code is lost
-        if heard:
+        if not received and self.process is not None and self.process.is_orphan:
+            self.process.returncode = 1  # its exit code is lost with the fork server
+        if received:
             self.beat_at = now
-        if READY in heard and not self.is_ready:
+        if READY in received and not self.is_ready:
             self.is_ready = True
             _LOG.info("child_ready", child=self.slot, pid=self.pid, seconds=round(now - self.started_at, 2))
 
     @property
     def pid(self) -> int | None:
-        """The process id, while there is a process."""
+        """The process id, or None without a process."""
         return self.process.pid if self.process is not None else None
 
     def has_ended(self) -> bool:
-        """Return whether its process is over."""
+        """Return whether the process has ended."""
         return self.process is not None and self.process.returncode is not None
 
     def has_stopped_cleanly(self) -> bool:
-        """Return whether a stop ended its process as it should, which may be before it had begun its work."""
+        """Return whether the process stopped cleanly, possibly by the signal before it was ready."""
         if self.process is None or self.process.returncode == 0:
             return True
         return not self.is_ready and self.process.returncode == -signal.SIGTERM
 
     def record_exit(self, now: float) -> None:
-        """Note the end of its process and plan the next one: soon after a long life, later after short ones."""
+        """Record the exit and schedule the next start, with back-off after short lifetimes."""
         assert self.process is not None
         code = self.process.returncode
         pid = self.pid
@@ -183,13 +183,13 @@ class ChildProcess:
         self.close()
 
     def close_stdin(self) -> None:
-        """Tell the process that its supervisor is gone: it finishes what takes seconds, and ends."""
+        """Close the child's standard input; it finishes within seconds and exits."""
         if self._stdin is not None:
             self._stdin.close()
             self._stdin = None
 
     def close(self) -> None:
-        """Forget the process."""
+        """Release the process and its pipes."""
         self.close_stdin()
         if self._beats >= 0:
             os.close(self._beats)
@@ -197,6 +197,6 @@ class ChildProcess:
         self.process = None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if there is somebody to get it."""
+        """Send a signal, if there is a process."""
         if self.process is not None:
             self.process.send_signal(number)

@@ -1,7 +1,7 @@
-"""The API and the apps' own pages on the gateway's port, brought up beside the ingest path without slowing it.
+"""Serves the API, the console and the apps' own paths on the gateway's port.
 
-They are built in a thread after the gateway is ready; until then, and until PostgreSQL is there, requests to them are
-answered 503. What they stand on was imported by the fork server.
+They are built in a thread after the gateway is ready, so that they do not delay it. Until then, and until PostgreSQL is
+available, requests to them are answered 503. The fork server has already imported their modules.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from boathook.server.mounts import Mounts
 
 _CONNECTIONS: Final = 8
-"""Of one gateway for the API: each request that is being answered has one to itself."""
+"""Database connections of one gateway for the API; each request uses one while it is processed."""
 _RETRY_S: Final = 0.5
 _PREFIX: Final = "/api/"
 _PAGES: Final = ("/console", "/portal")
@@ -36,18 +36,18 @@ _SECURITY_HEADERS: Final = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
 )
-"""Of what is answered where a page would be: as little can be done with it as with the page itself."""
+"""Sent with responses at the paths of pages, as strict as on the pages themselves."""
 _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
 _INGEST: Final = "/ingest/"
 _NO_INGEST: Final = (
     b'{"code":"not_found","detail":"boathook has no ingest API; its sources are configured in boathook.toml"}'
 )
-"""In the form that Svix's clients read, which have methods for such an API."""
+"""In the format that Svix clients parse; they have methods for such an API."""
 _LOG = get_logger("server")
 
 
 class Console:
-    """Answers every path that nobody else of a gateway does."""
+    """Serves every path of a gateway that no source or health endpoint uses."""
 
     def __init__(self, settings: Settings, live_metrics: LiveMetrics) -> None:
         self._settings = settings
@@ -61,11 +61,11 @@ class Console:
         self._closing = asyncio.Event()
         self._has_failed = False
         self.startup_done = asyncio.Event()
-        """Set once everything answers, or will not."""
+        """Set once everything is available, or has failed to start."""
 
     @property
     def problem(self) -> str | None:
-        """What keeps the API, the pages or the apps' paths from answering; None where nothing does."""
+        """Why the API, the pages or the apps' paths cannot answer; None if they can."""
         if self._has_failed:
             return "the API, the console or an app's path failed to start: see console_failed in the log"
         if self._api is None or self._pages is None:
@@ -75,15 +75,15 @@ class Console:
         return None
 
     def open(self) -> None:
-        """Begin to bring everything up."""
+        """Start building everything."""
         self._task = asyncio.create_task(self._open(), name="console:open")
 
     def begin_shutdown(self) -> None:
-        """End the answers that have no end of their own, as the gateway is about to stop."""
+        """End streaming responses, because the gateway is about to stop."""
         self._closing.set()
 
     async def close(self) -> None:
-        """End the apps and give connections back; requests that come now are answered 503."""
+        """Stop the apps and close the connections; requests that arrive now are answered 503."""
         self._api = self._pages = self._mounts = None
         if self._task is not None:
             self._task.cancel()
@@ -96,7 +96,7 @@ class Console:
         except BoathookError as error:
             self._has_failed = True
             _LOG.error("console_failed", error=str(error))
-        except Exception as error:  # noqa: BLE001 - apps are somebody else's code, and a task tells nobody of its end
+        except Exception as error:  # noqa: BLE001 - apps are third-party code, and errors of a task are not logged by themselves
             self._has_failed = True
             _LOG.error("console_failed", exc_info=error)
         else:
@@ -138,9 +138,9 @@ class Console:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
         path = scope["path"]
-        door = None if self._mounts is None else self._mounts.at(path)
-        if door is not None:
-            await door(scope, receive, send)
+        mounted = None if self._mounts is None else self._mounts.at(path)
+        if mounted is not None:
+            await mounted(scope, receive, send)
         elif path.startswith(_PAGES) and self._is_page(path):
             if self._pages is None:
                 await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"), *_SECURITY_HEADERS)
@@ -160,22 +160,22 @@ class Console:
         return any(path == page or path.startswith(f"{page}/") for page in _PAGES)
 
     def _may_be_mounted(self, path: str) -> bool:
-        """Return whether nobody knows yet whether an app has this path."""
+        """Return whether an app may claim this path, but is not loaded yet."""
         return self._has_apps and self._mounts is None and not path.startswith(_API)
 
     def websocket_app(self, path: str) -> Asgi | WebSocketRefusal:
-        """Return who takes WebSockets at *path*."""
+        """Return the application that serves WebSockets at *path*, or why none does."""
         if self._may_be_mounted(path):
             return WebSocketRefusal.NOT_READY
-        door = None if self._mounts is None else self._mounts.at(path)
-        return door or WebSocketRefusal.NO_HANDLER
+        mounted = None if self._mounts is None else self._mounts.at(path)
+        return mounted or WebSocketRefusal.NO_HANDLER
 
 
 AppBuilder = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
 
 
 def _prepare(settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event) -> AppBuilder:
-    """Return what builds the API and the operators' pages."""
+    """Return a function that builds the API and the operators' pages."""
     from boathook.api import build_api
     from boathook.console import build_console
     from boathook.db.secret_box import open_secret_box
@@ -196,7 +196,7 @@ def _prepare(settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Eve
 def _prepare_mounts(
     settings: Settings, live_metrics: LiveMetrics
 ) -> "Callable[[Database], AbstractAsyncContextManager[Mounts]]":
-    """Import the apps and what serves them, and return what opens their mounts. Raises ConfigError."""
+    """Import the apps and the code that serves them; return a function that opens their mounts. Raises ConfigError."""
     from boathook.server.loading import bound, load_hooks
     from boathook.server.mounts import Mounts
 
@@ -205,7 +205,7 @@ def _prepare_mounts(
 
     @asynccontextmanager
     async def opened(database: Database) -> "AsyncIterator[Mounts]":
-        # Also apps without mounts are bound: names of their metrics may depend on their settings.
+        # Apps without mounts are bound too: the names of their metrics may depend on their settings.
         async with bound(settings, hooks, live_metrics), Mounts(mounts, settings, database).opened() as mounted:
             yield mounted
 

@@ -1,8 +1,8 @@
-"""The fork server: starts child processes as copies of one process that has imported what they need.
+"""The fork server: starts child processes as copies of one process that has imported their modules.
 
-A child is there within milliseconds, and all of them share the memory of the imported code. The fork server is forked
-from the supervisor before that runs an event loop, a thread or user code, and stays single-threaded itself, so that
-a copy inherits no lock that somebody holds. It speaks to the supervisor over a socket, and ends when that closes.
+A child starts within milliseconds, and all children share the memory of the imported code. The fork server is forked
+from the supervisor before that starts an event loop, a thread or user code. It stays single-threaded, so that no child
+inherits a held lock. It communicates with the supervisor over a socket, and ends when that closes.
 """
 
 import array
@@ -23,7 +23,7 @@ import setproctitle
 
 _MODULES: Final = {
     "gateway": ("boathook.server.gateway",),
-    # What these import only where they need it is here too: else the first request would, in the event loop.
+    # Includes modules that these import lazily; otherwise the first request would import them in the event loop.
     "console": (
         "boathook.api",
         "boathook.console",
@@ -37,37 +37,37 @@ _MODULES: Final = {
     "worker": ("boathook.delivery.handler_executor", "boathook.delivery.http_executor"),
     "keeper": ("boathook.alerts.service", "boathook.delivery.keeper"),
 }
-"""What the children of each role in `server.roles` import. User code is imported by children alone."""
+"""Modules that the children of each role in `server.roles` need. Only children import user code."""
 _SHARED_MODULES: Final = ("boathook.server.child", "boathook.server.loading")
 _MAX_MESSAGE: Final = 4_096
 _MAX_DESCRIPTORS: Final = 8
 _HANDLED_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that a terminal or service manager may send to all processes; the supervisor decides what they mean."""
+"""Signals that a terminal or service manager may send to all processes; only the supervisor handles them."""
 
 
 class StartRequest(msgspec.Struct, tag="start"):
-    """Asks for a child; its standard input, its heartbeat and maybe the listening socket come along as descriptors."""
+    """Requests a child; its standard input, heartbeat pipe and optional listening socket are sent as descriptors."""
 
     role: str
     slot: str
 
 
 class SignalRequest(msgspec.Struct, tag="signal"):
-    """Asks for a signal to a child. The fork server sends it, as it knows which process ids are still the child's."""
+    """Requests a signal to a child; only the fork server knows which process ids are still its children."""
 
     pid: int
     number: int
 
 
 class Started(msgspec.Struct, tag="started"):
-    """Answers `StartRequest`: the process id, or the errno of a fork that failed."""
+    """Answers `StartRequest` with the process id, or with the errno of a failed fork."""
 
     pid: int = 0
     error: int = 0
 
 
 class Ended(msgspec.Struct, tag="ended"):
-    """Tells of a child's end: its exit code, or the signal's number below zero."""
+    """Reports the exit of a child: its exit code, or the negative signal number."""
 
     pid: int
     code: int
@@ -85,35 +85,35 @@ class Process:
         self._server = server
         self.pid = pid
         self.returncode: int | None = None
-        """Its exit code, or the signal's number below zero; None while it runs."""
+        """Its exit code, or the negative signal number; None while it runs."""
 
     @property
     def is_orphan(self) -> bool:
-        """Whether the fork server has ended, so that nobody hears of the end of this process."""
+        """Whether the fork server has ended, so that the exit of this process is not reported."""
         return self._server.has_ended
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal; nothing happens if the process has ended."""
+        """Send a signal; does nothing if the process has ended."""
         if self.returncode is None:
             self._server.send_request(SignalRequest(self.pid, number))
 
 
 class ForkServer:
-    """The supervisor's end of the fork server."""
+    """The supervisor's side of the fork server."""
 
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self.has_ended = False
-        """Whether it died: nothing more can be started, and the end of children is not reported."""
+        """Whether it died: no child can be started, and exits of children are not reported."""
         self._connection = connection
         self._starting: deque[asyncio.Future[Process]] = deque()
         self._processes: dict[int, Process] = {}
 
     @classmethod
     def start(cls, roles: Iterable[str]) -> Self:
-        """Fork it, to start children for these roles of `server.roles`; the caller must have no thread but this one."""
+        """Fork the fork server for these roles of `server.roles`; the calling process must be single-threaded."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # What is buffered would be written by each of the processes.
+        # Each process would write the buffered output.
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -125,11 +125,11 @@ class ForkServer:
         return cls(pid, ours)
 
     def attach(self) -> None:
-        """Begin to hear what it answers in the running event loop."""
+        """Start to read its answers in the running event loop."""
         asyncio.get_running_loop().add_reader(self._connection, self._on_message)
 
     async def spawn(self, role: str, slot: str, descriptors: Sequence[int]) -> Process:
-        """Start a child of *role* that has these descriptors: standard input, heartbeat and maybe the listening socket.
+        """Start a child of *role* with descriptors for standard input, heartbeats and optionally the listening socket.
 
         Raises:
             OSError: the system has no more processes or memory, or the fork server has ended.
@@ -172,7 +172,7 @@ class ForkServer:
             self._processes[pid] = process
         started = self._starting.popleft()
         if started.done():
-            process.send_signal(signal.SIGKILL)  # nobody waits for it any more
+            process.send_signal(signal.SIGKILL)  # its caller was cancelled
         elif error:
             started.set_exception(OSError(error, os.strerror(error)))
         else:
@@ -189,19 +189,19 @@ class ForkServer:
                 started.set_exception(OSError("the fork server has ended"))
 
     def close(self) -> None:
-        """Let it end."""
+        """Close the connection, and wait for the fork server to exit."""
         self._connection.close()
         os.waitpid(self.pid, 0)
 
 
 def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
     """Fork a child for each request until the supervisor closes the connection."""
-    # Ctrl-C on a terminal goes to its foreground group; children hear of it from the supervisor.
+    # Ctrl-C signals the terminal's foreground process group; the supervisor stops the children itself.
     os.setpgid(0, 0)
     setproctitle.setproctitle("boathook: fork server")
     for number in _HANDLED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    gc.disable()  # collecting while everything is imported finds nothing; a child turns it on, see server/collector
+    gc.disable()  # no garbage to collect during imports; a child enables it, see server/child_config
     import_modules(roles)
     gc.freeze()
     awake, waker = os.pipe()
@@ -230,7 +230,7 @@ def _serve(connection: socket.socket, roles: Iterable[str]) -> NoReturn:
 
 
 def import_modules(roles: Iterable[str]) -> None:
-    """Import what the children of these roles need."""
+    """Import the modules that children of these roles need."""
     for module in (*_SHARED_MODULES, *(module for role in roles for module in _MODULES[role])):
         import_module(module)
 
@@ -251,13 +251,13 @@ def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:
 def _answer(
     connection: socket.socket, message: bytes, descriptors: Sequence[int], running: set[int]
 ) -> StartRequest | None:
-    """Do what is asked; in the new child, return what asked for it."""
+    """Handle a request; in a new child, return the request that started it."""
     request: StartRequest | SignalRequest = _decode_request(message)
     if isinstance(request, SignalRequest):
         if request.pid in running:
             os.kill(request.pid, request.number)
         return None
-    # A signal that comes before the child has put its handlers back must wait until it has.
+    # A signal that arrives before the child has restored its handlers must wait until then.
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
     try:
         pid = os.fork()
@@ -287,7 +287,7 @@ def _send(connection: socket.socket, answer: Started | Ended) -> None:
     try:
         connection.send(_encode(answer))
     except OSError:
-        os._exit(0)  # the supervisor is gone; children learn it from their standard input
+        os._exit(0)  # the supervisor is gone; children detect it by their standard input
 
 
 def _become_child(start: StartRequest, descriptors: Sequence[int]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""A gateway process: the intake, its connections to the journal, and the listener in front of them."""
+"""Runs a gateway process: the intake, its database connections and the listener."""
 
 import asyncio
 import contextlib
@@ -50,16 +50,16 @@ from boathook.spool.spool import Spool
 _RETRY_S: Final = 0.5
 _SAMPLE_S: Final = 1.0
 _CONSOLE_START_TIMEOUT_S: Final = 60.0
-"""How long a service manager waits for the API and the console of a gateway that takes events in already."""
+"""How long a gateway delays its ready notification for the API and the console."""
 _RESERVED_FILES: Final = 256
-"""Open files a gateway needs besides its clients' connections."""
+"""Open files a gateway needs in addition to its clients' connections."""
 _REPLY_WAIT_SHARE: Final = 0.8
-"""Share of the time for stopping that senders may go on waiting for a handler."""
+"""Share of the drain time during which senders may still wait for a handler."""
 _LOG = get_logger("server")
 
 
 async def run_gateway(context: ProcessContext) -> None:
-    """Serve the supervisor's socket until told to stop, then drain."""
+    """Serve the supervisor's socket until stopped, then drain."""
     settings = context.settings
     added = SecretsCache(settings)
     compiled_sources = compile_sources(settings, added)
@@ -70,35 +70,35 @@ async def run_gateway(context: ProcessContext) -> None:
     registry = ConnectionRegistry(
         _answer_503, limits, connections, server.trusted_proxies, _sockets(compiled_sources, console)
     )
-    desk = _GatewayRuntime(settings, compiled_sources, added, registry, live_metrics, console, context.prepared)
+    runtime = _GatewayRuntime(settings, compiled_sources, added, registry, live_metrics, console, context.prepared)
     listener = Listener(registry)
-    async with desk:
+    async with runtime:
         await listener.start(socket.socket(fileno=context.bound))
-        learning = asyncio.create_task(_register_app_metrics(settings)) if console is None else None
+        registering = asyncio.create_task(_register_app_metrics(settings)) if console is None else None
         if console is not None:
             console.open()
-        telling = asyncio.create_task(_report_ready(context, console if desk.is_connected else None))
+        reporting = asyncio.create_task(_report_ready(context, console if runtime.is_connected else None))
         sampling = asyncio.create_task(live_metrics.run())
         child_config.tune_for_latency()
         try:
             await context.stop.wait()
-            desk.begin_shutdown(settings.server.drain_s * _REPLY_WAIT_SHARE)
+            runtime.begin_shutdown(settings.server.drain_s * _REPLY_WAIT_SHARE)
             if console is not None:
                 console.begin_shutdown()
             await _drain(listener, settings)
         finally:
             sampling.cancel()
-            telling.cancel()
-            if learning is not None:
-                learning.cancel()
+            reporting.cancel()
+            if registering is not None:
+                registering.cancel()
             if console is not None:
                 await console.close()
 
 
 def limit_connections(max_connections: int) -> int:
-    """Return how many connections the limit of open files allows, which is raised as far as the system lets us.
+    """Return how many connections the open-file limit allows, after raising that limit as far as possible.
 
-    Past that limit no connection is accepted at all, so none could take an idle one's place.
+    Beyond the limit no connection could be accepted at all, so none could replace an idle one.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = max_connections + _RESERVED_FILES
@@ -115,7 +115,7 @@ def limit_connections(max_connections: int) -> int:
 
 
 async def _report_ready(context: ProcessContext, console: Console | None) -> None:
-    """Tell that this process is ready, once its API and console are; those wait for PostgreSQL, this does not."""
+    """Report that this process is ready, once its API and console have started."""
     with contextlib.suppress(TimeoutError):
         if console is not None:
             await asyncio.wait_for(console.startup_done.wait(), _CONSOLE_START_TIMEOUT_S)
@@ -123,7 +123,7 @@ async def _report_ready(context: ProcessContext, console: Console | None) -> Non
 
 
 async def _register_app_metrics(settings: Settings) -> None:
-    """Load the apps where no console does, as /metrics shows what theirs have counted in any process."""
+    """Load the apps if no console does, because /metrics includes the apps' metrics of all processes."""
     if settings.apps.load or settings.server.app:
         from boathook.server.loading import bind, load_hooks
 
@@ -131,7 +131,7 @@ async def _register_app_metrics(settings: Settings) -> None:
 
 
 def _sockets(compiled_sources: Mapping[str, CompiledSource], console: Console | None) -> WebSocketRouter:
-    """Say who takes WebSockets at a path: nobody where a source listens."""
+    """Return the router for WebSockets; paths of sources accept none."""
 
     def at(path: str) -> Asgi | WebSocketRefusal:
         return (
@@ -148,9 +148,9 @@ async def _drain(listener: Listener, settings: Settings) -> None:
 
 
 class _GatewayDatabase:
-    """PostgreSQL as a gateway knows it: tried again and again until it is reached, and kept from then on.
+    """The gateway's access to PostgreSQL: retries until connected, then keeps the connections.
 
-    Nothing is brought there before the routes of the handlers are known: they would never get it.
+    No event is stored before the handlers' routes are registered, because it would get no deliveries.
     """
 
     def __init__(self, settings: Settings, prepared: asyncio.Event) -> None:
@@ -161,13 +161,13 @@ class _GatewayDatabase:
         self.connected = asyncio.Event()
 
     def require_database(self) -> Database:
-        """Return the connections. Raises DatabaseUnavailable where there are none yet."""
+        """Return the database. Raises DatabaseUnavailable while there is no connection."""
         if self.database is None:
             raise DatabaseUnavailable("PostgreSQL has not been reached yet")
         return self.database
 
     async def announce(self) -> None:
-        """Tell workers and senders that something is due."""
+        """Notify workers and senders of due deliveries."""
         await notify_due(self.require_database())
 
     async def keep(self, batch: Sequence[rejections.NewRejection]) -> None:
@@ -175,7 +175,7 @@ class _GatewayDatabase:
         await rejections.insert(self.require_database(), batch)
 
     async def find(self, event_ids: Sequence[UUID]) -> list[replies.ReplyStatus]:
-        """Return what handlers have answered to these events."""
+        """Return the handlers' replies to these events."""
         return await replies.find(self.require_database(), event_ids)
 
     async def read_secrets(self) -> tuple[source_secrets.SourceSecret, ...]:
@@ -185,22 +185,22 @@ class _GatewayDatabase:
         )
 
     async def read_router(self) -> Router:
-        """Read the routes and compile them, in no more time than an event may wait for that."""
+        """Read and compile the routes, within the time that an event may wait."""
         return await read_router(self.require_database(), within_s=self._settings.spool.fallback_after_s)
 
     async def keep_connecting(self) -> None:
-        """Connect once the ground is prepared, trying until that works."""
+        """Connect once the supervisor has prepared the database, retrying until it succeeds."""
         await self._prepared.wait()
-        is_told = False
+        is_logged = False
         while not self.connected.is_set():
             try:
                 await self._connect()
             except DatabaseError as error:
-                if not is_told:
+                if not is_logged:
                     _LOG.warning("journal_unavailable", error=str(error), note="trying again until it is back")
-                    is_told = True
+                    is_logged = True
                 await asyncio.sleep(_RETRY_S)
-            except Exception as error:  # noqa: BLE001 - whatever it is, what waits in the spool has to get there
+            except Exception as error:  # noqa: BLE001 - spooled events must reach the database after any error
                 _LOG.error("journal_not_reached", exc_info=error)
                 await asyncio.sleep(_RETRY_S)
 
@@ -209,7 +209,7 @@ class _GatewayDatabase:
         database = await Database.open(
             settings.database_url(),
             purpose="gateway",
-            # One besides the lanes for each of: the spool, rejections, announcements, probes, replies, secrets.
+            # In addition to the lanes, one each for: spool, rejections, notifications, health checks, replies, secrets.
             size=settings.database.ingest_connections + 6,
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=settings.database.statement_timeout_s,
@@ -228,13 +228,13 @@ class _GatewayDatabase:
         self.connected.set()
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         if self.database is not None:
             await self.database.close()
 
 
 class _GatewayRuntime:
-    """What takes events in: it opens once PostgreSQL is there, or once it is known that the spool must do for now."""
+    """The components of a running gateway; starts with the spool if connecting to PostgreSQL takes too long."""
 
     def __init__(
         self,
@@ -294,11 +294,11 @@ class _GatewayRuntime:
         registry.direct = DirectIngest(app, self._intake) if tracer is None else None
 
     async def __aenter__(self) -> Self:
-        reaching = asyncio.create_task(self._journal.keep_connecting(), name="journal:reach")
-        self._chores.append(reaching)
-        await asyncio.wait([reaching], timeout=self._settings.spool.fallback_after_s)
+        connecting = asyncio.create_task(self._journal.keep_connecting(), name="journal:reach")
+        self._chores.append(connecting)
+        await asyncio.wait([connecting], timeout=self._settings.spool.fallback_after_s)
         if self._journal.connected.is_set():
-            # Before the first request: what the disk tells of secrets may be older than a removal.
+            # Before the first request: the secrets file may be older than a removal.
             await self._rotation.ensure_fresh()
         await self._intake.start(is_away=not self._journal.connected.is_set())
         self._quarantine.start()
@@ -317,7 +317,7 @@ class _GatewayRuntime:
         return self._journal.connected.is_set()
 
     def begin_shutdown(self, within_s: float) -> None:
-        """Keep no sender waiting for a handler longer than *within_s*."""
+        """Let no sender wait for a handler longer than *within_s*."""
         if self._reply_waiter is not None:
             self._reply_waiter.close(within_s)
 
@@ -326,9 +326,9 @@ class _GatewayRuntime:
         await self._journal.require_database().listen(source_secrets.CHANNEL, self._rotation.on_notification)
         self._rotation.on_notification("")
 
-    async def _listen_for_replies(self, room: ReplyWaiter) -> None:
+    async def _listen_for_replies(self, reply_waiter: ReplyWaiter) -> None:
         await self._journal.connected.wait()
-        await self._journal.require_database().listen(replies.CHANNEL, room.on_notification)
+        await self._journal.require_database().listen(replies.CHANNEL, reply_waiter.on_notification)
 
     async def _watch_gaps(self) -> None:
         await self._journal.connected.wait()
@@ -340,8 +340,8 @@ class _GatewayRuntime:
             await asyncio.sleep(_SAMPLE_S)
 
     async def __aexit__(self, *_: object) -> None:
-        for chore in self._chores:
-            chore.cancel()
+        for task in self._chores:
+            task.cancel()
         self._fetcher.close()
         await self._intake.drain()
         await self._quarantine.drain()

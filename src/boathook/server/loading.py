@@ -1,4 +1,4 @@
-"""Finds the handlers: `server.app` names the user's own `Boathook` object, `apps.load` the modules of whole apps."""
+"""Loads handlers: `server.app` names the user's own `Boathook` object, `apps.load` the modules of apps."""
 
 import contextlib
 import importlib
@@ -16,7 +16,7 @@ from boathook.domain.errors import BoathookError, ConfigError
 from boathook.handlers.manifest import Mount
 
 if TYPE_CHECKING:
-    from boathook.handlers.api import Boathook as Boathook  # noqa: PLC0414 - what is loaded
+    from boathook.handlers.api import Boathook as Boathook  # noqa: PLC0414 - re-exported
     from boathook.handlers.hooks import Hooks
     from boathook.observability.live_metrics import LiveMetrics
     from boathook.service.app_platform import AppPlatform, ServerUrlFactory
@@ -26,13 +26,13 @@ _RESERVED_PREFIXES: Final = ("/api/v1", "/console", "/in", "/portal")
 
 
 def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
-    """Return the mounts of all apps, which are given by their names.
+    """Return the mounts of all apps, which are given by app name.
 
     Raises:
-        ConfigError: two apps want one path, or one wants a path of ours; the message names them.
+        ConfigError: two apps use the same path, or one uses a reserved path; the message names them.
     """
     owners: dict[str, str] = {}
-    found = [(app, mount) for app, some in mounts.items() for mount in some]
+    found = [(app, mount) for app, app_mounts in mounts.items() for mount in app_mounts]
     for app, mount in found:
         if mount.path in _RESERVED_PATHS or any(
             f"{mount.path}/".startswith(f"{below}/") for below in _RESERVED_PREFIXES
@@ -46,13 +46,13 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _RESERVED_NAMES: Final = frozenset({*SECTIONS, "sources", "boathook", "public"})
-"""Names of our own tables and schemas."""
+"""Names of boathook's own tables and schemas."""
 _APP_ONLY_DECLARATIONS: Final = ("sources", "migrations", "commands", "alert_rules")
-"""What only an app of `apps.load` may declare: commands need it, and would not import a user's handlers for it."""
+"""What only an app of `apps.load` may declare: commands need it, and must not import a user's handlers."""
 
 
 def load_hooks(settings: Settings) -> "Hooks":
-    """Import everything that has handlers: the apps and the user's own. Raises as `load_apps` and `load_app` do."""
+    """Import the apps and the user's own handlers. Raises as `load_apps` and `load_app` do."""
     from boathook.handlers.hooks import Hooks
 
     owners = dict(zip(settings.apps.load, load_apps(settings), strict=True))
@@ -62,13 +62,13 @@ def load_hooks(settings: Settings) -> "Hooks":
 
 
 def load_app(settings: Settings) -> "Boathook":
-    """Import `server.app` and return its `Boathook`; without one, return an empty one.
+    """Import `server.app` and return its `Boathook`; without that setting, return an empty one.
 
     The configuration file's folder and the working folder are searched too, as for ``python -m``.
 
     Raises:
-        ConfigError: there is no such module or attribute, importing it fails, or it declares what only apps may;
-            the message says where.
+        ConfigError: there is no such module or attribute, importing it fails, or it declares what only apps may; the
+            message says where.
     """
     from boathook.handlers.api import Boathook
 
@@ -89,10 +89,10 @@ def load_app(settings: Settings) -> "Boathook":
 
 
 def load_apps(settings: Settings) -> "tuple[Boathook, ...]":
-    """Import the modules of `apps.load` and return the ``hook`` of each, their tables of boathook.toml checked.
+    """Import the modules of `apps.load` and return the ``hook`` of each, with its settings checked.
 
     Raises:
-        ConfigError: a module cannot be imported, its ``hook`` is none, or a key in its table is wrong.
+        ConfigError: a module cannot be imported, its ``hook`` is not a `Boathook`, or a key in its table is wrong.
     """
     from boathook.handlers.hooks import Hooks
 
@@ -109,13 +109,13 @@ def load_apps(settings: Settings) -> "tuple[Boathook, ...]":
 
 
 def with_apps(settings: Settings) -> "tuple[Settings, tuple[Boathook, ...]]":
-    """Return the settings with the sources and the alert rules that the apps declare, and the apps.
+    """Return the apps, and the settings extended by the sources and alert rules that they declare.
 
-    A key that the owner sets in ``[sources.NAME]`` wins over the app's. Settings that have them already stay as
-    they are.
+    A key that the owner sets in ``[sources.NAME]`` overrides the app's. Settings that are already extended do not
+    change.
 
     Raises:
-        ConfigError: as `load_apps`, or a source of an app is wrong, or another app's too.
+        ConfigError: as `load_apps`, or a source of an app is invalid or declared by two apps.
     """
     apps = load_apps(settings)
     sources = dict(settings.sources)
@@ -140,7 +140,7 @@ def migrations_of(apps: "Iterable[Boathook]") -> list[tuple[str, Path]]:
 
 
 def settings_of(hook: "Boathook", settings: Settings) -> BaseModel | None:
-    """Return an app's own table of boathook.toml, checked; None where the app wants none, or has no name.
+    """Return an app's validated settings from its table of boathook.toml; None if it has no settings or no name.
 
     Raises:
         ConfigError: a key is wrong; the message names the file and the key.
@@ -166,13 +166,15 @@ def bind(
     server_url: "ServerUrlFactory | None" = None,
     live_metrics: "LiveMetrics | None" = None,
 ) -> "AppPlatform":
-    """Tell each app its settings and what boathook offers it in this process; who asked for it closes what is returned.
+    """Pass each app its settings and its platform in this process; the caller closes the returned platform.
 
     Args:
-        server_url: Lends the URL of PostgreSQL, where `database.url` does not tell it.
-        live_metrics: What this process has counted, under its slot's name.
+        settings: the settings of the process.
+        hooks: the apps.
+        server_url: provides the URL of PostgreSQL if `database.url` is not set.
+        live_metrics: the metrics of this process, under its slot's name.
     """
-    # Imported only here, as it costs more time than a whole listing.
+    # Imported here because it takes longer than an entire list command.
     from boathook.service.app_platform import open_platform
 
     platform = open_platform(settings, server_url=server_url, live_metrics=live_metrics)
@@ -185,9 +187,9 @@ def bind(
 async def bound(
     settings: Settings, hooks: "Iterable[Boathook]", live_metrics: "LiveMetrics | None" = None
 ) -> AsyncIterator[None]:
-    """Let the apps use what boathook offers them for as long as the block runs; see `bind`."""
+    """Bind the apps for the duration of the block; see `bind`."""
     if not settings.apps.load and not settings.server.app:
-        yield  # and nothing is imported that only apps need
+        yield  # without importing modules that only apps need
         return
     platform = bind(settings, hooks, live_metrics=live_metrics)
     try:
@@ -197,7 +199,7 @@ async def bound(
 
 
 def sources_of(module: str, hook: "Boathook", settings: Settings) -> Mapping[str, Mapping[str, Any]]:
-    """Return what an app says about the sources it needs, by name. Raises ConfigError where it fails, or says none."""
+    """Return the sources an app declares, by name. Raises ConfigError if its function fails or returns no tables."""
     if hook.manifest.sources is None:
         return {}
     try:
@@ -222,7 +224,7 @@ def _merged(module: str, name: str, table: Mapping[str, Any], own: SourceSetting
         wanted["secrets"] = [wanted.pop("secret")]
     given = own.model_dump(by_alias=True, exclude_unset=True) if own is not None else {}
     if given.get("provider") == name:
-        del given["provider"]  # what a source without this key has; the app knows better
+        del given["provider"]  # the default of a source without this key; the app's value is better
     try:
         return SourceSettings.model_validate({**wanted, **given})
     except ValidationError as error:
@@ -260,7 +262,7 @@ def _searched() -> str:
 
 
 def _error_location(error: BaseException) -> str:
-    """Say what went wrong and in which line of the user's code."""
+    """Return the error and its line in the user's code."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

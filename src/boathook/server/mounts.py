@@ -1,4 +1,4 @@
-"""Serves the ASGI applications of apps: access, limits, start and end, and the answer to a fault."""
+"""Serves the ASGI applications of apps: authentication, limits, lifespan and error responses."""
 
 import asyncio
 import contextlib
@@ -30,13 +30,13 @@ _LOG = get_logger("server")
 
 
 class _NotStarted(Exception):
-    """The application said that it could not start."""
+    """The application reported that it could not start."""
 
 
 class Lifespan:
-    """One application's life: begun again while it fails to start, and ended when the gateway stops.
+    """Runs the lifespan of one application: retries a failed start, and ends it when the gateway stops.
 
-    An application that raises on an event that it does not know, or returns from it, lives without one.
+    An application that raises on a lifespan event, or returns from it, is served without a lifespan.
     """
 
     def __init__(self, app: Asgi) -> None:
@@ -45,16 +45,16 @@ class Lifespan:
         self._task: asyncio.Task[None] | None = None
         self._is_closing = False
         self.is_up = False
-        """Whether requests may be handed to the application."""
+        """Whether the application can serve requests."""
         self.state: dict[str, Any] = {}
-        """What the application keeps for its requests."""
+        """The state that the application shares with its requests."""
 
     def open(self) -> None:
-        """Begin to start the application."""
+        """Start the application in a task."""
         self._task = asyncio.create_task(self._run_with_retry(), name="mount:lifespan")
 
     async def close(self) -> None:
-        """Tell the application that it ends, and wait a little for it to have ended."""
+        """Send the shutdown event, and wait up to five seconds for the application to end."""
         self.is_up, self._is_closing = False, True
         if self._task is None:
             return
@@ -76,7 +76,7 @@ class Lifespan:
             await asyncio.sleep(wait_s)
 
     async def _run(self) -> None:
-        """Let the application live once."""
+        """Run the application's lifespan once."""
         self._events, self.state = asyncio.Queue(), {}
         self._events.put_nowait({"type": "lifespan.startup"})
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
@@ -84,7 +84,7 @@ class Lifespan:
             await self._app(scope, self._events.get, self._on_message)
         except _NotStarted:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - so applications without a lifespan say so
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - applications without a lifespan raise on its events
             if self.is_up:
                 _LOG.error("mount_lifespan_fault", exc_info=error)
         self.is_up = not self._is_closing
@@ -104,26 +104,26 @@ class Lifespan:
 
 
 PROTOCOL: Final = "boathook"
-"""The WebSocket subprotocol a client offers beside ``bearer.TOKEN``, as browsers demand that one is chosen."""
+"""The WebSocket subprotocol that clients offer with ``bearer.TOKEN``, because browsers require a selected one."""
 _BEARER: Final = "bearer."
 _RECHECK_S: Final = 30.0
-"""After so long a WebSocket whose token was revoked is closed."""
+"""A WebSocket is closed within this time after its token was revoked."""
 _WAIT_S: Final = 10.0
-"""How long a request waits for a connection that tells who calls."""
+"""How long a request waits for the database connection that authenticates it."""
 
 Scope = dict[str, Any]
 
 
 class Mounts:
-    """All doors of a gateway.
+    """All mounted applications of a gateway.
 
     Args:
-        mounts: by the app that owns them.
-        settings: the limit of bodies, our public address, and the proxies that are believed.
-        database: where API keys are.
+        mounts: mounts by the name of their app.
+        settings: the body limit, the public URL and the trusted proxies.
+        database: stores the API keys.
 
     Raises:
-        ConfigError: two apps want one path, or one wants a path of ours.
+        ConfigError: two apps use the same path, or one uses a reserved path.
     """
 
     def __init__(self, mounts: Mapping[str, Iterable[Mount]], settings: Settings, database: Database) -> None:
@@ -132,12 +132,12 @@ class Mounts:
         self._doors = sorted(doors, key=lambda door: len(door.path), reverse=True)
 
     def _lifespan(self, app: Asgi) -> Lifespan:
-        """Return the one life of an application, however many paths it has."""
+        """Return the lifespan of an application, which its mounts share."""
         return self._lifespans.setdefault(id(app), Lifespan(app))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["Mounts"]:
-        """Start the applications, and end them with the block."""
+        """Start the applications, and stop them at the end of the block."""
         for lifespan in self._lifespans.values():
             lifespan.open()
         try:
@@ -147,22 +147,24 @@ class Mounts:
                 await lifespan.close()
 
     def at(self, path: str) -> "MountedApp | None":
-        """Return the door with the longest path that *path* is, or lies below."""
-        return next((door for door in self._doors if path == door.path or path.startswith(door.path + "/")), None)
+        """Return the mounted application with the longest path that equals *path* or is a parent of it."""
+        return next(
+            (mounted for mounted in self._doors if path == mounted.path or path.startswith(mounted.path + "/")), None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _AuthorizedRequest:
-    """Who was let in."""
+    """An authorized request."""
 
     scope: Scope
-    """What the application is to know of the request."""
+    """The scope that the application receives."""
     credentials: Mapping[str, str]
-    """The headers that prove it; none where anybody may pass."""
+    """The headers that authenticated it; empty for an open mount."""
 
 
 class MountedApp:
-    """The way to one mounted application, as an ASGI application itself."""
+    """Authorizes the requests to one mounted application; itself an ASGI application."""
 
     def __init__(
         self,
@@ -183,30 +185,30 @@ class MountedApp:
         self._numbers = count()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, or hand over one WebSocket."""
+        """Answer one HTTP request, or serve one WebSocket."""
         try:
-            visitor = await self._authorize(apply_forwarded_headers(scope, self._settings.server.trusted_proxies))
+            authorized = await self._authorize(apply_forwarded_headers(scope, self._settings.server.trusted_proxies))
         except (ApiError, BoathookError) as error:
             await cast("Asgi", to_response(error))(scope, receive, send)
             return
-        request_id = visitor.scope["state"]["request_id"]
+        request_id = authorized.scope["state"]["request_id"]
         if scope["type"] == "http":
-            visit = HttpGuard(receive, send, request_id, self._settings.limits.max_body)
-            await visit.run(self._mount.app, visitor.scope)
+            guard = HttpGuard(receive, send, request_id, self._settings.limits.max_body)
+            await guard.run(self._mount.app, authorized.scope)
             return
-        rechecking = asyncio.create_task(self._recheck(visitor, send))
-        protocol = PROTOCOL if visitor.credentials and PROTOCOL in scope["subprotocols"] else None
+        rechecking = asyncio.create_task(self._recheck(authorized, send))
+        protocol = PROTOCOL if authorized.credentials and PROTOCOL in scope["subprotocols"] else None
         try:
-            await WebSocketGuard(receive, send, request_id, protocol).run(self._mount.app, visitor.scope)
+            await WebSocketGuard(receive, send, request_id, protocol).run(self._mount.app, authorized.scope)
         finally:
             rechecking.cancel()
 
-    async def _recheck(self, visitor: "_AuthorizedRequest", send: Send) -> None:
+    async def _recheck(self, authorized: "_AuthorizedRequest", send: Send) -> None:
         """Close a WebSocket once its token has been revoked."""
-        while visitor.credentials:
+        while authorized.credentials:
             await asyncio.sleep(self._recheck_s)
             try:
-                await self._authenticate(visitor.credentials)
+                await self._authenticate(authorized.credentials)
             except DatabaseError:
                 continue
             except ApiError:
@@ -215,11 +217,11 @@ class MountedApp:
                 return
 
     async def _authorize(self, scope: Scope) -> "_AuthorizedRequest":
-        """Return who calls, and what the application is to know of the request.
+        """Authenticate a request, and return it with the scope for the application.
 
         Raises:
-            ApiError: the request may not pass.
-            DatabaseError: nobody can say whether it may.
+            ApiError: the request is rejected.
+            DatabaseError: the database cannot be reached to check it.
         """
         if not self._lifespan.is_up:
             raise ApiError(503, "unavailable", "this app is starting, try again later", {"retry-after": "1"})
@@ -246,10 +248,10 @@ class MountedApp:
 
 
 def is_same_origin(scope: Scope, public_url: str) -> bool:
-    """Return whether a request comes from a page of ours, or from no page at all.
+    """Return whether a request comes from one of our own pages, or from no page at all.
 
-    Any page of the world may open a WebSocket here, with the cookies that the browser has for us; only the browser's
-    Origin header tells.
+    Any website may open a WebSocket here with the browser's cookies for us; only the Origin header shows where it comes
+    from.
     """
     origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
     if not origins:
@@ -259,7 +261,7 @@ def is_same_origin(scope: Scope, public_url: str) -> bool:
 
 
 def _socket_token(scope: Scope) -> str | None:
-    """Return the token that a browser offers as a subprotocol, as it can set no other header."""
+    """Return the token that a browser offers as a subprotocol, because it cannot set other headers."""
     return next((one.removeprefix(_BEARER) for one in scope["subprotocols"] if one.startswith(_BEARER)), None)
 
 

@@ -1,4 +1,4 @@
-"""Requests as they were before our own proxies passed them on."""
+"""Restores the client address and scheme of requests that trusted proxies forwarded."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from boathook.ingest.app import read_headers
 
 
 def apply_forwarded_headers(scope: dict[str, Any], trusted: tuple[Network, ...]) -> dict[str, Any]:
-    """Return an ASGI scope with the client and the scheme that a trusted proxy vouches for."""
+    """Return the ASGI scope with the client and scheme that a trusted proxy reports."""
     peer, port = scope["client"]
     if not is_trusted(peer, trusted):
         return scope

@@ -1,8 +1,8 @@
 """Stores a sample of this host's metrics every ten seconds in PostgreSQL, for charts and alerts.
 
-It runs in the supervisor, which every host has and which lives as long as anything here does. What PostgreSQL does not
-take is kept for an hour, also on disk, and stored later; meanwhile this host evaluates its own alert rules. Of the
-processes that share a data directory, one samples.
+It runs in the supervisor, which exists on every host and outlives all other processes. Samples that PostgreSQL does not
+accept are kept for an hour, also on disk, and stored later. Meanwhile this host evaluates its own alert rules. Of the
+processes that share a data directory, only one samples.
 """
 
 import asyncio
@@ -28,33 +28,33 @@ from boathook.observability.log import get_logger
 from boathook.observability.metric_snapshot import MetricSnapshot, concatenate, decode, encode, host_name
 
 _MAX_FINE_UNSENT: Final = 30
-"""Samples that wait as they are; later ones are added up to two minutes each."""
+"""Number of unsent samples kept at full resolution; later ones are merged to two minutes each."""
 _COARSE_S: Final = 120.0
 _MAX_UNSENT: Final = _MAX_FINE_UNSENT + int(3600 / _COARSE_S)
 _STORE_TIMEOUT_S: Final = 5.0
-"""How long PostgreSQL may take before it counts as away."""
+"""How long PostgreSQL may take before it counts as unavailable."""
 _FINAL_SAMPLE_TIMEOUT_S: Final = 2.0
 _LOG = get_logger("server")
 
 
 class _State(msgspec.Struct):
-    """What a sampler leaves to the next one, should it be killed."""
+    """The state that a sampler leaves to the next one, in case it is killed."""
 
     at: float
-    """When it sampled last."""
+    """When the last sample was taken."""
     before: str
-    """What had been counted by then."""
+    """The metrics at that time."""
     unsent: list[tuple[float, str]]
-    """When each sample that PostgreSQL has not taken was made, and the sample."""
+    """The unsent samples, each with its time."""
 
 
 class Sampler:
-    """Samples one data directory.
+    """Samples the metrics of one data directory.
 
     Args:
-        settings: with the journal's URL.
-        slot: of this process, whose own counts are read from memory.
-        step_s: seconds between two samples; None: `STEP_S`, or as often as rules are evaluated where that is more.
+        settings: the settings, including the database URL.
+        slot: the slot of this process, whose own metrics are read from memory.
+        step_s: seconds between two samples; None uses the smaller of `STEP_S` and the rule evaluation interval.
     """
 
     def __init__(self, settings: Settings, slot: str, *, step_s: float | None = None) -> None:
@@ -68,17 +68,17 @@ class Sampler:
         self._lock: IO[str] | None = None
         self._before: MetricSnapshot | None = None
         self._skew_s = 0.0
-        """The server's clock minus ours, when PostgreSQL last took something."""
+        """The server's clock minus ours, at the last successful store."""
         self._unsent: deque[HostSample] = deque(maxlen=_MAX_UNSENT)
         self._database: Database | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start to sample."""
         self._task = asyncio.create_task(self._run(), name="sampler")
 
     async def stop(self) -> None:
-        """Sample once more, as far as PostgreSQL takes it at once, and end."""
+        """Take a last sample, store it if PostgreSQL responds within two seconds, and stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -95,7 +95,7 @@ class Sampler:
         while True:
             try:
                 await self._turn()
-            except Exception as error:  # noqa: BLE001 - one sample that fails must not end all that would follow
+            except Exception as error:  # noqa: BLE001 - a failed sample must not end the loop
                 _LOG.error("sampler_fault", exc_info=error)
             await asyncio.sleep(self._step_s - time.time() % self._step_s)
 
@@ -104,7 +104,7 @@ class Sampler:
             await self._sample()
 
     def _is_elected(self) -> bool:
-        """Return whether it is us who sample this data directory; whoever is first does so to its end."""
+        """Return whether this process samples the data directory; the first one does, until it ends."""
         if self._lock is None:
             lock = (self._settings.server.data_dir / "sampler.lock").open("w")
             try:
@@ -118,7 +118,7 @@ class Sampler:
 
     async def _sample(self) -> None:
         before = self._before
-        # Reading the files of all processes may wait for a slow disk, which the event loop is not to do.
+        # Reading the files of all processes may wait for a slow disk, so keep it off the event loop.
         now = self._before = await asyncio.to_thread(gather, self._settings.server.data_dir, self._slot, time.time())
         counted = now.since(before or now)
         if before is not None:
@@ -135,7 +135,7 @@ class Sampler:
             await self._local_evaluator.run_once(counted)
 
     def _add_unsent(self, counted: MetricSnapshot, since: float) -> None:
-        if counted.span_s > _COARSE_S:  # nobody was here to count all that while
+        if counted.span_s > _COARSE_S:  # no process sampled during all that time
             counted.span_s = self._step_s
         at = datetime.fromtimestamp(since + counted.span_s / 2 + self._skew_s, UTC)
         last = self._unsent[-1] if self._unsent else None
@@ -145,7 +145,7 @@ class Sampler:
         self._unsent.append(HostSample(self._host, at, counted))
 
     async def _store(self) -> None:
-        """Store what waits. Raises DatabaseError."""
+        """Store the unsent samples. Raises DatabaseError."""
         database = await self._connected_database()
         await self._local_evaluator.sync_to_database(database)
         now = await metric_samples.insert(database, list(self._unsent))
@@ -160,7 +160,7 @@ class Sampler:
         fresh.replace(self._state_file)
 
     def _load_state(self) -> None:
-        """Go on where an earlier process has ended. What PostgreSQL took from it already, it does not take again."""
+        """Resume from the state of an earlier process. PostgreSQL ignores samples that it has already."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             state = msgspec.json.decode(self._state_file.read_bytes(), type=_State)
             self._before = decode(state.before, state.at)

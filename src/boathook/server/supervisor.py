@@ -1,4 +1,4 @@
-"""The supervisor: prepares the ground, starts children, restarts the dead, kills the stuck, and stops all gently."""
+"""The supervisor: prepares the database, starts children, restarts dead ones, kills blocked ones and stops them all."""
 
 import asyncio
 import contextlib
@@ -46,8 +46,8 @@ Prepare = Callable[[], Awaitable[None]]
 
 
 def supervise(settings: Settings) -> int:
-    """Do what `boathook.server.serve` promises."""
-    fork_server = ForkServer.start(settings.server.roles)  # before there is a thread, such as the log's
+    """Run boathook; see `boathook.server.serve`."""
+    fork_server = ForkServer.start(settings.server.roles)  # before any thread exists, such as the logger's
     log.configure(settings.log.level, settings.log.format, process="supervisor")
     try:
         return asyncio.run(_serve(settings, fork_server))
@@ -84,7 +84,7 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
 
 
 class _StopSignal:
-    """The operator's wish to stop: once gently, twice at once."""
+    """Set by signals: the first stops gracefully, a second SIGINT immediately."""
 
     def __init__(self) -> None:
         self.graceful = asyncio.Event()
@@ -102,7 +102,7 @@ class _StopSignal:
 
 
 def _check_handlers(settings: Settings, hooks: Hooks) -> None:
-    """Warn of handlers that name unknown sources, and refuse those of types that a sender never names."""
+    """Warn of handlers for unknown sources, and reject handlers of types that a sender never sends."""
     routes = chain.from_iterable(
         hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
     )
@@ -113,7 +113,7 @@ def _check_handlers(settings: Settings, hooks: Hooks) -> None:
 
 
 def _bind(settings: Settings) -> socket.socket:
-    """Bind the gateway's address; a predecessor that is just closing gets a moment."""
+    """Bind the gateway's address, retrying for three seconds while an earlier process closes it."""
     host, port = settings.server.host, settings.server.port
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -157,7 +157,7 @@ def _cannot_listen(settings: Settings, error: OSError) -> ConfigError:
 
 @contextlib.contextmanager
 def _instance_prefix(data_dir: Path) -> Iterator[str]:
-    """Give each boathook on one data directory a prefix of its own for its slots: none for the first."""
+    """Yield a slot prefix that is unique among the instances on one data directory; empty for the first."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         lock, number = _first_free(data_dir)
@@ -181,7 +181,7 @@ def _first_free(data_dir: Path) -> tuple[IO[str], int]:
 
 
 def _warn_of_undrained_spool(settings: Settings) -> None:
-    """Say that events wait in a spool which nobody is going to drain."""
+    """Log an error if spooled events wait and no process of this instance drains them."""
     if settings.spool.enabled and "gateway" in settings.server.roles:
         return
     root = settings.server.data_dir / "spool"
@@ -201,7 +201,7 @@ def _warn_of_undrained_spool(settings: Settings) -> None:
 
 @contextlib.asynccontextmanager
 async def _journal(settings: Settings) -> AsyncIterator[tuple[Settings, EmbeddedServer | None]]:
-    """Yield the settings with the journal's URL filled in, and the embedded server while it is used."""
+    """Yield the settings with the database URL filled in, and the embedded server if one is used."""
     url = settings.database_url()
     embedded = None
     if not url:
@@ -218,7 +218,7 @@ async def _journal(settings: Settings) -> AsyncIterator[tuple[Settings, Embedded
 
 
 async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[str, Path]]) -> None:
-    """Check the server, bring the schemas up to date, and make the handlers' routes known."""
+    """Check the server, bring the schemas up to date, and register the handlers' routes."""
     url = settings.database_url()
     database = await Database.open(
         url, purpose="supervisor", size=2, connect_timeout_s=settings.database.connect_timeout_s
@@ -237,7 +237,7 @@ async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[
 
 
 async def _try_prepare(prepare: Prepare, *, can_wait: bool) -> bool:
-    """Prepare the ground; False where that has to wait for PostgreSQL, and gateways can do something meanwhile."""
+    """Prepare the database; return False if PostgreSQL is unavailable and gateways can start without it."""
     try:
         await prepare()
     except DatabaseUnavailable as error:
@@ -251,7 +251,7 @@ async def _try_prepare(prepare: Prepare, *, can_wait: bool) -> bool:
 
 
 class Supervisor:
-    """Keeps one process alive in each slot."""
+    """Keeps one process running in each slot."""
 
     def __init__(
         self,
@@ -273,23 +273,24 @@ class Supervisor:
         slot = f"{prefix}supervisor-0"
         self._metrics = SnapshotFile(settings.server.data_dir, slot)
         self._sampler = Sampler(settings, slot)
-        # A loop that has not turned for this long has lost every lease it held, so nothing of value dies with it.
+        # A loop that was blocked for this long has lost all its leases, so killing the process loses nothing.
         self._stuck_timeout_s = settings.worker.lease_s + max(settings.worker.lease_s, _GRACE_S)
 
     async def run(self, stop: _StopSignal, prepare: Prepare | None = None) -> int:
-        """Start all children, watch them until told to stop, and stop them.
+        """Start all children, monitor them until a stop is requested, and stop them.
 
         Args:
-            prepare: what must have succeeded before any child but gateways may start, tried until PostgreSQL is there;
-                None: it has.
+            stop: set by the signals that request a stop.
+            prepare: must succeed before any child but gateways may start; retried until PostgreSQL is available. None
+                if it has succeeded already.
         """
         self._metrics.restore()
-        chores = [asyncio.create_task(self._metrics.run()), asyncio.create_task(self._watch_embedded())]
+        tasks = [asyncio.create_task(self._metrics.run()), asyncio.create_task(self._watch_embedded())]
         self._is_prepared = prepare is None
         self._sampler.start()
         try:
             if prepare is not None:
-                chores.append(asyncio.create_task(self._start_deferred(prepare, stop)))
+                tasks.append(asyncio.create_task(self._start_deferred(prepare, stop)))
                 self._children, self._deferred = _gateways_first(self._children)
             for child in self._children:
                 await self._start(child)
@@ -299,16 +300,16 @@ class Supervisor:
         finally:
             for child in self._children:
                 child.send(signal.SIGKILL)
-            for chore in chores:
-                chore.cancel()
-            await asyncio.gather(*chores, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._sampler.stop()
 
     async def _start(self, child: ChildProcess) -> None:
         await child.start(self._fork_server, self._settings, self._bound, is_prepared=self._is_prepared)
 
     async def _start_deferred(self, prepare: Prepare, stop: _StopSignal) -> None:
-        """Start those that need PostgreSQL once it is there; stop everything if it is one that cannot be used."""
+        """Start the children that need PostgreSQL once it is available; stop everything if it cannot be used."""
         while not self._is_prepared:
             await asyncio.sleep(_RETRY_S)
             try:
@@ -339,7 +340,7 @@ class Supervisor:
                 self._has_failed = True
                 return
             if now - checked_at > 1:
-                # It is us who stood still: the machine slept, or was busy. Nobody's beats are late for that.
+                # This process was suspended or delayed, so late heartbeats are not the children's fault.
                 for child in self._children:
                     child.beat_at = now
             checked_at = now
@@ -355,10 +356,10 @@ class Supervisor:
                 await self._start(child)
             return
         child.read_heartbeats(now)
-        patience_s = self._stuck_timeout_s if child.is_ready else max(_START_S, self._stuck_timeout_s)
+        timeout_s = self._stuck_timeout_s if child.is_ready else max(_START_S, self._stuck_timeout_s)
         if child.has_ended():
             child.record_exit(now)
-        elif now - child.beat_at > patience_s:
+        elif now - child.beat_at > timeout_s:
             _LOG.error("child_stuck", child=child.slot, pid=child.pid, silent_s=round(now - child.beat_at, 1))
             child.send(signal.SIGKILL)
 
@@ -380,7 +381,7 @@ class Supervisor:
             refuse_new_handshakes(self._bound)
         for child in self._children:
             if child.has_ended():
-                child.record_exit(time.monotonic())  # it died of something else, before
+                child.record_exit(time.monotonic())  # it had exited for another reason before
             child.send(signal.SIGTERM)
             if self._fork_server.has_ended:
                 child.close_stdin()
@@ -396,11 +397,11 @@ class Supervisor:
 
     async def _until_ended(self, deadline: float, immediate: asyncio.Event) -> list[ChildProcess]:
         while True:
-            left = [child for child in self._children if child.process is not None and not child.has_ended()]
-            if not left or time.monotonic() > deadline or immediate.is_set():
-                return left
+            running = [child for child in self._children if child.process is not None and not child.has_ended()]
+            if not running or time.monotonic() > deadline or immediate.is_set():
+                return running
             self._service.beat(is_ready=False)
-            for child in left:
+            for child in running:
                 child.read_heartbeats(time.monotonic())
             await asyncio.sleep(0.02)
 
@@ -425,7 +426,7 @@ def _slots(settings: Settings) -> list[tuple[str, str]]:
 
 
 def _log_serving(settings: Settings, bound: socket.socket | None, children: Sequence[ChildProcess]) -> None:
-    """Say what runs and where senders reach it."""
+    """Log what runs and at which URLs senders reach it."""
     fields: dict[str, object] = {"children": ", ".join(child.slot for child in children)}
     if bound is not None:
         host, port = bound.getsockname()[:2]

@@ -1,4 +1,4 @@
-"""Starts the traces of one process, and gives their exporter its way out."""
+"""Starts tracing in one process, and connects its exporter to the HTTP client."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _NEEDED: Final = "opentelemetry.exporter.otlp.proto.common"
 
 
 def check(settings: Settings) -> None:
-    """Refuse to start with traces that cannot be made.
+    """Check that tracing can work if it is configured.
 
     Raises:
         ConfigError: the extra is not installed, or a header's secret cannot be read.
@@ -33,22 +33,22 @@ def check(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def traced(settings: Settings, process: str) -> Iterator[None]:
-    """Trace for as long as the block lasts, where the settings say so. Raises ConfigError as `check` does."""
+    """Trace for the duration of the block, if configured. Raises ConfigError as `check` does."""
     if not settings.tracing.is_on:
         yield
         return
-    # What they stand on takes a while to import, and is not there unless it is wanted.
+    # OpenTelemetry is optional and slow to import.
     from boathook.observability.otlp import OtlpExporter
 
-    wanted = settings.tracing
-    rules = tracing.TracingOptions(
-        sample=wanted.sample,
-        continues=wanted.incoming != "ignore",
-        trusts=wanted.incoming == "trust",
-        propagates=wanted.propagate,
+    options = settings.tracing
+    tracing_options = tracing.TracingOptions(
+        sample=options.sample,
+        continues=options.incoming != "ignore",
+        trusts=options.incoming == "trust",
+        propagates=options.propagate,
     )
-    collector = OtlpExporter(wanted, process=process, post=_Poster(settings))
-    tracing.install(tracing.Tracer(rules, collector))
+    collector = OtlpExporter(options, process=process, post=_Poster(settings))
+    tracing.install(tracing.Tracer(tracing_options, collector))
     try:
         yield
     finally:
@@ -57,7 +57,7 @@ def traced(settings: Settings, process: str) -> Iterator[None]:
 
 
 class _Poster:
-    """Posts batches of spans, through the operator's proxy, to wherever the operator's collector is."""
+    """Posts batches of spans to the operator's collector, through the configured proxy."""
 
     def __init__(self, settings: Settings) -> None:
         from boathook.http_client.client import Client, unguarded_settings

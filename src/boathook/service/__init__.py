@@ -1,1 +1,1 @@
-"""Every action of operators and API users, once. The API, console and command line call it and nothing below it."""
+"""Implements every action of operators and API users once, for the API, the console and the command line."""

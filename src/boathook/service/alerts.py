@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from boathook.alerts.notifier import Notifier
-from boathook.alerts.notifier import SendFailed as SendFailed  # noqa: PLC0414 - what these functions return
-from boathook.alerts.notifier import Sent as Sent  # noqa: PLC0414 - what these functions return
+from boathook.alerts.notifier import SendFailed as SendFailed  # noqa: PLC0414 - re-exported
+from boathook.alerts.notifier import Sent as Sent  # noqa: PLC0414 - re-exported
 from boathook.config.notifications import Channel, RuleSettings
 from boathook.config.tables import Settings
 from boathook.db import alerts as kept
-from boathook.db.alerts import Alert as Alert  # noqa: PLC0414 - what these functions return
+from boathook.db.alerts import Alert as Alert  # noqa: PLC0414 - re-exported
 from boathook.db.alerts import ChannelState, StoredSilence
-from boathook.db.alerts import FiringCount as FiringCount  # noqa: PLC0414 - what these functions return
+from boathook.db.alerts import FiringCount as FiringCount  # noqa: PLC0414 - re-exported
 from boathook.db.audit import record
 from boathook.db.database import Connection
 from boathook.domain import ids
@@ -23,7 +23,7 @@ from boathook.domain.errors import InvalidValue, NotFound
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 MAX_SILENCE: Final = timedelta(days=365)
-"""The longest silence; what is to be quiet for good is a rule that is not enabled."""
+"""The longest silence; to silence a rule permanently, disable it."""
 _MAX_PATTERN_LENGTH: Final = 300
 _MAX_NOTE_LENGTH: Final = 1_000
 _JUST_ENDED: Final = timedelta(days=1)
@@ -31,12 +31,12 @@ _JUST_ENDED: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class RuleView:
-    """A rule with what it saw last."""
+    """A rule with its latest readings."""
 
     name: str
     settings: RuleSettings
     readings: Sequence[Mapping[str, Any]]
-    """The worst first: ``subject``, ``value`` and ``is_raised``."""
+    """Worst first: ``subject``, ``value`` and ``is_raised``."""
     channels: tuple[str, ...]
 
     @property
@@ -55,7 +55,7 @@ class RuleView:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """A channel with how it is doing."""
+    """A channel with its current state."""
 
     name: str
     settings: Channel
@@ -63,7 +63,7 @@ class ChannelView:
 
     @property
     def goal(self) -> str:
-        """Where it leads, as far as that is no secret."""
+        """The recipients, unless they are secret."""
         match self.settings.kind:
             case "telegram":
                 return f"chat {self.settings.chat}"
@@ -75,23 +75,23 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class AlertOverview:
-    """Everything about alerts at one moment."""
+    """The current state of all alerts, silences, channels and rules."""
 
     looked_at: datetime | None
-    """When the rules were looked at last; None where nobody ever has."""
+    """When the rules were last evaluated; None if never."""
     looked_by: str
     firing: Sequence[Alert]
-    """Those that are clearing included."""
+    """Includes alerts that are clearing."""
     pending: Sequence[Alert]
     silences: Sequence[StoredSilence]
-    """Those in force first, then those that ended within the day."""
+    """Active silences first, then those that ended within the last day."""
     channels: Sequence[ChannelView]
     rules: Sequence[RuleView]
     now: datetime
 
     @property
     def is_blind(self) -> bool:
-        """Whether nobody has looked at the rules for a minute: no keeper runs."""
+        """Whether the rules were not evaluated for a minute, because no keeper runs."""
         return self.looked_at is None or self.now - self.looked_at > timedelta(minutes=1)
 
 
@@ -121,7 +121,7 @@ async def read_overview(connection: Connection, settings: Settings) -> AlertOver
 
 
 async def list_firing(connection: Connection) -> list[Alert]:
-    """Return the alerts that fire, those that are clearing included, the latest first."""
+    """Return the firing alerts, including those that are clearing, newest first."""
     return [alert for alert in await kept.list_open(connection) if alert.state is not AlertState.PENDING]
 
 
@@ -131,22 +131,22 @@ async def count_firing(work: UnitOfWork) -> FiringCount:
 
 
 async def read_history(connection: Connection, *, before: datetime | None = None, limit: int = 50) -> list[Alert]:
-    """Return alerts that have recovered, the latest first; those before a moment are the next page."""
+    """Return recovered alerts, newest first; *before* selects the next page."""
     return await kept.list_ended(connection, before=before, limit=limit)
 
 
 async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, length: timedelta) -> StoredSilence:
-    """Tell nobody of some alerts for a time; they are shown all the same.
+    """Suppress the notifications of some alerts for a time; the alerts are still shown.
 
     Args:
-        work: who does it.
-        rule: a pattern of rules' names in which ``*`` stands for any run of characters.
+        work: the unit of work.
+        rule: a pattern of rule names, in which ``*`` matches any characters.
         subject: a pattern of subjects.
-        text: why.
-        length: for how long.
+        text: the reason.
+        length: the duration.
 
     Raises:
-        InvalidValue: one of them breaks a rule.
+        InvalidValue: an argument is invalid.
     """
     for name, pattern in (("rule", rule), ("subject", subject)):
         if not 0 < len(pattern) <= _MAX_PATTERN_LENGTH or not pattern.isprintable():
@@ -155,7 +155,7 @@ async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, lengt
         raise InvalidValue(f"say why, in at most {_MAX_NOTE_LENGTH:,} characters", "note")
     if not timedelta(0) < length <= MAX_SILENCE:
         raise InvalidValue("must be more than nothing, and a year at most", "length")
-    made = await kept.insert_silence(
+    created = await kept.insert_silence(
         work.connection,
         new_id(),
         rule=rule,
@@ -164,12 +164,12 @@ async def silence(work: UnitOfWork, *, rule: str, subject: str, text: str, lengt
         actor=work.actor,
         until=datetime.now(UTC) + length,
     )
-    await record(work.connection, work.actor, "alert.silence", made.shown_id, f"{rule} {subject}: {text.strip()}")
-    return made
+    await record(work.connection, work.actor, "alert.silence", created.shown_id, f"{rule} {subject}: {text.strip()}")
+    return created
 
 
 async def end_silence(work: UnitOfWork, reference: str) -> StoredSilence:
-    """End a silence before its time. Raises NotFound where none of this id is in force."""
+    """End a silence early. Raises NotFound if no active silence has this id."""
     try:
         identifier = ids.read(ids.SILENCE, reference)
     except ValueError as error:
@@ -182,16 +182,16 @@ async def end_silence(work: UnitOfWork, reference: str) -> StoredSilence:
 
 
 async def note_test(work: UnitOfWork, channel: str) -> None:
-    """Note that somebody tries a channel. Raises NotFound where there is none of this name."""
+    """Record a test of a channel in the audit. Raises NotFound for an unknown channel."""
     if channel not in work.app_context.settings.notifications.channels:
         raise NotFound(f"unknown channel {channel!r}; add it under notifications.channels in boathook.toml")
     await record(work.connection, work.actor, "alert.test", channel)
 
 
 async def test_channel(settings: Settings, channel: str, actor: str) -> Sent | SendFailed:
-    """Send a channel a message that says it is a test, at once."""
+    """Send a test message to a channel immediately."""
     now = datetime.now(UTC)
-    told = AlertEntry(
+    entry = AlertEntry(
         id=ids.show(ids.ALERT, new_id()),
         kind=AlertMessageKind.TEST,
         rule="test",
@@ -207,14 +207,14 @@ async def test_channel(settings: Settings, channel: str, actor: str) -> Sent | S
     notifier = Notifier(settings)
     try:
         return await notifier.send(
-            channel, AlertMessage(f"ntc_{secrets.token_hex(16)}", now, [told], settings.server.public_url)
+            channel, AlertMessage(f"ntc_{secrets.token_hex(16)}", now, [entry], settings.server.public_url)
         )
     finally:
         notifier.close()
 
 
 def alert_view(alert: Alert, rules: Mapping[str, RuleSettings]) -> dict[str, Any]:
-    """Return an alert as JSON shows it."""
+    """Return an alert in the form of the JSON API."""
     rule = rules.get(alert.rule, RuleSettings())
     return {
         "id": alert.shown_id,

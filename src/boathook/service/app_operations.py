@@ -1,4 +1,4 @@
-"""The operators' actions as apps call them, recorded in the name of the app."""
+"""The operations that apps may call, recorded in the audit under the app's name."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,11 +30,11 @@ from boathook.service.event_types import NewEventType
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _BATCH: Final = 500
-"""Dead letters that one transaction moves."""
+"""Maximum number of dead letters per transaction."""
 
 
 class AppDependencies(Protocol):
-    """What the desk stands on."""
+    """What the operations depend on."""
 
     settings: Settings
     outbox: Outbox
@@ -47,8 +47,8 @@ class AppOperations:
     """A `boathook.handlers.platform.AppContext`, in the default organization.
 
     Args:
-        parts: what it stands on; opened when first needed.
-        actor: who acts, for the audit.
+        dependencies: the settings, the database and the secret box; opened on first use.
+        actor: the actor for the audit.
     """
 
     def __init__(self, dependencies: AppDependencies, actor: str) -> None:
@@ -71,7 +71,7 @@ class AppOperations:
         """Return deliveries, those of the newest events first.
 
         Raises:
-            InvalidValue: *after* is no delivery's id.
+            InvalidValue: *after* is not a delivery id.
         """
         if after is not None:
             _read_delivery(after)
@@ -103,7 +103,7 @@ class AppOperations:
         }
 
     async def replay(self, ids: Sequence[str], *, note: str | None = None) -> list[str]:
-        """Make dead letters pending again; return which were. Raises InvalidValue."""
+        """Make dead letters pending again; return the ids of those replayed. Raises InvalidValue."""
         database, action = await self._dependencies.operations_database(), AuditContext(actor=self._actor, note=note)
         pace = ReplaySchedule(await delivery_commands.read_clock(database))
         done: list[Key] = []
@@ -113,7 +113,7 @@ class AppOperations:
         return _show(done)
 
     async def ignore(self, ids: Sequence[str], *, note: str) -> list[str]:
-        """Settle dead letters as ignored; return which were. Raises InvalidValue, also without a note."""
+        """Mark dead letters as ignored; return the ids of those ignored. Raises InvalidValue, also without a note."""
         if not note.strip():
             raise InvalidValue("ignoring a dead letter needs a note that says why", "note")
         database, action = await self._dependencies.operations_database(), AuditContext(actor=self._actor, note=note)
@@ -123,29 +123,29 @@ class AppOperations:
         return _show(done)
 
     async def wake(self, tx: Transaction, event_id: UUID | str) -> int:
-        """Let nothing of an event wait any longer, once *tx* commits; return how many deliveries.
+        """Make all waiting deliveries of an event due once *tx* commits; return how many.
 
-        Several events are woken in the order of their ids, so that two transactions cannot wait for each other.
+        Wake several events in the order of their ids, so that two transactions cannot deadlock.
 
         Raises:
-            InvalidValue: *event_id* is no event's id.
+            InvalidValue: *event_id* is not an event id.
         """
         action = AuditContext(actor=self._actor, note="woken")
         return await delivery_commands.make_due_now(connection_of(tx), _read_event(event_id), action)
 
     async def put_application(self, tx: Transaction, uid: str, *, name: str) -> str:
-        """Make the application with this uid if there is none; return its id."""
+        """Create the application with this uid if it does not exist; return its id."""
         work = await self._work(tx)
         try:
             async with tx.savepoint():
                 found, _ = await applications.get_or_create(work, NewApplication(name=name, uid=uid))
         except AlreadyExists:
-            # Another transaction has made it since the look, and committed.
+            # A concurrent transaction created it and committed.
             found = await applications.get(work, uid)
         return found.shown_id
 
     async def endpoints(self, tx: Transaction, application: str) -> list[EndpointView]:
-        """Return an application's endpoints, oldest first; none for an application that does not exist."""
+        """Return an application's endpoints, oldest first; empty if the application does not exist."""
         work = await self._work(tx)
         try:
             owner = await applications.get(work, application)
@@ -167,12 +167,12 @@ class AppOperations:
         retry: str | Sequence[float] | None = None,
         timeout_s: float | None = None,
     ) -> EndpointView:
-        """Make an application's endpoint with this uid, or give it these values.
+        """Create or update an application's endpoint with this uid.
 
         Raises:
-            InvalidValue: a value breaks a rule; the message names it.
+            InvalidValue: a value is invalid; the message names it.
             NotFound: there is no such application.
-            LimitReached: the application's endpoints are too many, or listen to too much.
+            LimitReached: the application has too many endpoints, or they have too many event types.
         """
         work = await self._work(tx)
         new = NewEndpoint(
@@ -199,26 +199,26 @@ class AppOperations:
         return True
 
     async def endpoint_secret(self, tx: Transaction, application: str, uid: str) -> str:
-        """Return what receivers verify an endpoint's messages with. Raises NotFound, SecretUnreadable."""
+        """Return the secret or public key that verifies an endpoint's messages. Raises NotFound, SecretUnreadable."""
         work = await self._work(tx)
         return await endpoint_secrets.get_secret(work, await applications.get(work, application), uid)
 
     async def attempts(self, tx: Transaction, application: str, uid: str, *, limit: int = 50) -> list[AttemptRow]:
-        """Return the latest requests to an endpoint, of the last 90 days, newest first. Raises NotFound."""
+        """Return the latest attempts of an endpoint in the last 90 days, newest first. Raises NotFound."""
         work = await self._work(tx)
         owner = await applications.get(work, application)
         page = await attempts.list_page(work, owner, open_window(datetime.now(UTC)), endpoint=uid, limit=limit)
         return list(page.rows)
 
     async def declare_types(self, tx: Transaction, types: Mapping[str, str]) -> None:
-        """Make event types, by name with their descriptions, known where they are not."""
+        """Create the event types that do not exist yet, given as descriptions by name."""
         work = await self._work(tx)
         for name, description in sorted(types.items()):
             with contextlib.suppress(AlreadyExists):
                 await event_types.create(work, name, NewEventType(description=description))
 
     async def _work(self, tx: Transaction) -> UnitOfWork:
-        """Return the app's transaction as the operators' actions take it."""
+        """Return a unit of work in the app's transaction."""
         dependencies = self._dependencies
         app_context = AppContext(
             dependencies.settings,

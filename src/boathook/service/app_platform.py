@@ -1,6 +1,6 @@
-"""The platform of a process's apps: connections, operators' actions, HTTP client, live messages and state.
+"""The platform of a process's apps: connections, operations, HTTP client, live messages and state.
 
-Nothing is connected before it is first needed, so an app that never asks costs nothing, wherever it is loaded.
+Every connection is opened on first use, so an app that uses none costs nothing.
 """
 
 import asyncio
@@ -31,31 +31,32 @@ from boathook.service.app_operations import AppOperations
 T = TypeVar("T")
 
 _MAX_TRANSACTIONS: Final = 6
-"""Most transactions of all apps of a process at once; further ones wait."""
+"""Maximum concurrent transactions of all apps of a process; further ones wait."""
 _MAX_OPERATIONS: Final = 3
-"""Connections besides, for what is not done in a transaction of the app: were they the same, blocks that hold all of
-them and look something up would wait for each other."""
+"""Separate connections for operations outside the app's transaction. If they shared a pool, blocks that hold all of its
+connections and then look something up would deadlock.
+"""
 
 ServerUrlFactory = Callable[[], AbstractAsyncContextManager[str]]
-"""Lends the URL of PostgreSQL, an embedded one running at least as long."""
+"""Yields the URL of PostgreSQL; an embedded server runs at least as long as the context."""
 
 
 class LazyResource(Generic[T]):
-    """Something that is opened by whoever needs it first, while all others wait for it."""
+    """A resource that is opened on first use, while concurrent callers wait for it."""
 
     def __init__(self, open: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._open = open
         self._opening: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Return it; where opening it fails, that is tried again the next time."""
+        """Return the resource; if opening fails, the next call tries again."""
         task = self._opening
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._opening = asyncio.create_task(self._open())
         return await asyncio.shield(task)
 
     async def close(self, how: Callable[[T], Awaitable[None]]) -> None:
-        """Close it if it was opened; from then on it can be opened again."""
+        """Close the resource if it was opened; it can be opened again afterwards."""
         task, self._opening = self._opening, None
         if task is None:
             return
@@ -64,7 +65,7 @@ class LazyResource(Generic[T]):
 
 
 class AppResources:
-    """What all apps of one process share."""
+    """Resources shared by all apps of one process."""
 
     def __init__(self, settings: Settings, server_url: ServerUrlFactory, live_metrics: LiveMetrics) -> None:
         self.settings = settings
@@ -82,21 +83,21 @@ class AppResources:
         self._operations_pool = LazyResource(lambda: self._connect("apps-desk", _MAX_OPERATIONS))
 
     async def transaction_database(self) -> Database:
-        """Return the connections for the apps' own transactions. Raises DatabaseUnavailable, ConfigError."""
+        """Return the database for the apps' own transactions. Raises DatabaseUnavailable, ConfigError."""
         return await self._transaction_pool.get()
 
     async def operations_database(self) -> Database:
-        """Return the connections for everything else. Raises DatabaseUnavailable, ConfigError."""
+        """Return the database for everything else. Raises DatabaseUnavailable, ConfigError."""
         return await self._operations_pool.get()
 
     def secret_box(self) -> SecretBox:
-        """Return what encrypts and decrypts endpoints' secrets. Raises ConfigError."""
+        """Return the box that encrypts and decrypts endpoints' secrets. Raises ConfigError."""
         if self._secret_box is None:
             self._secret_box = open_secret_box(self.settings)
         return self._secret_box
 
     def notify_due(self) -> None:
-        """Tell the workers that something is due, soon, and what several transactions have committed at once."""
+        """Notify workers of due deliveries soon; notifications of several transactions are merged."""
         if self._notify_task is None:
             self._notify_task = asyncio.create_task(self._due_notifier.run(), name="apps:announce")
         self._due_notifier.notify()
@@ -105,7 +106,7 @@ class AppResources:
         await delivery_commands.notify_due(await self.operations_database())
 
     async def subscriber(self) -> Subscriber:
-        """Return what hears live messages. Raises DatabaseUnavailable, ConfigError."""
+        """Return the subscriber for live messages. Raises DatabaseUnavailable, ConfigError."""
         database = await self.operations_database()
         if self._subscriber is None:
             self._subscriber = Subscriber(database)
@@ -113,7 +114,7 @@ class AppResources:
 
     @property
     def http(self) -> Client:
-        """The HTTP client, with threads of its own from its first use on. Raises ConfigError."""
+        """The HTTP client, which starts its threads on first use. Raises ConfigError."""
         if self._http is None:
             outbound = self.settings.outbound
             proxy = self.settings.resolve(outbound.proxy, "outbound.proxy")
@@ -121,10 +122,10 @@ class AppResources:
         return self._http
 
     async def close(self) -> None:
-        """Close what was opened."""
+        """Close everything that was opened."""
         if self._notify_task is not None:
             self._notify_task.cancel()
-            # What it had not told yet; a hint that is lost costs a poll interval, never a delivery.
+            # Send the pending notification; losing it costs one poll interval, never a delivery.
             with contextlib.suppress(DatabaseError):
                 await self._notify_due()
         if self._http is not None:
@@ -159,12 +160,12 @@ class AppPlatform:
         self.desk = AppOperations(resources, actor=f"app:{name}" if name else "app")
 
     def for_app(self, name: str) -> "AppPlatform":
-        """Return the view of the app of this name, under which its actions stand in the audit."""
+        """Return the platform for the app of this name, which appears as the actor in the audit."""
         return AppPlatform(self._resources, name)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """Lend a transaction that commits at the end of the block and rolls back on an error.
+        """Open a transaction that commits at the end of the block and rolls back on an error.
 
         Raises:
             DatabaseError: PostgreSQL cannot be reached, or a statement or the commit failed.
@@ -175,7 +176,7 @@ class AppPlatform:
             try:
                 yield transaction
             finally:
-                transaction._close()  # noqa: SLF001 the one who opened it ends it
+                transaction._close()  # noqa: SLF001 closed where it was opened
         if transaction.has_published:
             self._resources.notify_due()
 
@@ -187,15 +188,15 @@ class AppPlatform:
         """Yield the live messages on *channel* from now on; a slow subscriber misses the oldest.
 
         Raises:
-            DatabaseUnavailable: PostgreSQL cannot be reached at the first message.
-            InvalidMessage: the channel's name is none, at the first message.
+            DatabaseUnavailable: PostgreSQL cannot be reached; raised by the first read.
+            InvalidMessage: the channel's name is invalid; raised by the first read.
         """
         return _LiveSubscription(self._resources, channel)
 
     async def vitals(self) -> dict[str, Any]:
-        """Return what ``/metrics.json`` shows of all processes of this host, and ``problems`` as ``/readyz`` does.
+        """Return the metrics of this host as in ``/metrics.json``, and ``problems`` as in ``/readyz``.
 
-        Rates over the last minute are known to gateways and the keeper, which sample; elsewhere they are 0.
+        Rates over the last minute are available in gateways and the keeper, which sample; elsewhere they are 0.
         """
         live = self._resources.live_metrics
         now = live.now()
@@ -222,7 +223,7 @@ class AppPlatform:
         return self._resources.settings.resolve(reference, key)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of a command to its end, and close what it opened.
+        """Run a command's coroutine to its end, and close what it opened.
 
         Raises:
             ConfigError: there is no database yet, or an error shows that its schema is not current.
@@ -239,7 +240,7 @@ class AppPlatform:
             await self.close()
 
     async def _explain(self, error: DatabaseError) -> None:
-        """Name lacking migrations as the cause of an error, where there are any."""
+        """Raise ConfigError if missing migrations explain an error."""
         with contextlib.suppress(DatabaseError):
             if lacking := await list_pending(await self._resources.operations_database()):
                 raise ConfigError(
@@ -247,12 +248,12 @@ class AppPlatform:
                 ) from error
 
     async def close(self) -> None:
-        """Close what this process's apps have opened; asked again, they open it again."""
+        """Close what this process's apps have opened; further use opens it again."""
         await self._resources.close()
 
 
 class _LiveSubscription:
-    """What one reader hears; it begins to listen when it is made, not when it is first read."""
+    """The messages for one reader; the subscription starts when it is created, not when it is first read."""
 
     def __init__(self, resources: AppResources, channel: str) -> None:
         self._opening = asyncio.create_task(self._open(resources, channel))
@@ -271,13 +272,13 @@ class _LiveSubscription:
 def open_platform(
     settings: Settings, *, server_url: ServerUrlFactory | None = None, live_metrics: LiveMetrics | None = None
 ) -> AppPlatform:
-    """Return what *settings* offer the apps of this process; nothing is connected yet.
+    """Return the platform of this process for *settings*, without connecting.
 
     Args:
-        settings: of the process.
-        server_url: lends the URL of PostgreSQL where `database.url` alone does not tell it, as on the command line,
-            which may have to start an embedded server.
-        live_metrics: what this process has counted and, where it samples, seen lately.
+        settings: the settings of the process.
+        server_url: provides the URL of PostgreSQL if `database.url` is not set. The command line uses it to start an
+            embedded server.
+        live_metrics: the metrics of this process and, if it samples, their recent history.
     """
 
     @contextlib.asynccontextmanager

@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from boathook.db import applications
-from boathook.db.applications import Application as Application  # noqa: PLC0414 - what these actions return
-from boathook.db.applications import PageRequest as PageRequest  # noqa: PLC0414 - what they are asked for
+from boathook.db.applications import Application as Application  # noqa: PLC0414 - re-exported
+from boathook.db.applications import PageRequest as PageRequest  # noqa: PLC0414 - re-exported
 from boathook.db.audit import record
 from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import ApplicationSummary
@@ -19,7 +19,7 @@ from boathook.service.unit_of_work import UnitOfWork, new_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewApplication:
-    """An application about to be made, or what it shall be from now on."""
+    """The values of an application to create or replace."""
 
     name: str
     uid: str | None = None
@@ -33,12 +33,12 @@ async def get(work: UnitOfWork, reference: str) -> Application:
 
 
 async def find_operational(work: UnitOfWork) -> Application | None:
-    """Return the application that the organization's operational events go to, if it was ever needed."""
+    """Return the application that receives the organization's operational webhooks; None if it does not exist yet."""
     return await applications.find_operational(work.connection, work.organization)
 
 
 async def ensure_operational(work: UnitOfWork) -> Application:
-    """Return the application that the organization's operational events go to; make it if there is none."""
+    """Return the application that receives the organization's operational webhooks; create it if needed."""
     return await applications.ensure_operational(work.connection, new_id(), work.organization)
 
 
@@ -51,7 +51,7 @@ def _found(application: Application | None, reference: str) -> Application:
 async def list_page(
     work: UnitOfWork, window: PageRequest, *, only_with_endpoints: bool = False, only_all_enabled: bool = False
 ) -> list[Application]:
-    """Return a stretch of the organization's applications."""
+    """Return a page of the organization's applications."""
     return await applications.list_page(
         work.connection,
         work.organization,
@@ -62,17 +62,20 @@ async def list_page(
 
 
 async def search(work: UnitOfWork, words: str | None, *, after: UUID | None, limit: int) -> list[ApplicationSummary]:
-    """Return applications whose name or uid holds *words*, the youngest first, each with counts of its endpoints.
+    """Return applications whose name or uid contains *words*, newest first, each with counts of its endpoints.
 
     Args:
-        after: the last application of the page before.
+        work: the unit of work.
+        words: the text to find; None returns all.
+        after: the last application of the previous page.
+        limit: the maximum number of applications.
     """
     return await endpoint_stats.search_applications(work.connection, work.organization, words, after, limit=limit)
 
 
 async def create(work: UnitOfWork, new: NewApplication) -> Application:
-    """Make an application. Raises Taken where its uid is in use."""
-    made = await applications.insert(
+    """Create an application. Raises AlreadyExists if its uid is in use."""
+    created = await applications.insert(
         work.connection,
         new_id(),
         work.organization,
@@ -81,12 +84,12 @@ async def create(work: UnitOfWork, new: NewApplication) -> Application:
         throttle_rate=new.throttle_rate,
         metadata=new.metadata,
     )
-    await record(work.connection, work.actor, "application.create", made.shown_id)
-    return made
+    await record(work.connection, work.actor, "application.create", created.shown_id)
+    return created
 
 
 async def get_or_create(work: UnitOfWork, new: NewApplication) -> tuple[Application, bool]:
-    """Return the application with the uid of *new*, as it is, or make it; and whether it was made."""
+    """Return the application with the uid of *new*, or create it; and whether it was created."""
     if new.uid is not None:
         found = await applications.find(work.connection, work.organization, new.uid)
         if found is not None:
@@ -95,10 +98,10 @@ async def get_or_create(work: UnitOfWork, new: NewApplication) -> tuple[Applicat
 
 
 async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Application, bool]:
-    """Give an application these values, or make one; and whether it was made.
+    """Update an application with these values, or create it; and whether it was created.
 
-    What is made under a name that no application has gets the name as its uid, if *new* has none and it can be one, so
-    that the same request finds it again.
+    If *new* has no uid, a created application gets *reference* as its uid if it is valid, so that the same request
+    finds it again.
     """
     found = await applications.lock(work.connection, work.organization, reference)
     if found is None:
@@ -107,7 +110,7 @@ async def put(work: UnitOfWork, reference: str, new: NewApplication) -> tuple[Ap
 
 
 def uid_from(prefix: str, reference: str) -> str | None:
-    """Return what a thing made under *reference* has as its uid; None where that cannot be one."""
+    """Return *reference* if it can be a uid, else None."""
     names = parse_reference(prefix, reference)
     return names[1] if names else None
 
@@ -117,7 +120,7 @@ def _values(new: NewApplication) -> dict[str, Any]:
 
 
 async def update(work: UnitOfWork, reference: str, changes: Mapping[str, Any]) -> Application:
-    """Change some fields of an application: uid, name, throttle_rate, metadata. Raises NotFound, Taken."""
+    """Change some fields of an application: uid, name, throttle_rate, metadata. Raises NotFound, AlreadyExists."""
     found = _found(await applications.lock(work.connection, work.organization, reference), reference)
     return await _save(work, replace(found, **changes))
 
@@ -136,11 +139,11 @@ async def delete(work: UnitOfWork, reference: str) -> None:
 
 
 async def ensure(work: UnitOfWork, reference: str, new: NewApplication | None) -> Application:
-    """Return an application by id or uid; where there is none, make it from *new*, if given.
+    """Return an application by id or uid; if it does not exist, create it from *new*, if given.
 
     Raises:
-        NotFound: there is none, and no *new*.
-        InvalidValue: the uid of *new* is missing or not *reference*.
+        NotFound: it does not exist, and *new* is None.
+        InvalidValue: the uid of *new* is missing or is not *reference*.
     """
     if new is not None and new.uid is None:
         raise InvalidValue("the application needs its uid", "application", "uid", kind="application_uid_missing")

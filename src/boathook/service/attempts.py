@@ -6,9 +6,9 @@ from uuid import UUID
 
 from boathook.db import attempts
 from boathook.db.applications import Application
-from boathook.db.attempts import AttemptCounts as AttemptCounts  # noqa: PLC0414 - what these actions return
+from boathook.db.attempts import AttemptCounts as AttemptCounts  # noqa: PLC0414 - re-exported
 from boathook.db.attempts import AttemptPageRequest, OutcomeFilter
-from boathook.db.attempts import AttemptRow as AttemptRow  # noqa: PLC0414 - the same
+from boathook.db.attempts import AttemptRow as AttemptRow  # noqa: PLC0414 - re-exported
 from boathook.db.audit import record
 from boathook.db.messages import ALL_MESSAGES
 from boathook.db.queries import endpoint_stats
@@ -40,12 +40,20 @@ async def list_page(
     has_response: bool = True,
     has_payload: bool = False,
 ) -> Page[AttemptRow]:
-    """Return a page of the attempts at one message, at one endpoint, or at one message there, newest first.
+    """Return a page of the attempts for a message, an endpoint, or both, newest first.
 
     Args:
-        wanted: only attempts at such messages.
-        status: only attempts that ended so; none ends but with success or failure.
-        status_class: only attempts answered with such a status, such as 400; 0 for those without an HTTP answer.
+        work: the unit of work.
+        application: the application.
+        window: the position and order of the page.
+        wanted: only attempts of matching messages.
+        message: the message's id or uid.
+        endpoint: the endpoint's id or uid.
+        status: only attempts with this status; attempts end only with success or failure.
+        status_class: only attempts with a response status of this class, such as 400; 0 for those without a response.
+        limit: the maximum number of attempts.
+        has_response: include the responses.
+        has_payload: include the messages' payloads.
 
     Raises:
         NotFound: there is no such message or endpoint.
@@ -81,18 +89,22 @@ async def search(
     before: UUID | None = None,
     limit: int,
 ) -> ScanPage[AttemptSummary]:
-    """Return the attempts at an endpoint that fit, newest first, as far as a bounded time goes.
+    """Return the matching attempts of an endpoint, newest first, scanning for a bounded time.
 
     Args:
-        status_class: as `list_page` has it.
-        type: a pattern of the message's type; ``*`` stands for any run of characters.
-        before: where the page before ended.
+        work: the unit of work.
+        endpoint: the endpoint.
+        is_success: only successful or only failed attempts.
+        status_class: as for `list_page`.
+        type: a pattern of the message's type; ``*`` matches any characters.
+        before: where the previous page ended.
+        limit: the maximum number of attempts.
     """
     return await scan_until_full(
-        lambda place, left: endpoint_stats.scan_attempts(
+        lambda position, left: endpoint_stats.scan_attempts(
             work.connection,
             endpoint.id,
-            place,
+            position,
             is_success=is_success,
             status_class=status_class,
             type=type,
@@ -104,12 +116,12 @@ async def search(
 
 
 async def find_request(work: UnitOfWork, attempt: AttemptRow) -> SentRequest | None:
-    """Return what was sent with an attempt; None where it is not stored any more."""
+    """Return the request that an attempt sent; None if it is no longer stored."""
     return await endpoint_stats.find_request(work.connection, attempt.message.id, attempt.id)
 
 
 async def get(work: UnitOfWork, application: Application, message: str, reference: str) -> AttemptRow:
-    """Return an attempt at a message. Raises NotFound."""
+    """Return an attempt of a message. Raises NotFound."""
     found = await messages.get(work, application, message)
     identifier = _read(reference)
     row = await attempts.find(work.connection, application.shown_id, found.id, identifier) if identifier else None
@@ -119,7 +131,7 @@ async def get(work: UnitOfWork, application: Application, message: str, referenc
 
 
 async def expunge(work: UnitOfWork, application: Application, message: str, reference: str) -> None:
-    """Forget what an endpoint answered to an attempt. Raises NotFound."""
+    """Delete the response to an attempt. Raises NotFound."""
     row = await get(work, application, message, reference)
     await attempts.expunge(work.connection, application.shown_id, row.message.id, row.id)
     await record(work.connection, work.actor, "attempt.expunge", ids.show(ids.ATTEMPT, row.id))
@@ -135,15 +147,18 @@ def _read(reference: str) -> UUID | None:
 async def count(
     work: UnitOfWork, application: Application, endpoint: str, since: datetime | None, until: datetime | None
 ) -> AttemptCounts:
-    """Count the attempts that an endpoint saw, and what it is still owed, of a span of at most 28 days.
+    """Count the attempts of an endpoint in a range of at most 28 days, and its pending deliveries.
 
     Args:
-        since: by default 28 days before *until*.
-        until: by default now.
+        work: the unit of work.
+        application: the application.
+        endpoint: the endpoint's id or uid.
+        since: defaults to 28 days before *until*.
+        until: defaults to now.
 
     Raises:
         NotFound: there is no such endpoint.
-        InvalidState: the span is longer, ends before it begins, or lies in the future.
+        InvalidState: the range is too long, ends before it begins, or is in the future.
     """
     now = datetime.now(UTC)
     end = until or now

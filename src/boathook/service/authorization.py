@@ -1,7 +1,7 @@
-"""Authorization: one table of permissions that the API, the console, the portal and mounts ask.
+"""Authorization: one table of permissions for the API, the console, the portal and mounts.
 
 Each route names its permission with `requires`, or where it is registered; a route without one is an error at start
-(`check_routes`). The command line is not asked: who runs it has the password of the database.
+(`check_routes`). The command line needs no permission, because its user has the database password.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,10 +19,10 @@ Route = TypeVar("Route", bound=Callable[..., Any])
 
 
 class Capability(StrEnum):
-    """A permission of a token of one application; each token of an application has ViewBase."""
+    """A permission of a token of one application; each such token has ViewBase."""
 
     VIEW_BASE = "ViewBase"
-    VIEW_ENDPOINT_SECRET = "ViewEndpointSecret"  # noqa: S105 - the API's word, not a secret
+    VIEW_ENDPOINT_SECRET = "ViewEndpointSecret"  # noqa: S105 - a name in the API, not a secret
     MANAGE_ENDPOINT_SECRET = "ManageEndpointSecret"  # noqa: S105 - the same
     MANAGE_TRANSFORMATIONS = "ManageTransformations"
     CREATE_ATTEMPTS = "CreateAttempts"
@@ -51,18 +51,18 @@ class Permission(StrEnum):
     DEAD_LETTER_PURGE = "dead_letter.purge"
     DEAD_LETTER_VIEW = "dead_letter.view"
     ENDPOINT_HEADERS_VIEW = "endpoint.headers.view"
-    """Read the values of an endpoint's custom headers, also where an attempt recorded them."""
+    """Read the values of an endpoint's custom headers, including those recorded by attempts."""
     ENDPOINT_MANAGE = "endpoint.manage"
     ENDPOINT_SECRET_ROTATE = "endpoint.secret.rotate"  # noqa: S105 - a permission's name
     ENDPOINT_SECRET_VIEW = "endpoint.secret.view"  # noqa: S105 - the same
     ENDPOINT_TEST = "endpoint.test"
-    """Send an endpoint the example of an event type."""
+    """Send the example of an event type to an endpoint."""
     ENDPOINT_VIEW = "endpoint.view"
     ENVIRONMENT_EXPORT = "environment.export"
     ENVIRONMENT_IMPORT = "environment.import"
     EVENT_LISTEN = "event.listen"
     EVENT_REPLAY = "event.replay"
-    """Owe events again, or to today's handlers."""
+    """Replay events, or route them to the current handlers."""
     EVENT_REVEAL = "event.reveal"
     """Read the values of an event's headers that may hold secrets."""
     EVENT_TYPE_MANAGE = "event_type.manage"
@@ -74,26 +74,26 @@ class Permission(StrEnum):
     KEY_VIEW = "key.view"
     MESSAGE_EXPUNGE = "message.expunge"
     MESSAGE_PUBLISH = "message.publish"
-    """Publish a message, or send one endpoint a payload of one's own."""
+    """Publish a message, or send a custom payload to one endpoint."""
     MESSAGE_RESEND = "message.resend"
-    """Send messages to an endpoint once more, one or all of a time."""
+    """Send messages to an endpoint again: a single one, or all of a time range."""
     MESSAGE_VIEW = "message.view"
     """Read messages and attempts."""
     OPERATIONAL_WEBHOOK_MANAGE = "operational_webhook.manage"
     """Read and change endpoints of operational webhooks, with their secrets and headers."""
     OPERATOR_MANAGE = "operator.manage"
     PORTAL_GRANT = "portal.grant"
-    """Let somebody into an application's portal, and end that."""
+    """Create and revoke access to an application's portal."""
     REJECTION_REVERIFY = "rejection.reverify"
     REJECTION_VIEW = "rejection.view"
     SETTINGS_VIEW = "settings.view"
     SOURCE_SECRET_MANAGE = "source.secret.manage"  # noqa: S105 - the same
-    """Add and end secrets of sources, and read those that a sender told."""
+    """Add and end secrets of sources, and read handshake secrets."""
     SOURCE_TEST = "source.test"
     SOURCE_VIEW = "source.view"
     TASK_VIEW = "task.view"
     TOKEN_END = "token.end"  # noqa: S105 - the same
-    """End the token in use."""
+    """Revoke the token in use."""
     USAGE_COUNT = "usage.count"
     VERIFY_RUN = "verify.run"
     VERIFY_VIEW = "verify.view"
@@ -101,16 +101,16 @@ class Permission(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRule:
-    """Who has a permission, by the kind of caller; None refuses all callers of that kind."""
+    """The callers that have a permission, by kind; None denies all callers of a kind."""
 
     role: Role | None = None
-    """The least role of an operator."""
+    """The minimum role of an operator."""
     capability: Capability | None = None
     """The capability of a token of one application."""
     is_for_organization: bool = True
-    """Whether a token of the whole organization is enough."""
+    """Whether a token of the whole organization is sufficient."""
     is_public: bool = False
-    """Whether the caller need not be known."""
+    """Whether the caller may be unauthenticated."""
 
 
 def _operators(role: Role) -> AccessRule:
@@ -176,34 +176,34 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.VERIFY_VIEW: _VIEWER,
     }
 )
-"""Who has each permission."""
+"""The access rule of each permission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The holder of a token, and what the token allows."""
+    """The holder of a token, and its permissions."""
 
     key_id: UUID
     organization: str
     application_id: UUID | None = None
-    """The one application they may see; None is all of the organization's."""
+    """The only application it may access; None allows all of the organization's."""
     feature_flags: frozenset[str] = frozenset()
     capabilities: frozenset[str] | None = None
-    """What they may do; None is everything."""
+    """Its capabilities; None allows everything."""
     is_portal: bool = False
 
     @property
     def actor(self) -> str:
-        """Who acts, for the audit."""
+        """The actor for the audit."""
         return f"api:{ids.show(ids.API_KEY, self.key_id)}"
 
     @property
     def is_for_organization(self) -> bool:
-        """Whether the token is one of the whole organization, without limits."""
+        """Whether the token is for the whole organization, without restrictions."""
         return self.application_id is None and self.capabilities is None and not self.is_portal
 
     def may(self, permission: Permission) -> bool:
-        """Return whether the token gives this permission."""
+        """Return whether the token grants this permission."""
         rule = ACCESS_RULES[permission]
         if rule.is_public:
             return True
@@ -234,7 +234,7 @@ def role_may(role: Role, permission: Permission) -> bool:
 
 
 def requires(permission: Permission) -> Callable[[Route], Route]:
-    """Name the permission that a route needs."""
+    """Set the permission that a route requires."""
 
     def name(route: Route) -> Route:
         cast("Any", route).permission = permission
@@ -244,7 +244,7 @@ def requires(permission: Permission) -> Callable[[Route], Route]:
 
 
 def permission_of(route: Callable[..., Any]) -> Permission:
-    """Return the permission that a route needs. Raises TypeError where it names none."""
+    """Return the permission that a route requires. Raises TypeError if it names none."""
     permission = getattr(route, "permission", None)
     if not isinstance(permission, Permission):
         name = getattr(route, "__qualname__", repr(route))
@@ -253,6 +253,6 @@ def permission_of(route: Callable[..., Any]) -> Permission:
 
 
 def check_routes(routes: Iterable[Any]) -> None:
-    """Refuse routes of which one names no permission. Raises TypeError."""
+    """Check that every route names a permission. Raises TypeError."""
     for route in routes:
         permission_of(route.endpoint)

@@ -1,4 +1,4 @@
-"""Renders stored bodies for display: JSON indented, text as it is, other bytes in hex."""
+"""Renders stored bodies for display: JSON indented, text unchanged, other bytes in hex."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Final
 from boathook.domain.json_text import FormattedJson, InvalidJson, format_json
 
 MAX_BYTES: Final = 262_144
-"""Bytes of a body that are shown; all of it can be downloaded."""
+"""Maximum displayed bytes of a body; the whole body can be downloaded."""
 MAX_HEX_BYTES: Final = 16_384
 _ROW: Final = 16
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -18,7 +18,7 @@ MASK: Final = "••••••"
 
 
 class BodyFormat(StrEnum):
-    """A way to show bytes."""
+    """A way to display bytes."""
 
     PRETTY = "pretty"
     RAW = "raw"
@@ -27,56 +27,62 @@ class BodyFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyView:
-    """The beginning of a body as it is shown."""
+    """The displayed beginning of a body."""
 
     view: BodyFormat
     views: tuple[BodyFormat, ...]
-    """All that make sense for these bytes."""
+    """The formats that these bytes can be displayed in."""
     text: str
     is_cut: bool
-    """Whether more was sent than is shown."""
+    """Whether the body is longer than the displayed part."""
     doubled: tuple[str, ...] = ()
-    """Keys that stand twice in their object."""
+    """Keys that occur twice in their object."""
     is_deep: bool = False
-    """Whether some of it is nested too deep to be indented."""
+    """Whether parts are nested too deep to be indented."""
     problem: str | None = None
-    """Why something that should be JSON is none."""
+    """Why a body that should be JSON is invalid."""
 
 
 def render(head: bytes, size: int, view: str | None = None, *, content_type: str = "") -> BodyView:
-    """Return the beginning of a body as people want to see it.
+    """Return the beginning of a body in a readable format.
 
     Args:
         head: its first bytes.
-        size: how many it has in all.
-        view: how; None and what does not fit these bytes mean the best that does.
+        size: its total size in bytes.
+        view: the format; None or one that does not fit selects the best.
+        content_type: the Content-Type header; invalid JSON is reported if it says JSON.
     """
     is_whole = len(head) >= size
     text = _text_of(head, is_whole=is_whole)
     if text is None:
         return _raw_or_hex(head, size, view)
-    laid = format_json(text, is_whole=is_whole)
+    formatted = format_json(text, is_whole=is_whole)
     views = (
         (BodyFormat.PRETTY, BodyFormat.RAW, BodyFormat.HEX)
-        if isinstance(laid, FormattedJson)
+        if isinstance(formatted, FormattedJson)
         else (BodyFormat.RAW, BodyFormat.HEX)
     )
     wanted = next((one for one in views if one == view), views[0])
     if wanted is BodyFormat.HEX:
         return _hex(head, size, views)
-    if wanted is BodyFormat.PRETTY and isinstance(laid, FormattedJson):
-        is_cut = laid.is_cut or not is_whole
+    if wanted is BodyFormat.PRETTY and isinstance(formatted, FormattedJson):
+        is_cut = formatted.is_cut or not is_whole
         return BodyView(
-            view=wanted, views=views, text=laid.text, is_cut=is_cut, doubled=laid.doubled, is_deep=laid.is_deep
+            view=wanted,
+            views=views,
+            text=formatted.text,
+            is_cut=is_cut,
+            doubled=formatted.doubled,
+            is_deep=formatted.is_deep,
         )
     problem = None
-    if isinstance(laid, InvalidJson) and head and "json" in content_type.lower():
-        problem = f"Invalid JSON: {laid.reason}, after {laid.at:,} characters."
+    if isinstance(formatted, InvalidJson) and head and "json" in content_type.lower():
+        problem = f"Invalid JSON: {formatted.reason}, after {formatted.at:,} characters."
     return BodyView(view=wanted, views=views, text=text, is_cut=not is_whole, problem=problem)
 
 
 def snippet(head: bytes, size: int) -> BodyView:
-    """Return the beginning of an answer as it is, or in hex where it is no text."""
+    """Return the beginning of a response as raw text, or in hex if it is binary."""
     text = _text_of(head, is_whole=len(head) >= size)
     if text is None:
         return _hex(head, size, (BodyFormat.HEX,))
@@ -84,12 +90,12 @@ def snippet(head: bytes, size: int) -> BodyView:
 
 
 def to_lines(body: bytes, view: BodyFormat | None = None) -> list[str]:
-    """Return a body as lines that can be compared: laid out, as text, or as rows in hex."""
+    """Return a body as lines for comparison: indented JSON, text, or rows in hex."""
     return render(body[:MAX_BYTES], min(len(body), MAX_BYTES), view).text.split("\n")
 
 
 def mask(headers: dict[str, str]) -> dict[str, str]:
-    """Return headers without the values of those that may hold a secret."""
+    """Return headers with the values masked that may hold a secret."""
     return {name: MASK if is_sensitive(name) else value for name, value in headers.items()}
 
 
@@ -99,12 +105,12 @@ def is_sensitive(name: str) -> bool:
 
 
 def is_text(body: bytes) -> bool:
-    """Return whether a body is text: UTF-8 without control characters but tabs and line breaks."""
+    """Return whether a body is text: UTF-8 without control characters except tabs and line breaks."""
     return _text_of(body, is_whole=True) is not None
 
 
 def hex_dump(body: bytes) -> str:
-    """Return bytes in hex, sixteen a row, with their places and what of them is readable."""
+    """Return bytes as a hex dump: sixteen per row, with offsets and printable characters."""
     return "\n".join(
         f"{at:08x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {_readable(row)}"
         for at in range(0, len(body), _ROW)
@@ -113,15 +119,15 @@ def hex_dump(body: bytes) -> str:
 
 
 def spellings(text: str) -> tuple[bytes, ...]:
-    """Return how a text may stand in a payload: as it is, and as JSON writes what is not ASCII or is a quote."""
+    """Return the encodings in which a payload may contain a text: raw, and JSON-escaped with or without ASCII only."""
     plain = text.encode("utf-8", "surrogatepass")
     escaped = json.dumps(text)[1:-1].encode()
-    shy = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
-    return tuple(dict.fromkeys((plain, shy, escaped)))
+    unicode_json = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
+    return tuple(dict.fromkeys((plain, unicode_json, escaped)))
 
 
 def _text_of(head: bytes, *, is_whole: bool) -> str | None:
-    """Return bytes as text; None where they are none. The last character may be cut off."""
+    """Return bytes as text, or None if they are binary. The last character may be truncated."""
     cuts = (0,) if is_whole else (0, 1, 2, 3)
     for cut in cuts:
         try:

@@ -1,6 +1,6 @@
-"""Bulk decisions of operators, made in the background: begun, followed and stopped.
+"""Starts, monitors and stops bulk jobs, which run in the background.
 
-What is decided about a group of dead letters is about those that had died by then; those that die meanwhile are left.
+A job on a group of dead letters covers those that had failed when it started; later ones are not touched.
 """
 
 from collections.abc import Mapping
@@ -47,12 +47,12 @@ _REPLAYS: Final = {
     TaskOperation.REPLAY_GROUP: delivery_commands.REPLAY_DEAD,
     TaskOperation.REPLAY_EVENTS: delivery_commands.REPLAY_EVENT,
 }
-"""What the audit calls the replays of each kind."""
+"""Audit action of the replays of each job kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
-    """How far a bulk decision has come."""
+    """The progress of a bulk job."""
 
     id: str
     title: str
@@ -60,33 +60,33 @@ class JobProgress:
     """``running``, ``finished``, ``stopped`` or ``failed``."""
     done: int
     total: int
-    """What was counted when it was begun; 0 where that is not known."""
+    """The number counted at the start; 0 if unknown."""
     done_verb: str
     added: int | None
-    """Deliveries added, where that is what it does."""
+    """Number of deliveries added, if the job adds any."""
     left: int
-    """What was left alone, where it says so."""
+    """Number of items skipped, if the job reports it."""
     error: str
     group: str | None
-    """The group's id, where it is about one."""
+    """The group's id, if the job is for a group."""
     actor: str
     note: str
     rate: float | None
     begun_at: datetime
     moved_at: datetime
     results: ReplayOutcomes | None = None
-    """What became of the deliveries since; None where nothing was replayed, or nobody has asked."""
+    """Outcomes of the replayed deliveries so far; None if nothing was replayed, or they were not requested."""
 
     @property
     def share(self) -> float:
-        """How much is done, from 0 to 1; what ended well is done wholly, even if less was left to do than counted."""
+        """The share done, from 0 to 1; 1 for a finished job, even if it found less to do than counted."""
         if self.state == TaskState.FINISHED:
             return 1.0
         return min(1.0, self.done / self.total) if self.total else 0.0
 
 
 def parse_group_id(reference: str) -> UUID:
-    """Read a group's id. Raises NotFound where it is none."""
+    """Return the key of a group id. Raises NotFound if it is invalid."""
     try:
         return ids.read(ids.DEAD_GROUP, reference)
     except ValueError as error:
@@ -94,7 +94,7 @@ def parse_group_id(reference: str) -> UUID:
 
 
 async def get_group(work: UnitOfWork, reference: str) -> DeadLetterGroup:
-    """Return a group of dead letters. Raises NotFound where no letter belongs to it any more."""
+    """Return a group of dead letters. Raises NotFound if it has no dead letters left."""
     group = await dead_letter_groups.find_group(work.connection, parse_group_id(reference))
     if group is None:
         raise NotFound(f"no dead letters are left in {reference}: all were replayed, ignored or purged")
@@ -102,12 +102,12 @@ async def get_group(work: UnitOfWork, reference: str) -> DeadLetterGroup:
 
 
 async def replay_group(work: UnitOfWork, reference: str, *, rate: float | None = None, note: str = "") -> Task:
-    """Let all of a group run again, at most *rate* a second.
+    """Replay all dead letters of a group, at most *rate* per second.
 
     Raises:
         NotFound: there is no such group.
-        InvalidValue: the rate or the note breaks a rule.
-        LimitReached: too much is under way.
+        InvalidValue: the rate or the note is invalid.
+        LimitReached: too many tasks are running.
     """
     return await _start_group_job(
         work, TaskOperation.REPLAY_GROUP, reference, {"rate": check_rate(rate), "note": check_note(note)}
@@ -115,18 +115,18 @@ async def replay_group(work: UnitOfWork, reference: str, *, rate: float | None =
 
 
 async def ignore_group(work: UnitOfWork, reference: str, *, note: str) -> Task:
-    """End all of a group as ignored, with a note that says why. Raises as `replay_group` does."""
+    """Ignore all dead letters of a group, with a note that says why. Raises as `replay_group` does."""
     return await _start_group_job(work, TaskOperation.IGNORE_GROUP, reference, {"note": require_note(note)})
 
 
 async def purge_group(work: UnitOfWork, reference: str, *, typed: str, note: str = "") -> Task:
-    """Delete all of a group with their attempts, once *typed* confirms it. Raises as `replay_group` does."""
+    """Delete a group's dead letters with their attempts, once *typed* confirms it. Raises as `replay_group` does."""
     check_confirmation(typed)
     return await _start_group_job(work, TaskOperation.PURGE_GROUP, reference, {"note": check_note(note)})
 
 
 async def replay_events(work: UnitOfWork, wanted: ListFilter, *, rate: float | None = None, note: str = "") -> Task:
-    """Owe the events of a filter again, at most *rate* deliveries a second. Raises as `replay_group` does."""
+    """Replay the events that match a filter, at most *rate* deliveries per second. Raises as `replay_group` does."""
     request = await _events(work, wanted) | {"rate": check_rate(rate), "note": check_note(note)}
     return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(wanted))
 
@@ -134,7 +134,7 @@ async def replay_events(work: UnitOfWork, wanted: ListFilter, *, rate: float | N
 async def route_events(
     work: UnitOfWork, wanted: ListFilter, *, to: str | None = None, rate: float | None = None, note: str = ""
 ) -> Task:
-    """Owe the events of a filter to the handlers that match them now, or to one of them; never twice.
+    """Route the events that match a filter to their current handlers, or to one handler; never twice.
 
     Raises:
         NotFound: there is no handler *to*.
@@ -146,7 +146,7 @@ async def route_events(
 
 
 async def _events(work: UnitOfWork, wanted: ListFilter) -> dict[str, Any]:
-    """Return a filter of events as a task's request has it, with their number."""
+    """Return a filter of events as a task's request, with the number of matching events."""
     chosen = {"source": wanted.source, "application": wanted.application, "type": wanted.type}
     spans = {name: value and value.isoformat() for name, value in (("since", wanted.since), ("until", wanted.until))}
     total = await delivery_commands.count_events(work.connection, wanted, most=_MAX_COUNTED)
@@ -158,7 +158,7 @@ def _subject(wanted: ListFilter) -> str:
 
 
 async def stop(work: UnitOfWork, reference: str) -> Task:
-    """Let a bulk decision end where it stands. Raises NotFound, and InvalidState where it has ended."""
+    """Stop a bulk job. Raises NotFound, and InvalidState if it has ended."""
     task = await _get(work, reference)
     stopped = await tasks.stop(work.connection, work.organization, task.id, f"stopped by {work.actor}")
     if stopped is None:
@@ -168,13 +168,13 @@ async def stop(work: UnitOfWork, reference: str) -> Task:
 
 
 async def list_latest(work: UnitOfWork, *, limit: int) -> list[JobProgress]:
-    """Return how far the organization's latest bulk decisions have come, the youngest first."""
+    """Return the progress of the organization's latest bulk jobs, newest first."""
     page = await list_page(work, _ALL_TIME, kinds=JOB_KINDS, limit=limit)
     return [progress_of(task) for task in page.rows]
 
 
 async def get_progress(work: UnitOfWork, reference: str) -> JobProgress:
-    """Return how far a bulk decision has come, and what became of what it replayed. Raises NotFound."""
+    """Return the progress of a bulk job, and the outcomes of what it replayed. Raises NotFound."""
     task = await _get(work, reference)
     return replace(progress_of(task), results=await _read_results(work, task))
 
@@ -190,7 +190,7 @@ async def _read_results(work: UnitOfWork, task: Task) -> ReplayOutcomes | None:
 
 
 def progress_of(task: Task) -> JobProgress:
-    """Return how far a task has come."""
+    """Return the progress of a task."""
     verb, done_verb = _VERBS[task.kind]
     group = task.request.get("group")
     error = str(task.data.get("error", ""))
@@ -215,14 +215,14 @@ def progress_of(task: Task) -> JobProgress:
 
 
 def check_rate(rate: float | None) -> float | None:
-    """Return a rate as it may be used. Raises InvalidValue."""
+    """Return a valid rate. Raises InvalidValue."""
     if rate is not None and not MIN_RATE <= rate <= MAX_RATE:
         raise InvalidValue(f"write a number a second from {MIN_RATE:g} to {MAX_RATE:g}, or nothing", "rate")
     return rate
 
 
 def check_note(note: str) -> str:
-    """Return a note as it may be stored. Raises InvalidValue."""
+    """Return a note that can be stored. Raises InvalidValue."""
     note = note.strip().replace("\x00", "")
     if len(note) > _MAX_NOTE_LENGTH:
         raise InvalidValue(f"write {_MAX_NOTE_LENGTH} characters at most", "note")
@@ -238,7 +238,7 @@ def require_note(note: str) -> str:
 
 
 def check_confirmation(typed: str) -> None:
-    """Raise InvalidValue where the word that confirms a purge was not typed."""
+    """Raise InvalidValue if the word that confirms a purge was not typed."""
     if typed.strip().lower() != PURGE_CONFIRMATION:
         raise InvalidValue(f"type {PURGE_CONFIRMATION} to confirm", "typed")
 

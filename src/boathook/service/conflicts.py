@@ -1,4 +1,4 @@
-"""Compares conflicts with their events: requests whose key or body, but not both, belonged to an event."""
+"""Compares conflicts with their events: requests that match an event in key or body, but not in both."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from uuid import UUID
 from boathook.db.batches import JsonSlicer
 from boathook.db.database import Database
 from boathook.db.queries import event_history, event_search
-from boathook.db.queries.event_history import ConflictDetail as ConflictDetail  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.event_history import ConflictDetail as ConflictDetail  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import EventRow, StoredRequest
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
@@ -26,30 +26,30 @@ _MAX_EVENT_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A conflicting request beside the event that came first."""
+    """A conflicting request and the event that came first."""
 
     twin: ConflictDetail
     event: EventRow | None
-    """None where retention has dropped it."""
+    """None if retention has deleted it."""
     first: StoredRequest | None
-    """The event's headers, and its bytes or those of the item that the conflict is about."""
+    """The event's headers, and its body or that of the item that the conflict is about."""
     item_path: str | None
-    """Which item of the event that is; None where it is about the whole."""
+    """The path of that item; None if the conflict is about the whole event."""
     verdict: str
-    """What differs, in a sentence."""
+    """The difference, in one sentence."""
     lines: Sequence[DiffLine | SkippedLines] | None
-    """Both bodies line by line; None where they are the same, one is missing, or nearly all differs."""
+    """Line diff of the bodies; None if they are equal, one is missing, or nearly everything differs."""
     is_cut: bool
-    """Whether one is longer than what was compared."""
+    """Whether a body was too long to compare completely."""
 
 
 async def get(database: Database, conflict_id: UUID) -> ConflictDetail:
-    """Return a conflict with its headers and bytes. Raises NotFound."""
+    """Return a conflict with its headers and body. Raises NotFound."""
     return await event_history.get_conflict(database, conflict_id)
 
 
 async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:
-    """Return a conflict beside its event. Raises NotFound where there is no such conflict."""
+    """Return a conflict compared with its event. Raises NotFound if there is no such conflict."""
     twin = await event_history.get_conflict(database, conflict_id)
     event_id = ids.read(ids.EVENT, twin.row.event_id)
     try:
@@ -61,12 +61,12 @@ async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:
         )  # fmt: skip
     item_path = await _item_of(database, twin, event_id)
     body = first.body if item_path is None else JsonSlicer(first.body).cut(item_path)
-    # It may take a while, and others wait for the same event loop.
+    # Comparing may take long; keep it off the event loop.
     return await asyncio.to_thread(compare_bodies, twin, event, StoredRequest(first.headers, body), item_path)
 
 
 def compare_bodies(twin: ConflictDetail, event: EventRow, first: StoredRequest, item_path: str | None) -> Comparison:
-    """Return the comparison of a conflict with what came first; it takes long where both are large."""
+    """Return the comparison of a conflict with its event; slow for large bodies."""
     left, right = first.body, twin.stored.body
     lines, how = (None, "") if event.expunged_at else _compare(left, right)
     return Comparison(
@@ -81,39 +81,39 @@ def compare_bodies(twin: ConflictDetail, event: EventRow, first: StoredRequest, 
 
 
 def _compare(left: bytes, right: bytes) -> tuple[list[DiffLine] | None, str]:
-    """Return both line by line, and in a few words how they differ."""
+    """Return the line diff, and a short description of the difference."""
     if left == right:
         return None, "what is left to compare is equal"
-    laid = body_view.to_lines(left), body_view.to_lines(right)
-    if laid[0] == laid[1] and max(len(left), len(right)) <= body_view.MAX_BYTES:
-        # Alike once they are laid out, they differ in how they were sent.
+    formatted = body_view.to_lines(left), body_view.to_lines(right)
+    if formatted[0] == formatted[1] and max(len(left), len(right)) <= body_view.MAX_BYTES:
+        # Formatted alike, the bodies differ only in white space.
         return compare(*(body_view.to_lines(one, BodyFormat.RAW) for one in (left, right))), "only white space differs"
-    return compare(*laid), _how_they_differ(left, right)
+    return compare(*formatted), _how_they_differ(left, right)
 
 
 def unified_diff(comparison: Comparison) -> str:
-    """Return both bodies as one text: lines marked with - are of the event alone, with + of the conflict alone."""
+    """Return the diff as text: lines marked with - are only in the event, with + only in the conflict."""
     return "\n".join(
         f"… {line.number} equal lines" if isinstance(line, SkippedLines) else f"{line.mark} {line.text}"
         for line in comparison.lines or ()
     )
 
 
-async def _item_of(database: Database, twin: ConflictDetail, event_id: UUID) -> str | None:
-    """Return the item whose key the conflict has, as long as it is remembered."""
-    key, source = twin.row.dedup_key, twin.row.source
+async def _item_of(database: Database, conflict: ConflictDetail, event_id: UUID) -> str | None:
+    """Return the path of the item with the conflict's key, while dedup memory has it."""
+    key, source = conflict.row.dedup_key, conflict.row.source
     if source is None or not key.startswith(KEY_PREFIX):
         return None
     known = await event_search.find_keys(database, dedup_hashes(source, key))
     return next((one.item_path for one in known if one.event_id == event_id and one.item_path), None)
 
 
-def _verdict(twin: ConflictDetail, event: EventRow, how: str) -> str:
+def _verdict(conflict: ConflictDetail, event: EventRow, how: str) -> str:
     if event.expunged_at is not None:
         return "The event's content was deleted, so the bodies cannot be compared."
-    if twin.row.differs == "key":
+    if conflict.row.differs == "key":
         return (
-            f"The signed material is the same, the key is not: {twin.row.dedup_key} came with what was accepted as "
+            f"The signed material is the same, the key is not: {conflict.row.dedup_key} came with what was accepted as "
             f"{event.dedup_key}. A signed request replayed under another id looks like this."
         )
     fate = "The first one was delivered, this one was kept and not delivered."
@@ -128,7 +128,7 @@ def _how_they_differ(left: bytes, right: bytes) -> str:
 
 
 def _values(body: bytes) -> Any:
-    """Return a JSON body's values without the order of keys; numbers as they are written. None where it is none."""
+    """Return a JSON body's values without the order of keys, numbers as written; None if it is not JSON."""
     if len(body) > body_view.MAX_BYTES or is_too_deep(body):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Opens the database of the settings, brings its schema up to date, and reads which apps it knows."""
+"""Opens the configured database, migrates its schema, and reads which apps it knows."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from boathook.config import Settings
 from boathook.db import migrations, route_registry
-from boathook.db.database import Database as Database  # noqa: PLC0414 - what is opened
+from boathook.db.database import Database as Database  # noqa: PLC0414 - re-exported
 from boathook.domain.errors import ConfigError, DatabaseError
 
 Migrations = Sequence[tuple[str, Path]]
-"""The name of each app that has tables of its own, with the folder of its migrations."""
+"""The name of each app with its own tables, and the folder of its migrations."""
 ProgressCallback = Callable[[str], None]
 """Called with each step of starting an embedded PostgreSQL."""
 
@@ -20,10 +20,10 @@ ProgressCallback = Callable[[str], None]
 async def server_url(
     settings: Settings, *, may_create: bool = False, progress: ProgressCallback | None = None
 ) -> AsyncIterator[str]:
-    """Yield the URL of the database's server; an embedded one runs at least as long as the block.
+    """Yield the URL of the database server; an embedded one runs at least as long as the block.
 
     Raises:
-        ConfigError: no server is configured and no embedded one was made before, unless *may_create*.
+        ConfigError: no server is configured and there is no embedded one yet, unless *may_create*.
     """
     if url := settings.database_url():
         yield url
@@ -34,7 +34,7 @@ async def server_url(
             f"no database: database.url is not set and {home} has no embedded database;"
             " set database.url, or run `boathook serve` or `boathook migrate`"
         )
-    # Imported only here, as one that is configured needs nothing started.
+    # Not needed if a server is configured.
     from boathook.db.embedded import EmbeddedServer
 
     home.mkdir(parents=True, exist_ok=True)
@@ -53,12 +53,12 @@ async def open_database(
     statement_timeout_s: float | None = None,
     progress: ProgressCallback | None = None,
 ) -> AsyncIterator[Database]:
-    """Yield connections to the database, for the functions of this package.
+    """Yield the database, for the functions of this package.
 
     Args:
-        settings: say where it is.
-        purpose: shown by PostgreSQL among its sessions.
-        statement_timeout_s: replaces that of the settings.
+        settings: contain the database URL.
+        purpose: shown by PostgreSQL as the name of its sessions.
+        statement_timeout_s: overrides the settings.
         progress: called while an embedded server starts.
 
     Raises:
@@ -90,12 +90,12 @@ async def migrate(
     only_pre: bool = False,
     progress: ProgressCallback | None = None,
 ) -> list[str]:
-    """Apply the migrations that the database lacks and return their names; an embedded server is made if needed.
+    """Apply the pending migrations and return their names; create an embedded server if needed.
 
     Args:
-        settings: say where the database is.
-        apps: whose tables are brought up to date too.
-        only_pre: stop before the first migration that an older boathook could not run with; no app's tables.
+        settings: contain the database URL.
+        apps: apps whose tables are migrated too.
+        only_pre: stop before the first migration that is incompatible with an older boathook; skip the apps' tables.
         progress: called while an embedded server starts.
 
     Raises:
@@ -109,13 +109,13 @@ async def migrate(
 async def list_pending(
     settings: Settings, apps: Migrations = (), *, progress: ProgressCallback | None = None
 ) -> list[str]:
-    """Return the names of the migrations that the database lacks. Raises as `migrate`, and as `server_url`."""
+    """Return the names of the pending migrations. Raises as `migrate`, and as `server_url`."""
     async with server_url(settings, progress=progress) as url:
         return await migrations.list_pending(url, apps)
 
 
 async def require_current(where: Database | str, apps: Migrations = (), *, cause: BaseException | None = None) -> None:
-    """Raise ConfigError, because of *cause*, if a database, or the one at a URL, lacks migrations."""
+    """Raise ConfigError, caused by *cause*, if a database has pending migrations; it may be passed as a URL."""
     if lacking := await migrations.list_pending(where, apps):
         raise ConfigError(f"database migrations are missing: {', '.join(lacking)}; run `boathook migrate`") from cause
 
@@ -125,22 +125,22 @@ class KnownApps:
     """What the database knows of apps."""
 
     pending: Sequence[str]
-    """Names of the migrations that it lacks."""
+    """Names of the pending migrations."""
     owners: Sequence[str]
     """Modules that have registered handlers."""
 
     def pending_of(self, app: str) -> list[str]:
-        """Return the migrations that it lacks of one app, without the app's name."""
+        """Return the pending migrations of one app, without the app's name."""
         return [name.partition("/")[2] for name in self.pending if name.startswith(f"{app}/")]
 
 
 async def read_known(database: Database, apps: Migrations) -> KnownApps:
-    """Return what the database knows. Raises ConfigError if the migrations of an app cannot be read."""
+    """Return what the database knows of apps. Raises ConfigError if the migrations of an app cannot be read."""
     return KnownApps(await migrations.list_pending(database, apps), await route_registry.list_owners(database))
 
 
 async def forget(database: Database, module: str) -> None:
-    """Remove the handlers of an app: no further event gets a delivery for them. Raises ConfigError if it has none."""
+    """Remove the handlers of an app; new events get no deliveries to them. Raises ConfigError if it has none."""
     if module not in await route_registry.list_owners(database):
         raise ConfigError(f"unknown app {module}; see `boathook apps list`")
     await route_registry.register(database, module, [])

@@ -1,6 +1,6 @@
-"""Finds dead letters, groups those that failed alike, says what to do, and replays, ignores or purges them.
+"""Finds and groups dead letters, suggests a fix, and replays, ignores or purges them.
 
-What is decided about a whole group is a bulk job, see `boathook.service.bulk_jobs`.
+Actions on whole groups are bulk jobs; see `boathook.service.bulk_jobs`.
 """
 
 import re
@@ -12,11 +12,11 @@ from uuid import UUID
 from boathook.db import dead_letter_groups as store
 from boathook.db.database import Connection, Database
 from boathook.db.dead_letter_groups import MAX_LETTERS, ReplayPreview
-from boathook.db.dead_letter_groups import DeadLetterCursor as DeadLetterCursor  # noqa: PLC0414 - what these functions are asked for
-from boathook.db.dead_letter_groups import DeadLetterGroup as DeadLetterGroup  # noqa: PLC0414 - what these functions return
-from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - what these functions return
+from boathook.db.dead_letter_groups import DeadLetterCursor as DeadLetterCursor  # noqa: PLC0414 - re-exported
+from boathook.db.dead_letter_groups import DeadLetterGroup as DeadLetterGroup  # noqa: PLC0414 - re-exported
+from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import AuditContext, Selection
-from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - what these functions take
+from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow, ListFilter
 from boathook.domain import ids
@@ -66,7 +66,7 @@ _UNREACHED: Final = frozenset({"CONNECT", "PROXY", "SEND", "READ"})
 
 
 def describe_failure(recipient: str, attempts: int, code: str | None, error: str | None) -> str:
-    """Return in one sentence what failed, without a full stop."""
+    """Return what failed as one sentence, without a full stop."""
     times = {0: "failed before the first attempt", 1: "failed at its only attempt"}.get(
         attempts, f"failed {attempts} times"
     )
@@ -88,13 +88,13 @@ def _end(code: str, attempts: int, error: str) -> str:
 
 def describe_group(group: DeadLetterGroup) -> str:
     """Return one sentence about the common failure of a group, without the parts that differ."""
-    end = _end(group.code, 1, group.shape)
-    letters = "1 delivery" if group.number == 1 else f"{format_count(group.number)} deliveries"
-    return f"{letters} to {group.recipient} failed {end}"
+    reason = _end(group.code, 1, group.shape)
+    deliveries = "1 delivery" if group.number == 1 else f"{format_count(group.number)} deliveries"
+    return f"{deliveries} to {group.recipient} failed {reason}"
 
 
 def format_count(number: int) -> str:
-    """Return a number of letters as it is shown; one that was not counted to its end with a plus."""
+    """Return a number of dead letters for display; a number at the counting limit ends in a plus."""
     return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + ("+" if number >= MAX_LETTERS else "")
 
 
@@ -129,7 +129,7 @@ def _advise_on_status(status: int) -> str:
 
 
 def escalation_reasons(group: DeadLetterGroup) -> list[str]:
-    """Return why a group needs a fix instead of another replay; empty if nothing says so."""
+    """Return the reasons why a group needs a fix instead of another replay; empty if there are none."""
     reasons = []
     if group.again:
         reasons.append(f"{_count(group.again)} failed again after a replay")
@@ -140,7 +140,7 @@ def escalation_reasons(group: DeadLetterGroup) -> list[str]:
 
 
 def delivery_escalation_reason(replays: int) -> str:
-    """Return why a dead letter needs more than another replay; empty where nothing says so."""
+    """Return the reason why a dead letter needs a fix instead of another replay; empty if there is none."""
     if not replays:
         return ""
     times = "a replay" if replays == 1 else f"{replays} replays"
@@ -153,15 +153,15 @@ def _count(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPage:
-    """Some of the groups that fit, with their types, and counts over all of them."""
+    """A page of matching groups, with their types, and counts over all matching groups."""
 
     rows: Sequence[DeadLetterGroup]
     groups: int
     letters: int
     escalated: int
-    """Groups that need more than a replay."""
+    """Groups that need a fix instead of another replay."""
     is_cut: bool
-    """Whether there may be more groups than were looked at."""
+    """Whether there may be more groups than were read."""
 
 
 async def list_groups(
@@ -170,11 +170,11 @@ async def list_groups(
     """Return groups, the largest first.
 
     Args:
-        database: where they are.
-        recipient: a pattern; only groups of recipients like it.
+        database: the database.
+        recipient: only groups of recipients that match this pattern.
         code: only groups with this error code.
-        first: how many groups are skipped.
-        limit: most groups; 0 means all.
+        first: how many groups to skip.
+        limit: maximum number of groups; 0 means all.
     """
     found, is_cut = await store.list_groups(database, recipient=recipient, code=code)
     chosen = found[first : first + limit] if limit else found[first:]
@@ -188,55 +188,57 @@ async def list_groups(
 
 
 async def find_group(database: Database | Connection, key: UUID) -> DeadLetterGroup | None:
-    """Return one group with its types; None if no dead letter belongs to it any more."""
+    """Return one group with its types; None if it has no dead letters left."""
     return await store.find_group(database, key)
 
 
 async def list_letters(
     database: Database | Connection, group: DeadLetterGroup, *, after: Key | None = None, limit: int
 ) -> Sequence[DeliveryRow]:
-    """Return the letters of a group, those that died last first.
+    """Return the dead letters of a group, most recent failure first.
 
     Args:
-        database: where they are.
-        group: which group.
-        after: the last letter of the page before; one that does not exist any more leads to the first page.
-        limit: most letters.
+        database: the database.
+        group: the group.
+        after: the last dead letter of the previous page; if it no longer exists, the first page is returned.
+        limit: maximum number of dead letters.
     """
-    place = None
+    position = None
     if after is not None:
         found = await listings.list_deliveries_of(database, *after)
-        place = found[0] if found else None
-    return await store.list_dead_letters(database, group.key, after=place, limit=limit)
+        position = found[0] if found else None
+    return await store.list_dead_letters(database, group.key, after=position, limit=limit)
 
 
 async def preview_replay(database: Database | Connection, group: DeadLetterGroup) -> ReplayPreview:
-    """Return what would keep the dead letters of a group from running if they were replayed."""
+    """Return what would prevent the dead letters of a group from running if they were replayed."""
     return await store.preview_replay(database, group)
 
 
 async def search(app_context: AppContext, wanted: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:
-    """Return the next dead letters that fit, those that died last first, in a bounded time.
+    """Return the next matching dead letters, most recent failure first, scanning for a bounded time.
 
     Args:
-        before: where the page before ended.
+        app_context: the application context.
+        wanted: the filter.
+        before: where the previous page ended.
     """
     return await store.search_dead_letters(app_context.database, wanted, before=before)
 
 
 async def group_of(app_context: AppContext, key: Key) -> str | None:
-    """Return the id of the group a dead letter belongs to; None where it is not dead any more."""
+    """Return the id of the group a dead letter belongs to; None if it is no longer a dead letter."""
     group = await store.group_of(app_context.database, key)
     return None if group is None else ids.show(ids.DEAD_GROUP, group)
 
 
 async def replay(app_context: AppContext, keys: Sequence[Key], *, actor: str, note: str = "") -> int:
-    """Make dead letters pending again; return how many were.
+    """Make dead letters pending again; return how many.
 
     Raises:
         NotFound: one does not exist.
-        InvalidTransition: one has ended well.
-        InvalidValue: the note breaks a rule.
+        InvalidTransition: one has succeeded or was ignored.
+        InvalidValue: the note is invalid.
     """
     action, chosen = await _prepare(app_context, keys, actor, bulk_jobs.check_note(note))
     done = await operations.replay_dead(app_context.database, chosen, action)
@@ -245,7 +247,7 @@ async def replay(app_context: AppContext, keys: Sequence[Key], *, actor: str, no
 
 
 async def ignore(app_context: AppContext, keys: Sequence[Key], *, actor: str, note: str) -> int:
-    """End dead letters as ignored, with a note that says why; return how many were. Raises as `replay` does."""
+    """Mark dead letters as ignored, with a note that says why; return how many. Raises as `replay` does."""
     action, chosen = await _prepare(app_context, keys, actor, bulk_jobs.require_note(note))
     return await operations.ignore_dead(app_context.database, chosen, action)
 

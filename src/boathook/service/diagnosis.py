@@ -1,6 +1,6 @@
 """Diagnoses rejected requests: the result, the likely cause, and the fix.
 
-The request is judged again as of when it came, by the secrets of this moment, and nothing of it is stored.
+The request is verified again as of its arrival, with the current secrets. Nothing is stored.
 """
 
 import contextlib
@@ -26,21 +26,21 @@ _MAX_OTHER_SOURCES: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What judging a refused request again tells."""
+    """The result of verifying a rejected request again."""
 
     outcome: str
     """``holds``, ``refused`` or ``impossible``."""
     seen: str
-    """What verification says now, in one sentence."""
+    """The result of verification now, in one sentence."""
     hint: str = ""
-    """What would have made the proof hold, where one of the usual mistakes explains the refusal."""
+    """What would have made verification succeed, if a common mistake explains the rejection."""
     cause: str = ""
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosedRejection:
-    """A refused request with what is kept of it and what is known about it."""
+    """A rejected request as stored, with its diagnosis."""
 
     row: RejectionRow
     stored: StoredRequest = field(repr=False)
@@ -48,7 +48,7 @@ class DiagnosedRejection:
 
 
 async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -> DiagnosedRejection:
-    """Return a refused request with its diagnosis; nothing is stored.
+    """Return a rejected request with its diagnosis; nothing is stored.
 
     Raises:
         NotFound: the quarantine has no such request.
@@ -74,7 +74,7 @@ async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -
 
 
 async def _others(reverifiers: ReverifierCache, settings: Settings, source: str) -> list[Verifier]:
-    """Return the verification of other sources, whom the request may have been meant for."""
+    """Return the verifiers of other sources, because the request may have been meant for one of them."""
     found = []
     for name in sorted(settings.sources.keys() - {source})[:_MAX_OTHER_SOURCES]:
         with contextlib.suppress(ConfigError):
@@ -114,10 +114,10 @@ def _undetermined(row: RejectionRow, why: str) -> Diagnosis:
 
 
 def explain(reason: str, hint: str) -> tuple[str, str]:
-    """Return the likely cause and the remedy of a refusal, given what would have made the proof hold."""
-    for words, told in _HINTED:
+    """Return the likely cause and the remedy of a rejection, given its hint."""
+    for words, explanation in _HINTED:
         if words in hint:
-            return told
+            return explanation
     return _CAUSES.get(reason, ("Verification does not know this reason.", "Look into boathook's log at that moment."))
 
 

@@ -1,4 +1,4 @@
-"""Reveals and rotates the secrets of endpoints, changes their headers, and encrypts all stored secrets anew."""
+"""Reveals and rotates the secrets of endpoints, changes their headers, and re-encrypts all stored secrets."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,7 +12,7 @@ from boathook.db.audit import record
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext
 from boathook.db.secret_box import SecretBox
-from boathook.delivery.signer import make_ed25519_secret as make_ed25519_secret  # noqa: PLC0414 - what may be asked for
+from boathook.delivery.signer import make_ed25519_secret as make_ed25519_secret  # noqa: PLC0414 - re-exported
 from boathook.delivery.signer import make_secret, read_signer
 from boathook.domain.endpoints import SENSITIVE_HEADERS, is_reserved
 from boathook.domain.errors import LimitReached, NotFound, SecretUnreadable
@@ -23,24 +23,24 @@ from boathook.service.unit_of_work import UnitOfWork
 _NAMED: Final = 5
 
 ProgressCallback = Callable[[int], None]
-"""Told how many were looked at so far."""
+"""Called with the number of secrets processed so far."""
 
 
 @dataclass(slots=True)
 class EncryptionReport:
-    """How the encrypted texts are."""
+    """The result of checking the encrypted texts."""
 
     number: int = 0
     old: int = 0
     """Readable, but encrypted with another key than the first."""
     unreadable: Counter[str] = field(default_factory=Counter)
-    """By the reason, which names the key."""
+    """Counts by reason, which names the key."""
     endpoints: list[str] = field(default_factory=list)
-    """Ids of some endpoints, or secrets of sources, with something unreadable."""
+    """Ids of some endpoints or source secrets that cannot be decrypted."""
 
 
 async def examine(database: Database, secret_box: SecretBox) -> EncryptionReport:
-    """Try to open everything that is encrypted; nothing is changed."""
+    """Try to decrypt every encrypted text; change nothing."""
     found = EncryptionReport()
     async for one in encrypted_secrets.list_all(database):
         _try_decrypt(secret_box, one, found)
@@ -50,9 +50,9 @@ async def examine(database: Database, secret_box: SecretBox) -> EncryptionReport
 async def reencrypt(
     database: Database, secret_box: SecretBox, action: AuditContext, report: ProgressCallback | None = None
 ) -> EncryptionReport:
-    """Encrypt again with the first key whatever another one encrypted; what cannot be read stays as it is.
+    """Re-encrypt with the first key all texts that use another key; leave unreadable texts unchanged.
 
-    It may be interrupted and repeated. What is changed meanwhile is encrypted with the first key by whoever changes it.
+    It can be interrupted and repeated. Concurrent changes are encrypted with the first key anyway.
     """
     found = EncryptionReport()
     async for one in encrypted_secrets.list_all(database):
@@ -87,20 +87,20 @@ HIDDEN: Final = "[hidden]"
 
 @dataclass(frozen=True, slots=True)
 class Headers:
-    """The headers sent with each message, as they may be shown."""
+    """The displayable headers that are sent with each message."""
 
     shown: Mapping[str, str]
     sensitive: tuple[str, ...]
-    """Names of those whose values are not shown."""
+    """Names of the headers whose values are hidden."""
 
 
 def hide_custom(sent: Iterable[tuple[str, str]], *, hidden: str = HIDDEN) -> list[tuple[str, str]]:
-    """Return the headers of an attempt, those that the endpoint added without their values."""
+    """Return the headers of an attempt; the values of the endpoint's custom headers are hidden."""
     return [(name, value if is_reserved(name) else hidden) for name, value in sent]
 
 
 def hide_sensitive(sent: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers of an attempt as whoever may read custom headers sees them."""
+    """Return the headers of an attempt with sensitive values hidden, for callers that may read custom headers."""
     return [(name, HIDDEN if name.lower() in SENSITIVE_HEADERS else value) for name, value in sent]
 
 
@@ -109,7 +109,7 @@ async def get_secret(work: UnitOfWork, application: Application, reference: str)
 
     Raises:
         NotFound: there is no such endpoint.
-        SecretUnreadable: the secret cannot be decrypted with the keys at hand.
+        SecretUnreadable: the secret cannot be decrypted with the configured keys.
     """
     endpoint = await get(work, application, reference)
     encrypted = await endpoints.find_secret(work.connection, endpoint.id)
@@ -119,7 +119,7 @@ async def get_secret(work: UnitOfWork, application: Application, reference: str)
 
 
 async def reveal_secret(work: UnitOfWork, application: Application, reference: str) -> str:
-    """Return what `get_secret` does to a person, and note who looked. Raises as that does."""
+    """Return the result of `get_secret` for display, and record who read it. Raises as that does."""
     secret = await get_secret(work, application, reference)
     endpoint = await get(work, application, reference)
     await record(work.connection, work.actor, "endpoint.secret.show", endpoint.shown_id)
@@ -134,12 +134,12 @@ async def rotate_secret(
     secret: str | None = None,
     grace: timedelta = DEFAULT_GRACE,
 ) -> str:
-    """Give an endpoint another secret, and return what receivers verify with; the present one signs along for *grace*.
+    """Replace an endpoint's secret; the old one also signs for *grace*. Return what receivers verify with.
 
     Raises:
         NotFound: there is no such endpoint.
         InvalidValue: *secret* cannot sign.
-        LimitReached: too many former secrets still sign.
+        LimitReached: too many former secrets are still valid.
     """
     kind = work.app_context.settings.outbound.signature_type
     secret = make_secret(kind) if secret is None else read_secret(secret, "key")
@@ -156,14 +156,14 @@ async def rotate_secret(
 
 
 async def get_headers(work: UnitOfWork, application: Application, reference: str) -> Headers:
-    """Return an endpoint's headers as they may be shown. Raises NotFound, SecretUnreadable."""
+    """Return an endpoint's headers with sensitive values hidden. Raises NotFound, SecretUnreadable."""
     headers = decrypt_headers(work, await get(work, application, reference))
     hidden = tuple(name for name in headers if name.lower() in SENSITIVE_HEADERS)
     return Headers({name: value for name, value in headers.items() if name not in hidden}, hidden)
 
 
 async def reveal_headers(work: UnitOfWork, application: Application, reference: str) -> Headers:
-    """Return what `get_headers` does to a person, and note who looked. Raises as that does."""
+    """Return the result of `get_headers` for display, and record who read it. Raises as that does."""
     headers = await get_headers(work, application, reference)
     endpoint = await get(work, application, reference)
     await record(work.connection, work.actor, "endpoint.headers.show", endpoint.shown_id)
@@ -186,7 +186,7 @@ async def change_headers(
 ) -> None:
     """Set some of an endpoint's headers, and remove those that are None or in *removed*.
 
-    Names are alike in any letter case; the latest spelling is kept. Raises NotFound, InvalidValue, SecretUnreadable.
+    Names are case-insensitive; the latest spelling is kept. Raises NotFound, InvalidValue, SecretUnreadable.
     """
     endpoint = await lock(work, application, reference)
     given = read_headers({name: value for name, value in headers.items() if value is not None})

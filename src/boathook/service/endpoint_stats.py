@@ -1,4 +1,4 @@
-"""Statistics of endpoints: disabled and failing ones, and the figures of one."""
+"""Statistics of endpoints: lists of disabled and failing ones, and the attempts and backlog of one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from uuid import UUID
 from boathook.db.endpoints import Endpoint
 from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import AttemptStats, EndpointBacklog, SecretValidity, UnhealthyEndpoint
-from boathook.db.queries.endpoint_stats import EndpointHealth as EndpointHealth  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.endpoint_stats import TimeBucket as TimeBucket  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.endpoint_stats import EndpointHealth as EndpointHealth  # noqa: PLC0414 - re-exported
+from boathook.db.queries.endpoint_stats import TimeBucket as TimeBucket  # noqa: PLC0414 - re-exported
 from boathook.service.unit_of_work import UnitOfWork
 
 DAY: Final = timedelta(days=1)
@@ -20,22 +20,22 @@ _HOUR: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointStats:
-    """The figures of one endpoint at a moment."""
+    """Statistics of one endpoint at one time."""
 
     health: EndpointHealth
     disabled_by: str | None
-    """Who disabled it, as the audit says; None where it is enabled."""
+    """The actor who disabled it, from the audit; None if it is enabled."""
     secrets: Sequence[SecretValidity]
-    """The current one first, then those that sign along."""
+    """The current secret first, then former ones that still sign."""
     backlog: EndpointBacklog
     day: AttemptStats
-    """Its attempts of the last day, by the hour."""
+    """Its attempts of the last day, by hour."""
     week: AttemptStats
-    """Its attempts of the last week, in quarters of a day."""
+    """Its attempts of the last week, by six hours."""
 
 
 async def read(work: UnitOfWork, endpoint: Endpoint, now: datetime) -> EndpointStats:
-    """Return the figures of an endpoint."""
+    """Return the statistics of an endpoint."""
     connection = work.connection
     disabled_by = None
     if endpoint.is_disabled:
@@ -51,11 +51,11 @@ async def read(work: UnitOfWork, endpoint: Endpoint, now: datetime) -> EndpointS
 
 
 async def read_health(work: UnitOfWork, endpoints: Sequence[Endpoint]) -> Mapping[UUID, EndpointHealth]:
-    """Return how each of these endpoints does."""
+    """Return the health of each of these endpoints."""
     failed = await endpoint_stats.list_health(work.connection, [one.id for one in endpoints])
     return {one.id: failed.get(one.id, EndpointHealth()) for one in endpoints}
 
 
 async def list_unhealthy(work: UnitOfWork, *, limit: int) -> Sequence[UnhealthyEndpoint]:
-    """Return the organization's endpoints that are disabled or failing, the latest change first."""
+    """Return the organization's disabled or failing endpoints, latest change first."""
     return await endpoint_stats.list_unhealthy(work.connection, work.organization, limit=limit)

@@ -1,4 +1,4 @@
-"""The values an endpoint is given, judged and brought into the form they are kept in.
+"""Validates and normalizes the values of an endpoint.
 
 Each check names the field as the API does and raises `InvalidValue`.
 """
@@ -24,16 +24,16 @@ _MAX_TYPES: Final = 500
 _MAX_TYPE_LENGTH: Final = 256
 _MAX_HEADERS: Final = 50
 _MAX_HEADER_BYTES: Final = 16_384
-"""Characters of names and values; they are sent and recorded with each attempt."""
+"""Total characters of names and values; headers are sent and recorded with each attempt."""
 MAX_PEM: Final = 65_536
-"""Characters of a certificate, with its chain, and of its key."""
+"""Maximum characters of a certificate with its chain, and of its key."""
 
 Values = dict[str, Any]
 
 
 @contextlib.contextmanager
 def field(*where: str | int) -> Iterator[None]:
-    """Turn a ValueError inside into `InvalidValue` at this field."""
+    """Convert a ValueError inside the block to `InvalidValue` for this field."""
     try:
         yield
     except ValueError as error:
@@ -43,16 +43,16 @@ def field(*where: str | int) -> Iterator[None]:
 async def read_values(
     work: UnitOfWork, values: Mapping[str, Any], *, is_operational: bool = False, known_types: Collection[str] = ()
 ) -> Values:
-    """Return the columns of an endpoint from its values, by their names in `NewEndpoint`; only those are given.
+    """Return the columns of an endpoint for the given values, which have the names of `NewEndpoint`.
 
     Args:
-        work: the transaction.
-        values: by name.
-        is_operational: whether its event types are those of operational events.
-        kept_types: event types that need not be live, such as those that the endpoint has already.
+        work: the unit of work.
+        values: the values by name.
+        is_operational: whether the endpoint receives operational webhooks, which have their own event types.
+        known_types: event types that may be archived or missing, such as those that the endpoint has already.
 
     Raises:
-        InvalidValue: one breaks a rule.
+        InvalidValue: a value is invalid.
     """
     columns: Values = {}
     for name, value in values.items():
@@ -86,17 +86,19 @@ def _read_plain(settings: Settings, name: str, value: Any) -> Values:
 
 
 def read_url(settings: Settings, url: str, *where: str) -> tuple[str, tuple[str, str] | None]:
-    """Return an address in its normal form, and the user name and password that it held.
+    """Return a URL in its normal form, and the user name and password that it contained.
 
-    Names are not resolved here: whoever owns one may point it elsewhere later. An address that is a number in any form
-    that a dialler understands is judged at once.
+    Host names are not resolved here, because they may resolve to another address later. A host that is a number, in any
+    form that the resolver accepts, is checked immediately.
     """
     outbound = settings.outbound
     with field(*(where or ("url",))):
         address = read_address(url, ports=frozenset(outbound.ports), require_https=outbound.require_https)
-        number = _number_of(address.host)
-        if number is not None and (why := find_denial(number, outbound.allow)) is not None:
-            raise ValueError(f"the address {number} may not be reached: {why}; outbound.allow may list its network")
+        address_number = _number_of(address.host)
+        if address_number is not None and (why := find_denial(address_number, outbound.allow)) is not None:
+            raise ValueError(
+                f"the address {address_number} may not be reached: {why}; outbound.allow may list its network"
+            )
     parts = urlsplit(address.url)
     return urlunsplit(parts._replace(netloc=parts.netloc.lower())), address.user
 
@@ -180,7 +182,7 @@ def read_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_auth(settings: Settings, auth: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how an endpoint is shown who sends: any of basic, oauth2 and mtls. Raises InvalidValue."""
+    """Return how requests to an endpoint authenticate: any of basic, oauth2 and mtls. Raises InvalidValue."""
     checks: dict[str, Callable[[Mapping[str, str]], Mapping[str, str]]] = {
         "basic": lambda value: value,
         "oauth2": lambda value: {**value, "tokenUrl": read_url(settings, value["tokenUrl"], *_TOKEN_URL)[0]},
@@ -195,8 +197,8 @@ _TOKEN_URL: Final = ("auth", "oauth2", "tokenUrl")
 
 
 def _read_pair(value: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a certificate and its key. Raises InvalidValue where they are none, or not of each other."""
-    # Few endpoints have certificates, and what reads them takes long to import; the gateway has it from its start.
+    """Return a certificate and its key. Raises InvalidValue if either is invalid or they do not match."""
+    # Few endpoints have certificates, and this import is slow; the gateway imports it at start.
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
     from cryptography.x509 import load_pem_x509_certificates
 
@@ -205,7 +207,7 @@ def _read_pair(value: Mapping[str, str]) -> Mapping[str, str]:
             raise InvalidValue(f"a PEM text has at most {MAX_PEM:,} characters", "auth", "mtls", name)
     try:
         certificate = load_pem_x509_certificates(value["certificate"].encode())[0]
-        # Whether the numbers of a key are primes takes a minute to tell of a large one; the certificate's must match.
+        # Primality tests of a large key take a minute. The key must match the certificate anyway.
         key = load_pem_private_key(value["key"].encode(), None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError) as error:
         message = f"write the certificate and its key, not encrypted, as PEM texts: {_first_line(error)}"
@@ -221,5 +223,5 @@ def _first_line(error: Exception) -> str:
 
 
 def dump(value: Mapping[str, Any]) -> str:
-    """Return the JSON text that headers and auth are encrypted as."""
+    """Return headers or auth as JSON text for encryption."""
     return json.dumps(value, separators=(",", ":"))

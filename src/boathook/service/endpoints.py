@@ -1,6 +1,6 @@
 """Creates, reads, updates, lists, enables and deletes endpoints.
 
-Each change is told to the organization as an operational event, in the same transaction.
+Each change publishes an operational webhook to the organization, in the same transaction.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any, Final
 from boathook.db import endpoints
 from boathook.db.applications import Application, PageRequest
 from boathook.db.audit import record
-from boathook.db.endpoints import Endpoint as Endpoint  # noqa: PLC0414 - what these actions return
+from boathook.db.endpoints import Endpoint as Endpoint  # noqa: PLC0414 - re-exported
 from boathook.db.queries import endpoint_stats
 from boathook.delivery.signer import make_secret
 from boathook.domain import ids
@@ -25,7 +25,7 @@ from boathook.service.unit_of_work import UnitOfWork, new_id
 
 
 class Backlog(StrEnum):
-    """What becomes of that which waited for an endpoint while it was disabled."""
+    """What happens to deliveries that waited while an endpoint was disabled."""
 
     SEND = "send"
     CANCEL = "cancel"
@@ -33,20 +33,20 @@ class Backlog(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEndpoint:
-    """An endpoint about to be made, or what it shall be from now on."""
+    """The values of an endpoint to create or replace."""
 
     url: str
     description: str = ""
     uid: str | None = None
     event_types: Sequence[str] | None = None
-    """Names, or patterns with ``*``; None or none is all."""
+    """Names, or patterns with ``*``; None or empty means all."""
     channels: Sequence[str] | None = None
     filter: Mapping[str, Any] | None = None
     order_by: str | None = None
     throttle_rate: int | None = None
     concurrency: int | None = None
     retry: str | Sequence[float] | None = None
-    """A preset's name, or waits in seconds."""
+    """A preset's name, or delays in seconds."""
     timeout_s: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     api_version: int = 1
@@ -56,11 +56,11 @@ class NewEndpoint:
 
 
 MAX_ENDPOINTS: Final = 1_000
-"""Of one application; each message is matched against all of them and may be owed to each."""
+"""Maximum per application; each message is matched against all of them and may be delivered to each."""
 MAX_ROUTING_BYTES: Final = 524_288
-"""Bytes of event types, channels and filters of all of them; publishers read them again after each change."""
+"""Total bytes of event types, channels and filters of an application; publishers reload them after each change."""
 _OWN: Final = frozenset({"auth", "is_disabled"})
-"""Values that are not simply columns."""
+"""Values that are not stored as plain columns."""
 
 
 async def get(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
@@ -81,13 +81,13 @@ async def find_owner(work: UnitOfWork, reference: str) -> str:
 
 
 async def lock(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
-    """Return an application's endpoint for a change of it in this transaction. Raises NotFound."""
+    """Return an application's endpoint, locked for an update in this transaction. Raises NotFound."""
     return _found(await endpoints.lock(work.connection, application.id, reference), reference)
 
 
 async def _check_room(work: UnitOfWork, application: Application) -> None:
-    """Refuse what was just stored if it is too much. Raises LimitReached."""
-    # Behind a change of the routes' version, which makes whoever else changes the application's endpoints wait.
+    """Check the limits after an endpoint was stored. Raises LimitReached."""
+    # Runs after the update of the routes' version, which serializes changes to the application's endpoints.
     number, size = await endpoints.measure_routing(work.connection, application.id)
     if number > MAX_ENDPOINTS:
         raise LimitReached(f"an application has at most {MAX_ENDPOINTS:,} endpoints; delete one first")
@@ -105,7 +105,7 @@ def _found(endpoint: Endpoint | None, reference: str) -> Endpoint:
 
 
 async def list_page(work: UnitOfWork, application: Application, window: PageRequest) -> list[Endpoint]:
-    """Return a stretch of an application's endpoints."""
+    """Return a page of an application's endpoints."""
     return await endpoints.list_page(work.connection, application.id, window)
 
 
@@ -118,20 +118,20 @@ async def create(
     headers: Mapping[str, str] | None = None,
     known_types: Collection[str] = (),
 ) -> Endpoint:
-    """Make an endpoint.
+    """Create an endpoint.
 
     Args:
-        work: the transaction.
-        application: whose.
-        new: what it is like.
-        secret: what its messages are signed with; None makes one of `outbound.signature_type`.
+        work: the unit of work.
+        application: the application that owns it.
+        new: its values.
+        secret: signs its messages; None generates one of `outbound.signature_type`.
         headers: sent with each message.
-        kept_types: event types that need not be live, as where an endpoint moves with those it had.
+        known_types: event types that may be archived or missing, such as those of a copied endpoint.
 
     Raises:
-        InvalidValue: a value breaks a rule.
-        Taken: the uid is in use.
-        LimitReached: the application's endpoints are too many, or listen to too much.
+        InvalidValue: a value is invalid.
+        AlreadyExists: the uid is in use.
+        LimitReached: the application has too many endpoints, or their event types and filters are too large.
     """
     kind = work.app_context.settings.outbound.signature_type
     secret = make_secret(kind) if secret is None else read_secret(secret, "secret")
@@ -140,12 +140,12 @@ async def create(
     endpoint = replace(Endpoint(id=new_id(), application_id=application.id, url=""), **columns)
     if headers:
         endpoint = encrypt_headers(work, endpoint, read_headers(headers))
-    made = await endpoints.insert(work.connection, _encrypt_auth(work, endpoint, values))
+    created = await endpoints.insert(work.connection, _encrypt_auth(work, endpoint, values))
     await _check_room(work, application)
-    encrypted = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{made.shown_id}")
-    await endpoints.add_secret(work.connection, made.id, encrypted)
-    await _publish_change(work, application, made, "created")
-    return made
+    encrypted = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{created.shown_id}")
+    await endpoints.add_secret(work.connection, created.id, encrypted)
+    await _publish_change(work, application, created, "created")
+    return created
 
 
 async def put(
@@ -156,10 +156,9 @@ async def put(
     *,
     backlog: Backlog = Backlog.SEND,
 ) -> tuple[Endpoint, bool]:
-    """Give an endpoint these values, or make one; and whether it was made. Its secret and headers stay.
+    """Update an endpoint with these values, or create it; and whether it was created. Its secret and headers stay.
 
-    What is made under a name that no endpoint has gets the name as its uid, if *new* has none and it can be one. Raises
-    as `create` does.
+    If *new* has no uid, a created endpoint gets *reference* as its uid if it is valid. Raises as `create` does.
     """
     found = await endpoints.lock(work.connection, application.id, reference)
     if found is None:
@@ -182,7 +181,7 @@ async def update(
 ) -> Endpoint:
     """Change some values of an endpoint, by their names in `NewEndpoint`. Raises NotFound, and as `create` does.
 
-    Event types that it has already need not be live, nor those of *kept_types*.
+    Event types that it has already, and those of *known_types*, may be archived or missing.
     """
     found = await lock(work, application, reference)
     return await _change(work, application, found, changes, backlog, known_types)
@@ -206,8 +205,8 @@ async def _change(
             await endpoints.cancel_pending(work.connection, saved, "canceled when the endpoint was enabled again")
     await publish_updated(work, application, saved)
     if before.is_disabled is not saved.is_disabled:
-        happened = "disabled" if saved.is_disabled else "enabled"
-        await _publish_change(work, application, saved, happened)
+        change = "disabled" if saved.is_disabled else "enabled"
+        await _publish_change(work, application, saved, change)
     return saved
 
 
@@ -243,7 +242,7 @@ def _switch(*, is_disabled: bool) -> Values:
 
 
 def _encrypt_auth(work: UnitOfWork, endpoint: Endpoint, values: Mapping[str, Any]) -> Endpoint:
-    """Return the endpoint with its credentials, encrypted; a user name and password in its URL are a part of them."""
+    """Return the endpoint with its credentials encrypted, including a user name and password in its URL."""
     user = read_url(work.app_context.settings, values["url"])[1] if "url" in values else None
     if "auth" in values:
         given = dict(values["auth"] or {})
@@ -261,7 +260,7 @@ def _encrypt_auth(work: UnitOfWork, endpoint: Endpoint, values: Mapping[str, Any
 
 
 def decrypt_auth(work: UnitOfWork, endpoint: Endpoint) -> dict[str, Any]:
-    """Return how an endpoint is shown who sends; empty for not at all. Raises SecretUnreadable."""
+    """Return how requests to an endpoint authenticate; empty if they do not. Raises SecretUnreadable."""
     return _decrypt(work, endpoint.encrypted_auth, f"endpoint_auth:{endpoint.shown_id}")
 
 
@@ -283,12 +282,12 @@ def encrypt_headers(work: UnitOfWork, endpoint: Endpoint, headers: Mapping[str, 
 
 
 async def publish_updated(work: UnitOfWork, application: Application, endpoint: Endpoint) -> None:
-    """Note a change of an endpoint, and tell the organization of it."""
+    """Record a change of an endpoint in the audit, and publish it as an operational webhook."""
     await _publish_change(work, application, endpoint, "updated")
 
 
-async def _publish_change(work: UnitOfWork, application: Application, endpoint: Endpoint, happened: str) -> None:
-    await record(work.connection, work.actor, f"endpoint.{happened}", endpoint.shown_id)
+async def _publish_change(work: UnitOfWork, application: Application, endpoint: Endpoint, change: str) -> None:
+    await record(work.connection, work.actor, f"endpoint.{change}", endpoint.shown_id)
     if application.is_operational:
         return
     data: dict[str, Any] = {
@@ -297,8 +296,8 @@ async def _publish_change(work: UnitOfWork, application: Application, endpoint: 
         "endpointId": endpoint.shown_id,
         "endpointUid": endpoint.uid,
     }
-    if happened == "disabled":
+    if change == "disabled":
         data |= {"failSince": None, "trigger": "manual"}
     await publish_operational_event(
-        work.app_context.outbox, work.connection, organization=work.organization, type=f"endpoint.{happened}", data=data
+        work.app_context.outbox, work.connection, organization=work.organization, type=f"endpoint.{change}", data=data
     )

@@ -1,9 +1,9 @@
 """Yields each accepted event once, soon after its commit, and resumes after a lost connection.
 
-Ids are made before the commit, so the order of ids is not that of commits: what was committed a moment ago may have an
-id older than what was heard long before. Therefore the last minute is looked through again and again, and what was
-heard of it left out. Only what takes longer from its id to its commit is missed: what a gateway had in its spool while
-PostgreSQL was away, and what a transaction published that stayed open for more than a minute.
+Ids are created before the commit, so they are not in commit order: an event committed just now may have an older id
+than one that was emitted long ago. Therefore the last minute is scanned repeatedly, and emitted events are skipped.
+Only events that take longer from id to commit are missed: those that a gateway spooled while PostgreSQL was
+unavailable, and those published in a transaction that stayed open for more than a minute.
 """
 
 import contextlib
@@ -20,39 +20,40 @@ import msgspec
 from boathook.config import Settings
 from boathook.db.database import Database
 from boathook.db.queries.event_feed import EventRef, find_ids, read_events
-from boathook.db.queries.event_feed import FeedFilter as FeedFilter  # noqa: PLC0414 - what a feed is asked for
+from boathook.db.queries.event_feed import FeedFilter as FeedFilter  # noqa: PLC0414 - re-exported
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.domain.model import Event, Origin
 from boathook.providers import find_recipe
 
 OVERLAP: Final = timedelta(seconds=60)
-"""How long an event may take from its id to its commit and still be heard."""
+"""Maximum time from an event's id to its commit for the event to be emitted."""
 MAX_LOOKBACK: Final = timedelta(days=1)
-"""How far back somebody may begin."""
+"""How far back a listener may start."""
 MAX_LISTENERS: Final = 16
-"""Of one gateway; each costs two short looks a second."""
+"""Maximum number of listeners of one gateway; each runs two short queries per second."""
 RESUME_OVERLAP: Final = OVERLAP + timedelta(seconds=10)
-"""How far before the last event somebody begins who comes again: one as old as the overlap may not have been told of
-when others of that moment were."""
+"""How far before its last event a returning listener starts. An event as old as the overlap may not have been emitted
+when others of its time were.
+"""
 _RECENT_WINDOW: Final = timedelta(seconds=5)
-"""How far most looks go back; nearly everything is committed much sooner."""
+"""How far back most scans go; nearly all events are committed much sooner."""
 _FULL_SCAN_INTERVAL: Final = timedelta(seconds=5)
-"""How long after one that goes back as far as the overlap looks only go so far."""
+"""Interval between scans that go back as far as the overlap."""
 _CATCH_UP_WINDOW: Final = timedelta(minutes=1)
-"""What one look covers while there is much to catch up with, so that none takes long whatever is looked for."""
+"""Range of one scan while catching up, so that each takes a short time for any filter."""
 _PAGE: Final = 25
-"""Events of one look."""
+"""Maximum number of events per poll."""
 _PAGE_BYTES: Final = 8 * 1_048_576
-"""Of their bodies, unless the first alone has more."""
+"""Maximum bytes of their bodies; the first event may exceed it."""
 _MAX_IDS: Final = 20_000
-"""Ids of one statement."""
+"""Maximum number of ids per query."""
 MESSAGE_SCHEME: Final = "standard-webhooks"
-"""How messages of our own are signed, as a provider's name."""
+"""The signature scheme of our own messages, as a provider's name."""
 
 
 class FeedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An event as a listener gets it."""
+    """An event as a listener receives it."""
 
     id: str
     source: str | None
@@ -61,65 +62,67 @@ class FeedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     origin: str
     accepted_at: datetime
     provider: str | None
-    """How it is signed when it is sent on; None where its source is not configured any more."""
+    """The provider that signs it when it is forwarded; None if its source is no longer configured."""
     options: dict[str, Any]
-    """The provider's settings, without those that are secret."""
+    """The provider's settings, without secrets."""
     dedup_key: str
     headers: dict[str, str]
-    """As far as they were kept: neither credentials nor signatures are."""
+    """As stored: without credentials and signatures."""
     content_type: str
     body: bytes
 
     @property
     def event_id(self) -> UUID:
-        """Its id as the journal has it."""
+        """Its id as in the database."""
         return ids.read_event(self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """One look through a stretch of ids, in as many statements as it takes."""
+    """One scan of a range of ids, in one or more queries."""
 
     began: datetime
     first: UUID
-    """Where the next statement begins."""
+    """First id of the next query."""
     until: datetime | None = None
-    """Where a stride of the past ends; None: it goes up to now."""
+    """End of a range in the past; None scans up to now."""
     is_near: bool = False
     """Whether it does not go back as far as the overlap."""
 
 
 class EventFeed:
-    """The events one listener wants, from a moment on.
+    """The events that match one listener's filter, from a given time on.
 
     Args:
-        since: ids older than this are not looked at.
+        database: the database.
+        wish: the filter.
+        since: events with older ids are skipped.
     """
 
     def __init__(self, database: Database, wish: FeedFilter, since: datetime) -> None:
         self._database = database
         self._wish = wish
         self._since = since
-        """Everything older was found."""
+        """All events before this time were found."""
         self._heard: set[UUID] = set()
-        """Those that a look may find again."""
+        """Found events that a later scan may find again."""
         self._waiting: deque[EventRef] = deque()
-        """Those found and not told of yet."""
+        """Found events that were not emitted yet."""
         self._under_way: _Scan | None = None
         self._swept_at = self._whole_at = since
-        """When a sweep began last, and one that went back as far as the overlap."""
+        """Start of the last scan, and of the last one that went back as far as the overlap."""
         self._is_behind = False
 
     @property
     def caught_up_to(self) -> datetime:
-        """Before when everything has been told of, once what the latest look returned has been."""
+        """Every event before this time has been emitted once the latest batch is consumed."""
         return min(self._since, ids.created_at(self._waiting[0].id)) if self._waiting else self._since
 
     async def poll(self, now: datetime) -> tuple[list[Event], bool]:
-        """Return what there is to hear, oldest first, and whether there may be more of it at once.
+        """Return the next events, oldest first, and whether more may be available immediately.
 
         Raises:
-            DatabaseUnavailable: PostgreSQL is away; another look goes on where this one began.
+            DatabaseUnavailable: PostgreSQL is unavailable; the next poll continues where this one started.
         """
         if not self._waiting:
             await self._find(self._under_way or self._begin(now))
@@ -132,56 +135,56 @@ class EventFeed:
     def _page(self) -> list[UUID]:
         chosen: list[UUID] = []
         size = 0
-        for seen in islice(self._waiting, _PAGE):
-            size += seen.size
+        for ref in islice(self._waiting, _PAGE):
+            size += ref.size
             if chosen and size > _PAGE_BYTES:
                 break
-            chosen.append(seen.id)
+            chosen.append(ref.id)
         return chosen
 
     def _begin(self, now: datetime) -> _Scan:
-        """Begin with a stride of the past or, once that is behind, with what is up to now."""
+        """Start a scan of the next range in the past or, if caught up, up to now."""
         end = self._since + _CATCH_UP_WINDOW
         if end < now - OVERLAP:
             return _Scan(now, ids.first_of(self._since), end)
-        is_near = self._whole_at <= now < self._whole_at + _FULL_SCAN_INTERVAL
-        # From the sweep before, and not from now: whoever was held up has seen nothing meanwhile.
-        since = max(self._since, self._swept_at - _RECENT_WINDOW) if is_near else self._since
-        return _Scan(now, ids.first_of(since), is_near=is_near)
+        is_recent = self._whole_at <= now < self._whole_at + _FULL_SCAN_INTERVAL
+        # Start from the previous scan, not from now: a delayed listener has seen nothing meanwhile.
+        since = max(self._since, self._swept_at - _RECENT_WINDOW) if is_recent else self._since
+        return _Scan(now, ids.first_of(since), is_near=is_recent)
 
-    async def _find(self, sweep: _Scan) -> None:
-        """Find what was not heard yet."""
-        found = await find_ids(self._database, self._wish, sweep.first, sweep.until, most=_MAX_IDS)
-        news = [seen for seen in found if seen.id not in self._heard]
-        self._waiting.extend(news)
-        self._heard.update(seen.id for seen in news)
+    async def _find(self, scan: _Scan) -> None:
+        """Find events that were not found before."""
+        found = await find_ids(self._database, self._wish, scan.first, scan.until, most=_MAX_IDS)
+        new_refs = [ref for ref in found if ref.id not in self._heard]
+        self._waiting.extend(new_refs)
+        self._heard.update(ref.id for ref in new_refs)
         is_whole = len(found) < _MAX_IDS
-        self._under_way = None if is_whole else replace(sweep, first=UUID(int=found[-1].id.int + 1))
-        self._is_behind = not is_whole or sweep.until is not None
+        self._under_way = None if is_whole else replace(scan, first=UUID(int=found[-1].id.int + 1))
+        self._is_behind = not is_whole or scan.until is not None
         if is_whole:
-            self._end(sweep)
+            self._end(scan)
 
-    def _end(self, sweep: _Scan) -> None:
-        self._swept_at = sweep.began
-        if sweep.is_near:
+    def _end(self, scan: _Scan) -> None:
+        self._swept_at = scan.began
+        if scan.is_near:
             return
-        if sweep.until is None:
-            self._whole_at = sweep.began
-        # Of when it began: what was committed since may have an id among those it had passed by then.
-        self._since = sweep.until or max(self._since, sweep.began - OVERLAP)
+        if scan.until is None:
+            self._whole_at = scan.began
+        # Use the start of the scan: an event committed since may have an id in the range it had already passed.
+        self._since = scan.until or max(self._since, scan.began - OVERLAP)
         first = ids.first_of(self._since)
-        self._heard = {heard for heard in self._heard if heard >= first}
+        self._heard = {known for known in self._heard if known >= first}
 
 
 class ListenerSlots:
-    """The places of listeners in one gateway."""
+    """Limits the number of listeners of one gateway."""
 
     def __init__(self, places: int = MAX_LISTENERS) -> None:
         self._free = places
 
     @contextlib.contextmanager
     def acquire(self) -> Iterator[bool]:
-        """Take a place for as long as the block lasts; false where there is none."""
+        """Hold a slot for the duration of the block; yield False if none is free."""
         has_place = self._free > 0
         self._free -= has_place
         try:
@@ -191,25 +194,25 @@ class ListenerSlots:
 
 
 def feed_start(now: datetime, since: datetime | None, after: UUID | None) -> datetime:
-    """Return from when on somebody hears who wants events since a moment, or has heard of everything up to one event.
+    """Return the start time of a listener that wants events since a time, or continues after its last event.
 
     Raises:
-        InvalidValue: that is longer ago than listeners may go back.
+        InvalidValue: the start is further back than listeners may go.
     """
-    # Both may be given: somebody who goes on does not want what was before the beginning either.
-    moments = [now] if since is None and after is None else [] if since is None else [since]
+    # Both may be given: a listener that resumes does not want events before its original start either.
+    starts = [now] if since is None and after is None else [] if since is None else [since]
     if after is not None:
-        # No later than now, whatever the clock said by which its id was made.
-        moments.append(min(now, ids.created_at(after)) - RESUME_OVERLAP)
-    begins = max(moments)
-    if begins < now - MAX_LOOKBACK - RESUME_OVERLAP:
+        # Not later than now, as the clock that created the id may be ahead.
+        starts.append(min(now, ids.created_at(after)) - RESUME_OVERLAP)
+    start = max(starts)
+    if start < now - MAX_LOOKBACK - RESUME_OVERLAP:
         where = "since" if since is not None else "after"
         raise InvalidValue(f"at most {MAX_LOOKBACK // timedelta(hours=1)} hours back; begin later", where)
-    return begins
+    return start
 
 
 def to_feed_event(settings: Settings, event: Event) -> FeedEvent:
-    """Return an event as a listener gets it."""
+    """Return an event as a listener receives it."""
     provider, options = _scheme(settings, event)
     return FeedEvent(
         id=ids.show(ids.EVENT if event.origin is Origin.RECEIVED else ids.MESSAGE, event.id),
@@ -228,7 +231,7 @@ def to_feed_event(settings: Settings, event: Event) -> FeedEvent:
 
 
 def arrives_by_get(event: FeedEvent) -> bool:
-    """Return whether the provider of an event sends it by GET: its body is then the query of the request."""
+    """Return whether the provider sends this event by GET, so that its body is the query string."""
     if event.provider is None:
         return False
     recipe = find_recipe(event.provider)
@@ -236,7 +239,7 @@ def arrives_by_get(event: FeedEvent) -> bool:
 
 
 def _scheme(settings: Settings, event: Event) -> tuple[str | None, dict[str, Any]]:
-    """Return how an event is signed anew: the provider, and those of its settings that hold no secret."""
+    """Return how to sign an event again: the provider, and its settings without secrets."""
     if event.origin is Origin.PUBLISHED:
         return MESSAGE_SCHEME, {}
     source = settings.sources.get(event.source or "")

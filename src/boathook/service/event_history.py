@@ -1,4 +1,4 @@
-"""Reads one event: its request, what became of it, and the curl command that repeats it."""
+"""Reads one event: its request, its history, and the curl command that repeats it."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -10,26 +10,26 @@ from uuid import UUID
 from boathook.db.audit import record
 from boathook.db.batches import JsonSlicer
 from boathook.db.queries import event_history, listings
-from boathook.db.queries.event_history import AttemptDetail as AttemptDetail  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.event_history import EventHistory as EventHistory  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.event_history import RecipientSideEffect as RecipientSideEffect  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.event_history import StoredReply as StoredReply  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import AuditRow as AuditRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import DeliveryRow as DeliveryRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import EventRow as EventRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.event_history import AttemptDetail as AttemptDetail  # noqa: PLC0414 - re-exported
+from boathook.db.queries.event_history import EventHistory as EventHistory  # noqa: PLC0414 - re-exported
+from boathook.db.queries.event_history import RecipientSideEffect as RecipientSideEffect  # noqa: PLC0414 - re-exported
+from boathook.db.queries.event_history import StoredReply as StoredReply  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import AuditRow as AuditRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import DeliveryRow as DeliveryRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import EventRow as EventRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa: PLC0414 - re-exported
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.service.body_view import is_text, mask
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 MAX_INLINE_BYTES: Final = 65_536
-"""Bytes of a body that are written into a command; systems bound how long one argument may be."""
+"""Maximum bytes of a body inside a command; operating systems limit the length of an argument."""
 _CONFIG_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"})
 
 
 class Shell(StrEnum):
-    """Whose quoting a command follows."""
+    """The quoting rules of a command."""
 
     SH = "sh"
     FISH = "fish"
@@ -38,26 +38,26 @@ class Shell(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurlRequest:
-    """A request that somebody may make again."""
+    """A request that can be repeated."""
 
     url: str
     headers: Mapping[str, str]
     body: bytes
-    """All of it, or its beginning where it is larger than `MAX_INLINE_BYTES`."""
+    """The whole body, or its beginning if it is larger than `MAX_INLINE_BYTES`."""
     file: str
-    """The name that the downloaded body has."""
+    """File name of the downloaded body."""
 
 
 def render_command(request: CurlRequest, shell: Shell = Shell.SH, *, has_secrets: bool = False) -> str:
-    """Return the command; without *has_secrets*, headers that may hold one are masked."""
+    """Return the command; without *has_secrets*, headers that may hold a secret are masked."""
     headers = dict(request.headers) if has_secrets else mask(dict(request.headers))
     body = _body(request)
-    # curl takes a header with nothing behind its colon for one to be left out; a semicolon makes it an empty one.
+    # curl omits a header with nothing after its colon; a semicolon instead sends it empty.
     options = [
         ("request", "POST"),
         ("url", request.url),
         *(("header", f"{name}: {value}" if value else f"{name};") for name, value in headers.items()),
-        # A body that begins with an at sign would be taken for a file by the other ways to write it.
+        # Other options would read a file for a body that starts with an at sign.
         (("data-binary", f"@{request.file}") if body is None else ("data-raw", body)),
     ]
     if shell is Shell.CONFIG:
@@ -72,8 +72,8 @@ def needs_file(request: CurlRequest) -> bool:
 
 
 def _body(request: CurlRequest) -> str | None:
-    is_writable = len(request.body) <= MAX_INLINE_BYTES and is_text(request.body)
-    return request.body.decode("utf-8") if is_writable else None
+    is_inline = len(request.body) <= MAX_INLINE_BYTES and is_text(request.body)
+    return request.body.decode("utf-8") if is_inline else None
 
 
 def _quote_for_sh(text: str) -> str:
@@ -90,7 +90,7 @@ _MAX_ITEM_DEPTH: Final = 50
 async def read_event(
     app_context: AppContext, event_id: UUID, *, max_bytes: int | None = None
 ) -> tuple[EventRow, StoredRequest]:
-    """Return an event with its headers and its body, or up to *max_bytes* of that. Raises NotFound."""
+    """Return an event with its headers and its body, truncated to *max_bytes*. Raises NotFound."""
     if max_bytes is None:
         return await listings.get_event(app_context.database, event_id)
     return await event_history.read_event_preview(app_context.database, event_id, max_bytes)
@@ -98,7 +98,7 @@ async def read_event(
 
 async def cut_item(body: bytes, path: str) -> bytes:
     """Return the bytes at a dotted path of a JSON body. Raises NotFound."""
-    # It may take a while, and others wait for the same event loop.
+    # Parsing may take long; keep it off the event loop.
     found = body if path.count(".") > _MAX_ITEM_DEPTH else await asyncio.to_thread(JsonSlicer(body).cut, path)
     if found is body:
         raise NotFound(f"unknown item {path[:100]}")
@@ -108,21 +108,23 @@ async def cut_item(body: bytes, path: str) -> bytes:
 async def read_history(
     app_context: AppContext, event_id: UUID, *, first: int = 0, only: int | None = None
 ) -> EventHistory:
-    """Return what became of an event.
+    """Return the history of an event.
 
     Args:
-        first: the number of the first delivery to be shown.
-        only: the number of the only one.
+        app_context: the application context.
+        event_id: the event.
+        first: the number of the first delivery to return.
+        only: the number of the only delivery to return.
     """
     return await event_history.read_history(app_context.database, event_id, first=first, only=only)
 
 
 async def find_endpoint_url(app_context: AppContext, deliveries: Sequence[DeliveryRow]) -> str | None:
-    """Return the URL of the first endpoint among the recipients; None where there is none, or it is gone."""
+    """Return the URL of the first endpoint among the recipients; None if there is none or it was deleted."""
     recipient = next((one.recipient for one in deliveries if one.recipient.startswith("endpoint:")), None)
     return None if recipient is None else await event_history.find_url(app_context.database, recipient)
 
 
 async def record_reveal(work: UnitOfWork, event_id: UUID) -> None:
-    """Record in the audit that somebody was shown all headers of an event."""
+    """Record in the audit that all headers of an event were shown."""
     await record(work.connection, work.actor, "event.reveal_headers", ids.show(ids.EVENT, event_id))

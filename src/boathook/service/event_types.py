@@ -1,4 +1,4 @@
-"""Creates, changes, lists and archives event types, and checks payloads by their schemas."""
+"""Creates, changes, lists and archives event types, and validates payloads against their schemas."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final
 from boathook.db import event_types
 from boathook.db.audit import record
 from boathook.db.database import Connection
-from boathook.db.event_types import EventType as EventType  # noqa: PLC0414 - what these actions return
+from boathook.db.event_types import EventType as EventType  # noqa: PLC0414 - re-exported
 from boathook.db.event_types import SubscribedEndpoint
 from boathook.db.route_registry import read_schemas
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, NotFound
@@ -16,10 +16,10 @@ from boathook.service.unit_of_work import UnitOfWork
 
 
 async def check_message(connection: Connection, *, organization: str, type: str, payload: Any) -> None:
-    """Refuse a payload that does not fit its event type's schema; a type without one takes any.
+    """Validate a payload against its event type's schema; a type without a schema accepts any payload.
 
     Raises:
-        InvalidMessage: it does not fit; the message names the path.
+        InvalidMessage: the payload is invalid; the message names the path.
     """
     schemas = await read_schemas(connection, organization, type)
     fault = find_fault(payload, schemas) if schemas else None
@@ -28,20 +28,20 @@ async def check_message(connection: Connection, *, organization: str, type: str,
 
 
 def find_fault(payload: Any, schemas: Mapping[str, Any]) -> str | None:
-    """Return why a payload does not fit the latest of the schemas by version, with the path; None where it fits."""
-    # What judges by schemas takes longer to import than most commands take.
+    """Return why a payload violates the schema with the latest version, with the path; None if it is valid."""
+    # Importing the validator takes longer than most commands.
     from boathook.verification.json_schema import validate
 
     return validate(payload, schemas)
 
 
 MAX_VERSIONS: Final = 20
-"""Versions of its schema that an event type may have."""
+"""Maximum number of schema versions of an event type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEventType:
-    """What an event type shall be like."""
+    """The values of an event type to create or replace."""
 
     description: str
     is_archived: bool = False
@@ -53,7 +53,7 @@ class NewEventType:
 
 
 async def get(work: UnitOfWork, name: str, flags: Collection[str] | None = None) -> EventType:
-    """Return an event type, archived or not; with *flags* only one their holder may see. Raises NotFound."""
+    """Return an event type, archived or not; with *flags*, only if they make it visible. Raises NotFound."""
     return _found(await event_types.find(work.connection, work.organization, name, flags), name)
 
 
@@ -72,7 +72,7 @@ async def list_page(
     with_archived: bool = False,
     flags: Collection[str] | None = None,
 ) -> list[EventType]:
-    """Return event types from the name *place* on, exclusively, in rising or falling order."""
+    """Return event types after the name *place*, in ascending or descending order."""
     return await event_types.list_page(
         work.connection,
         work.organization,
@@ -85,37 +85,37 @@ async def list_page(
 
 
 async def list_subscribed_endpoints(work: UnitOfWork, name: str, *, limit: int) -> list[SubscribedEndpoint]:
-    """Return endpoints that listen to an event type, those that name it before those that take all."""
+    """Return endpoints that receive an event type: those that name it first, then those that receive all."""
     return await event_types.list_subscribed_endpoints(work.connection, work.organization, name, limit=limit)
 
 
 async def create(work: UnitOfWork, name: str, new: NewEventType) -> EventType:
-    """Make an event type; an archived one of this name comes back as *new*.
+    """Create an event type; an archived one of this name is restored with the values of *new*.
 
     Raises:
-        InvalidValue: a schema is none.
-        Taken: there is a live one of this name.
+        InvalidValue: a schema is invalid.
+        AlreadyExists: there is an active event type of this name.
     """
     found = await event_types.lock(work.connection, work.organization, name)
     if found is not None and not found.is_archived:
         raise AlreadyExists(f"there is an event type {name} already", "event_type_exists")
     if found is not None:
         return await _save(work, found, _columns(new))
-    made = await event_types.insert(work.connection, await _new(work, name, new))
-    if made is None:
+    created = await event_types.insert(work.connection, await _new(work, name, new))
+    if created is None:
         raise AlreadyExists(f"there is an event type {name} already", "event_type_exists")
     await record(work.connection, work.actor, "event_type.create", name)
-    return made
+    return created
 
 
 async def put(work: UnitOfWork, name: str, new: NewEventType) -> tuple[EventType, bool]:
-    """Give an event type these values, or make it; and whether it was made. Raises InvalidValue."""
+    """Update an event type with these values, or create it; and whether it was created. Raises InvalidValue."""
     found = await event_types.lock(work.connection, work.organization, name)
     if found is None:
-        made = await event_types.insert(work.connection, await _new(work, name, new))
-        if made is not None:
+        created = await event_types.insert(work.connection, await _new(work, name, new))
+        if created is not None:
             await record(work.connection, work.actor, "event_type.create", name)
-            return made, True
+            return created, True
         found = await event_types.lock(work.connection, work.organization, name)
     return await _save(work, _found(found, name), _columns(new)), False
 
@@ -127,7 +127,7 @@ async def update(work: UnitOfWork, name: str, changes: Mapping[str, Any]) -> Eve
 
 
 async def delete(work: UnitOfWork, name: str, *, is_expunged: bool = False) -> None:
-    """Archive an event type, so that endpoints can no longer ask for it, or delete it for good. Raises NotFound."""
+    """Archive an event type, so that endpoints can no longer select it, or delete it. Raises NotFound."""
     found = _found(await event_types.lock(work.connection, work.organization, name), name)
     if is_expunged:
         await event_types.delete(work.connection, work.organization, name)
@@ -158,8 +158,8 @@ async def _save(work: UnitOfWork, found: EventType, columns: dict[str, Any]) -> 
 
 
 def check_schemas(schemas: Mapping[str, Any], *where: str) -> None:
-    """Accept schemas that payloads can be judged by; *where* is the place that errors name. Raises InvalidValue."""
-    # What judges by schemas takes longer to import than most commands take; the gateway has it from its start.
+    """Check that schemas are valid; *where* is the path that errors name. Raises InvalidValue."""
+    # Importing the validator takes longer than most commands; the gateway imports it at start.
     from boathook.verification.json_schema import check_schema
 
     for version, schema in schemas.items():
@@ -174,9 +174,9 @@ async def _checked(columns: dict[str, Any]) -> dict[str, Any]:
     if len(schemas) > MAX_VERSIONS:
         raise InvalidValue(f"an event type has at most {MAX_VERSIONS} versions; leave out old ones", "schemas")
     if schemas:
-        # In a thread, as patterns take up to half a second to be made ready.
+        # Compiling patterns takes up to half a second; keep it off the event loop.
         await asyncio.to_thread(check_schemas, schemas, "schemas")
     if "feature_flags" in columns:
-        # No flag at all means what null does: everybody sees it.
+        # An empty list means the same as null: visible to everyone.
         columns["feature_flags"] = tuple(dict.fromkeys(columns["feature_flags"] or ())) or None
     return columns

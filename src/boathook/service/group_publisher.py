@@ -1,8 +1,8 @@
 """Publishes messages of concurrent API requests by group commit: those that arrive during a commit form the next one.
 
-Each message is stored or it is not, with all its deliveries; its request is answered only after the commit. What is
-out of the ordinary is left to `messages.create`, in a transaction of its own: a message that is there already, routes
-that have changed, a revoked token, a key that another transaction holds.
+Each message is stored completely, with all its deliveries, or not at all. Its request is answered after the commit.
+Exceptional cases are left to `messages.create`, in a separate transaction: a message that exists already, changed
+routes, a revoked token, or a key locked by another transaction.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ _LANES: Final = 2
 _MAX_MESSAGES: Final = 128
 _MAX_DELIVERIES: Final = 4_096
 _MAX_BYTES: Final = 4_194_304
-"""Of one commit; one message is taken at least."""
+"""Limit for one commit; a single message may exceed it."""
 _MAX_WAITING: Final = 4_096
 _TOKEN_AGE_S: Final = 1.0
-"""How long a token is known without asking; each commit asks again, so a revoked one stores nothing in that time."""
+"""How long a token is cached. Each commit checks it again, so a revoked token stores nothing meanwhile."""
 _MAX_TOKENS: Final = 10_000
 _LOG = get_logger("api")
 
@@ -55,7 +55,7 @@ class PreparedMessage:
 
 
 class GroupPublisher:
-    """Publishes messages for the API in groups; each request waits for its own."""
+    """Publishes messages for the API in groups; each request waits for its own message."""
 
     def __init__(self, app_context: AppContext) -> None:
         self._context = app_context
@@ -66,12 +66,12 @@ class GroupPublisher:
         self._loading: dict[tuple[str, str], asyncio.Task[CompiledRoutes | None]] = {}
 
     async def find_token(self, token: str) -> KnownToken | None:
-        """Return a token that may do all in its organization; None for any other."""
+        """Return a valid, unrestricted token of an organization; None for any other token."""
         sha256 = keys.hash_token(token)
         known = self._tokens.get(sha256)
         if known is not None and known.known_until > time.monotonic():
             return known
-        if known is not None:  # one asks, the others go on with what is known
+        if known is not None:  # one request checks the token again, the others use the cached one meanwhile
             self._tokens[sha256] = replace(known, known_until=time.monotonic() + _TOKEN_AGE_S)
         async with self._context.reading() as connection:
             principal = await keys.find_principal(connection, token)
@@ -84,17 +84,17 @@ class GroupPublisher:
         return known
 
     async def prepare(self, token: KnownToken, application: str, new: NewMessage) -> "PreparedMessage | None":
-        """Return a message with its deliveries; None where it is for `messages.create`.
+        """Return a message with its deliveries; None if `messages.create` must publish it.
 
         Args:
-            token: who asks.
+            token: the caller's token.
             application: the application's id or uid.
             new: the message.
 
         Raises:
-            InvalidMessage: a field breaks a rule.
-            TooManyDeliveries: more endpoints want it than an event may have deliveries.
-            DatabaseUnavailable: PostgreSQL is away.
+            InvalidMessage: a field is invalid.
+            TooManyDeliveries: more endpoints match than an event may have deliveries.
+            DatabaseUnavailable: PostgreSQL is unavailable.
         """
         organization = token.principal.organization
         outbox = self._context.outbox
@@ -109,10 +109,10 @@ class GroupPublisher:
         return PreparedMessage(draft, _to_row(target, routes, draft), asyncio.get_running_loop().create_future())
 
     async def commit(self, prepared: "PreparedMessage") -> bool:
-        """Store a message; return True once it is committed, False where it is not stored and is for `messages.create`.
+        """Store a message; return True once it is committed, False if `messages.create` must publish it instead.
 
         Raises:
-            DatabaseUnavailable: PostgreSQL is away; whether the message is stored is unknown.
+            DatabaseUnavailable: PostgreSQL is unavailable; the message may have been stored.
         """
         self._waiting.append(prepared)
         if self._lanes < _LANES:
@@ -123,12 +123,12 @@ class GroupPublisher:
         return await prepared.is_stored
 
     async def _load_routes(self, organization: str, application: str) -> CompiledRoutes | None:
-        """Read an application's routes, once for all who ask at the same time; None where there is none."""
-        place = organization, application
-        if place not in self._loading:
-            self._loading[place] = asyncio.create_task(self._read_routes(*place))
-            self._loading[place].add_done_callback(lambda _: self._loading.pop(place))
-        return await asyncio.shield(self._loading[place])
+        """Read an application's routes, once for all concurrent callers; None if there is no such application."""
+        cache_key = organization, application
+        if cache_key not in self._loading:
+            self._loading[cache_key] = asyncio.create_task(self._read_routes(*cache_key))
+            self._loading[cache_key].add_done_callback(lambda _: self._loading.pop(cache_key))
+        return await asyncio.shield(self._loading[cache_key])
 
     async def _read_routes(self, organization: str, application: str) -> CompiledRoutes | None:
         async with self._context.reading() as connection:
@@ -142,11 +142,11 @@ class GroupPublisher:
             while self._waiting:
                 await self._commit(self._take())
         finally:
-            # At once, and not when the task is known to be done: who comes in between starts another lane.
+            # Here, not in a done callback: a message that arrives before the callback runs must start another lane.
             self._lanes -= 1
 
     def _take(self) -> list[PreparedMessage]:
-        """Take what waited longest, as much as one commit may hold."""
+        """Take the oldest waiting messages, up to the limits of one commit."""
         taken: list[PreparedMessage] = []
         deliveries = size = 0
         while self._waiting and len(taken) < _MAX_MESSAGES:
@@ -175,14 +175,14 @@ class GroupPublisher:
             self._answer(stored, is_stored=True)
         except GroupRolledBack as error:
             _LOG.debug("group_rolled_back", error=str(error), messages=len(taken))
-        except Exception as error:  # noqa: BLE001 - a lane must outlive any surprise, and its callers must hear of it
+        except Exception as error:  # noqa: BLE001 - a lane must survive any error and report it to its callers
             for one in taken:
                 if not one.is_stored.done():
                     one.is_stored.set_exception(error)
         self._answer(taken, is_stored=False)
 
     def _forget(self, one: PreparedMessage, verdict: str) -> None:
-        """Forget what a verdict shows to be outdated."""
+        """Remove the cached token or routes that a verdict shows to be outdated."""
         message = one.draft.message
         if verdict == "unauthorized":
             self._tokens.pop(one.row.target.token_sha256, None)

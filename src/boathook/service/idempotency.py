@@ -1,7 +1,7 @@
-"""Idempotency keys of API requests: a response is kept, encrypted, in the transaction of its request's effect.
+"""Idempotency keys of API requests: the response is stored, encrypted, in the transaction of the request.
 
-A second request with the same key waits for the first one's transaction (`db/idempotency.py`), so a response is kept
-exactly when the effect is.
+A second request with the same key waits for the first one's transaction (`db/idempotency.py`). A response is therefore
+stored if and only if the request took effect.
 """
 
 import base64
@@ -19,24 +19,24 @@ KEY_REUSED_CODE: Final = "idempotency_key_reused"
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """What identifies a request that may be sent twice."""
+    """Identifies a request that may be sent twice."""
 
     key: bytes
-    """32 bytes, made of whose it is and what they may do, the client's key, and the route."""
+    """32-byte hash of the caller and its permissions, the client's key, and the route."""
     fingerprint: bytes
-    """32 bytes, made of the query and the body as they are written: all that older versions compare."""
+    """32-byte hash of the query and body as sent; older versions compare only this."""
     canonical: bytes
-    """32 bytes, made of all that decides what the request does."""
+    """32-byte hash of everything that decides what the request does."""
 
     @property
     def context(self) -> str:
-        """What binds an encrypted response to its key."""
+        """The encryption context that binds a response to its key."""
         return f"idempotency:{self.key.hex()}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """The response of a request, as it is given to each repetition of it."""
+    """The response of a request, returned to each repetition of it."""
 
     status: int
     body: bytes
@@ -44,22 +44,22 @@ class StoredResponse:
 
 
 class _Content(msgspec.Struct):
-    """What of a response is encrypted."""
+    """The encrypted part of a response."""
 
     body: str
     type: str
 
 
 async def claim(work: UnitOfWork, key: IdempotencyKey) -> StoredResponse | None:
-    """Claim a key for this transaction; return the response of the earlier request that has it, if any.
+    """Claim a key for this transaction; return the response of an earlier request with this key, if any.
 
     Raises:
-        AlreadyExists: the earlier request was another one.
+        AlreadyExists: the earlier request was a different one.
     """
     earlier = await idempotency.claim(work.connection, key.key, key.fingerprint, key.canonical)
     if earlier is None:
         return None
-    # An older version kept no canonical form.
+    # Older versions stored no canonical hash.
     is_same = (
         earlier.fingerprint == key.fingerprint if earlier.canonical is None else earlier.canonical == key.canonical
     )
@@ -71,12 +71,12 @@ async def claim(work: UnitOfWork, key: IdempotencyKey) -> StoredResponse | None:
 
 
 async def save(work: UnitOfWork, key: IdempotencyKey, response: StoredResponse) -> None:
-    """Keep the response of the request that claimed *key*."""
+    """Store the response of the request that claimed *key*."""
     content = _Content(base64.b64encode(response.body).decode(), response.content_type)
     encrypted = work.app_context.secret_box.encrypt(msgspec.json.encode(content).decode(), key.context)
     await idempotency.save(work.connection, key.key, response.status, encrypted)
 
 
 def key_reused() -> AlreadyExists:
-    """Return the error for a key that came with another request."""
+    """Return the error for a key that was used with a different request."""
     return AlreadyExists("this Idempotency-Key came with another request before", kind=KEY_REUSED_CODE)

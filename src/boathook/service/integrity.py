@@ -1,4 +1,4 @@
-"""Checks the store for users of the command line, and in the background for users of the console."""
+"""Checks the integrity of the store: directly for the command line, in the background for the console."""
 
 from datetime import datetime
 from typing import Final
@@ -8,11 +8,11 @@ from boathook.config import Settings
 from boathook.db import integrity, integrity_runs
 from boathook.db.audit import record
 from boathook.db.database import Database
-from boathook.db.integrity import ProgressCallback as ProgressCallback  # noqa: PLC0414 - what these functions are asked for
-from boathook.db.integrity_report import Balance as Balance  # noqa: PLC0414 - what these functions return
-from boathook.db.integrity_report import CheckProgress as CheckProgress  # noqa: PLC0414 - what these functions return
-from boathook.db.integrity_report import IntegrityReport as IntegrityReport  # noqa: PLC0414 - what these functions return
-from boathook.db.integrity_report import Violation as Violation  # noqa: PLC0414 - what these functions return
+from boathook.db.integrity import ProgressCallback as ProgressCallback  # noqa: PLC0414 - re-exported
+from boathook.db.integrity_report import Balance as Balance  # noqa: PLC0414 - re-exported
+from boathook.db.integrity_report import CheckProgress as CheckProgress  # noqa: PLC0414 - re-exported
+from boathook.db.integrity_report import IntegrityReport as IntegrityReport  # noqa: PLC0414 - re-exported
+from boathook.db.integrity_report import Violation as Violation  # noqa: PLC0414 - re-exported
 from boathook.db.integrity_runs import IntegrityRun
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, NotFound
@@ -21,14 +21,15 @@ from boathook.service.unit_of_work import UnitOfWork, new_id
 
 
 async def start(work: UnitOfWork, *, is_deep: bool = False, is_gentle: bool = False) -> IntegrityRun:
-    """Let the books be checked.
+    """Start an integrity check in the background.
 
     Args:
+        work: the unit of work.
         is_deep: also compare each stored body with its hash.
-        is_gentle: rest three times as long as each look takes.
+        is_gentle: pause three times as long as each query took.
 
     Raises:
-        InvalidState: a check is under way.
+        InvalidState: a check is running.
     """
     settings = work.app_context.settings
     request = {
@@ -45,7 +46,7 @@ async def start(work: UnitOfWork, *, is_deep: bool = False, is_gentle: bool = Fa
 
 
 async def list_last(work: UnitOfWork) -> list[IntegrityRun]:
-    """Return the checks made last, the youngest first."""
+    """Return the latest checks, newest first."""
     return await integrity_runs.list_recent(work.connection)
 
 
@@ -58,7 +59,7 @@ async def get(work: UnitOfWork, reference: str) -> IntegrityRun:
 
 
 async def stop(work: UnitOfWork, reference: str) -> None:
-    """End a check that is under way. Raises NotFound, and InvalidState where it has ended."""
+    """Stop a running check. Raises NotFound, and InvalidState if it has ended."""
     run = await get(work, reference)
     if not await integrity_runs.stop(work.connection, run.id, f"stopped by {work.actor}"):
         raise InvalidState(f"the check {reference} has ended already", "verify_ended")
@@ -75,7 +76,7 @@ def _id(reference: str) -> UUID:
 QUERY_TIMEOUT_S: Final = 300.0
 """Statement timeout of a check; one query takes a fraction of a second if PostgreSQL is healthy."""
 GENTLE_PAUSE_RATIO: Final = 3.0
-"""Pause after each query of a gentle check, in times of what the query took."""
+"""Pause after each query of a gentle check, as a multiple of the query's duration."""
 
 
 async def check(
@@ -88,20 +89,21 @@ async def check(
     until: datetime | None = None,
     progress: ProgressCallback | None = None,
 ) -> IntegrityReport:
-    """Check the store and return the balance with every violation.
+    """Check the store and return the totals with every violation.
 
     Args:
         database: opened with `QUERY_TIMEOUT_S`.
-        settings: say how long keys are remembered.
+        settings: contain the retention of dedup keys.
         is_deep: also compare each stored body with its hash.
         is_gentle: pause between queries.
-        since: check only what was accepted or rejected from this time on, and *until* before this one.
+        since: check only what was accepted or rejected from this time on.
+        until: check only what was accepted or rejected before this time.
         progress: called before each query.
 
     Raises:
-        DatabaseError: PostgreSQL is away, too busy, or refuses a statement.
+        DatabaseError: PostgreSQL is unavailable, too busy, or refuses a statement.
     """
-    # Imported only here, as it brings what reads the requests of providers.
+    # Imported here because it imports the verification of all providers.
     from boathook.ingest.sources import dedup_days_by_source
 
     return await integrity.check_integrity(

@@ -1,4 +1,4 @@
-"""Lists what is stored, newest first, and reads one event or delivery with all that belongs to it.
+"""Lists stored rows, newest first, and reads one event or delivery with its details.
 
 Each listing takes a `ListFilter` and returns a page of at most its limit; the id of the last row continues it.
 """
@@ -12,12 +12,12 @@ from boathook.db.database import Database
 from boathook.db.delivery_commands import Key
 from boathook.db.queries import listings
 from boathook.db.queries.listings import AuditRow, SideEffectRow
-from boathook.db.queries.listings import ConflictRow as ConflictRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import DeliveryRow as DeliveryRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import EventRow as EventRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - what these functions take
-from boathook.db.queries.listings import RejectionRow as RejectionRow  # noqa: PLC0414 - what these functions return
-from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.listings import ConflictRow as ConflictRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import DeliveryRow as DeliveryRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import EventRow as EventRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import RejectionRow as RejectionRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa: PLC0414 - re-exported
 from boathook.domain.model import Attempt
 
 list_events = listings.list_events
@@ -31,7 +31,7 @@ _MAX_AUDIT_ROWS: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDetail:
-    """An event with its headers and bytes, and its deliveries."""
+    """An event with its headers and body, and its deliveries."""
 
     row: EventRow
     stored: StoredRequest
@@ -40,7 +40,7 @@ class EventDetail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryDetail:
-    """A delivery with its event and all that was done about it."""
+    """A delivery with its event, attempts, side effects and audit."""
 
     row: DeliveryRow
     event: EventRow
@@ -48,7 +48,7 @@ class DeliveryDetail:
     attempts: Sequence[Attempt]
     side_effects: Sequence[SideEffectRow]
     audit: Sequence[AuditRow]
-    """What operators did to it, the latest first."""
+    """Operators' actions on the delivery, newest first."""
 
 
 async def get_event(database: Database, event_id: UUID) -> EventDetail:

@@ -1,7 +1,7 @@
 """Live statistics over all hosts, for the dashboard and `boathook top`, and the latest events and dead letters.
 
-What happens on this host is read off its processes' own counts, no older than a second. What happens on the others is
-as they have stored it last in PostgreSQL, some seconds ago.
+Data of this host is read from its processes' metrics, at most one second old. Data of other hosts is read from the
+samples they store in PostgreSQL, some seconds old.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import msgspec
 from boathook.db.alerts import Alert
 from boathook.db.database import Database
 from boathook.db.metric_samples import HostSample, read_latest, read_since
-from boathook.db.metric_samples import Sample as Sample  # noqa: PLC0414 - what these functions return
+from boathook.db.metric_samples import Sample as Sample  # noqa: PLC0414 - re-exported
 from boathook.db.queries.latest import LatestDeadLetter, LatestEvent, read_latest_dead_letters, read_latest_events
 from boathook.domain.errors import DatabaseError, FetchFailed
 from boathook.observability.exposition import from_prometheus
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LatestActivity:
-    """What happened last, the latest first."""
+    """The latest activity, newest first."""
 
     events: Sequence[LatestEvent] = ()
     dead_letters: Sequence[LatestDeadLetter] = ()
     firing: Sequence[Alert] = ()
-    """All alerts that fire."""
+    """All firing alerts."""
 
 
 async def read_latest_activity(app_context: AppContext, limit: int) -> LatestActivity:
-    """Return the last *limit* events and dead letters, and the alerts that fire. Raises DatabaseError."""
+    """Return the last *limit* events and dead letters, and the firing alerts. Raises DatabaseError."""
     database = app_context.database
     events = await read_latest_events(database, limit)
     dead_letters = await read_latest_dead_letters(database, limit)
@@ -58,16 +58,16 @@ async def read_latest_activity(app_context: AppContext, limit: int) -> LatestAct
 
 
 async def read_samples(app_context: AppContext, since: datetime, step_s: int) -> Sequence[Sample]:
-    """Return what all hosts have counted in each step of *step_s* seconds since a moment, oldest first."""
+    """Return the metrics of all hosts in steps of *step_s* seconds from *since* on, oldest first."""
     return await read_since(app_context.database, since, step_s)
 
 
 WINDOW_S: Final = 15.0
-"""Seconds that rates and quantiles are about, as far as so much is remembered."""
+"""Window of rates and quantiles in seconds; shorter while less data is available."""
 MIN_WINDOW_S: Final = 2.0
-"""Over fewer seconds a rate says nothing."""
+"""Minimum window for a meaningful rate."""
 _ALIVE_S: Final = 60.0
-"""A host that has told nothing for so long is gone."""
+"""Seconds after its last sample until a host counts as gone."""
 _ASK_S: Final = 3.0
 _MAX_ROWS: Final = 20
 _MAX_RESPONSE_BYTES: Final = 32 * 1_048_576
@@ -75,7 +75,7 @@ _REQUEST_TIMEOUT_S: Final = 10.0
 
 
 class SourceActivity(msgspec.Struct, frozen=True):
-    """What arrives at one source, each second."""
+    """Requests per second of one source, by result."""
 
     source: str
     accepted: float
@@ -86,7 +86,7 @@ class SourceActivity(msgspec.Struct, frozen=True):
 
 
 class RecipientActivity(msgspec.Struct, frozen=True):
-    """What one recipient does each second, and what it is owed."""
+    """Attempts per second of one recipient, and its pending deliveries."""
 
     recipient: str
     succeeded: float
@@ -99,12 +99,12 @@ class Host(msgspec.Struct, frozen=True):
 
     name: str
     roles: dict[str, int]
-    """How many processes are alive, by role."""
+    """Number of live processes by role."""
     notified_at: datetime
 
 
 class LiveStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One look. Rates are per second, latencies in seconds and None where there was nothing to measure."""
+    """Live statistics at one time. Rates are per second; latencies are in seconds, None without data."""
 
     at: datetime
     accepted: float
@@ -114,9 +114,9 @@ class LiveStats(msgspec.Struct, frozen=True, kw_only=True):
     faults: float
     """Requests answered 5xx."""
     succeeded: float
-    """Deliveries that ended well, those to endpoints included."""
+    """Successful deliveries, including those to endpoints."""
     failed: float
-    """Attempts that did not end well."""
+    """Failed attempts."""
     sent: float
     """Requests to endpoints."""
     ack_p50: float | None
@@ -131,30 +131,30 @@ class LiveStats(msgspec.Struct, frozen=True, kw_only=True):
     spool_records: int
     spool_bytes: int
     spool_filled: float
-    """Share of `spool.max_bytes`, of the fullest gateway."""
+    """Share of `spool.max_bytes` used by the fullest gateway."""
     is_spooling: bool
-    """Whether a gateway takes events into its spool, as PostgreSQL does not."""
+    """Whether a gateway spools events because PostgreSQL does not accept them."""
     breakers_open: int
     failing_endpoints: int
     disabled_endpoints: int
     unhandled: int
-    """Events of the last day that no handler matched; 10,000 at most."""
+    """Events of the last day that no handler matched; at most 10,000."""
     xmin_age_s: float
     connections: int
     sources: list[SourceActivity]
-    """The busiest ones."""
+    """The busiest sources."""
     recipients: list[RecipientActivity]
-    """Those that are owed most, or do most."""
+    """The recipients with most pending deliveries or most attempts."""
     hosts: list[Host]
 
 
 class LiveStatsReader:
-    """Looks again and again.
+    """Reads the live statistics repeatedly.
 
     Args:
-        live_metrics: what the processes here have counted.
-        data_dir: where they share it.
-        database: where other hosts tell what they have counted; None: only this one is looked at.
+        live_metrics: the metrics of this host's processes.
+        data_dir: the data directory of this host.
+        database: contains the samples of other hosts; None reads only this host.
     """
 
     def __init__(self, live_metrics: LiveMetrics, data_dir: Path, database: Database | None) -> None:
@@ -165,7 +165,7 @@ class LiveStatsReader:
         self._asked_at = -_ASK_S
 
     async def read(self) -> LiveStats:
-        """Return what goes on; while PostgreSQL is away, what is known without it."""
+        """Return the live statistics; while PostgreSQL is unavailable, those of this host."""
         now = await asyncio.to_thread(self._live_metrics.now)
         own = self._live_metrics.recent(now, WINDOW_S)
         knows_own = own.span_s >= MIN_WINDOW_S and bool(own.roles)
@@ -185,12 +185,12 @@ class LiveStatsReader:
 
 
 class RemoteStatsReader:
-    """Reads again and again what the processes of a remote gateway have counted.
+    """Reads the live statistics of a remote gateway repeatedly.
 
     Args:
         client: makes the requests.
-        url: of the gateway.
-        key: sent as a bearer token; None where nothing guards its metrics.
+        url: the URL of the gateway.
+        key: sent as a bearer token; None if its metrics are unprotected.
     """
 
     def __init__(self, client: "RemoteClient", url: str, key: str | None) -> None:
@@ -200,7 +200,7 @@ class RemoteStatsReader:
         self._heard: deque[MetricSnapshot] = deque()
 
     async def read(self) -> LiveStats:
-        """Return what went on since the first look, or in the last quarter of a minute. Raises FetchFailed."""
+        """Return the statistics since the first read, or of the last 15 seconds. Raises FetchFailed."""
         now = await self._fetch()
         self._heard.append(now)
         while now.at - self._heard[0].at > WINDOW_S:
@@ -224,7 +224,7 @@ class RemoteStatsReader:
 
 
 def summarize(samples: Sequence[HostSample]) -> LiveStats:
-    """Return what goes on by what each host has counted last."""
+    """Return the live statistics for the latest samples of all hosts."""
     whole = combine_hosts(one.snapshot for one in samples)
     inflows, outflows = _inflows(samples), _outflows(samples, whole.owed)
     return LiveStats(
@@ -262,47 +262,49 @@ def summarize(samples: Sequence[HostSample]) -> LiveStats:
 
 
 def _inflows(samples: Sequence[HostSample]) -> list[SourceActivity]:
-    """Return each source's rates, the busiest first."""
+    """Return each source's rates, busiest first."""
     fields = ("accepted", "duplicates", "rejected", "bad_signatures", "faults")
     found = [SourceActivity(source, *rates) for source, rates in _rates(samples, "sources", fields).items()]
     return sorted(found, key=lambda one: (-one.accepted - one.duplicates - one.rejected - one.faults, one.source))
 
 
-def _outflows(samples: Sequence[HostSample], owed: Mapping[str, BacklogCounts]) -> list[RecipientActivity]:
-    """Return each recipient's rates and what it is owed, those in trouble first."""
+def _outflows(samples: Sequence[HostSample], backlogs: Mapping[str, BacklogCounts]) -> list[RecipientActivity]:
+    """Return each recipient's rates and pending deliveries, those in trouble first."""
     rates = _rates(samples, "recipients", ("succeeded", "ignored", "failed"))
     found = []
-    for recipient in {*rates, *owed}:
+    for recipient in {*rates, *backlogs}:
         succeeded, ignored, failed = rates.get(recipient, (0.0, 0.0, 0.0))
-        found.append(RecipientActivity(recipient, succeeded + ignored, failed, owed.get(recipient, BacklogCounts())))
+        found.append(
+            RecipientActivity(recipient, succeeded + ignored, failed, backlogs.get(recipient, BacklogCounts()))
+        )
     return sorted(
         found, key=lambda one: (-one.owed.pending - one.owed.dead, -one.succeeded - one.failed, one.recipient)
     )
 
 
 def _rates(samples: Sequence[HostSample], table: str, fields: Sequence[str]) -> dict[str, list[float]]:
-    """Return how often each of some things happens in a second on all hosts together, by the names in a table."""
+    """Return the rates per second over all hosts, by the names in a table of the snapshots."""
     found: dict[str, list[float]] = {}
     for one in samples:
         for name, counts in getattr(one.snapshot, table).items() if one.snapshot.span_s > 0 else ():
             sums = found.setdefault(name, [0.0] * len(fields))
-            for place, field in enumerate(fields):
-                sums[place] += getattr(counts, field) / one.snapshot.span_s
+            for index, field in enumerate(fields):
+                sums[index] += getattr(counts, field) / one.snapshot.span_s
     return {name: [round(rate, 3) for rate in sums] for name, sums in found.items()}
 
 
 def recipient_title(recipient: str) -> str:
-    """Return what people call a recipient."""
+    """Return the display name of a recipient."""
     return {ENDPOINTS: "all endpoints", OTHERS: "others"}.get(recipient, recipient)
 
 
 def format_rate(value: float) -> str:
-    """Write how often something happens in a second."""
+    """Format a rate per second."""
     return "0" if value == 0 else "<0.1" if value < 0.1 else f"{value:.1f}" if value < 100 else _grouped(value)
 
 
 def format_duration(seconds: float | None) -> str:
-    """Write a length of time, in the unit that suits it."""
+    """Format a duration in a suitable unit."""
     if seconds is None:
         return "\u2013"
     for limit, unit, factor in _UNITS:
@@ -316,7 +318,7 @@ _UNITS: Final = ((1000, "ms", 1000.0), (120, "s", 1.0), (120, "min", 1 / 60), (4
 
 
 def format_size(size: float) -> str:
-    """Write a number of bytes."""
+    """Format a number of bytes."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}"

@@ -15,15 +15,15 @@ from boathook.db.audit import record
 from boathook.db.delivery_commands import AuditContext
 from boathook.db.endpoints import Endpoint
 from boathook.db.messages import ALL_MESSAGES, ExampleMessage
-from boathook.db.messages import EndpointMessage as EndpointMessage  # noqa: PLC0414 - what these actions return
-from boathook.db.messages import MessageDestination as MessageDestination  # noqa: PLC0414 - the same
-from boathook.db.messages import MessageFilter as MessageFilter  # noqa: PLC0414 - what they are asked for
-from boathook.db.messages import MessageRow as MessageRow  # noqa: PLC0414 - what these actions return
-from boathook.db.messages import MessageStatus as MessageStatus  # noqa: PLC0414 - the same
-from boathook.db.messages import Page as Page  # noqa: PLC0414 - the same
+from boathook.db.messages import EndpointMessage as EndpointMessage  # noqa: PLC0414 - re-exported
+from boathook.db.messages import MessageDestination as MessageDestination  # noqa: PLC0414 - re-exported
+from boathook.db.messages import MessageFilter as MessageFilter  # noqa: PLC0414 - re-exported
+from boathook.db.messages import MessageRow as MessageRow  # noqa: PLC0414 - re-exported
+from boathook.db.messages import MessageStatus as MessageStatus  # noqa: PLC0414 - re-exported
+from boathook.db.messages import Page as Page  # noqa: PLC0414 - re-exported
 from boathook.db.queries import endpoint_stats
 from boathook.db.queries.endpoint_stats import MessageSummary
-from boathook.db.queries.endpoint_stats import ScanPage as ScanPage  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.endpoint_stats import ScanPage as ScanPage  # noqa: PLC0414 - re-exported
 from boathook.db.resends import ResendKind
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidState, InvalidValue, NotFound
@@ -39,13 +39,13 @@ from boathook.service.unit_of_work import UnitOfWork, new_id
 Row = TypeVar("Row")
 
 BUDGET_S: Final = 0.15
-"""How long a search goes on before it says how far it has come."""
+"""Time limit of a search, after which it returns its position."""
 
 
 async def scan_until_full(
     step: Callable[[UUID | None, int], Awaitable[ScanPage[Row]]], place: UUID | None, limit: int
 ) -> ScanPage[Row]:
-    """Take steps from *place* on until so many rows are found, nothing further is there, or time is up."""
+    """Call *step* from *place* on until *limit* rows are found, the end is reached, or time is up."""
     ends, rows = time.monotonic() + BUDGET_S, list[Row]()
     while True:
         page = await step(place, limit - len(rows))
@@ -62,27 +62,27 @@ JSON_TYPE: Final = "application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message about to be published."""
+    """A message to publish."""
 
     type: str
     body: bytes
-    """Exactly what is sent."""
+    """The exact bytes to send."""
     content_type: str = JSON_TYPE
     uid: str | None = None
     channels: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     deliver_at: datetime | None = None
     content_until: datetime | None = None
-    """When its content may be forgotten; None: with the message."""
+    """When its content may be deleted; None deletes it with the message."""
     idempotency: IdempotencyKey | None = None
 
 
 async def create(work: UnitOfWork, application: Application, new: NewMessage) -> tuple[MessageRow, bool]:
-    """Publish a message; return it, and whether an earlier request with its idempotency key had done so already.
+    """Publish a message; return it, and whether an earlier request with its idempotency key had published it.
 
     Raises:
-        Taken: its id belongs to another message, or its idempotency key to another request.
-        InvalidMessage: it does not fit its event type's schema, and those are enforced.
+        AlreadyExists: another message has its id, or another request used its idempotency key.
+        InvalidMessage: it violates its event type's schema, and schemas are enforced.
     """
     if work.app_context.settings.outbound.validate_payloads:
         payload = _parsed(new.body)
@@ -94,7 +94,7 @@ async def create(work: UnitOfWork, application: Application, new: NewMessage) ->
         case Accepted():
             return _row(new, outcome.event_id), False
         case IdempotentReplay():
-            # The request means the same, so what it made looks the same.
+            # The request is equivalent, so its response is equal too.
             return _row(new, outcome.event_id), True
         case Duplicate():
             raise AlreadyExists(f"a message of this application has the eventId {new.uid} already")
@@ -105,7 +105,7 @@ async def create(work: UnitOfWork, application: Application, new: NewMessage) ->
 
 
 def to_message(organization: str, application: str, new: NewMessage) -> Message:
-    """Return a message of the API as the outbox takes it."""
+    """Return a message of the API as the outbox expects it."""
     key = new.idempotency
     return Message(
         organization=organization,
@@ -146,7 +146,7 @@ def _row(new: NewMessage, identifier: UUID) -> MessageRow:
 
 async def get(work: UnitOfWork, application: Application, reference: str) -> MessageRow:
     """Return a message by its id or its eventId. Raises NotFound."""
-    # PostgreSQL knows no NUL in text, so no message has it in its name either.
+    # PostgreSQL stores no NUL in text, so no message can have this eventId.
     is_text = "\x00" not in reference
     found = await messages.find(work.connection, application.shown_id, reference) if is_text else None
     if found is None:
@@ -178,11 +178,15 @@ async def search(
     before: UUID | None = None,
     limit: int,
 ) -> ScanPage[MessageSummary]:
-    """Return the messages of an application that fit, newest first, as far as a bounded time goes.
+    """Return the matching messages of an application, newest first, scanning for a bounded time.
 
     Args:
-        type: a pattern; ``*`` stands for any run of characters.
-        before: where the page before ended.
+        work: the unit of work.
+        application: the application.
+        type: a pattern; ``*`` matches any characters.
+        channel: only messages with this channel.
+        before: where the previous page ended.
+        limit: the maximum number of messages.
     """
     return await scan_until_full(
         lambda place, left: endpoint_stats.scan_messages(
@@ -221,13 +225,13 @@ async def list_endpoint_messages(
 async def list_destinations(
     work: UnitOfWork, application: Application, message: str, cursor: Cursor | None = None, *, limit: int
 ) -> Page[MessageDestination]:
-    """Return a page of a message's endpoints, deleted ones included, each with its status there. Raises NotFound."""
+    """Return a page of a message's endpoints, including deleted ones, each with its status there. Raises NotFound."""
     found = await get(work, application, message)
     return await messages.list_destinations(work.connection, application.id, found.id, cursor, limit=limit)
 
 
 async def get_enabled_endpoint(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
-    """Return an endpoint that may be sent to. Raises NotFound, and InvalidState where it is disabled."""
+    """Return an enabled endpoint. Raises NotFound, and InvalidState if it is disabled."""
     found = await endpoints.get(work, application, reference)
     if found.is_disabled:
         raise InvalidState("the endpoint is disabled; enable it first, then send again", "endpoint_disabled")
@@ -235,18 +239,18 @@ async def get_enabled_endpoint(work: UnitOfWork, application: Application, refer
 
 
 async def resend(work: UnitOfWork, application: Application, message: str, endpoint: str) -> None:
-    """Owe a message to an endpoint for one more attempt, whatever the endpoint listens to.
+    """Schedule one more attempt to send a message to an endpoint, whatever event types it receives.
 
     Raises:
         NotFound: there is no such message or endpoint.
-        InvalidState: the endpoint is disabled, or the message's content is gone.
+        InvalidState: the endpoint is disabled, or the message's content was deleted.
     """
     target = await get_enabled_endpoint(work, application, endpoint)
     found = await get(work, application, message)
     action = AuditContext(actor=work.actor, note=f"resent to {target.shown_id}")
     number = 0
     if not found.is_gone:
-        # It goes at once, past its order key's line, which may be waiting for this very message.
+        # Bypass the order key's queue, which may be waiting for this very message.
         one = [(found.id, None)]
         number = await resends.resend(
             work.connection, target.recipient, one, ResendKind.ALL, is_manual=True, action=action
@@ -264,11 +268,15 @@ async def send_example(
     payload: bytes | None = None,
     index: int = 0,
 ) -> MessageRow:
-    """Send an endpoint one message to try it out, whatever it listens to.
+    """Send a test message to an endpoint, whatever event types it receives.
 
     Args:
+        work: the unit of work.
+        application: the application.
+        endpoint: the endpoint's id or uid.
         type: an event type, or ``svix.ping``, which needs none.
-        payload: what is sent; None: the example of this *index* in the event type's schema.
+        payload: the body; None sends the example with this *index* from the event type's schema.
+        index: the index of the example.
 
     Raises:
         NotFound: there is no such endpoint or event type.
@@ -304,23 +312,23 @@ def _newest(schemas: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 async def has_subscribers(work: UnitOfWork, application: Application, type: str, channels: Sequence[str]) -> bool:
-    """Return whether a live endpoint listens to this type and these channels; filters on contents are not asked."""
+    """Return whether an enabled endpoint receives this type and these channels; content filters are ignored."""
     routes = await messages.list_endpoint_routes(work.connection, application.id)
-    owed = Router(routes, 0).route(
+    deliveries = Router(routes, 0).route(
         source=None, application=application.shown_id, type=type, headers={}, body=b"", channels=tuple(channels)
     )
-    return bool(owed)
+    return bool(deliveries)
 
 
 async def expunge(work: UnitOfWork, application: Application, reference: str) -> None:
-    """Forget a message's content for good. Raises NotFound."""
+    """Delete a message's content permanently. Raises NotFound."""
     found = await get(work, application, reference)
     await messages.expunge(work.connection, application.shown_id, [found.id])
     await record(work.connection, work.actor, "message.expunge", found.shown_id)
 
 
 async def expunge_many(work: UnitOfWork, application: Application, references: Sequence[str]) -> Mapping[str, bool]:
-    """Forget the contents of several messages for good; return of each whether there is such a message."""
+    """Delete the contents of several messages permanently; return whether each message exists."""
     found = await messages.find_ids(work.connection, application.shown_id, references)
     await messages.expunge(work.connection, application.shown_id, list(found.values()))
     for identifier in found.values():
@@ -329,7 +337,7 @@ async def expunge_many(work: UnitOfWork, application: Application, references: S
 
 
 def object_of(payload: bytes) -> bytes:
-    """Return a JSON value's bytes, exactly as they came, if they are an object. Raises InvalidValue."""
+    """Return a JSON value's bytes unchanged if it is an object. Raises InvalidValue."""
     body = payload.strip()
     if not body.startswith(b"{"):
         raise InvalidValue("write a JSON object", "payload")

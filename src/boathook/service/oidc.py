@@ -1,7 +1,7 @@
-"""Signing in through an identity provider: OpenID Connect Core 1.0, the code flow, with PKCE (RFC 7636).
+"""Signs operators in through an identity provider: OpenID Connect Core 1.0, code flow, with PKCE (RFC 7636).
 
-The provider's word counts only as an ID token that it signed with a key it publishes, for this client and for this very
-attempt. Which algorithms count is decided here and never by the token (RFC 8725, section 3.1).
+Only an ID token is trusted that the provider signed with a published key, for this client and this login attempt. The
+accepted algorithms are fixed here and never chosen by the token (RFC 8725, section 3.1).
 """
 
 import base64
@@ -32,39 +32,42 @@ _MAX_CLAIM_LENGTH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRequest:
-    """One way to the provider and back, remembered by the browser that takes it."""
+    """The state of one login attempt, stored by the browser."""
 
     state: str = field(default_factory=secrets.token_urlsafe)
     nonce: str = field(default_factory=secrets.token_urlsafe)
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(48))
     wanted: str = ""
-    """The page that was asked for before."""
+    """The page that was requested before the login."""
 
 
 @dataclass(frozen=True, slots=True)
 class OidcIdentity:
-    """Somebody as the provider knows them."""
+    """A user as the provider identifies them."""
 
     subject: str
-    """The issuer and their id there, which never changes hands."""
+    """The issuer and the user's id there, which is never reassigned."""
     name: str
     role: Role | None
-    """None where the claims allow nothing."""
+    """None if the claims grant no role."""
     is_role_managed: bool
-    """Whether it is the claims that say what people may do here."""
+    """Whether the claims decide the user's role."""
     is_name_verified: bool
-    """Whether nobody else at the provider could have this name."""
+    """Whether no other user of the provider can have this name."""
 
 
 class OidcRejected(InvalidState):
-    """The provider, or what it says, does not let somebody in."""
+    """The provider, or the claims it returned, do not allow the login."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "oidc_refused")
 
 
 class OidcProvider:
-    """The identity provider of the settings; one for a process.
+    """The identity provider of the settings; one per process.
+
+    Args:
+        settings: the settings.
 
     Raises:
         ConfigError: the client's secret or the proxy cannot be read.
@@ -81,11 +84,11 @@ class OidcProvider:
         self._keys_at = 0.0
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abort the requests in progress."""
         self._client.close()
 
     async def authorization_url(self, attempt: AuthorizationRequest, return_to: str) -> str:
-        """Return the provider's page to send a browser to. Raises FetchFailed, or Refused where its metadata is odd."""
+        """Return the provider's login page. Raises FetchFailed, or OidcRejected if its metadata is invalid."""
         metadata = await self._fetch_metadata()
         challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
         query = {
@@ -102,11 +105,11 @@ class OidcProvider:
         return f"{page}{'&' if '?' in page else '?'}{urlencode(query)}"
 
     async def complete_login(self, attempt: AuthorizationRequest, code: str, return_to: str) -> OidcIdentity:
-        """Return who has come back with *code*.
+        """Return the user who returned with *code*.
 
         Raises:
-            FetchFailed: the provider could not be asked.
-            Refused: it does not stand for them, or says too little.
+            FetchFailed: the provider could not be reached.
+            OidcRejected: it does not confirm the user, or returns too few claims.
         """
         tokens = await self._redeem(attempt, code, return_to)
         claims = await self._read(str(tokens.get("id_token", "")), attempt.nonce)
@@ -140,7 +143,7 @@ class OidcProvider:
         )
 
     async def _read(self, token: str, nonce: str) -> dict[str, Any]:
-        """Return the claims of an ID token. Raises Refused."""
+        """Return the claims of an ID token. Raises OidcRejected."""
         key = await self._key_of(token)
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -189,7 +192,7 @@ class OidcProvider:
         self._keys_at = time.monotonic()
 
     async def _fetch_userinfo(self, token: str, subject: str) -> Mapping[str, Any]:
-        """Return the claims that are not in the ID token; none where the provider tells no more."""
+        """Return the claims that are not in the ID token; empty if the provider offers none."""
         url = (await self._fetch_metadata()).get("userinfo_endpoint")
         if not isinstance(url, str) or not token:
             return {}
@@ -198,7 +201,7 @@ class OidcProvider:
         return claims if claims.get("sub") == subject else {}
 
     async def _fetch_metadata(self) -> Mapping[str, Any]:
-        """Return what the provider publishes of itself (OpenID Connect Discovery 1.0)."""
+        """Return the provider's metadata (OpenID Connect Discovery 1.0)."""
         if self._metadata and time.monotonic() < self._metadata_until:
             return self._metadata
         issuer = self._console.oidc_issuer
@@ -227,28 +230,28 @@ class OidcProvider:
         )
 
     def _role(self, claims: Mapping[str, Any]) -> Role | None:
-        said = claims.get(self._console.oidc_role_claim, [])
-        words = [said] if isinstance(said, str) else said if isinstance(said, list) else []
+        claim = claims.get(self._console.oidc_role_claim, [])
+        groups = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
         granted = {
-            self._console.oidc_roles[word]
-            for word in words
-            if isinstance(word, str) and word in self._console.oidc_roles
+            self._console.oidc_roles[group]
+            for group in groups
+            if isinstance(group, str) and group in self._console.oidc_roles
         }
         if self._console.oidc_default_role:
             granted.add(self._console.oidc_default_role)
         return next((role for role in reversed(Role) if role in granted), None)
 
 
-def _object(answer: HttpResponse, what: str) -> Mapping[str, Any]:
-    """Return the JSON object of an answer. Raises FetchFailed, which never repeats what the provider wrote."""
+def _object(answer: HttpResponse, action: str) -> Mapping[str, Any]:
+    """Return the JSON object of a response. Raises FetchFailed, whose message never contains the provider's text."""
     if answer.status != 200:
         raise FetchFailed(
-            f"the identity provider would not let us {what}: status {answer.status}", status=answer.status
+            f"the identity provider would not let us {action}: status {answer.status}", status=answer.status
         )
     try:
         found = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise FetchFailed(f"the identity provider's answer is no JSON object: it was asked to {what}")
+        raise FetchFailed(f"the identity provider's answer is no JSON object: it was asked to {action}")
     return found

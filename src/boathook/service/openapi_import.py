@@ -1,6 +1,6 @@
 """Imports and exports event types, also from the webhooks of an OpenAPI document (OpenAPI 3.1.0, section 4.8.1).
 
-A document comes from outside: it is read without aliases, without fetching anything, and within bounds.
+A document is untrusted input: it is parsed without aliases, without fetching anything, and within bounds.
 """
 
 import asyncio
@@ -22,31 +22,31 @@ from boathook.service.unit_of_work import UnitOfWork
 
 MAX_TYPES: Final = 1_000
 MAX_YAML: Final = 65_536
-"""Characters of a document in YAML: reading them holds up other threads for about a tenth of a second at most."""
+"""Maximum characters of a YAML document; parsing them blocks other threads for at most about 0.1 s."""
 MAX_YAML_TOKENS: Final = 20_000
-"""Keys, values, and beginnings and ends of mappings and lists in one document in YAML."""
+"""Maximum keys, values, and starts and ends of mappings and lists in a YAML document."""
 MAX_REFERENCE: Final = 1_024
-"""Characters of one ``$ref``."""
+"""Maximum characters of one ``$ref``."""
 MAX_CHECK_S: Final = 10.0
-"""Seconds of computing that checking all schemas of a document may take."""
+"""Maximum CPU seconds to check all schemas of a document."""
 _MAX_STEPS: Final = 100_000
 _STEP_BYTES: Final = 100
-"""Bytes of a schema that count as a step."""
+"""Bytes of a schema that count as one step."""
 _FIRST: Final = "1"
-"""The version under which schemas are kept unless told otherwise."""
+"""The default version of a schema."""
 _COMPONENTS: Final = "#/components/"
 _METHODS: Final = ("post", "put", "patch", "get", "delete")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookType:
-    """An event type as a document describes it."""
+    """An event type as described by a document."""
 
     name: str
     description: str
     is_deprecated: bool
     schema: Mapping[str, Any] | None
-    """JSON Schema of the payload, with what it refers to inside."""
+    """JSON Schema of the payload, including everything it refers to."""
 
 
 def read_document(text: str) -> Mapping[str, Any]:
@@ -75,25 +75,25 @@ def _read_yaml(text: str) -> Any:
         raise InvalidValue(f"YAML has at most {MAX_YAML:,} characters; write larger documents as JSON", "specRaw")
     try:
         check_yaml(text)
-        # Dates and numbers as keys become texts, as JSON has them.
+        # Converts dates, and keys that are numbers, to text, as in JSON.
         return msgspec.json.decode(msgspec.json.encode(yaml.load(text, _LOADER)))  # noqa: S506 - both loaders are safe
     except (yaml.YAMLError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
         raise InvalidValue(f"it is neither JSON nor YAML: {str(error).splitlines()[0]}", "specRaw") from None
 
 
 def check_yaml(text: str) -> None:
-    """Refuse what would take long, or crash, to build from YAML, by its events alone, of which no tree is built.
+    """Reject YAML that would take long, or crash, to construct, by its events and without building a tree.
 
-    libyaml builds by recursion in C without a limit: its stack ends before Python's limit is asked.
+    libyaml constructs by unlimited recursion in C: its stack overflows before Python's limit applies.
 
     Raises:
         InvalidValue: it nests too deep, has too many tokens, or uses aliases.
-        yaml.YAMLError: it is no YAML.
+        yaml.YAMLError: it is not YAML.
     """
     depth = 0
     for count, event in enumerate(yaml.parse(text, _LOADER)):
         if isinstance(event, yaml.AliasEvent):
-            # A few aliases of aliases would unfold to more than memory holds.
+            # A few nested aliases could expand to more than the available memory.
             raise InvalidValue("write it without aliases such as *name", "specRaw")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
@@ -112,12 +112,12 @@ def _too_deep() -> InvalidValue:
 
 
 def read_webhooks(document: str | Mapping[str, Any]) -> list[WebhookType]:
-    """Return the event types that the webhooks of a document are, which is text or parsed already.
+    """Return the event types that a document defines as webhooks; the document is text or parsed.
 
-    This takes long enough to be kept out of an event loop.
+    This is too slow for an event loop.
 
     Raises:
-        InvalidValue: as `read_document` and `read_types` do, or a schema is none.
+        InvalidValue: as `read_document` and `read_types` do, or a schema is invalid.
     """
     types = read_types(read_document(document) if isinstance(document, str) else document)
     began = time.thread_time()
@@ -129,10 +129,10 @@ def read_webhooks(document: str | Mapping[str, Any]) -> list[WebhookType]:
 
 
 def read_types(document: Mapping[str, Any]) -> list[WebhookType]:
-    """Return the event types that a document's webhooks are.
+    """Return the event types that a document defines as webhooks.
 
     Raises:
-        InvalidValue: there are none or too many, a name cannot be an event type's, or a reference leads nowhere.
+        InvalidValue: there are none or too many, a name is not valid for an event type, or a reference is broken.
     """
     webhooks = document.get("webhooks") or document.get("x-webhooks")
     if not isinstance(webhooks, Mapping):
@@ -150,10 +150,10 @@ def _read_type(reader: "_ReferenceResolver", name: str, item: Any) -> WebhookTyp
         raise InvalidValue(str(error), "spec", "webhooks", name) from None
     item = reader.follow(item)
     operation = next((reader.follow(item[method]) for method in _METHODS if method in item), {})
-    words = (operation.get("description"), operation.get("summary"), item.get("description"), item.get("summary"))
+    candidates = (operation.get("description"), operation.get("summary"), item.get("description"), item.get("summary"))
     return WebhookType(
         name=name,
-        description=next((word for word in words if isinstance(word, str) and word), name),
+        description=next((text for text in candidates if isinstance(text, str) and text), name),
         is_deprecated=operation.get("deprecated") is True,
         schema=_read_schema(reader, operation),
     )
@@ -176,26 +176,26 @@ def _read_schema(reader: "_ReferenceResolver", operation: Mapping[str, Any]) -> 
 
 
 def schemas_of(type: WebhookType) -> dict[str, Any] | None:
-    """Return an event type's schemas by version, as they are kept."""
+    """Return an event type's schemas by version, as they are stored."""
     return None if type.schema is None else {_FIRST: dict(type.schema)}
 
 
 class _ReferenceResolver:
-    """Follows references inside one document."""
+    """Resolves references inside one document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
         self._steps = 0
 
     def follow(self, value: Any) -> Mapping[str, Any]:
-        """Return the mapping that *value* is or refers to; an empty one where it is none."""
+        """Return the mapping that *value* is or refers to; empty if it is neither."""
         while isinstance(value, Mapping) and isinstance(value.get("$ref"), str):
             self._count()
             value = self._find(value["$ref"])
         return value if isinstance(value, Mapping) else {}
 
     def with_definitions(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a schema that holds all parts of the document that it refers to, as its definitions."""
+        """Return a schema with all parts of the document that it refers to as its definitions."""
         found: dict[str, Any] = {}
         root: dict[str, Any] = self._rewrite_references(schema, found)
         while missing := [name for name, part in found.items() if part is None]:
@@ -221,7 +221,7 @@ class _ReferenceResolver:
                 return value
 
     def check_size(self, schema: Mapping[str, Any]) -> None:
-        """Count a schema that was put together, as what many refer to is in each of them."""
+        """Count a combined schema, because a shared part is repeated in each schema that refers to it."""
         written = msgspec.json.encode(schema)
         self._count(len(written) // _STEP_BYTES)
         if is_too_deep(written):
@@ -249,33 +249,33 @@ def _key(name: str) -> str:
 
 
 EXPORT_VERSION: Final = 1
-"""Of the form in which an environment is taken out."""
+"""Format version of an exported environment."""
 
 _PAGE: Final = 250
 
 
 async def export_event_types(work: UnitOfWork) -> list[EventType]:
-    """Return all of an organization's event types, archived ones too, by name."""
+    """Return all of an organization's event types by name, including archived ones."""
     found: list[EventType] = []
     while True:
-        place = found[-1].name if found else None
-        page = await event_types.list_page(work, place=place, limit=_PAGE, with_archived=True)
+        position = found[-1].name if found else None
+        page = await event_types.list_page(work, place=position, limit=_PAGE, with_archived=True)
         found += page
         if len(page) < _PAGE:
             return found
 
 
 async def import_event_types(work: UnitOfWork, types: Sequence[tuple[str, NewEventType]]) -> None:
-    """Give event types these values; those that are not there are made, others stay. Raises InvalidValue."""
+    """Create or update these event types; others are unchanged. Raises InvalidValue."""
     for name, new in types:
         await event_types.put(work, name, new)
 
 
 async def read_openapi(document: str | Mapping[str, Any]) -> list[WebhookType]:
-    """Return the event types that an OpenAPI document's webhooks are, reading it in a thread.
+    """Return the event types that an OpenAPI document defines as webhooks, parsing it in a thread.
 
     Raises:
-        InvalidValue: it is no such document, is too large, or a schema is none.
+        InvalidValue: it is not such a document, is too large, or a schema is invalid.
     """
     return await asyncio.to_thread(read_webhooks, document)
 
@@ -283,19 +283,19 @@ async def read_openapi(document: str | Mapping[str, Any]) -> list[WebhookType]:
 async def import_openapi(
     work: UnitOfWork, named: Sequence[WebhookType], *, is_dry_run: bool = False, is_whole: bool = False
 ) -> list[WebhookType]:
-    """Make or change the event types that an OpenAPI document's webhooks are; archived ones come back.
+    """Create or update the event types of an OpenAPI document; archived ones are restored.
 
     Args:
-        work: the transaction.
-        named: what `read_openapi` has read.
-        is_dry: change nothing.
-        is_whole: archive the event types that the document does not name.
+        work: the unit of work.
+        named: the result of `read_openapi`.
+        is_dry_run: change nothing.
+        is_whole: archive the event types that the document does not contain.
 
     Returns:
-        Those that are new or were otherwise before.
+        The new and changed event types.
 
     Raises:
-        InvalidValue: a schema is none.
+        InvalidValue: a schema is invalid.
     """
     known = {one.name: one for one in await export_event_types(work)}
     changed = [one for one in named if not _is_same(known.get(one.name), one)]

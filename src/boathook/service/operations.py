@@ -1,8 +1,8 @@
 """Actions on deliveries and events: replay, ignore, purge, route and send.
 
-Each leaves a row in the audit, in the transaction that makes the change. Large jobs run in bounded batches, so that
-they neither hold locks for long nor keep a transaction open, and may be interrupted and repeated at any point: what
-is done already is not done again.
+Each records an audit row in the transaction of the change. Large jobs run in bounded batches, so they neither hold
+locks for long nor keep a transaction open. They may be interrupted and repeated at any point: completed work is not
+repeated.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,45 +17,45 @@ from boathook.config import Settings
 from boathook.db import dead_letter_groups, delivery_commands
 from boathook.db import rerouting as routing
 from boathook.db.database import Connection, Database
-from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import DeadLetterCount, ReplayResult, ReplaySchedule
-from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - what these functions are asked for
-from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
+from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow
-from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - what these functions are asked for
+from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
 from boathook.db.replays import replay_delivery as replay_ended
 from boathook.db.rerouting import RerouteResult
 from boathook.db.route_registry import read_routing
 from boathook.domain import ids
 from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransition, NotFound
 from boathook.domain.model import Accepted, Receipt, State
-from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - what these functions are asked for
+from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.handlers.outbox import Outbox, message_dedup_days, receipt_of
 from boathook.service.event_types import check_message
 
 BATCH: Final = 500
 
 ProgressCallback = Callable[[int], None]
-"""Told how many are done so far."""
+"""Called with the number processed so far."""
 
 
 async def count_events(database: Database, wanted: ListFilter) -> int:
-    """Return how many events a filter chooses."""
+    """Return how many events match a filter."""
     return await delivery_commands.count_events(database, wanted)
 
 
 async def count_dead(database: Database, selection: Selection) -> list[DeadLetterCount]:
-    """Count the dead letters of *selection* by what they have in common."""
+    """Count the dead letters of *selection* by group."""
     return await delivery_commands.count_dead(database, selection)
 
 
 async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
-    """Return which of these deliveries are dead letters; those pending or leased are on their way already.
+    """Return which of these deliveries are dead letters; pending or leased ones are skipped.
 
     Raises:
         NotFound: one does not exist.
-        InvalidTransition: one has ended well.
+        InvalidTransition: one has succeeded or was ignored.
     """
     dead = []
     for key in keys:
@@ -63,8 +63,8 @@ async def check_dead(database: Database, keys: Sequence[Key]) -> list[Key]:
         if delivery.state == State.DEAD:
             dead.append(key)
         elif delivery.state in {State.SUCCEEDED, State.IGNORED}:
-            again = f"to run it again, replay its event {delivery.event_id}"
-            raise InvalidTransition(f"{delivery.id} is {delivery.state}, no dead letter; {again}")
+            hint = f"to run it again, replay its event {delivery.event_id}"
+            raise InvalidTransition(f"{delivery.id} is {delivery.state}, no dead letter; {hint}")
     return dead
 
 
@@ -76,9 +76,9 @@ async def replay_dead(
     rate: float | None = None,
     report: ProgressCallback | None = None,
 ) -> int:
-    """Make the dead letters of *selection* pending again, due at most *rate* a second; return how many.
+    """Make the dead letters of *selection* pending again, due at most *rate* per second; return how many.
 
-    One that dies again meanwhile is not replayed twice.
+    A delivery that fails permanently again meanwhile is not replayed twice.
     """
     start = await delivery_commands.read_clock(database)
     selection = _until(selection, start)
@@ -92,16 +92,16 @@ async def replay_dead(
 
 
 async def replay_delivery(database: Database, key: Key, action: AuditContext) -> tuple[DeliveryRow, Key | None]:
-    """Replay what one delivery was about.
+    """Replay the event of one delivery to its recipient.
 
     Returns:
-        The delivery as it was, and the one that is owed now: itself where it was dead, another where it had ended well,
-        None where it is owed still, so that nothing was changed.
+        The delivery before the replay, and the key of the delivery that is pending now. That is the same delivery if it
+        was a dead letter, and a new one if it had ended. It is None if the delivery was still pending.
 
     Raises:
         NotFound: there is no such delivery.
-        InvalidState: the recipient is deleted or disabled, or the event's content is gone.
-        InvalidTransition: the recipient is owed it by another delivery, or the event can be owed no more.
+        InvalidState: the recipient is deleted or disabled, or the event's content was deleted.
+        InvalidTransition: another delivery to the recipient is pending, or the event cannot have more deliveries.
     """
     delivery = await listings.get_delivery(database, *key)
     match State(delivery.state):
@@ -121,7 +121,7 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
 async def ignore_dead(
     database: Database, selection: Selection, action: AuditContext, *, report: ProgressCallback | None = None
 ) -> int:
-    """End the dead letters of *selection* as ignored, with the action's note; return how many.
+    """Mark the dead letters of *selection* as ignored, with the action's note; return how many.
 
     Raises:
         InvalidTransition: there is no note.
@@ -156,7 +156,7 @@ async def replay_group(
     rate: float | None = None,
     report: ProgressCallback | None = None,
 ) -> int:
-    """Make a group's dead letters pending again, due at most *rate* a second; return how many."""
+    """Make a group's dead letters pending again, due at most *rate* per second; return how many."""
     start = await delivery_commands.read_clock(database)
     gap_s = 1 / rate if rate else 0.0
 
@@ -169,7 +169,7 @@ async def replay_group(
 async def ignore_group(
     database: Database, key: UUID, action: AuditContext, *, report: ProgressCallback | None = None
 ) -> int:
-    """End a group's dead letters as ignored, with the action's note; return how many. Raises as `ignore_dead`."""
+    """Mark a group's dead letters as ignored, with the action's note; return how many. Raises as `ignore_dead`."""
     if not (action.note or "").strip():
         raise InvalidTransition("ignoring dead letters needs a note that says why")
 
@@ -222,14 +222,17 @@ async def replay_events(
     is_once: bool = False,
     report: ProgressCallback | None = None,
 ) -> ReplayResult:
-    """Owe events again to every recipient that is not owed them now; dead letters are revived instead.
+    """Deliver events again to every recipient without a pending delivery; dead letters are replayed instead.
 
     Args:
-        chosen: the events, or a filter; of a filter, those accepted before this call. Of a batch whose own type does
-            not fit the filter, only the items that do are owed again.
-        rate: at most so many deliveries fall due a second.
-        is_once: leave out what an earlier replay with the same note has dealt with, so that an interrupted one can
-            be finished by repeating it.
+        database: the database.
+        chosen: the events, or a filter, which selects only events accepted before this call. Of a batch whose own type
+            does not match, only the matching items are delivered again.
+        action: the actor and note for the audit.
+        rate: maximum number of deliveries that become due per second.
+        is_once: skip what an earlier replay with the same note has processed, so that an interrupted one can be
+            completed by repeating it.
+        report: called with the number of events processed so far.
     """
     start = await delivery_commands.read_clock(database)
     wanted_type = chosen.type if isinstance(chosen, ListFilter) else None
@@ -255,19 +258,22 @@ async def route_events(
     is_dry_run: bool = False,
     report: ProgressCallback | None = None,
 ) -> RerouteResult:
-    """Owe events to the handlers that match them now and that they are not and never were owed to.
+    """Deliver events to the handlers that match them now and never had a delivery of them.
 
-    Repeating it adds nothing, so an interrupted one is finished by repeating it.
+    Repeating it adds nothing, so an interrupted run is completed by repeating it.
 
     Args:
-        chosen: the events, or a filter; of a filter, those accepted before this call.
-        to: the one handler that is meant, by its name; None: all that match.
-        rate: at most so many deliveries fall due a second.
-        is_rehearsal: take back what was done, so that only the numbers are learned.
+        database: the database.
+        chosen: the events, or a filter, which selects only events accepted before this call.
+        action: the actor and note for the audit.
+        to: the name of the only handler to deliver to; None selects all that match.
+        rate: maximum number of deliveries that become due per second.
+        is_dry_run: roll back all changes and only return the counts.
+        report: called with the number of events processed so far.
 
     Raises:
         NotFound: one of the events, or the handler, does not exist.
-        InvalidTransition: an event would come to more deliveries than it can be owed.
+        InvalidTransition: an event would have more deliveries than it can.
     """
     start = await delivery_commands.read_clock(database)
     to = None if to is None else await routing.check_handler(database, to)
@@ -299,8 +305,8 @@ async def _event_batches(
         after = batch[-1]
 
 
-def _until(selection: Selection, moment: datetime) -> Selection:
-    until = min(moment, selection.filter.until or moment)
+def _until(selection: Selection, end: datetime) -> Selection:
+    until = min(end, selection.filter.until or end)
     return replace(selection, filter=replace(selection.filter, until=until))
 
 
@@ -314,11 +320,11 @@ async def _in_batches(step: Callable[[int], Awaitable[int]], report: ProgressCal
 
 
 async def send(database: Database, settings: Settings, action: AuditContext, message: Message) -> Receipt:
-    """Publish one message, whose payload is the bytes of a JSON document, kept as they are.
+    """Publish one message whose payload is the bytes of a JSON document, stored unchanged.
 
     Raises:
-        NotFound: nobody is called so: there is no such application, and no handler for one of this name.
-        InvalidMessage: a field breaks a rule, or the payload is no JSON or does not fit its event type's schema.
+        NotFound: there is no such application, and no handler for one of this name.
+        InvalidMessage: a field is invalid, or the payload is not JSON or violates its event type's schema.
         DuplicateMessage: the application has a message with this id, but another payload.
     """
     try:

@@ -1,8 +1,8 @@
-"""Operators: made, changed and listed, and how they prove who they are.
+"""Creates, changes and lists operators, and authenticates them.
 
-Passwords are hashed with Argon2id (RFC 9106), whose parameters are those its library holds to be right; a hash that was
-made with weaker ones is renewed when its owner signs in. A session's token is 32 random bytes, of which the database
-knows the SHA-256 alone.
+Passwords are hashed with Argon2id (RFC 9106), with the parameters that its library recommends. A hash with weaker
+parameters is renewed when the operator signs in. A session's token is 32 random bytes; the database stores only its
+SHA-256.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from argon2.exceptions import InvalidHashError, VerifyMismatchError
 
 from boathook.db import operators
 from boathook.db.audit import record
-from boathook.db.operators import ClientInfo as ClientInfo  # noqa: PLC0414 - what these functions are asked for
-from boathook.db.operators import Operator as Operator  # noqa: PLC0414 - what these functions return
+from boathook.db.operators import ClientInfo as ClientInfo  # noqa: PLC0414 - re-exported
+from boathook.db.operators import Operator as Operator  # noqa: PLC0414 - re-exported
 from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, LimitReached, NotFound
 from boathook.domain.model import Role
 from boathook.service.keys import hash_token
@@ -35,18 +35,19 @@ _HASHER: Final = PasswordHasher()
 _DUMMY_HASH: Final = "$argon2id$v=19$m={0.memory_cost},t={0.time_cost},p={0.parallelism}${1}${2}".format(
     _HASHER, "A" * 22, "A" * 43
 )
-"""What a password of nobody is compared with, so that an unknown name takes as long as a known one: zeros in the place
-of salt and hash, which no password is known to lead to. To make a real one would take as long at each start."""
+"""Hash that passwords of unknown names are compared with, so that an unknown name takes as long as a known one. Its
+salt and hash are zeros, for which no password is known; computing a real hash would slow down each start.
+"""
 _PASSWORD_POOL: Final = ThreadPoolExecutor(1, "passwords")
-"""One at a time: each takes 64 MiB and a good part of a second of several cores, which are there for events as well."""
+"""One thread: each hash takes 64 MiB and much of a second on several cores, which event processing needs too."""
 _MAX_WAITING: Final = 8
-"""Whoever comes when so many wait is told to come again: strangers may ask for as many comparisons as they like."""
+"""Above this queue length, callers are rejected: unauthenticated clients can request any number of comparisons."""
 _waiting = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A browser in which somebody has just signed in."""
+    """The session of an operator who has just signed in."""
 
     operator: Operator
     token: str
@@ -55,34 +56,37 @@ class NewSession:
 async def create(
     work: UnitOfWork, name: str, role: Role, password: str | None = None, subject: str | None = None
 ) -> Operator:
-    """Let somebody sign in.
+    """Create an operator.
 
     Args:
-        password: None for those who sign in through the identity provider only.
-        subject: who they are to the identity provider; None binds them to whoever comes from there with this name.
+        work: the unit of work.
+        name: the operator's name.
+        role: the operator's role.
+        password: None for an operator who signs in only through the identity provider.
+        subject: the operator's id at the identity provider; None links the first user from there with this name.
 
     Raises:
-        InvalidValue: the name or the password breaks a rule.
-        Taken: there is somebody with this name.
+        InvalidValue: the name or the password is invalid.
+        AlreadyExists: there is an operator with this name.
     """
     name = _checked_name(name)
     if await operators.find(work.connection, name) is not None:
         raise AlreadyExists(f"there is an operator {name} already")
     password_hash = None if password is None else await _hashed(password)
-    made = await operators.insert(
+    created = await operators.insert(
         work.connection, Operator(id=new_id(), name=name, role=role, password_hash=password_hash, subject=subject)
     )
-    await record(work.connection, work.actor, "operator.create", made.shown_id, f"{name}, {role}")
-    return made
+    await record(work.connection, work.actor, "operator.create", created.shown_id, f"{name}, {role}")
+    return created
 
 
 async def list_all(work: UnitOfWork) -> Sequence[Operator]:
-    """Return everybody, in the order of their names."""
+    """Return all operators, ordered by name."""
     return await operators.list_all(work.connection)
 
 
 async def get(work: UnitOfWork, name: str) -> Operator:
-    """Return who has this name. Raises NotFound."""
+    """Return the operator with this name. Raises NotFound."""
     found = await operators.find(work.connection, name)
     if found is None:
         raise NotFound(f"there is no operator {name}; see: boathook operators list")
@@ -90,11 +94,11 @@ async def get(work: UnitOfWork, name: str) -> Operator:
 
 
 async def set_role(work: UnitOfWork, name: str, role: Role) -> Operator:
-    """Give somebody another role.
+    """Change an operator's role.
 
     Raises:
-        NotFound: there is nobody with this name.
-        InvalidState: nobody would be admin any more.
+        NotFound: there is no operator with this name.
+        InvalidState: no admin would be left.
     """
     operator = await get(work, name)
     if role is not Role.ADMIN:
@@ -107,11 +111,11 @@ async def set_role(work: UnitOfWork, name: str, role: Role) -> Operator:
 
 
 async def set_password(work: UnitOfWork, name: str, password: str, *, keep: str | None = None) -> None:
-    """Give somebody another password, and sign them out everywhere but in the browser with the token *keep*.
+    """Change an operator's password, and end all of their sessions except the one with the token *keep*.
 
     Raises:
-        NotFound: there is nobody with this name.
-        InvalidValue: the password breaks a rule.
+        NotFound: there is no operator with this name.
+        InvalidValue: the password is invalid.
     """
     operator = await get(work, name)
     await operators.update(work.connection, operator.id, password_hash=await _hashed(password))
@@ -120,7 +124,7 @@ async def set_password(work: UnitOfWork, name: str, password: str, *, keep: str 
 
 
 async def disable(work: UnitOfWork, name: str) -> None:
-    """Keep somebody out, and sign them out everywhere. Raises as `set_role` does."""
+    """Disable an operator, and end all of their sessions. Raises as `set_role` does."""
     operator = await get(work, name)
     await _keep_an_admin(work, operator)
     await operators.update(work.connection, operator.id, is_disabled=True)
@@ -129,14 +133,14 @@ async def disable(work: UnitOfWork, name: str) -> None:
 
 
 async def enable(work: UnitOfWork, name: str) -> None:
-    """Let somebody in again. Raises NotFound."""
+    """Enable an operator again. Raises NotFound."""
     operator = await get(work, name)
     await operators.update(work.connection, operator.id, is_disabled=False)
     await record(work.connection, work.actor, "operator.enable", operator.shown_id, operator.name)
 
 
 async def delete(work: UnitOfWork, name: str) -> None:
-    """Remove somebody; what they did stays in the audit. Raises as `set_role` does."""
+    """Delete an operator; their audit rows stay. Raises as `set_role` does."""
     operator = await get(work, name)
     await _keep_an_admin(work, operator)
     await operators.delete(work.connection, operator.id)
@@ -152,9 +156,9 @@ async def _keep_an_admin(work: UnitOfWork, operator: Operator) -> None:
 async def sign_in(
     app_context: AppContext, name: str, password: str, lifetime: timedelta, browser: ClientInfo
 ) -> NewSession | None:
-    """Return a new session if this is the password of *name*; an unknown name is refused as late.
+    """Return a new session if the password is right; an unknown name is rejected after the same time.
 
-    No transaction is open while a password is compared, so that strangers who guess keep nobody from the database.
+    No transaction is open during the comparison, so guessing clients cannot exhaust the database connections.
 
     Raises:
         LimitReached: too many passwords wait to be compared.
@@ -167,25 +171,25 @@ async def sign_in(
         return None
     renewed = await _hash(password) if _HASHER.check_needs_rehash(operator.password_hash) else None
     async with app_context.work() as work:
-        # Locked, as a change of the password that comes at this moment is to end this session as well.
-        present = await operators.lock(work.connection, operator.id)
-        if present is None or present.password_hash != operator.password_hash or present.disabled_at is not None:
+        # Locked, so that a concurrent change of the password ends this session too.
+        current = await operators.lock(work.connection, operator.id)
+        if current is None or current.password_hash != operator.password_hash or current.disabled_at is not None:
             return None
         if renewed is not None:
-            await operators.update(work.connection, present.id, password_hash=renewed)
-        return await start_session(work, present, lifetime, browser)
+            await operators.update(work.connection, current.id, password_hash=renewed)
+        return await start_session(work, current, lifetime, browser)
 
 
 async def sign_in_with_oidc(
     work: UnitOfWork, person: OidcIdentity, lifetime: timedelta, browser: ClientInfo
 ) -> NewSession:
-    """Return a new session of somebody whom the identity provider vouches for.
+    """Return a new session for a user whom the identity provider has authenticated.
 
-    Whoever comes for the first time is made known, or taken for the operator of that name who has no other way in.
-    Where the settings say which claim means which role, each sign-in brings their present one, or none.
+    A first login creates an operator, or links the operator of that name who has no other way to sign in. If the
+    settings map a claim to roles, each login updates the role.
 
     Raises:
-        InvalidState: they may not, or their name belongs to somebody else.
+        InvalidState: the user has no access, or another operator has their name.
     """
     operator = await operators.find_by_subject(work.connection, person.subject)
     if operator is None:
@@ -206,9 +210,9 @@ async def _link_or_create(work: UnitOfWork, person: OidcIdentity) -> Operator:
             raise InvalidState(
                 f"the name {person.name} belongs to another operator; an admin can change that", "name_taken"
             )
-        bound = await operators.link_subject(work.connection, known.id, person.subject)
+        linked = await operators.link_subject(work.connection, known.id, person.subject)
         await record(work.connection, work.actor, "operator.bind", known.shown_id, person.subject)
-        return bound
+        return linked
     if person.role is None:
         raise _roleless(person)
     return await create(work, person.name, person.role, subject=person.subject)
@@ -219,13 +223,13 @@ def _roleless(person: OidcIdentity) -> InvalidState:
 
 
 async def is_password_of(operator: Operator, password: str) -> bool:
-    """Return whether this is the password of somebody who has signed in."""
+    """Return whether this is the password of a signed-in operator."""
     known = operator.password_hash
     return known is not None and len(password) <= _MAX_PASSWORD_LENGTH and await _is_password(known, password)
 
 
 async def start_session(work: UnitOfWork, operator: Operator, lifetime: timedelta, browser: ClientInfo) -> NewSession:
-    """Begin a session of somebody who has proved who they are."""
+    """Start a session for an authenticated operator."""
     token = secrets.token_urlsafe(32)
     await operators.start_session(work.connection, hash_token(token), operator.id, lifetime, browser)
     await record(
@@ -235,13 +239,13 @@ async def start_session(work: UnitOfWork, operator: Operator, lifetime: timedelt
 
 
 async def find_session(work: UnitOfWork, token: str, idle: timedelta, *, is_active: bool = True) -> Operator | None:
-    """Return who has signed in with this token, if the session is still good.
+    """Return the operator of a session token, if the session is still valid.
 
     Args:
-        work: the transaction.
-        token: what the browser holds.
-        idle: for how long nobody may have been there.
-        is_active: whether somebody is there now, which makes the session last.
+        work: the unit of work.
+        token: the session token of the browser.
+        idle: the idle timeout.
+        is_active: whether to extend the session, because the user is active.
     """
     return await operators.find_session(work.connection, hash_token(token), idle, is_active=is_active)
 
@@ -253,7 +257,7 @@ async def sign_out(work: UnitOfWork, operator: Operator, token: str) -> None:
 
 
 async def sign_out_everywhere(work: UnitOfWork, operator: Operator, *, but: str | None = None) -> None:
-    """End all sessions of somebody, but that with the token *but*."""
+    """End all sessions of an operator, except the one with the token *but*."""
     await operators.end_sessions(work.connection, operator.id, but=None if but is None else hash_token(but))
     await record(work.connection, work.actor, "operator.sign_out_everywhere", operator.shown_id)
 
@@ -286,7 +290,7 @@ async def _is_password(password_hash: str, password: str) -> bool:
 
 
 async def _run_in_pool(work: Callable[..., Result], *values: str) -> Result:
-    global _waiting  # noqa: PLW0603 - it goes with the thread, which is one for a process too
+    global _waiting  # noqa: PLW0603 - like the thread pool, it is one per process
     if _waiting > _MAX_WAITING:
         raise LimitReached("too many passwords wait to be compared; try again in a few seconds")
     _waiting += 1

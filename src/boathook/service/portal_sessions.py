@@ -15,20 +15,20 @@ _COLOUR: Final = re.compile(r"[0-9a-f]{6}")
 
 @dataclass(frozen=True, slots=True)
 class PortalAppearance:
-    """How the portal looks within somebody's product."""
+    """How the portal looks when embedded in a product."""
 
     theme: str = ""
-    """``light`` or ``dark``; empty: as the visitor's system has it."""
+    """``light`` or ``dark``; empty for the user's system setting."""
     colour: str = ""
-    """Of buttons and links, as six hexadecimal digits; empty: ours."""
+    """Colour of buttons and links, as six hexadecimal digits; empty for the default."""
     icon: str = ""
-    """The https address of a picture beside the title; empty: none."""
+    """The https URL of an icon for the title; empty for none."""
     font: str = ""
-    """Names of fonts that the visitor may have, separated by commas; empty: the system's."""
+    """Font names, separated by commas; empty for the system's font."""
 
     @classmethod
     def read(cls, theme: str, colour: str) -> Self:
-        """Return the look that these words name. Raises InvalidValue."""
+        """Return the appearance with this theme and colour. Raises InvalidValue."""
         if theme and theme not in THEMES:
             raise InvalidValue("write light, dark or nothing", "theme")
         if colour and not _COLOUR.fullmatch(colour.lower()):
@@ -37,7 +37,7 @@ class PortalAppearance:
 
     @classmethod
     def parse_lenient(cls, theme: str, colour: str, icon: str = "", font: str = "") -> Self:
-        """Return the same, without what is none: a link that was mistyped shows the portal all the same."""
+        """Return the same, ignoring invalid values: a mistyped link must still open the portal."""
         digits = colour.lower().removeprefix("#")
         colour = "".join(2 * digit for digit in digits) if len(digits) == _SHORT else digits
         return cls(
@@ -49,7 +49,7 @@ class PortalAppearance:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Self | None:
-        """Return the look that a link's parameters name, ours or those of svix-react; None where none of them does."""
+        """Return the appearance in a link's parameters, ours or those of svix-react; None if there are none."""
         if not query.keys() & _PARAMETERS:
             return None
         theme = query.get("theme", _DARK_MODES.get(query.get("darkMode", ""), ""))
@@ -58,13 +58,13 @@ class PortalAppearance:
 
     @property
     def query(self) -> str:
-        """The parameters of a link that name it."""
+        """The parameters of a link that encode the appearance."""
         values = {"theme": self.theme, "colour": self.colour, "icon": self.icon, "font": self.font}
         return urlencode({name: value for name, value in values.items() if value})
 
     @property
     def icon_origin(self) -> str:
-        """Where the icon is, as a content security policy names it."""
+        """The icon's origin for a content security policy."""
         return f"https://{urlsplit(self.icon).netloc}"
 
 
@@ -73,7 +73,7 @@ _SHORT: Final = 3
 _LONGEST: Final = 1_024
 _PARAMETERS: Final = frozenset({"theme", "colour", "icon", "font", "darkMode", "primaryColor", "fontFamily"})
 _DARK_MODES: Final = {"true": "dark", "false": "light"}
-# Neither quotes nor what ends a directive: it stands in an attribute, and its origin in a header.
+# Excludes quotes and directive separators: the icon is used in an attribute, and its origin in a header.
 _ICON: Final = re.compile(
     r"https://[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::\d{1,5})?(?:[/?][A-Za-z0-9._~!$&()*+=:@%/?-]*)?"
 )
@@ -83,7 +83,7 @@ _FONTS: Final = re.compile(
 _GENERIC: Final = frozenset(
     {"serif", "sans-serif", "monospace", "system-ui", "ui-serif", "ui-sans-serif", "ui-monospace"}
 )
-"""Names that CSS does not take for a font's where they are quoted."""
+"""Font names that CSS treats as generic families only if they are unquoted."""
 
 
 def _is_icon(address: str) -> bool:
@@ -91,38 +91,38 @@ def _is_icon(address: str) -> bool:
 
 
 def portal_link(base: str, token: str, look: PortalAppearance | None = None) -> str:
-    """Return the address that leads into the portal.
+    """Return the URL that opens the portal.
 
-    The token stands behind the ``#``, so that it stays in the browser: out of logs and Referer headers.
+    The token is in the fragment, so that it stays in the browser and appears in no log or Referer header.
     """
     query = "" if look is None or not look.query else f"?{look.query}"
     return f"{base}{PATH}{query}#{urlencode({'key': token})}"
 
 
 def stylesheet_of(look: PortalAppearance) -> str:
-    """Return the rules that give the portal its font and its colour, made darker or lighter until it can be read."""
+    """Return the CSS rules for the portal's font and its colour, which is adjusted until text is legible."""
     fonts = [name if name in _GENERIC else f'"{name}"' for name in map(str.strip, look.font.split(",")) if name]
     return _colour_rules(look) + (
         f"html {{ font-family: {', '.join(fonts)}, system-ui, sans-serif; }}\n" if fonts else ""
     )
 
 
-def _colour_rules(look: PortalAppearance) -> str:
-    if not look.colour:
+def _colour_rules(appearance: PortalAppearance) -> str:
+    if not appearance.colour:
         return ""
-    on_light, on_dark = _readable(look.colour, "ffffff"), _readable(look.colour, "13212b")
+    on_light, on_dark = _readable(appearance.colour, "ffffff"), _readable(appearance.colour, "13212b")
     rules = {
-        ":root": _rule(look.colour, on_light),
-        ':root[data-theme="dark"]': _rule(look.colour, on_dark),
+        ":root": _rule(appearance.colour, on_light),
+        ':root[data-theme="dark"]': _rule(appearance.colour, on_dark),
     }
-    sheet = "\n".join(f"{where} {{ {what} }}" for where, what in rules.items())
-    dark = f':root:not([data-theme="light"]) {{ {_rule(look.colour, on_dark)} }}'
+    sheet = "\n".join(f"{selector} {{ {declarations} }}" for selector, declarations in rules.items())
+    dark = f':root:not([data-theme="light"]) {{ {_rule(appearance.colour, on_dark)} }}'
     return f"{sheet}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n"
 
 
 def _rule(colour: str, link_colour: str) -> str:
-    # Black, as a lighter ink leaves colours on which neither it nor white is legible.
-    text = max("ffffff", "000000", key=lambda one: contrast(one, colour))
+    # Black, because with a lighter text colour some colours would have no legible text at all.
+    text = max("ffffff", "000000", key=lambda candidate: contrast(candidate, colour))
     return f"--accent: #{colour}; --accent-text: #{text}; --link: #{link_colour};"
 
 
@@ -130,14 +130,14 @@ _LEGIBLE: Final = 4.5
 """The contrast that text needs (WCAG 2.2, 1.4.3)."""
 
 
-def _readable(colour: str, ground: str) -> str:
-    """Return the colour nearest to this one that can be read on a ground."""
-    goal = "000000" if _luminance(ground) > 0.5 else "ffffff"
+def _readable(colour: str, background: str) -> str:
+    """Return the nearest colour that is legible on a background."""
+    target = "000000" if _luminance(background) > 0.5 else "ffffff"
     for step in range(21):
-        mixed = _mixed(colour, goal, step / 20)
-        if contrast(mixed, ground) >= _LEGIBLE:
+        mixed = _mixed(colour, target, step / 20)
+        if contrast(mixed, background) >= _LEGIBLE:
             return mixed
-    return goal
+    return target
 
 
 def _mixed(colour: str, other: str, share: float) -> str:

@@ -1,7 +1,6 @@
 """Makes HTTP requests to the operator's own servers: gateways, and the server that `boathook listen` forwards to.
 
-They may lie in any network, so the guard of `http_client` has nothing to judge here; its settings for proxy and
-certificates hold all the same.
+These may be in any network, so the guard of `http_client` does not apply. Its settings for proxy and certificates do.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from boathook.config import Settings
 from boathook.domain.errors import FetchFailed
 from boathook.http_client.addresses import Address, read_address
-from boathook.http_client.messages import HttpResponse as HttpResponse  # noqa: PLC0414 - what these functions return
+from boathook.http_client.messages import HttpResponse as HttpResponse  # noqa: PLC0414 - re-exported
 
 if TYPE_CHECKING:
     import httpx
@@ -27,10 +26,10 @@ _MAX_ERROR_BYTES: Final = 4_096
 
 
 class RemoteClient:
-    """Makes requests and reads streams, each over a connection of its own.
+    """Makes requests and reads streams, each on a separate connection.
 
     Args:
-        settings: proxy and certificates; None: neither, as for a gateway on this machine.
+        settings: the proxy and certificates; None uses neither, as for a gateway on this host.
 
     Raises:
         ConfigError: the proxy cannot be read.
@@ -60,38 +59,38 @@ class RemoteClient:
         """
         try:
             async with asyncio.timeout(timeout_s), self._open(method, url, headers or {}, body, timeout_s) as response:
-                pieces: list[bytes] = []
+                chunks: list[bytes] = []
                 size = 0
-                async for piece in response.aiter_raw():
-                    size += len(piece)
+                async for chunk in response.aiter_raw():
+                    size += len(chunk)
                     if size > max_bytes:
                         raise FetchFailed(f"the answer is larger than {max_bytes:,} bytes", status=response.status_code)
-                    pieces.append(piece)
-                return HttpResponse(response.status_code, dict(response.headers), b"".join(pieces))
+                    chunks.append(chunk)
+                return HttpResponse(response.status_code, dict(response.headers), b"".join(chunks))
         except TimeoutError:
             raise FetchFailed(f"no answer came within {timeout_s:g} s") from None
 
     async def stream(self, url: str, headers: Mapping[str, str], *, quiet_s: float) -> AsyncIterator[bytes]:
-        """Yield the pieces of a response as they come.
+        """Yield the chunks of a response as they arrive.
 
         Raises:
-            FetchFailed: it could not be had, has another status than 200, or nothing came for *quiet_s* seconds. What a
-                gateway says of another status is in the message.
+            FetchFailed: the request failed, its status is not 200, or nothing arrived for *quiet_s* seconds. The
+                message includes a gateway's explanation of another status.
         """
         async with self._open("GET", url, headers, b"", quiet_s) as response:
             if response.status_code != 200:
                 raise FetchFailed(await _reason(response), status=response.status_code)
-            async for piece in response.aiter_raw():
-                yield piece
+            async for chunk in response.aiter_raw():
+                yield chunk
 
     @asynccontextmanager
     async def _open(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, quiet_s: float
     ) -> "AsyncIterator[httpx.Response]":
-        # Imported only here: most processes that could make such a request make none.
+        # Imported here because most processes never make such a request.
         import httpx
 
-        for library in ("httpx", "httpcore"):  # they log addresses and headers, which hold tokens
+        for library in ("httpx", "httpcore"):  # they log URLs and headers, which contain tokens
             logging.getLogger(library).setLevel(logging.WARNING)
         try:
             address = read_address(url)
@@ -99,7 +98,7 @@ class RemoteClient:
             raise FetchFailed(str(error), is_final=True) from None
         given = {name.lower() for name in headers}
         proxy = await self._proxy_for(address)
-        # As it was written, which a signature may cover; an HTTP proxy would be asked for it in CONNECT's place.
+        # The exact target, which a signature may cover; an HTTP proxy would use it instead of the CONNECT target.
         is_exact = proxy is None or proxy.url.scheme.startswith("socks")
         try:
             async with (
@@ -141,7 +140,7 @@ class RemoteClient:
             return None
         try:
             found = await asyncio.get_running_loop().getaddrinfo(address.host, None, type=socket.SOCK_STREAM)
-        except OSError:  # perhaps the proxy knows the name
+        except OSError:  # the proxy may be able to resolve the name
             found = []
         if policy.is_bypassed([str(one[0]) for *_, one in found]):
             return None
@@ -166,16 +165,16 @@ def _encode(text: str) -> bytes:
 
 
 async def _reason(response: "httpx.Response") -> str:
-    """Return what the response says of its status."""
+    """Return the status of a response and its explanation."""
     text = b""
-    async for piece in response.aiter_raw():
-        text += piece
+    async for chunk in response.aiter_raw():
+        text += chunk
         if len(text) > _MAX_ERROR_BYTES:
             break
     try:
         document: Any = json.loads(text[:_MAX_ERROR_BYTES])
         detail = document.get("detail") if isinstance(document, dict) else None
-        if isinstance(detail, list):  # one problem or more, each with its place
+        if isinstance(detail, list):  # one or more problems, each with its location
             detail = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in detail)
     except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         detail = None

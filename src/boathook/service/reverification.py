@@ -1,4 +1,4 @@
-"""Refused requests judged again, by their sources' present secrets and as of when they came; what holds is accepted."""
+"""Verifies rejected requests again, with current secrets as of their arrival, and accepts those that pass."""
 
 import contextlib
 import time
@@ -36,7 +36,7 @@ _MAX_REROUTES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReverifyResult:
-    """What judging a refused request again led to."""
+    """The result of verifying a rejected request again."""
 
     rejection_id: str
     outcome: str
@@ -44,17 +44,23 @@ class ReverifyResult:
     detail: str
     event_id: str | None = None
     grade: str | None = None
-    """What the event's proof covers; None where it became none."""
+    """The event's proof strength; None if no event was created."""
 
 
 async def reverify(
     database: Database, settings: Settings, chosen: ListFilter | Sequence[UUID], action: AuditContext
 ) -> AsyncGenerator[ReverifyResult, None]:
-    """Judge refused requests again by their sources' present secrets, as of when they came; accept those that hold.
+    """Verify rejected requests again with current secrets, as of their arrival; accept those that pass.
+
+    Args:
+        database: the database.
+        settings: contain the sources.
+        chosen: a filter of rejections, or their ids.
+        action: the actor and note for the audit.
 
     Raises:
         NotFound: one of the given ids does not exist.
-        ConfigError: a source cannot be set up.
+        ConfigError: the settings of a source are wrong.
     """
     with contextlib.closing(Fetcher(settings.outbound.allow)) as fetcher:
         reverifiers = ReverifierCache(
@@ -76,7 +82,7 @@ async def _reverify(
 
 
 def why_not_verifiable(settings: Settings, row: RejectionRow, stored: StoredRequest) -> str | None:
-    """Return why a request cannot be judged again at all; None where it can."""
+    """Return why a request cannot be verified again; None if it can."""
     if row.source not in settings.sources:
         return f"there is no source {row.source!r} in the settings"
     if len(stored.body) < row.body_size:
@@ -137,7 +143,7 @@ async def _reverify_request(
 
 
 class ReverifierCache:
-    """A judge for each source that is asked for, with the secrets of this moment."""
+    """A reverifier for each requested source, with the current secrets."""
 
     def __init__(self, database: Database, settings: Settings, verification_io: VerificationIO) -> None:
         self._database = database
@@ -147,7 +153,7 @@ class ReverifierCache:
         self._added: SecretsCache | None = None
 
     async def get(self, source: str) -> "SourceReverifier":
-        """Return the judge of a source that the settings have. Raises ConfigError where it cannot be set up."""
+        """Return the reverifier of a configured source. Raises ConfigError if its settings are wrong."""
         if source not in self._made:
             if self._added is None:
                 self._added = SecretsCache(self._settings, await source_secrets.list_all(self._database))
@@ -158,7 +164,7 @@ class ReverifierCache:
 
 
 class SourceReverifier:
-    """One source as the gateway has it, to judge and accept again by."""
+    """Verifies and accepts requests of one source like the gateway."""
 
     def __init__(
         self, database: Database, settings: Settings, source: str, verification_io: VerificationIO, added: SecretsCache
@@ -176,34 +182,34 @@ class SourceReverifier:
         self._database = database
 
     def can_read(self, request: Request) -> bool:
-        """Return whether the gateway would have let the request's Content-Encoding pass."""
+        """Return whether the gateway accepts the request's Content-Encoding."""
         return request.headers.get("content-encoding", "").lower() in {"", "identity", *self._encodings}
 
     def decoder(self, request: Request) -> Decoder | None:
-        """Return what undoes the request's Content-Encoding, where its source allows one."""
+        """Return the decoder for the request's Content-Encoding, if its source accepts one."""
         encoding = request.headers.get("content-encoding", "").lower()
         if encoding not in self._encodings:
             return None
         return Decoder(encoding, max_decoded=self._limits.max_decoded, max_ratio=self._limits.max_ratio)
 
     async def verify(self, request: Request, now: float, decoder: Decoder | None) -> Verdict:
-        """Judge a request as of *now*; `KeyRequired` only where its sender's key cannot be had."""
+        """Verify a request as of *now*; return `KeyRequired` only if its sender's key is not available."""
         verdict = self.verifier.verify(request, now, decoder)
         if not isinstance(verdict, KeyRequired):
             return verdict
         return await self._verification_io.verify_with_key(self._source, self.verifier, verdict, request, now, decoder)
 
     def explain(self, request: Request, refused: Rejected, now: float) -> str:
-        """Return why a request is refused, with the usual mistake that explains it, where one does."""
+        """Return why a request is rejected, and the common mistake that explains it, if any."""
         hint = self.hint(request, refused, now)
         return f"{refused.reason}: {refused.detail}" + (f"; {hint}" if hint else "")
 
     def hint(self, request: Request, refused: Rejected, now: float, others: Sequence[Verifier] = ()) -> str | None:
-        """Return the usual mistake that explains a refusal; *others* may be whom the request was meant for."""
+        """Return the common mistake that explains a rejection; *others* are sources the request may be meant for."""
         return self.verifier.explain(request, refused, now, others=others, decode=self.decoder(request))
 
     async def accept(self, source: str, verified: Verified, body: bytes, content_type: str) -> Receipt:
-        """Store the event with the deliveries it is owed by the present routes."""
+        """Store the event with its deliveries under the current routes."""
         event = self._event_builder.event(source, verified, body, content_type, time.time())
         for _ in range(_MAX_REROUTES):
             (event,) = await self._event_builder.reroute([event])
@@ -217,8 +223,8 @@ class SourceReverifier:
 
 
 def request_of(row: RejectionRow, stored: StoredRequest) -> Request:
-    """Return a refused request as the gateway saw it, as far as it was kept."""
-    # By hand, as a stranger may have written the host, and one that no reader takes must not end the run.
+    """Return a rejected request as the gateway received it, as far as it was stored."""
+    # Split manually: the sender controls the host, and an invalid one must not end the run.
     address, _, query = row.url.partition("?")
     return Request(
         method=row.method,

@@ -1,4 +1,4 @@
-"""Finds events by whatever somebody has of them: an id, a key, a text, or what they have in common."""
+"""Finds events by id, key or payload text, or by common properties."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,9 +8,9 @@ from uuid import UUID
 
 from boathook.db.database import Database
 from boathook.db.queries import event_search
-from boathook.db.queries.event_search import MAX_SEARCHED_BODY as MAX_SEARCHED_BODY  # noqa: PLC0414 - how far they look
+from boathook.db.queries.event_search import MAX_SEARCHED_BODY as MAX_SEARCHED_BODY  # noqa: PLC0414 - re-exported
 from boathook.db.queries.event_search import DedupKeyMatch, EventFilter, FoundEvent
-from boathook.db.queries.event_search import SearchPage as SearchPage  # noqa: PLC0414 - what these functions return
+from boathook.db.queries.event_search import SearchPage as SearchPage  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import ListFilter
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
@@ -21,20 +21,20 @@ from boathook.service.body_view import spellings
 from boathook.verification.batch_items import KEY_PREFIX, make_dedup_key
 
 UNHANDLED: Final = "unhandled"
-"""In place of a delivery's state: events of sources that no handler matched."""
+"""Used instead of a delivery's state: events of sources that no handler matched."""
 MAX_TEXT_LENGTH: Final = 200
-"""Characters of a text that is looked for."""
+"""Maximum characters of a search text."""
 _MOST_KNOWN: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchQuery:
-    """What somebody looks for; empty lets everything through."""
+    """A search query; empty fields match every event."""
 
     words: str = ""
-    """An id or a key of an event, or else a text of its payload."""
+    """An id or a key of an event, or a text in its payload."""
     text: str = ""
-    """A text of its payload, as it is typed."""
+    """A text in its payload."""
     key: str = ""
     """Its whole key."""
     source: str = ""
@@ -47,44 +47,46 @@ class SearchQuery:
 
     @property
     def is_open(self) -> bool:
-        """Whether it lets everything through."""
+        """Whether it matches every event."""
         return self == SearchQuery(below=self.below)
 
     @property
     def can_be_routed(self) -> bool:
-        """Whether a bulk job can route its events again: part of all events, by no text, key or state of deliveries."""
+        """Whether a bulk job can route its events: it selects some events, but not by text, key or delivery state."""
         is_known = not (self.words or self.text or self.key) and self.state in {"", UNHANDLED}
         return is_known and not self.is_open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdMatch:
-    """Something that an id or key names."""
+    """An object with the given id or key."""
 
     id: str
-    """As people see it: an event, a delivery, a conflict or a rejection."""
+    """The displayed id of an event, a delivery, a conflict or a rejection."""
     item_path: str | None = None
-    """Which item of the event it is, where a key is an item's."""
+    """The event's item that the key belongs to, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectMatch:
-    """What was found at once, by its id or key."""
+    """Exact matches by id or key."""
 
     named: Sequence[IdMatch]
     events: Sequence[FoundEvent]
-    """Those of the events that are stored."""
+    """The matching events that are stored."""
 
 
 async def find_matches(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | SearchPage:
-    """Return what fits a question: at once where an id or key is given that is known, else what one look finds.
+    """Return the matches of a query: exact ones if it contains a known id or key, else one page of a scan.
 
     Args:
-        sources: whose keys are tried, where the question names none.
+        database: the database.
+        question: the query.
+        sources: sources whose keys are tried if the query names none.
 
     Raises:
-        InvalidValue: a field of it makes no sense.
-        DatabaseUnavailable: PostgreSQL is away or too busy.
+        InvalidValue: a field is invalid.
+        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
     check(question)
     if question.below is None and question.words and (found := await _find_named(database, question, sources)):
@@ -93,7 +95,7 @@ async def find_matches(database: Database, question: SearchQuery, sources: Itera
 
 
 def read_id(text: str) -> IdMatch | None:
-    """Return what an id names, whatever it is an id of; None where *text* is no id."""
+    """Return the object of an id of any kind; None if *text* is not an id."""
     readers: Mapping[str, Callable[[], str]] = {
         ids.EVENT: lambda: ids.show(ids.EVENT, ids.read(ids.EVENT, text)),
         ids.MESSAGE: lambda: ids.show(ids.EVENT, ids.read(ids.MESSAGE, text)),
@@ -125,18 +127,18 @@ async def _find_named(database: Database, question: SearchQuery, sources: Iterab
 async def _find_known(database: Database, question: SearchQuery, sources: Iterable[str]) -> list[DedupKeyMatch]:
     known: dict[DedupKeyMatch, None] = {}
     if not question.application:
-        asked = [question.source] if question.source else list(sources)
-        keys = [key for source in asked for name in _key_variants(question.words) for key in dedup_hashes(source, name)]
+        names = [question.source] if question.source else list(sources)
+        keys = [key for source in names for name in _key_variants(question.words) for key in dedup_hashes(source, name)]
         known |= dict.fromkeys(await event_search.find_keys(database, keys))
     if not question.source:
         known |= dict.fromkeys(await event_search.find_messages(database, question.words, question.application or None))
     return list(known)[:_MOST_KNOWN]
 
 
-def _key_variants(words: str) -> list[str]:
-    """Return how boathook may have stored a key that a sender gave."""
-    spelt = [words, make_dedup_key(words), short_key(words)]
-    return list(dict.fromkeys([*spelt, *(KEY_PREFIX + one for one in spelt)]))
+def _key_variants(key: str) -> list[str]:
+    """Return the forms in which boathook may have stored a sender's key."""
+    variants = [key, make_dedup_key(key), short_key(key)]
+    return list(dict.fromkeys([*variants, *(KEY_PREFIX + one for one in variants)]))
 
 
 def _event_of(name: str) -> UUID | None:
@@ -146,14 +148,14 @@ def _event_of(name: str) -> UUID | None:
 
 
 def check(question: SearchQuery) -> None:
-    """Raise InvalidValue where a field makes no sense."""
+    """Raise InvalidValue if a field is invalid."""
     texts = {"q": question.words, "text": question.text, "key": question.key}
     for name, text in texts.items():
         if len(text) > MAX_TEXT_LENGTH:
             raise InvalidValue(f"at most {MAX_TEXT_LENGTH} characters are looked for", name)
     named = texts | {"source": question.source, "application": question.application, "type": question.type}
     for name, text in named.items():
-        if "\x00" in text or any("\ud800" <= one <= "\udfff" for one in text):
+        if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):
             raise InvalidValue("it holds a character that no text can hold", name)
     if question.state and question.state not in {*State, UNHANDLED}:
         raise InvalidValue(f"write one of {', '.join(State)}, or {UNHANDLED}", "state")
@@ -162,7 +164,7 @@ def check(question: SearchQuery) -> None:
 
 
 def list_filter_of(question: SearchQuery) -> ListFilter:
-    """Return the filter by which a bulk job goes through a question's events. Raises InvalidValue where it cannot."""
+    """Return the filter of a bulk job for a query's events. Raises InvalidValue if there is none."""
     if not question.can_be_routed:
         raise InvalidValue("choose a filter, but no text, key or state of deliveries, to route events again", "state")
     check(question)

@@ -1,4 +1,4 @@
-"""Settings as they may be shown: secrets only as the references they were written as."""
+"""Settings for display: secrets are shown only as references."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from boathook.domain.errors import ConfigError
 
 
 def all_settings(settings: Settings) -> dict[str, Any]:
-    """Return every setting as plain values, secrets only as the references they were written as."""
+    """Return every setting as plain values; secrets only as the references in the settings."""
     plain = settings.model_dump(mode="json", exclude={"file", "extra"})
     plain["database"]["url"] = without_password(settings.database.url)
     outbound = plain["outbound"]
@@ -29,7 +29,7 @@ def all_settings(settings: Settings) -> dict[str, Any]:
 
 
 def _open_settings(provider: str) -> set[str]:
-    """Return the names of a provider's own settings that hold no secret."""
+    """Return the names of a provider's own settings that are not secret."""
     from boathook.providers import find_recipe
 
     try:
@@ -39,12 +39,12 @@ def _open_settings(provider: str) -> set[str]:
 
 
 def reference(secret: object) -> str:
-    """Return the place of a secret, such as ``env:NAME``; of one that is written out, nothing."""
+    """Return the reference of a secret, such as ``env:NAME``; hide a secret that is written out."""
     return secret if isinstance(secret, str) and secret.startswith(("env:", "file:")) else "(hidden)"
 
 
 def without_password(url: str) -> str:
-    """Return an address as it may be shown."""
+    """Return a URL for display, without its password."""
     scheme, slashes, rest = url.partition("://")
     user, at, host = rest.rpartition("@")
     return f"{scheme}{slashes}{user.partition(':')[0]}:(hidden)@{host}" if at and ":" in user else url

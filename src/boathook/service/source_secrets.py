@@ -1,7 +1,7 @@
-"""Lists, adds, ends and removes secrets of sources while boathook runs, and shows those from a handshake.
+"""Lists, adds, ends and removes secrets of sources while boathook runs, and shows handshake secrets.
 
-Those of boathook.toml stay there: a program that wrote into its owner's file would be at odds with whoever keeps it
-under version control. What is added here counts besides them, at every gateway, without a restart.
+Secrets in boathook.toml are never changed: a program that edits this file would conflict with version control. Secrets
+that are added here are valid in addition, at every gateway, without a restart.
 """
 
 import base64
@@ -30,11 +30,11 @@ from boathook.verification.verifier import Verifier
 
 
 async def show_secret(database: Database, settings: Settings, name: str, action: AuditContext) -> str:
-    """Return the secret that the sender of a source has told; from now on it proves requests.
+    """Return the handshake secret of a source; from now on it verifies requests.
 
     Raises:
-        NotFound: there is no such source, or its sender has told none yet.
-        ConfigError: this source's secret is not one that its sender tells.
+        NotFound: there is no such source, or its sender has not sent a secret yet.
+        ConfigError: this source has no handshake secret.
     """
     _check_handshake(settings, name)
     async with database.transaction() as connection:
@@ -46,11 +46,11 @@ async def show_secret(database: Database, settings: Settings, name: str, action:
 
 
 async def forget_secret(database: Database, settings: Settings, name: str, action: AuditContext) -> None:
-    """Forget the secret that the sender of a source has told, so that it can tell another.
+    """Delete the handshake secret of a source, so that the sender can send another.
 
     Raises:
-        NotFound: there is no such source, or nothing to forget.
-        ConfigError: this source's secret is not one that its sender tells.
+        NotFound: there is no such source, or no secret.
+        ConfigError: this source has no handshake secret.
     """
     _check_handshake(settings, name)
     async with database.transaction() as connection:
@@ -68,21 +68,21 @@ def _check_handshake(settings: Settings, name: str) -> None:
 
 
 MAX_SECRET_LENGTH: Final = 8_192
-"""Characters of a secret: a public key in PEM is the longest."""
+"""Maximum characters of a secret; a public key in PEM is the longest."""
 MAX_GRACE: Final = timedelta(days=30)
 MAX_SECRETS: Final = 10
-"""Added secrets of a source that hold at once: each is tried on every forged request."""
+"""Maximum valid added secrets of a source; each is tried on every forged request."""
 _MAX_NOTE_LENGTH: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretView:
-    """One secret of a source, as it may be shown: never its text."""
+    """One secret of a source for display, without its text."""
 
     where: str
     """``boathook.toml``, ``from the sender's handshake``, or ``added``."""
     name: str
-    """The reference of the settings, such as ``env:NAME``, or the id."""
+    """The reference in the settings, such as ``env:NAME``, or the id."""
     note: str = ""
     added_by: str | None = None
     added_at: datetime | None = None
@@ -90,7 +90,7 @@ class SecretView:
     is_over: bool = False
     """Whether it has ended."""
     is_readable: bool = True
-    """Whether the encryption keys at hand open it."""
+    """Whether it can be decrypted with the configured keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,13 @@ class CreatedSecret:
 
     secret: SourceSecret
     text: str = field(repr=False)
-    """What the sender must know; it is not shown again."""
+    """The secret for the sender; it is not shown again."""
     ended: int = 0
-    """How many others have got an end."""
+    """How many other secrets were set to end."""
 
 
 async def list_secrets(work: UnitOfWork, source: str) -> list[SecretView]:
-    """Return the secrets of a source: those of the settings first, then those added, the youngest first.
+    """Return the secrets of a source: those of the settings first, then the added ones, newest first.
 
     Raises:
         NotFound: there is no such source.
@@ -148,17 +148,20 @@ def _is_readable(work: UnitOfWork, one: SourceSecret) -> bool:
 async def add(
     work: UnitOfWork, source: str, text: str | None, *, note_text: str = "", others_end_after: timedelta | None = None
 ) -> CreatedSecret:
-    """Let a secret prove requests of a source, besides those it has.
+    """Add a secret to a source, in addition to its other secrets.
 
     Args:
-        text: what the sender signs with, or the public half of that; None: one is made.
-        others_end_after: when the secrets that were added before end; None: they go on.
+        work: the unit of work.
+        source: the source's name.
+        text: the secret the sender signs with, or its public key; None generates a secret.
+        note_text: a note for operators.
+        others_end_after: when the other added secrets end; None leaves them unchanged.
 
     Raises:
         NotFound: there is no such source.
-        InvalidValue: it is not in the form that the sender uses, holds already, or the time is too long.
-        LimitReached: the source has as many as it may.
-        InvalidState: this source's requests are proven without a secret of its own.
+        InvalidValue: the secret has the wrong form or is in use already, or the time is too long.
+        LimitReached: the source has the maximum number of secrets.
+        InvalidState: this source's requests are not verified by a secret.
     """
     _check(work.app_context.settings, source)
     after = None if others_end_after is None else _checked(others_end_after)
@@ -170,13 +173,13 @@ async def add(
     id = new_id()
     encrypted = work.app_context.secret_box.encrypt(text, encryption_context(source, id))
     _refuse(work, source, text, known)
-    made = await source_secrets.insert(
+    created = await source_secrets.insert(
         work.connection, id=id, source=source, encrypted=encrypted, note=note_text.strip(), by=work.actor
     )
     ended = 0 if after is None else await source_secrets.expire_others(work.connection, source, id, after)
-    said = f"{made.shown_id}{f', {ended} others end in {after}' if ended else ''}"
-    await record(work.connection, work.actor, "source.secret.add", source, said)
-    return CreatedSecret(made, text, ended)
+    detail = f"{created.shown_id}{f', {ended} others end in {after}' if ended else ''}"
+    await record(work.connection, work.actor, "source.secret.add", source, detail)
+    return CreatedSecret(created, text, ended)
 
 
 def _read(text: str) -> str:
@@ -191,7 +194,7 @@ def _read(text: str) -> str:
 
 
 def _refuse(work: UnitOfWork, source: str, text: str, known: tuple[SourceSecret, ...]) -> None:
-    """Refuse a secret that could prove nothing, or does so already."""
+    """Reject a secret that cannot verify anything, or is in use already."""
     settings = work.app_context.settings
     if settings.sources[source].unsigned:
         raise InvalidState(f"sources.{source} says unsigned = true, so nothing is proven there", "unsigned_source")
@@ -219,7 +222,7 @@ def _opened(work: UnitOfWork, known: list[SourceSecret]) -> set[str]:
 
 
 def _make(settings: Settings, source: str) -> str:
-    """Return a secret in the form this source's sender uses, of 256 random bits."""
+    """Return a secret of 256 random bits in the format of this source's sender."""
     proof = find_source_recipe(source, settings.sources[source].provider).proof
     match proof:
         case Hmac(key_form=KeyFormat.STANDARD):
@@ -227,29 +230,29 @@ def _make(settings: Settings, source: str) -> str:
         case Hmac(key_form=KeyFormat.BASE64) | FieldMac(key_form=KeyFormat.BASE64):
             return base64.b64encode(secrets.token_bytes(32)).decode()
         case _:
-            # Hexadecimal digits are let in by every sender's form.
+            # Every sender's format accepts hexadecimal digits.
             return secrets.token_hex(24)
 
 
 async def end(work: UnitOfWork, source: str, id: str, after: timedelta | None) -> SourceSecret:
-    """Let an added secret end after a while, or take its end back.
+    """End an added secret after a delay, or cancel its end.
 
     Raises:
-        NotFound: there is none of this id that has not ended.
-        InvalidState: it is the last one of its source.
-        InvalidValue: the time is too long.
+        NotFound: there is no secret with this id that has not ended.
+        InvalidState: it is the source's last secret.
+        InvalidValue: the delay is too long.
     """
     found = await _last_checked(work, source, id, is_ending=after is not None)
     ended = await source_secrets.expire(work.connection, source, found, None if after is None else _checked(after))
     if ended is None:
         raise NotFound(f"the secret {id} of {source} has ended already")
-    what = "source.secret.keep" if after is None else "source.secret.end"
-    await record(work.connection, work.actor, what, source, f"{id}{'' if after is None else f' in {after}'}")
+    action = "source.secret.keep" if after is None else "source.secret.end"
+    await record(work.connection, work.actor, action, source, f"{id}{'' if after is None else f' in {after}'}")
     return ended
 
 
 async def remove(work: UnitOfWork, source: str, id: str) -> None:
-    """Delete an added secret: at once it proves nothing. Raises NotFound, and InvalidState for a source's last one."""
+    """Delete an added secret immediately. Raises NotFound, and InvalidState for a source's last one."""
     found = await _last_checked(work, source, id, is_ending=True)
     if not await source_secrets.delete(work.connection, source, found):
         raise NotFound(f"there is no secret {id} of {source}")
@@ -265,10 +268,10 @@ async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_endi
         raise NotFound(f"there is no secret {shown_id} of {source}") from None
     await source_secrets.lock(work.connection, source)
     known = await source_secrets.list_by_source(work.connection, source)
-    # What the encryption keys at hand do not open proves nothing, so it is no reason to let go of what does.
+    # Ignore secrets that cannot be decrypted: they verify nothing, so the last readable one must stay.
     others = [one for one in known if one.id != id and one.ends_at is None and _is_readable(work, one)]
-    is_alone = not others and not settings.sources[source].secrets and not captures_secret(settings.sources[source])
-    if is_ending and is_alone and any(one.id == id for one in known):
+    is_last = not others and not settings.sources[source].secrets and not captures_secret(settings.sources[source])
+    if is_ending and is_last and any(one.id == id for one in known):
         raise InvalidState(
             f"it is the last secret of {source} that has no end; add another one first, or nothing would be accepted",
             "last_secret",

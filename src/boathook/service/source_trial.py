@@ -1,4 +1,4 @@
-"""Tries a source of a running boathook: sends it a request such as its sender makes, and one that was tampered with."""
+"""Tests a source of a running boathook with a genuine and a forged sample request."""
 
 import json
 import secrets
@@ -18,7 +18,7 @@ from boathook.verification.provider_signer import Signed, signed_request
 from boathook.verification.source import ResolvedSource, resolve_source
 
 TEST_USER_AGENT: Final = "boathook-test"
-"""The user-agent of a trial's requests; it is kept with the event."""
+"""The user-agent of test requests; it is stored with the event."""
 _TIMEOUT_S: Final = 15.0
 _MAX_BYTES: Final = 1_048_576
 _SAMPLE_ID: Final = "boathook-sample"
@@ -26,61 +26,63 @@ _SAMPLE_ID: Final = "boathook-sample"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTestStep:
-    """One request of a trial."""
+    """One request of a test."""
 
     what: str
     ok: bool
     found: str
     sent: str
-    """The request line, without what proves it, and its size."""
+    """The request line, without credentials, and the body's size."""
     event_id: str | None = None
-    """The event it became."""
+    """The event that was created."""
 
 
 async def run_source_test(
     settings: Settings, name: str, *, at: tuple[str, int] | None = None, added: SecretsCache | None = None
 ) -> AsyncIterator[SourceTestStep]:
-    """Send a source of the boathook that listens here its sample, and yield what came of each request.
+    """Send sample requests to a source of the gateway on this host, and yield the result of each.
 
-    The sample becomes an event like any other, under an id of its own, and the handlers get it; they can tell it by its
-    header user-agent, which is `TEST_USER_AGENT`. It is signed with the youngest secret.
+    The genuine sample becomes a normal event with a new id, and the handlers get it; its user-agent header is
+    `TEST_USER_AGENT`. It is signed with the newest secret.
 
     Args:
-        at: host and port of the gateway; None: those of ``server.bind``.
-        added: the secrets that operators have added; None: those a gateway of this machine was last told of.
+        settings: contain the source.
+        name: the source's name.
+        at: host and port of the gateway; None uses ``server.bind``.
+        added: the secrets that operators have added; None reads those that a gateway of this host saved last.
 
     Raises:
         ConfigError: there is no such source, or its settings are wrong.
-        ConnectionError: no boathook listens there.
+        ConnectionError: no gateway listens there.
     """
     if name not in settings.sources:
         known = ", ".join(sorted(settings.sources)) or "none"
         raise ConfigError(f"unknown source {name!r}; configured: {known}")
-    settled = resolve_source(source_spec(settings, name, added))
-    settled = settled._replace(spec=replace(settled.spec, secrets=settled.spec.secrets[:1]))
+    resolved = resolve_source(source_spec(settings, name, added))
+    resolved = resolved._replace(spec=replace(resolved.spec, secrets=resolved.spec.secrets[:1]))
     host, port = at or (settings.server.host, settings.server.port)
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - where we call, not where we listen
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the address to call, not to listen on
     gateway = f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
-    if _only_sender_can_sign(settled):
-        yield await _send_unsigned(gateway, settled, name)
+    if _only_sender_can_sign(resolved):
+        yield await _send_unsigned(gateway, resolved, name)
         return
-    genuine = _genuine_request(settled, name)
-    yield await _send_genuine(gateway, genuine, has_schema=settled.spec.schema is not None)
-    if not settled.spec.unsigned:
-        yield await _send_forged(gateway, _forged_request(settled, name))
+    genuine = _genuine_request(resolved, name)
+    yield await _send_genuine(gateway, genuine, has_schema=resolved.spec.schema is not None)
+    if not resolved.spec.unsigned:
+        yield await _send_forged(gateway, _forged_request(resolved, name))
 
 
-def _only_sender_can_sign(settled: ResolvedSource) -> bool:
-    """Return whether only the sender can make a genuine request: it has the private key, or the address."""
-    if settled.spec.unsigned:
+def _only_sender_can_sign(resolved: ResolvedSource) -> bool:
+    """Return whether only the sender can make a genuine request, as it has the private key or the address."""
+    if resolved.spec.unsigned:
         return False
-    proof = settled.recipe.proof
+    proof = resolved.recipe.proof
     return isinstance(proof, Asymmetric | Addresses) or (isinstance(proof, Jwt) and proof.key_set is not None)
 
 
-def _genuine_request(settled: ResolvedSource, name: str, **changes: Any) -> Signed:
-    """Return the sample under an id not used before, signed with the source's own secret."""
-    recipe, spec = settled.recipe, settled.spec
+def _genuine_request(resolved: ResolvedSource, name: str, **changes: Any) -> Signed:
+    """Return the sample under a new id, signed with the source's own secret."""
+    recipe, spec = resolved.recipe, resolved.spec
     mark = f"{_SAMPLE_ID}-{secrets.token_hex(4)}"
     headers = {key: value.replace(_SAMPLE_ID, mark) for key, value in recipe.sample.headers.items()}
     headers["user-agent"] = TEST_USER_AGENT
@@ -88,7 +90,7 @@ def _genuine_request(settled: ResolvedSource, name: str, **changes: Any) -> Sign
         spec.provider,
         changes.get("secrets", spec.secrets),
         recipe.sample.body.replace(_SAMPLE_ID.encode(), mark.encode()),
-        url=_url(settled, name),
+        url=_url(resolved, name),
         method=recipe.sample.method,
         content_type=recipe.sample.content_type,
         headers=headers,
@@ -96,15 +98,15 @@ def _genuine_request(settled: ResolvedSource, name: str, **changes: Any) -> Sign
     )
 
 
-def _url(settled: ResolvedSource, name: str) -> str:
-    query = f"?{settled.recipe.sample.query}" if settled.recipe.sample.query else ""
-    return f"{settled.spec.public_url or 'http://127.0.0.1'}/in/{name}{query}"
+def _url(resolved: ResolvedSource, name: str) -> str:
+    query = f"?{resolved.recipe.sample.query}" if resolved.recipe.sample.query else ""
+    return f"{resolved.spec.public_url or 'http://127.0.0.1'}/in/{name}{query}"
 
 
-def _forged_request(settled: ResolvedSource, name: str) -> Signed:
-    """Return a request that is right in all but its proof: signed with another secret."""
-    other = tuple(_another(secret) for secret in settled.spec.secrets)
-    return _genuine_request(settled, name, secrets=other)
+def _forged_request(resolved: ResolvedSource, name: str) -> Signed:
+    """Return a request whose signature alone is wrong: it was made with another secret."""
+    other = tuple(_another(secret) for secret in resolved.spec.secrets)
+    return _genuine_request(resolved, name, secrets=other)
 
 
 def _another(secret: str) -> str:
@@ -126,13 +128,15 @@ async def _send(gateway: str, signed: Signed) -> HttpResponse:
 
 async def _send_genuine(gateway: str, signed: Signed, *, has_schema: bool) -> SourceTestStep:
     answer = await _send(gateway, signed)
-    said = _read_json(answer)
-    if has_schema and answer.status == 400 and "detail" in said:
-        # Only a proven sender is told what is wrong with its body.
-        what = "a genuine sample is proven, though its body does not fit the source's schema"
-        return SourceTestStep(what=what, ok=True, found=f"{answer.status}, {said['detail']}", sent=_line(signed))
+    document = _read_json(answer)
+    if has_schema and answer.status == 400 and "detail" in document:
+        # Only a verified sender gets the reason why its body is invalid.
+        description = "a genuine sample is proven, though its body does not fit the source's schema"
+        return SourceTestStep(
+            what=description, ok=True, found=f"{answer.status}, {document['detail']}", sent=_line(signed)
+        )
     ok = 200 <= answer.status < 300
-    event_id = said.get("event_id")
+    event_id = document.get("event_id")
     found = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
     return SourceTestStep(
         what="a genuine sample is accepted", ok=ok, found=found, sent=_line(signed), event_id=event_id
@@ -145,32 +149,32 @@ async def _send_forged(gateway: str, signed: Signed) -> SourceTestStep:
     return SourceTestStep(what="a forged sample is refused", ok=answer.status == 401, found=found, sent=_line(signed))
 
 
-async def _send_unsigned(gateway: str, settled: ResolvedSource, name: str) -> SourceTestStep:
-    recipe: Recipe = settled.recipe
+async def _send_unsigned(gateway: str, resolved: ResolvedSource, name: str) -> SourceTestStep:
+    recipe: Recipe = resolved.recipe
     request = Signed(
         recipe.sample.method,
-        _url(settled, name),
+        _url(resolved, name),
         {"content-type": recipe.sample.content_type, **recipe.sample.headers, "user-agent": TEST_USER_AGENT},
         recipe.sample.body,
     )
     answer = await _send(gateway, request)
-    what = f"a sample without proof is refused (only {recipe.title} itself can make a genuine one)"
+    description = f"a sample without proof is refused (only {recipe.title} itself can make a genuine one)"
     return SourceTestStep(
-        what=what, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}", sent=_line(request)
+        what=description, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}", sent=_line(request)
     )
 
 
 def _line(signed: Signed) -> str:
-    # The query may hold the token.
+    # Without the query, which may contain the token.
     return f"{signed.method} {urlsplit(signed.url).path}, {len(signed.body):,} bytes"
 
 
 def _read_json(answer: HttpResponse) -> dict[str, Any]:
     try:
-        said = json.loads(answer.body)
+        document = json.loads(answer.body)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _shown(answer: HttpResponse) -> str:

@@ -1,4 +1,4 @@
-"""Reads the sources of the settings: how each is set up, what arrives, and the steps at its provider."""
+"""Reads the configured sources: their settings, their traffic, and the set-up steps at their providers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from boathook.config import Settings, SourceSettings
 from boathook.db import source_secrets
 from boathook.db.queries import source_stats
-from boathook.db.queries.source_stats import MAX_SCANNED as MAX_SCANNED  # noqa: PLC0414 - how far they look
+from boathook.db.queries.source_stats import MAX_SCANNED as MAX_SCANNED  # noqa: PLC0414 - re-exported
 from boathook.db.queries.source_stats import LatestSourceEvent, RejectionSummary
 from boathook.domain.errors import ConfigError, NotFound
 from boathook.domain.model import ProofStrength
@@ -21,55 +21,55 @@ from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """One source of the settings."""
+    """One configured source."""
 
     name: str
     provider: str
     recipe: Recipe | None
-    """As the source has it, or else as the register does; None where there is no such provider."""
+    """The recipe with the source's settings, else the registered one; None for an unknown provider."""
     grade: ProofStrength | None
-    """What its proof covers; None where its settings are wrong."""
+    """The proof strength of its requests; None if its settings are wrong."""
     paths: tuple[str, ...]
     is_inline: bool
     is_unsigned: bool
     captures_secret: bool
-    """Whether its sender tells its secret by itself."""
+    """Whether its sender passes its secret in a handshake."""
     trouble: str = ""
-    """What keeps it from being started anew; empty where nothing does."""
+    """The error that would prevent it from starting; empty if there is none."""
 
     @property
     def title(self) -> str:
-        """The sender's own name."""
+        """The provider's display name."""
         return self.provider if self.recipe is None else self.recipe.title
 
     @property
     def takes_secrets(self) -> bool:
-        """Whether secrets prove its requests."""
+        """Whether secrets verify its requests."""
         return not self.is_unsigned and self.recipe is not None and self.recipe.takes_secrets
 
     @property
     def has_public_keys(self) -> bool:
-        """Whether its secrets are the public halves of keys."""
+        """Whether its secrets are public keys."""
         return self.recipe is not None and isinstance(self.recipe.proof, Asymmetric)
 
 
 @dataclass(frozen=True, slots=True)
 class LatestAtSources:
-    """What came in last at each source, by its name."""
+    """The latest events and rejections by source."""
 
     events: Mapping[str, LatestSourceEvent]
-    """Of the sources that the latest `MAX_SCANNED` events of all came from."""
+    """Only for sources among the latest `MAX_SCANNED` events of all sources."""
     rejections: Mapping[str, RejectionSummary]
 
 
 async def list_all(app_context: AppContext) -> Sequence[SourceView]:
-    """Return every source of the settings, in the order of their names."""
+    """Return every configured source, ordered by name."""
     added = await read_added_secrets(app_context)
     return [view_of(app_context.settings, name, added) for name in sorted(app_context.settings.sources)]
 
 
 async def get(app_context: AppContext, name: str) -> SourceView:
-    """Return one source of the settings. Raises NotFound."""
+    """Return one configured source. Raises NotFound."""
     return view_of(app_context.settings, name, await read_added_secrets(app_context))
 
 
@@ -79,7 +79,7 @@ async def read_added_secrets(app_context: AppContext) -> SecretsCache:
 
 
 async def read_latest(work: UnitOfWork, names: Sequence[str]) -> LatestAtSources:
-    """Return the latest events of all sources, and what was refused at these."""
+    """Return the latest events of all sources, and the rejections of these sources."""
     return LatestAtSources(
         await source_stats.latest_events(work.connection),
         await source_stats.summarize_rejections(work.connection, names),
@@ -87,22 +87,22 @@ async def read_latest(work: UnitOfWork, names: Sequence[str]) -> LatestAtSources
 
 
 def list_providers() -> Sequence[Recipe]:
-    """Return every provider that boathook knows by name, in the order listings show them."""
+    """Return every known provider, in the order of listings."""
     return RECIPES
 
 
 def get_provider(provider: str) -> Recipe:
-    """Return the provider of a name or alias. Raises ConfigError, which offers the nearest names."""
+    """Return the provider with a name or alias. Raises ConfigError, which suggests similar names."""
     return find_recipe(provider)
 
 
 def view_of(settings: Settings, name: str, added: SecretsCache | None = None) -> SourceView:
-    """Return what is to be seen of a source. Raises NotFound.
+    """Return the view of a source. Raises NotFound.
 
     Args:
-        settings: have the source.
+        settings: contain the source.
         name: its name.
-        added: the secrets that operators have added; None: those a gateway of this machine read last.
+        added: the secrets that operators have added; None reads those that a gateway of this host saved last.
     """
     if name not in settings.sources:
         known = ", ".join(sorted(settings.sources)) or "none"
@@ -128,7 +128,7 @@ def view_of(settings: Settings, name: str, added: SecretsCache | None = None) ->
 
 
 def find_provider(provider: str) -> Recipe | None:
-    """Return the provider of a name or alias; None if there is none."""
+    """Return the provider with a name or alias; None if there is none."""
     try:
         return find_recipe(provider)
     except ConfigError:
@@ -136,18 +136,18 @@ def find_provider(provider: str) -> Recipe | None:
 
 
 def base_url_of(settings: Settings, name: str | None = None) -> str:
-    """Return the beginning of the addresses that senders use, without a slash at its end; empty where nobody said."""
+    """Return the base of the URLs that senders use, without a trailing slash; empty if not configured."""
     own = settings.sources[name].public_url if name in settings.sources else None
     return (own or settings.server.public_url or "").rstrip("/")
 
 
 def setup_steps_of(recipe: Recipe, url: str) -> list[str]:
-    """Return how a webhook is set up at a sender that is to call *url*."""
+    """Return the steps to set up a webhook to *url* at this provider."""
     return [step.replace("{url}", url) for step in recipe.setup]
 
 
 def example_config_of(recipe: Recipe) -> str:
-    """Return the table of a source as it may stand in boathook.toml, with what its owner must fill in."""
+    """Return an example table of a source for boathook.toml, with placeholders for required values."""
     lines = [f"[sources.{recipe.name}]", f'provider = "{recipe.name}"']
     if recipe.takes_secrets and not captures_secret(SourceSettings(provider=recipe.name)):
         lines.append(f'secrets = ["env:{recipe.name.upper().replace("-", "_")}_SECRET"]')
@@ -161,32 +161,32 @@ def example_config_of(recipe: Recipe) -> str:
 
 @dataclass(slots=True)
 class Traffic:
-    """What came in at a source, over all processes of this machine."""
+    """The requests of a source, over all processes of this host."""
 
     requests: float = 0
-    """Since the counters began, as the others."""
+    """Since the counters began; the other totals too."""
     accepted: float = 0
     duplicates: float = 0
     refused: float = 0
     requests_lately: float = 0
-    """Of the last minute, or of the time since this process began where that is less; as the next one."""
+    """In the last minute, or since this process began if that is less; the next field too."""
     refused_lately: float = 0
     skew_s: float | None = None
     """The sender's clock minus ours, at the latest verified request."""
 
 
 def read_traffic(live_metrics: LiveMetrics) -> Mapping[str, Traffic]:
-    """Return what came in lately at each source, by its name."""
+    """Return the recent traffic of each source, by name."""
     now = live_metrics.now()
-    lately = live_metrics.recent(now).sources
+    recent = live_metrics.recent(now).sources
     traffic = {
         name: Traffic(
             requests=counts.requests,
             accepted=counts.accepted,
             duplicates=counts.duplicates,
             refused=counts.rejected,
-            requests_lately=lately[name].requests,
-            refused_lately=lately[name].rejected,
+            requests_lately=recent[name].requests,
+            refused_lately=recent[name].rejected,
         )
         for name, counts in now.sources.items()
     }

@@ -1,4 +1,4 @@
-"""Reads what lies in a spool, and imports it into the database by an operator's hand."""
+"""Reads the contents of a spool, and imports them into the database on an operator's request."""
 
 import contextlib
 from collections import Counter
@@ -18,16 +18,16 @@ from boathook.domain.filters import Router
 from boathook.ingest import spooled_events
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
-from boathook.ingest.spool_importer import ImportReport as ImportReport  # noqa: PLC0414 - what these functions return
-from boathook.ingest.spool_importer import ImportScope as ImportScope  # noqa: PLC0414 - what these functions are asked for
-from boathook.ingest.spool_importer import ProgressCallback as ProgressCallback  # noqa: PLC0414 - what these functions are asked for
+from boathook.ingest.spool_importer import ImportReport as ImportReport  # noqa: PLC0414 - re-exported
+from boathook.ingest.spool_importer import ImportScope as ImportScope  # noqa: PLC0414 - re-exported
+from boathook.ingest.spool_importer import ProgressCallback as ProgressCallback  # noqa: PLC0414 - re-exported
 from boathook.ingest.spool_importer import SpoolImporter
 from boathook.ingest.spool_records import UNROUTED
-from boathook.ingest.spooled_events import UNSTORED_STATES as UNSTORED_STATES  # noqa: PLC0414 - what these functions are asked for
-from boathook.ingest.spooled_events import FolderSummary as FolderSummary  # noqa: PLC0414 - what these functions return
-from boathook.ingest.spooled_events import SpooledEvent as SpooledEvent  # noqa: PLC0414 - what these functions return
+from boathook.ingest.spooled_events import UNSTORED_STATES as UNSTORED_STATES  # noqa: PLC0414 - re-exported
+from boathook.ingest.spooled_events import FolderSummary as FolderSummary  # noqa: PLC0414 - re-exported
+from boathook.ingest.spooled_events import SpooledEvent as SpooledEvent  # noqa: PLC0414 - re-exported
 from boathook.spool import inspection
-from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - what these functions are asked for
+from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - re-exported
 from boathook.spool.inspection import SpoolFolder
 
 _STATES: Final = {
@@ -39,14 +39,14 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SpoolCounts:
-    """What lies in a spool."""
+    """The contents of a spool."""
 
     events: int = 0
-    """Accepted and not known to be drained; PostgreSQL may have taken some of a segment that is being drained."""
+    """Accepted events not known to be drained; some of a segment that is being drained may be in PostgreSQL already."""
     refused: int = 0
     """Events set aside because PostgreSQL refused them."""
     damaged: int = 0
-    """Segments of which something that was durable cannot be read any more."""
+    """Segments with durable data that can no longer be read."""
 
 
 def root_of(settings: Settings) -> Path:
@@ -55,7 +55,7 @@ def root_of(settings: Settings) -> Path:
 
 
 def count(root: Path) -> SpoolCounts:
-    """Count what lies in a spool, one segment at a time; nothing is changed or locked. Raises OSError."""
+    """Count the contents of a spool, one segment at a time, without changes or locks. Raises OSError."""
     counts: Counter[SegmentState] = Counter()
     for segment in (segment for folder in inspection.list_folders(root) for segment in folder.segments):
         match segment.state:
@@ -70,13 +70,13 @@ def count(root: Path) -> SpoolCounts:
 
 
 def summarize(root: Path) -> list[FolderSummary]:
-    """Return the figures of each folder of a spool, the oldest first. Raises SpoolUnavailable."""
+    """Return the totals of each folder of a spool, oldest first. Raises SpoolUnavailable."""
     with _explain_read_errors():
         return [spooled_events.summarize_folder(folder) for folder in inspection.list_folders(root)]
 
 
 def list_events(root: Path, states: Collection[SegmentState]) -> Iterator[SpooledEvent]:
-    """Yield the events of segments in these states, the oldest folder first. Raises SpoolUnavailable."""
+    """Yield the events of segments in these states, from the oldest folder first. Raises SpoolUnavailable."""
     with _explain_read_errors():
         yield from spooled_events.events(inspection.list_folders(root), states)
 
@@ -87,14 +87,14 @@ def find_event(root: Path, event_id: UUID, states: Collection[SegmentState]) -> 
 
 
 def preview_import(root: Path, scopes: Sequence[ImportScope]) -> list[ImportReport]:
-    """Return what an import would offer, as if all of it were new. Raises SpoolUnavailable."""
+    """Return the report of an import, as if all events were new. Raises SpoolUnavailable."""
     with _explain_read_errors():
         folders = inspection.list_folders(root)
         return [_preview(folders, scope) for scope in scopes]
 
 
 def import_size(root: Path, scopes: Sequence[ImportScope]) -> int:
-    """Return how many bytes an import goes through. Raises SpoolUnavailable."""
+    """Return how many bytes an import would read. Raises SpoolUnavailable."""
     with _explain_read_errors():
         folders = inspection.list_folders(root)
         return sum(size for scope in scopes for size in _sizes(folders, scope))
@@ -103,24 +103,24 @@ def import_size(root: Path, scopes: Sequence[ImportScope]) -> int:
 async def import_events(
     database: Database, settings: Settings, root: Path, scopes: Sequence[ImportScope], progress: ProgressCallback
 ) -> list[ImportReport]:
-    """Store the events of a spool that no living process will bring, each once; return a report for each scope.
+    """Store each event of a spool once that no live process will drain; return a report for each scope.
 
     Args:
-        database: where they are stored.
-        settings: say how large a commit is, and how long keys are remembered.
+        database: stores the events.
+        settings: contain the commit size and the retention of dedup keys.
         root: the spool.
         scopes: which events, in this order.
-        progress: called with the bytes that were dealt with.
+        progress: called with the number of bytes processed.
 
     Raises:
-        UnsafeDatabase: the database could lose what it has committed.
-        DatabaseError: the database does not take them; the import can be repeated.
+        UnsafeDatabase: the database could lose committed data.
+        DatabaseError: the database does not accept the events; the import can be repeated.
         SpoolUnavailable: a segment cannot be read.
     """
-    # Imported only here, as it brings what reads the requests of providers.
+    # Imported here because it imports the verification of all providers.
     from boathook.ingest.sources import dedup_days_by_source
 
-    # A segment is put aside because PostgreSQL has its events: that must be as true as for a gateway's 2xx.
+    # A segment is finished once PostgreSQL has its events: that must be as durable as for a gateway's 2xx.
     await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
     store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings))
     importer = SpoolImporter(
@@ -155,7 +155,7 @@ def _sizes(folders: Collection[SpoolFolder], scope: ImportScope) -> Iterator[int
 
 @contextlib.contextmanager
 def _explain_read_errors() -> Iterator[None]:
-    """Name the file that could not be read."""
+    """Convert OSError to SpoolUnavailable with the file's name."""
     try:
         yield
     except OSError as error:

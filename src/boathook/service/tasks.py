@@ -9,10 +9,10 @@ from uuid import UUID
 from boathook.db import applications, tasks
 from boathook.db.applications import Application
 from boathook.db.audit import record as note_down
-from boathook.db.tasks import API_OPERATIONS as API_OPERATIONS  # noqa: PLC0414 - what a task may be, with what these actions return
-from boathook.db.tasks import Task as Task  # noqa: PLC0414 - the same
-from boathook.db.tasks import TaskOperation as TaskOperation  # noqa: PLC0414 - the same
-from boathook.db.tasks import TaskState as TaskState  # noqa: PLC0414 - the same
+from boathook.db.tasks import API_OPERATIONS as API_OPERATIONS  # noqa: PLC0414 - re-exported
+from boathook.db.tasks import Task as Task  # noqa: PLC0414 - re-exported
+from boathook.db.tasks import TaskOperation as TaskOperation  # noqa: PLC0414 - re-exported
+from boathook.db.tasks import TaskState as TaskState  # noqa: PLC0414 - re-exported
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.windows import MAX_WINDOW, Window
@@ -23,26 +23,26 @@ _GRACE: Final = timedelta(minutes=5)
 _MAX_RECOVERY_AGE: Final = timedelta(days=14) + _GRACE
 MAX_PER_APPLICATION: Final = 20
 MAX_PER_ORGANIZATION: Final = 500
-"""Tasks that run at once; all take turns, so those of one tenant hold up everybody else's."""
+"""Maximum concurrent tasks; tasks take turns, so those of one tenant delay all others."""
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """From when, inclusive, until when, exclusive; None is now."""
+    """A time range: start inclusive, end exclusive; None means now."""
 
     since: datetime
     until: datetime | None = None
 
 
 async def recover(work: UnitOfWork, application: Application, endpoint: str, span: TimeRange) -> Task:
-    """Let each of an endpoint's failed messages of a span have one attempt.
+    """Schedule one attempt for each message of a range that failed at an endpoint.
 
     Raises:
         NotFound: there is no such endpoint.
         InvalidState: it is disabled.
         LimitReached: too many tasks are running.
-        InvalidValue: the span is longer than 14 days, or ends before it begins.
+        InvalidValue: the range is longer than 14 days, or ends before it begins.
     """
     return await _start_for_endpoint(
         work, application, endpoint, TaskOperation.RECOVER, _request(span, _MAX_RECOVERY_AGE)
@@ -50,7 +50,7 @@ async def recover(work: UnitOfWork, application: Application, endpoint: str, spa
 
 
 async def replay_missing(work: UnitOfWork, application: Application, endpoint: str, span: TimeRange) -> Task:
-    """Let an endpoint have the messages of a span that it listens to and was never owed. Raises as `recover` does."""
+    """Deliver the matching messages of a range that an endpoint never had a delivery of. Raises as `recover` does."""
     return await _start_for_endpoint(
         work, application, endpoint, TaskOperation.REPLAY_MISSING, _request(span, MAX_WINDOW + _GRACE)
     )
@@ -59,10 +59,14 @@ async def replay_missing(work: UnitOfWork, application: Application, endpoint: s
 async def bulk_replay(
     work: UnitOfWork, application: Application, endpoint: str, span: TimeRange, filters: Mapping[str, Any]
 ) -> Task:
-    """Let each message of a span have one attempt at an endpoint, those that succeeded and those that failed alike.
+    """Schedule one attempt at an endpoint for each message of a range, whether it succeeded or failed.
 
     Args:
-        filters: any of types, channel, tag, status, status_class, as `boathook.db.resends.ResendFilter` has them.
+        work: the unit of work.
+        application: the application.
+        endpoint: the endpoint's id or uid.
+        span: the time range.
+        filters: any of types, channel, tag, status, status_class, as in `boathook.db.resends.ResendFilter`.
 
     Raises:
         NotFound, InvalidState, InvalidValue: as `recover` does.
@@ -74,27 +78,29 @@ async def bulk_replay(
 
 
 async def purge_contents(work: UnitOfWork, application: Application) -> Task:
-    """Let the contents of all of an application's messages be forgotten for good."""
+    """Delete the contents of all of an application's messages permanently, in the background."""
     request = {"since": _BEGINNING.isoformat(), "until": datetime.now(UTC).isoformat()}
     return await start(work, TaskOperation.PURGE_CONTENT, request, application, subject=application.shown_id)
 
 
 async def aggregate_types(work: UnitOfWork) -> Task:
-    """Let it be told which event types each application's endpoints name."""
+    """List, in the background, the event types that each application's endpoints name."""
     return await start(work, TaskOperation.AGGREGATE_TYPES, {}, subject=work.organization)
 
 
 async def count_usage(work: UnitOfWork, span: TimeRange, names: Sequence[str] | None) -> tuple[Task, list[str]]:
-    """Let the deliveries of each application's messages of a span be counted.
+    """Count, in the background, the deliveries of each application's messages of a range.
 
     Args:
-        names: ids or uids of the applications; None is all.
+        work: the unit of work.
+        span: the time range.
+        names: ids or uids of the applications; None means all.
 
     Returns:
         The task, and those of *names* that belong to no application.
 
     Raises:
-        InvalidValue: none of *names* is known, or the span ends before it begins.
+        InvalidValue: none of *names* is known, or the range ends before it begins.
     """
     request = _request(span, MAX_WINDOW + _GRACE)
     if names is None:
@@ -117,7 +123,7 @@ async def list_page(
     limit: int,
     is_ascending: bool = False,
 ) -> Page[Task]:
-    """Return a page of the organization's tasks of these kinds, by default the youngest first."""
+    """Return a page of the organization's tasks of these kinds, by default newest first."""
     return await tasks.list_page(
         work.connection, work.organization, window, state=state, kinds=kinds, limit=limit, is_ascending=is_ascending
     )
@@ -152,7 +158,7 @@ async def start(
     subject: str,
     note: str = "",
 ) -> Task:
-    """Let something be done in the background, and record who asked for it, about what, and why.
+    """Start a background task, and record its actor, subject and note in the audit.
 
     Raises:
         LimitReached: too many tasks are running.
@@ -170,16 +176,16 @@ async def start(
         endpoint_id=endpoint_id,
         request=request,
     )
-    said = f"{task.shown_id}: {note}" if note else task.shown_id
-    await note_down(work.connection, work.actor, kind.value, subject, said)
+    detail = f"{task.shown_id}: {note}" if note else task.shown_id
+    await note_down(work.connection, work.actor, kind.value, subject, detail)
     return task
 
 
-def _request(span: TimeRange, longest: timedelta) -> dict[str, Any]:
+def _request(span: TimeRange, max_length: timedelta) -> dict[str, Any]:
     now = datetime.now(UTC)
     until = min(span.until or now, now)
     if span.until is not None and span.until < span.since:
         raise InvalidValue("it lies before since", "until")
-    if until - span.since > longest:
-        raise InvalidValue(f"it lies more than {longest.days} days back", "since")
+    if until - span.since > max_length:
+        raise InvalidValue(f"it lies more than {max_length.days} days back", "since")
     return {"since": span.since.isoformat(), "until": until.isoformat()}

@@ -1,4 +1,4 @@
-"""The application context that actions need, and the unit of work: one transaction of one organization."""
+"""The application context of the service functions, and the unit of work: one transaction of one organization."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from boathook.config import Settings
-from boathook.db.database import Connection as Connection  # noqa: PLC0414 - what the service lends
+from boathook.db.database import Connection as Connection  # noqa: PLC0414 - re-exported
 from boathook.db.database import Database, replicate_reads, translate_errors
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain import ids
@@ -21,45 +21,45 @@ from boathook.service.database import ProgressCallback, open_database
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    """The parts that actions need; one for a process."""
+    """The dependencies of the service functions; one per process."""
 
     settings: Settings
     database: Database
     secret_box: SecretBox
     outbox: Outbox
     notify_due: Callable[[], None] = lambda: None
-    """Called once messages are committed, so that they are sent at once and not at the next poll."""
+    """Called once messages are committed, so that they are sent immediately and not at the next poll."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the process begins to stop: answers that have no end are to find one."""
+    """Set when the process begins to stop: endless responses must end."""
 
     @contextlib.asynccontextmanager
     async def work(
         self, organization: str = DEFAULT_ORGANIZATION, actor: str = "unknown"
     ) -> AsyncIterator["UnitOfWork"]:
-        """Lend one transaction of *organization*; it commits at the end and rolls back on an error."""
+        """Open a transaction of *organization*; it commits at the end and rolls back on an error."""
         async with self.database.transaction() as connection:
             yield UnitOfWork(self, connection, organization, actor)
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:
-        """Lend a connection for reads. Raises DatabaseError."""
+        """Open a connection for reads. Raises DatabaseError."""
         async with self.database.acquire() as connection:
             with translate_errors():
                 yield connection
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[Connection]:
-        """Lend a transaction that commits at the end and rolls back on an error.
+        """Open a transaction that commits at the end and rolls back on an error.
 
         Raises:
-            DatabaseUnavailable: PostgreSQL is away, or might lose what it commits.
+            DatabaseUnavailable: PostgreSQL is unavailable, or might lose committed data.
         """
         self.database.require_safety()
         async with self.database.transaction() as connection:
             yield connection
 
     async def ping(self) -> None:
-        """Raise DatabaseError where PostgreSQL does not answer."""
+        """Raise DatabaseError if PostgreSQL does not respond."""
         await self.database.ping()
 
     async def replicate_reads(self) -> None:
@@ -70,16 +70,16 @@ class AppContext:
 
 @dataclass(frozen=True, slots=True)
 class UnitOfWork:
-    """One transaction of one organization: whatever is done through it is seen and done there only."""
+    """One transaction of one organization; everything done through it is limited to that organization."""
 
     app_context: AppContext
     connection: Connection
     organization: str
     actor: str
-    """Who acts, for the audit, such as ``cli:anna`` or ``api:key_…``."""
+    """The actor for the audit, such as ``cli:anna`` or ``api:key_…``."""
 
     async def replicate_reads(self) -> None:
-        """Let the commit wait for a synchronous standby, even where this transaction has only read."""
+        """Make the commit wait for a synchronous standby, even if this transaction has only read."""
         await replicate_reads(self.connection)
 
 
@@ -87,10 +87,10 @@ class UnitOfWork:
 async def open_app_context(
     settings: Settings, *, purpose: str, progress: ProgressCallback | None = None
 ) -> AsyncIterator[AppContext]:
-    """Yield the parts that actions need, on connections of their own.
+    """Yield the application context, with its own connections.
 
     Raises:
-        ConfigError: as `open_database`, or the key that secrets are encrypted with cannot be had.
+        ConfigError: as `open_database`, or the encryption key of secrets is not available.
     """
     async with open_database(settings, purpose=purpose, progress=progress) as database:
         yield AppContext(
@@ -99,7 +99,7 @@ async def open_app_context(
 
 
 class _IdGenerator:
-    """Makes ids that rise even within a millisecond, so that a list keeps the order of making."""
+    """Generates ids that increase even within a millisecond, so that lists keep the creation order."""
 
     def __init__(self) -> None:
         self._ms = 0
@@ -113,4 +113,4 @@ class _IdGenerator:
 
 
 new_id: Final = _IdGenerator().make
-"""Makes the id of whatever is made now."""
+"""Return a new id for the current time."""

@@ -1,4 +1,4 @@
-"""What a check of an installation finds, and the check of the sources and types that handlers name."""
+"""Checks the sources and types that handlers name; defines the findings of all checks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from boathook.providers.recipe import Recipe
 
 
 class CheckStatus(StrEnum):
-    """How a thing is."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -25,13 +25,13 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at."""
+    """One finding of a check."""
 
     check: str
     verdict: CheckStatus
     found: str
     fix: str = ""
-    """What to do about it; empty where all is well."""
+    """What to do about it; empty if everything is fine."""
 
 
 _CLOSE: Final = 0.75
@@ -39,10 +39,10 @@ _CLOSE_TYPE: Final = 0.84
 
 
 def examine(settings: Settings, routes: Iterable[Route]) -> Iterator[Finding]:
-    """Yield what is wrong with the sources and types that handlers name; one that fails can never run.
+    """Yield problems with the sources and types that handlers name; a handler that fails the check can never run.
 
-    A source that is not known is a warning, as another host may serve it. A type is wrong where the sender's requests
-    never name any; where they do, senders add types as they like, so that only what looks misspelt is told of.
+    An unknown source is a warning, because another host may serve it. A type is an error if the sender's requests never
+    have types. If they do, only likely misspellings are reported, because senders may add types.
     """
     for route in routes:
         if route.source is None:
@@ -69,7 +69,7 @@ def _recipe(settings: Settings, source: str) -> Recipe | None:
     try:
         return compile_verifier(settings, source).recipe
     except ConfigError:
-        return None  # which has a finding of its own
+        return None  # reported by a finding of its own
 
 
 def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
@@ -94,7 +94,7 @@ def _types(recipe: Recipe, route: Route) -> Iterator[Finding]:
 
 
 def _misspelt(pattern: str, known: Iterable[str]) -> str | None:
-    """Return the known type that the first part of a pattern seems to mean; None where it is known, or like none."""
+    """Return the known type that the first part of a pattern misspells; None if it is known or unlike any."""
     known = set(known)
     first = pattern.partition(".")[0]
     if "*" in first or first in known:

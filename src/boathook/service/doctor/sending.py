@@ -1,4 +1,4 @@
-"""Checks what sending needs: secrets, endpoints and allowed networks."""
+"""Checks the requirements of sending: secrets, endpoints and allowed networks."""
 
 from collections.abc import AsyncIterator, Sequence
 from ipaddress import ip_address
@@ -13,9 +13,9 @@ from boathook.service import endpoint_secrets
 from boathook.service.doctor.handlers import CheckStatus, Finding
 
 _METADATA: Final = (ip_address("169.254.169.254"), ip_address("fd00:ec2::254"))
-"""Where clouds hand credentials to whoever asks from inside."""
+"""Addresses at which clouds return credentials to any client inside their network."""
 _WIDE: Final = {4: 8, 6: 32}
-"""Fewer fixed bits than these make a network of outbound.allow too wide."""
+"""Networks of outbound.allow with a shorter prefix than this are too wide."""
 _NAMED: Final = 3
 
 

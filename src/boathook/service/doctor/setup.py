@@ -27,7 +27,7 @@ _MIB: Final = 1 << 20
 _MIN_DISK: Final = 256 * _MIB
 _LOW_DISK: Final = 2_048 * _MIB
 _RESERVED_FILES: Final = 256
-"""Open files a gateway needs besides its clients' connections."""
+"""Open files a gateway needs in addition to its clients' connections."""
 
 
 def check_settings(settings: Settings) -> int:
@@ -36,7 +36,7 @@ def check_settings(settings: Settings) -> int:
     Raises:
         ConfigError: one of them is wrong; the message names the key.
     """
-    # Imported only here, as most that look a set-up over need none of it.
+    # Most checks do not need these modules.
     from boathook.alerts.service import check_alerts
 
     check_alerts(settings)
@@ -46,11 +46,11 @@ def check_settings(settings: Settings) -> int:
 async def examine_all(
     settings: Settings, *, migrations: Migrations = (), progress: ProgressCallback | None = None
 ) -> list[Finding]:
-    """Return the findings about a set-up, the database included; one that cannot be reached is a finding too.
+    """Return the findings about an installation, including the database; an unreachable database is a finding too.
 
     Args:
-        settings: as read.
-        migrations: the apps that are loaded and have tables, with the folders of their migrations.
+        settings: the settings.
+        migrations: the loaded apps that have tables, with the folders of their migrations.
         progress: called while an embedded server starts.
     """
     try:
@@ -67,13 +67,13 @@ async def examine_all(
 async def examine(
     settings: Settings, database: Database | None, trouble: str = "", *, migrations: Migrations = ()
 ) -> AsyncIterator[Finding]:
-    """Yield the findings about a set-up, one by one.
+    """Yield the findings about an installation.
 
     Args:
-        settings: as read.
-        database: connections to the journal; None where it could not be reached, with *trouble* saying why.
+        settings: the settings.
+        database: the database; None if it could not be reached.
         trouble: why there is no *database*.
-        migrations: the apps that are loaded and have tables, with the folders of their migrations.
+        migrations: the loaded apps that have tables, with the folders of their migrations.
     """
     yield _settings(settings)
     if database is None:
@@ -257,7 +257,7 @@ def _disk(data_dir: Path) -> Finding:
 
 
 def _files(settings: Settings) -> Finding:
-    # A gateway raises its own limit as far as this one.
+    # A gateway raises its soft limit up to the hard one.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = settings.limits.max_connections + _RESERVED_FILES
     if hard != resource.RLIM_INFINITY and hard < needed:
@@ -282,7 +282,7 @@ def _sources(settings: Settings) -> Iterator[Finding]:
 
 
 def _shared_secrets(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding for each secret that proves requests to more than one source."""
+    """Yield a finding for each secret that more than one source accepts."""
     users: dict[str, list[str]] = {}
     for name, source in settings.sources.items():
         for secret in () if source.unsigned else dict.fromkeys(settings.secrets_of(name)):
@@ -318,5 +318,5 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _ago(now: datetime, moment: datetime | None) -> str:
-    return "" if moment is None else str(timedelta(seconds=round((now - moment).total_seconds())))
+def _ago(now: datetime, since: datetime | None) -> str:
+    return "" if since is None else str(timedelta(seconds=round((now - since).total_seconds())))

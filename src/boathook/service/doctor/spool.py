@@ -36,16 +36,16 @@ def examine(settings: Settings) -> Iterator[Finding]:
     else:
         yield _place(settings, root)
     try:
-        tallies = [summarize_folder(folder) for folder in list_folders(root)]
+        summaries = [summarize_folder(folder) for folder in list_folders(root)]
     except OSError as error:
         fix = "give it back to the user that runs boathook"
         yield Finding(_PENDING_CHECK, CheckStatus.FAIL, f"{error.filename} cannot be read: {error.strerror}", fix)
     else:
-        yield _contents(tallies)
+        yield _contents(summaries)
 
 
 async def compare(settings: Settings, database: Database) -> Finding:
-    """Return whether the database has what was drained into it last, which one restored from a backup may lack."""
+    """Check that the database has the events drained last; one restored from a backup may lack them."""
     try:
         drained = _drained_last(list_folders(root_of(settings)))
     except OSError as error:
@@ -62,51 +62,53 @@ async def compare(settings: Settings, database: Database) -> Finding:
 
 
 def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:
-    """Return the last events of each life that were drained and kept, without those that PostgreSQL has refused."""
+    """Return the last drained events of each process that the spool keeps, without those PostgreSQL has refused."""
     refused = {one.event.id for one in events(folders, {SegmentState.REFUSED}) if one.event is not None}
     found: list[NewEvent] = []
     for folder in folders:
-        done = [lying for lying in folder.segments if lying.state is SegmentState.DONE]
+        done = [segment for segment in folder.segments if segment.state is SegmentState.DONE]
         last = events([replace(folder, segments=tuple(done[-1:]))], {SegmentState.DONE})
-        # Of a batch the items have keys, and it has none itself.
+        # Items of a batch have keys; the batch itself has none.
         known = [one.event for one in last if one.event is not None and not one.event.items]
         found += known[-_MOST_COMPARED:]
     return [event for event in found if event.id not in refused]
 
 
 def _place(settings: Settings, root: Path) -> Finding:
-    spool, there = settings.spool, _nearest(root)
+    spool, nearest = settings.spool, _nearest(root)
     try:
-        if there == root:
+        if nearest == root:
             SegmentStore(root, SpoolLimits()).check_writable()
-        elif not os.access(there, os.W_OK):
-            raise PermissionError(13, f"{there} cannot be written to")
+        elif not os.access(nearest, os.W_OK):
+            raise PermissionError(13, f"{nearest} cannot be written to")
     except (OSError, BoathookError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         fix = "change server.data_dir, or the folder's owner"
         return Finding(_LOCATION_CHECK, CheckStatus.FAIL, f"{root} does not make events durable: {reason}", fix)
-    if (kind := _kind_of(there)) in _IN_MEMORY:
-        found = f"{there} lies in memory ({kind}): a power cut loses what waits there"
+    if (kind := _kind_of(nearest)) in _IN_MEMORY:
+        found = f"{nearest} lies in memory ({kind}): a power cut loses what waits there"
         return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set server.data_dir to a folder on a disk")
-    usage = shutil.disk_usage(there)
-    room = max(0, int(usage.total * spool.max_disk_used) - (usage.total - usage.free))
-    most = spool.max_bytes * settings.server.gateways
-    if room < min(most, spool.segment_bytes):
-        found = f"takes nothing: the disk of {there} is as full as spool.max_disk_used allows"
+    usage = shutil.disk_usage(nearest)
+    free_bytes = max(0, int(usage.total * spool.max_disk_used) - (usage.total - usage.free))
+    max_bytes = spool.max_bytes * settings.server.gateways
+    if free_bytes < min(max_bytes, spool.segment_bytes):
+        found = f"takes nothing: the disk of {nearest} is as full as spool.max_disk_used allows"
         return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "make room, or raise spool.max_disk_used")
-    if room < most:
-        found = f"has room for {room // _MIB:,} MiB of events, and the settings allow {most // _MIB:,}"
+    if free_bytes < max_bytes:
+        found = f"has room for {free_bytes // _MIB:,} MiB of events, and the settings allow {max_bytes // _MIB:,}"
         return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "make room, or lower spool.max_bytes")
     return Finding(
-        _LOCATION_CHECK, CheckStatus.OK, f"{there} makes events durable, and has room for {most // _MIB:,} MiB of them"
+        _LOCATION_CHECK,
+        CheckStatus.OK,
+        f"{nearest} makes events durable, and has room for {max_bytes // _MIB:,} MiB of them",
     )
 
 
-def _contents(tallies: list[FolderSummary]) -> Finding:
-    lost, bad = sum(one.lost for one in tallies), sum(one.segments[SegmentState.BAD] for one in tallies)
-    refused = sum(one.refused for one in tallies)
-    left = sum(one.waiting for one in tallies if not one.is_held)
-    held = sum(one.waiting for one in tallies if one.is_held)
+def _contents(summaries: list[FolderSummary]) -> Finding:
+    lost, bad = sum(one.lost for one in summaries), sum(one.segments[SegmentState.BAD] for one in summaries)
+    refused = sum(one.refused for one in summaries)
+    left = sum(one.waiting for one in summaries if not one.is_held)
+    held = sum(one.waiting for one in summaries if one.is_held)
     if bad or lost or refused:
         found = f"events rejected by PostgreSQL: {refused}; damaged segments: {bad}, events lost in them: {lost}"
         return Finding(_PENDING_CHECK, CheckStatus.WARN, found, "`boathook spool status` says what to do about each")
@@ -120,18 +122,18 @@ def _contents(tallies: list[FolderSummary]) -> Finding:
 
 
 def _nearest(folder: Path) -> Path:
-    """Return the folder, or of those above it the first that exists."""
+    """Return the folder, or its nearest parent that exists."""
     return next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
 
 
 def _kind_of(folder: Path) -> str:
-    """Return the kind of the file system a folder lies on; empty where the system does not say."""
-    place, kind = Path(), ""
+    """Return the file system type of a folder; empty if the system does not report it."""
+    mount_point, kind = Path(), ""
     with contextlib.suppress(OSError, ValueError):
-        whole = folder.resolve()
+        resolved = folder.resolve()
         for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
             _, point, found, *_ = line.split(" ")
             mounted = Path(point.replace("\\040", " "))
-            if whole.is_relative_to(mounted) and len(mounted.parts) >= len(place.parts):
-                place, kind = mounted, found
+            if resolved.is_relative_to(mounted) and len(mounted.parts) >= len(mount_point.parts):
+                mount_point, kind = mounted, found
     return kind

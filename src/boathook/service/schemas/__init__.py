@@ -1,4 +1,4 @@
-"""Request models of the API: they check what a client sends, and turn it into the values that actions take.
+"""Request models of the API: they validate input and convert it to the values that the service functions take.
 
-The API, the console's forms and the import from Svix share them, so a value is valid in all of them or in none.
+The API, the console's forms and the import from Svix share them, so that all accept the same values.
 """

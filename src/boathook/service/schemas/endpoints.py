@@ -55,7 +55,7 @@ class BasicIn(Part):
 
 
 class OAuth2In(Part):
-    """Where a token is had for a client's name and secret (RFC 6749, section 4.4)."""
+    """How to get a token for a client's id and secret (RFC 6749, section 4.4)."""
 
     token_url: Text
     client_id: Name
@@ -71,19 +71,19 @@ class MtlsIn(Part):
 
 
 class AuthIn(Part):
-    """How the endpoint is shown who sends; it is kept encrypted and never given back."""
+    """How requests to the endpoint authenticate; stored encrypted and never returned."""
 
     basic: BasicIn | None = None
     oauth2: OAuth2In | None = None
     mtls: MtlsIn | None = None
 
     def value(self) -> dict[str, Any]:
-        """Return what actions take."""
+        """Return the value for the service functions."""
         return self.model_dump(by_alias=True, exclude_none=True)
 
 
 class EndpointBasics(Input):
-    """What every kind of endpoint has."""
+    """The fields of every kind of endpoint."""
 
     url: Text = Field(min_length=1, examples=["https://example.com/hook"])
     description: Description = ""
@@ -98,13 +98,13 @@ class EndpointBasics(Input):
     metadata: Metadata = Field(default_factory=dict)
 
     def value(self) -> NewEndpoint:
-        """Return what actions take."""
+        """Return the value for the service functions."""
         names = {field.name for field in fields(NewEndpoint)} & type(self).model_fields.keys() - {"auth"}
         return NewEndpoint(**{name: getattr(self, name) for name in names})
 
 
 class EndpointUpdate(EndpointBasics):
-    """What an endpoint shall be like; what is left out returns to its default. Secret, headers and auth stay."""
+    """The values of an endpoint; omitted ones return to their defaults. Secret, headers and auth stay."""
 
     channels: list[str] | None = Field(default=None, examples=[["eu", "us"]])
     api_version: Annotated[Version, null_as(1, Version | None)] = Field(
@@ -125,7 +125,7 @@ class EndpointUpdate(EndpointBasics):
     )
 
     def value(self) -> NewEndpoint:
-        """Return what actions take."""
+        """Return the value for the service functions."""
         return replace(super().value(), auth=None if self.auth is None else self.auth.value())
 
 
@@ -141,7 +141,7 @@ class EndpointIn(EndpointUpdate):
 
 
 class EndpointPatch(Input):
-    """What of an endpoint shall change; null clears what may be empty."""
+    """Changes to an endpoint; null clears fields that may be empty."""
 
     url: Text = not_null_field(min_length=1)
     description: Text = not_null_field()
@@ -163,7 +163,7 @@ class EndpointPatch(Input):
     )
 
     def value(self) -> dict[str, Any]:
-        """Return what actions take."""
+        """Return the value for the service functions."""
         values = self.given()
         values.pop("backlog", None)
         if self.auth is not None:

@@ -1,4 +1,4 @@
-"""The values that bodies and queries are made of, and the base classes of what goes in and out."""
+"""Field types of bodies and queries, and the base classes of requests and responses."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -24,34 +24,34 @@ _MOMENT: Final = re.compile(
     r"(?: ?(?P<zone>UTC|[Zz]|[+-]\d\d:?\d\d)| (?P<offset>\d\d:?\d\d))?",
     re.ASCII,
 )
-"""RFC 3339; also as Rust's chrono writes it, with UTC, and with an offset whose plus became a blank in a query."""
+"""RFC 3339; also as Rust's chrono formats it, with UTC, and with an offset whose plus became a space in a query."""
 _NAME: Final = r"^[a-zA-Z0-9\-_.]{1,256}$"
 
 
 class Input(BaseModel):
-    """A body: camelCase names; what is not known is ignored, and named in the answer."""
+    """A request body: camelCase names; unknown fields are ignored and named in the response."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that the body has, by their Python names; null is None."""
+        """Return the fields that the body contains, by their Python names; null is None."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class Part(Input):
-    """An object within a body, which holds nothing else: what is in it together decides what it means."""
+    """An object within a body. Unknown fields are errors, because all of its fields together define its meaning."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
 
 
 class Output(BaseModel):
-    """An answer: camelCase names."""
+    """A response: camelCase names."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
 def ignored_fields(annotation: Any, document: Any) -> list[str]:
-    """Return the fields of a body that its model does not know, such as ``application.colour``; at most twenty."""
+    """Return the fields of a body that its model does not have, such as ``application.colour``; at most twenty."""
     return [
         ascii(name)[1:-1][:_MAX_FIELD_NAME_LENGTH]
         for name in islice(_unknown(annotation, document, ""), _MAX_IGNORED_FIELDS)
@@ -63,8 +63,8 @@ def _unknown(annotation: Any, document: Any, where: str) -> Iterator[str]:
     if model is None:
         return
     if isinstance(document, list):
-        for place, item in enumerate(document):
-            yield from _unknown(model, item, f"{where}[{place}]")
+        for index, item in enumerate(document):
+            yield from _unknown(model, item, f"{where}[{index}]")
     elif isinstance(document, dict):
         known = _annotations(model)
         for name, value in document.items():
@@ -77,7 +77,7 @@ def _unknown(annotation: Any, document: Any, where: str) -> Iterator[str]:
 
 @cache
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that a field is, or is a list of, or may be."""
+    """Return the model of a field, of its list items, or of one of its alternatives."""
     if isclass(annotation) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)
@@ -85,7 +85,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 @cache
 def _annotations(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the types of a model's fields, by all names that they may have in a body."""
+    """Return the types of a model's fields, by every name they may have in a body."""
     return {name: field.annotation for key, field in model.model_fields.items() for name in _names(key, field)}
 
 
@@ -95,27 +95,27 @@ def _names(key: str, field: FieldInfo) -> list[str]:
 
 
 DEPRECATED: Final[dict[str, Any]] = {"deprecated": True}
-"""Marks a field of older clients in the OpenAPI document; pydantic's own mark would warn with every use."""
+"""Marks a field of older clients in the OpenAPI document; pydantic's own marker would warn on each use."""
 
 
 def not_null_field(default: Callable[[], Any] = str, **options: Any) -> Any:
-    """Declare a field that may be left out, but not be null; see `Input.given`."""
+    """Declare a field that may be omitted, but not be null; see `Input.given`."""
     return Field(default_factory=default, **options)
 
 
 def null_as(default: object, type: Any) -> BeforeValidator:
-    """Take null for *default*: some clients write it for a field that their user left out."""
+    """Convert null to *default*: some clients send it for a field that their user omitted."""
     return BeforeValidator(lambda value: default if value is None else value, json_schema_input_type=type)
 
 
 def renamed_alias(new: str, old: str) -> AliasChoices:
-    """Return the two names of a field; the new one wins."""
+    """Return the two names of a field; the new one takes precedence."""
     return AliasChoices(new, old)
 
 
-def _utc(moment: datetime) -> datetime:
+def _utc(timestamp: datetime) -> datetime:
     try:
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return timestamp.replace(tzinfo=UTC) if timestamp.tzinfo is None else timestamp.astimezone(UTC)
     except OverflowError:
         raise ValueError("must be within the years 1 to 9999 in UTC") from None
 
@@ -123,16 +123,16 @@ def _utc(moment: datetime) -> datetime:
 def _normalize_timestamp(value: object) -> object:
     if isinstance(value, datetime):
         return value
-    # Numbers would be taken for seconds since 1970, which no document of ours says.
-    written = _MOMENT.fullmatch(value) if isinstance(value, str) else None
-    if written is None:
+    # Numbers would be parsed as seconds since 1970, which our API does not document.
+    matched = _MOMENT.fullmatch(value) if isinstance(value, str) else None
+    if matched is None:
         raise ValueError("invalid time; use a form such as 2026-01-31T12:00:00Z")
-    zone = f"+{written['offset']}" if written["offset"] else written["zone"] or ""
-    return written["time"] + zone.replace("UTC", "Z")
+    zone = f"+{matched['offset']}" if matched["offset"] else matched["zone"] or ""
+    return matched["time"] + zone.replace("UTC", "Z")
 
 
 def format_timestamp(moment: datetime) -> str:
-    """Write a moment as RFC 3339 in UTC, with microseconds."""
+    """Format a time as RFC 3339 in UTC, with microseconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -178,4 +178,4 @@ StrictBoolOrNull = Annotated[StrictBool, null_as(False, bool | None)]
 Description = Annotated[Text, null_as("", str | None)]
 
 Channels = Annotated[list[str], AfterValidator(lambda names: list(check_channels(names)))]
-"""1 to 10 of them."""
+"""1 to 10 channels."""

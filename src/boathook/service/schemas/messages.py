@@ -40,7 +40,7 @@ Schemas = Annotated[
 
 
 class EventTypeUpdate(Input):
-    """What an event type shall be like; what is left out returns to its default."""
+    """The values of an event type; omitted ones return to their defaults."""
 
     description: Text = Field(examples=["An invoice was paid"])
     is_archived: StrictBoolOrNull = Field(default=False, validation_alias="archived")
@@ -53,7 +53,7 @@ class EventTypeUpdate(Input):
     group_name: Group | None = Field(default=None, examples=["invoices"])
 
     def value(self) -> NewEventType:
-        """Return what actions take."""
+        """Return the value for the service functions."""
         return NewEventType(
             description=self.description,
             is_archived=self.is_archived,
@@ -71,7 +71,7 @@ class EventTypeIn(EventTypeUpdate):
 
 
 class EventTypePatch(Input):
-    """What of an event type shall change; null clears schemas, featureFlags and groupName."""
+    """Changes to an event type; null clears schemas, featureFlags and groupName."""
 
     description: Text = not_null_field()
     is_archived: StrictBool = not_null_field(bool, validation_alias="archived")
@@ -82,7 +82,7 @@ class EventTypePatch(Input):
     group_name: Group | None = not_null_field()
 
     def value(self) -> dict[str, Any]:
-        """Return what actions take."""
+        """Return the value for the service functions."""
         values = self.given()
         flag = values.pop("feature_flag", None)
         if "feature_flags" in values or "feature_flag" in self.model_fields_set:
@@ -105,12 +105,12 @@ class ApplicationIn(Input):
     metadata: Metadata = Field(default_factory=dict, examples=[{"plan": "pro"}])
 
     def value(self) -> NewApplication:
-        """Return what actions take."""
+        """Return the value for the service functions."""
         return NewApplication(name=self.name, uid=self.uid, throttle_rate=self.throttle_rate, metadata=self.metadata)
 
 
 class ApplicationPatch(Input):
-    """What of an application shall change; null clears uid and throttleRate."""
+    """Changes to an application; null clears uid and throttleRate."""
 
     name: Name = not_null_field(examples=["Acme"])
     uid: ApplicationUid | None = not_null_field(examples=["acme"])
@@ -140,7 +140,7 @@ def _content_type(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 class TransformationsParams(Part):
-    """How a message's body is made."""
+    """The raw body of a message and its content type."""
 
     raw_payload: str | None = Field(default=None, description="Sent unchanged instead of the payload.")
     headers: Annotated[dict[str, str], AfterValidator(_content_type)] | None = Field(
@@ -149,7 +149,7 @@ class TransformationsParams(Part):
 
     @property
     def content_type(self) -> str:
-        """How the body is labelled."""
+        """The body's content type."""
         return next(iter((self.headers or {}).values()), JSON_TYPE)
 
 
@@ -185,7 +185,7 @@ class MessageIn(Input):
 
     @property
     def content_until(self) -> datetime | None:
-        """When the payload may be forgotten."""
+        """When the payload may be deleted."""
         days, hours = self.payload_retention_period, self.payload_retention_hours
         if days is None and hours is None:
             return None

@@ -1,7 +1,7 @@
-"""Imports an organization's set-up from a server of Svix's API: Svix itself, its open server, or another boathook.
+"""Imports an organization's set-up from a server with Svix's API: Svix itself, its open-source server, or boathook.
 
 reader    reads the API over HTTP
-fields    turns what it answers into the values that actions take
-importer  applies them through the actions
-report    what was done, what is gone, what cannot move, what failed
+fields    converts its objects to the values that the service functions take
+importer  applies them with the service functions
+report    what was changed, deleted on the server, not portable, or failed
 """

@@ -1,4 +1,4 @@
-"""Applies the endpoints of one application of a server, in one transaction."""
+"""Imports the endpoints of one application, in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,21 +33,21 @@ _HIDDEN: Final = "its value is not shown; set it with `boathook endpoints header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a server's set-up is imported."""
+    """The options of an import."""
 
     organization: str = DEFAULT_ORGANIZATION
     actor: str = "import"
-    """Who acts, for the audit."""
+    """The actor for the audit."""
     is_dry_run: bool = False
     """Whether every transaction is rolled back."""
     deletes: bool = False
-    """Whether what the server has deleted is deleted here."""
+    """Whether to delete objects here that the server has deleted."""
     is_disabled: bool = False
-    """Whether endpoints are created disabled, and those that are here stay enabled or disabled as they are."""
+    """Whether endpoints are created disabled; existing ones stay enabled or disabled."""
     grace: timedelta = endpoint_secrets.DEFAULT_GRACE
-    """For which a secret signs along once the server has another."""
+    """How long an old secret stays valid after it was replaced on the server."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """Secrets that the server does not show, by the endpoint's id there."""
+    """Secrets that the server does not show, by the endpoint's id on the server."""
 
 
 async def list_imported(work: UnitOfWork, application: Application) -> dict[str, Endpoint]:
@@ -64,11 +64,11 @@ class EndpointImporter:
     """Writes endpoints of one application.
 
     Args:
-        work: the transaction.
-        report: of the transaction.
-        application: whose.
-        owner: how the report names the application.
-        options: how they are imported.
+        work: the unit of work.
+        report: the report of the transaction.
+        application: the application that owns them.
+        owner: the application's name in the report.
+        options: the options of the import.
     """
 
     def __init__(
@@ -84,19 +84,19 @@ class EndpointImporter:
         self._written: set[str] = set()
 
     async def write(self, remotes: Sequence[RemoteEndpoint]) -> None:
-        """Create or change endpoints; one that is refused is reported, and the others are written."""
+        """Create or update endpoints; one that fails is reported, and the others are written."""
         rows = await _list_all(self._work, self._application)
         self._known = await report.imported_endpoints(self._work, rows)
         kept = {self._known[remote.id].id for remote in remotes if remote.id in self._known}
         self._others = {row.uid: row for row in rows if row.uid is not None and row.id not in kept}
-        # Those known by id first, as their uids may have gone to others.
+        # Endpoints known by id first, because their uids may be used by others now.
         for remote in sorted(remotes, key=lambda one: one.id not in self._known):
             label = self._label(remote.wire.get("uid") or remote.id)
             async with draft_report(self._work, self._report, label) as draft:
                 await self._write(remote, label, draft)
 
     async def end(self, gone: Sequence[Endpoint]) -> None:
-        """Delete or report what the server no longer has, unless another of its endpoints took the place."""
+        """Delete or report endpoints the server no longer has, unless another of its endpoints replaced them."""
         for endpoint in gone:
             if endpoint.shown_id in self._written:
                 continue
@@ -134,7 +134,7 @@ class EndpointImporter:
         return {"eventTypes": f"boathook sends no {', '.join(sorted(unknown))}"} if unknown else {}
 
     def _secret(self, remote: RemoteEndpoint) -> str | None:
-        """Return what signs: as shown, else as given; None where neither does. Raises InvalidValue."""
+        """Return the signing secret: as shown by the server, else as given; None if neither. Raises InvalidValue."""
         shown, given = read_secret(remote.secret), self._options.secrets.get(remote.id)
         if shown is not None or given is None:
             return shown
@@ -147,13 +147,13 @@ class EndpointImporter:
         return given
 
     async def _create(self, remote: RemoteEndpoint, wanted: "_DesiredEndpoint") -> tuple[Endpoint, dict[str, str]]:
-        """Create an endpoint; return it and what of it cannot move, by field."""
-        held = _reasons_to_disable(remote, has_secret=wanted.secret is not None)
+        """Create an endpoint; return it, and why fields were not imported."""
+        reasons = _reasons_to_disable(remote, has_secret=wanted.secret is not None)
         secret = wanted.secret
         if secret is None and (remote.secret or "").startswith(PUBLIC_PREFIX):
             secret = make_ed25519_secret()
-        is_disabled = wanted.new.is_disabled or self._options.is_disabled or bool(held)
-        made = await endpoints.create(
+        is_disabled = wanted.new.is_disabled or self._options.is_disabled or bool(reasons)
+        created = await endpoints.create(
             self._work,
             self._application,
             replace(wanted.new, is_disabled=is_disabled),
@@ -161,37 +161,37 @@ class EndpointImporter:
             headers=wanted.headers,
             known_types=wanted.new.event_types or (),
         )
-        return made, held | _hidden(remote, {}) | _unsupported_code(remote)
+        return created, reasons | _hidden(remote, {}) | _unsupported_code(remote)
 
     async def _update(
         self, remote: RemoteEndpoint, found: Endpoint, wanted: "_DesiredEndpoint"
     ) -> tuple[list[str], dict[str, str]]:
-        """Change what differs; return the changed fields, and what cannot move, by field."""
+        """Update the fields that differ; return their names, and why other fields were not imported."""
         at = (self._work, self._application, found.shown_id)
         signs = await endpoint_secrets.get_secret(*at)
-        held = _reasons_to_disable(remote, has_secret=wanted.secret is not None or signs == remote.secret)
+        reasons = _reasons_to_disable(remote, has_secret=wanted.secret is not None or signs == remote.secret)
         changes = await self._changes(found, wanted)
-        if not held and self._follows(found) and found.is_disabled is not wanted.new.is_disabled:
+        if not reasons and self._follows(found) and found.is_disabled is not wanted.new.is_disabled:
             changes["is_disabled"] = wanted.new.is_disabled
         if changes:
             await endpoints.update(*at, changes, known_types=wanted.new.event_types or ())
         changed = list(changes)
-        present = endpoints.decrypt_headers(self._work, found)
-        headers = _with_hidden(remote, present, wanted.headers)
-        if headers != present:
+        current = endpoints.decrypt_headers(self._work, found)
+        headers = _with_hidden(remote, current, wanted.headers)
+        if headers != current:
             await endpoint_secrets.set_headers(*at, headers)
             changed.append("headers")
         if wanted.secret is not None and read_signer(wanted.secret).public != signs:
             await endpoint_secrets.rotate_secret(*at, secret=wanted.secret, grace=self._options.grace)
             changed.append("secret")
-        return changed, held | _hidden(remote, present) | _unsupported_code(remote)
+        return changed, reasons | _hidden(remote, current) | _unsupported_code(remote)
 
     def _follows(self, found: Endpoint) -> bool:
-        # What boathook disabled because its receiver fails or is gone must not be enabled by each run anew.
+        # An endpoint that boathook disabled because its receiver fails must not be enabled by every import.
         return not self._options.is_disabled and found.disabled_because in {None, "manual"}
 
     async def _changes(self, found: Endpoint, wanted: "_DesiredEndpoint") -> dict[str, Any]:
-        """Return the values that the endpoint has otherwise."""
+        """Return the values that differ from the endpoint's."""
         changes = {}
         for name in wanted.names:
             value = getattr(wanted.new, name)
@@ -207,17 +207,17 @@ class EndpointImporter:
 
 @dataclass(frozen=True, slots=True)
 class _DesiredEndpoint:
-    """What an endpoint shall be like."""
+    """The desired values of an endpoint."""
 
     new: NewEndpoint
     names: Sequence[str]
-    """Of the values of `new` that the server has."""
+    """Names of the values in `new` that the server has."""
     headers: Mapping[str, str]
     secret: str | None
 
 
 def _normal(value: object) -> object:
-    """Return a value for comparison: event types and channels are sets, which come in any order."""
+    """Return a value for comparison: event types and channels are unordered sets."""
     return frozenset(value) if isinstance(value, tuple) else value
 
 
@@ -232,18 +232,18 @@ def _reasons_to_disable(remote: RemoteEndpoint, *, has_secret: bool) -> dict[str
 
 
 def _unsupported_code(remote: RemoteEndpoint) -> dict[str, str]:
-    """Return that a transformation which is not enabled does not move."""
+    """Return that a transformation is not imported, if it is not enabled."""
     code = remote.transformation
     return {"transformation": _NO_CODE} if code and code.get("code") and not code.get("enabled") else {}
 
 
-def _with_hidden(remote: RemoteEndpoint, present: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that are shown, with those here whose values are not."""
+def _with_hidden(remote: RemoteEndpoint, current: Mapping[str, str], shown: Mapping[str, str]) -> dict[str, str]:
+    """Return the shown headers, and the existing ones whose values the server hides."""
     hidden = {str(name).lower() for name in remote.sensitive}
-    return {name: value for name, value in present.items() if name.lower() in hidden} | dict(shown)
+    return {name: value for name, value in current.items() if name.lower() in hidden} | dict(shown)
 
 
-def _hidden(remote: RemoteEndpoint, present: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers whose values are not shown and that the endpoint here does not have."""
-    have = {name.lower() for name in present}
+def _hidden(remote: RemoteEndpoint, current: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that the server hides and that the endpoint here does not have."""
+    have = {name.lower() for name in current}
     return {f"headers.{name}": _HIDDEN for name in remote.sensitive if str(name).lower() not in have}

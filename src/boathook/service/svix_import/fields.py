@@ -1,7 +1,7 @@
-"""Turns objects of Svix's API into the values that actions take, by the request models of our own API.
+"""Converts objects of Svix's API to the values that the service functions take, with our API's request models.
 
-A field that can be left out without sending messages to others, or messages of another kind, is left out where its
-value breaks a rule, and is reported; any other raises `InvalidValue`.
+An optional field with an invalid value is left out and reported, if that cannot send messages to other endpoints or
+change them. Any other invalid field raises `InvalidValue`.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 
 _MAX_RATE: Final = 65_535
 _PREFIX: Final = "svix-"
-"""Begins the uids of objects that have no uid on the server; their id follows."""
+"""Prefix of the uid of an object that has no uid on the server; its id follows."""
 _COMMON: Final = frozenset({"id", "createdAt", "updatedAt"})
 _RATES: Final = ("throttleRate", "rateLimit")
 _TYPES: Final = ("eventTypes", "filterTypes")
@@ -41,12 +41,12 @@ _BOATHOOK: Final = {
     "retrySchedule": "retry",
     "timeoutSeconds": "timeout_s",
 }
-"""Fields of endpoints that only another boathook has, with their names in `NewEndpoint`."""
+"""Fields of endpoints that only boathook has, with their names in `NewEndpoint`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Converted(Generic[Value]):
-    """What moves of an object, and what does not."""
+    """The portable values of an object, and why other fields were left out."""
 
     value: Value
     not_moved: Mapping[str, str] = field(default_factory=dict)
@@ -54,12 +54,12 @@ class Converted(Generic[Value]):
 
 
 def uid_for(id: str) -> str:
-    """Return the uid of an object that has none on the server."""
+    """Return the uid for an object that has none on the server."""
     return _PREFIX + id
 
 
 def id_from_uid(uid: str | None, prefix: str) -> str | None:
-    """Return the server's id that a uid of `uid_for` holds; *prefix* is that of the ids, such as ``app``."""
+    """Return the server's id in a uid of `uid_for`; *prefix* is the type of the id, such as ``app``."""
     return uid.removeprefix(_PREFIX) if uid and uid.startswith(f"{_PREFIX}{prefix}_") else None
 
 
@@ -68,7 +68,7 @@ def read_event_type(wire: JsonObject) -> Converted[NewEventType]:
     given = {"description": "", **_pick(wire, _EVENT_TYPE)}
     read, lost = _validate(EventTypeIn, given, {"groupName"})
     new = read.value()
-    flags = tuple(sorted(set(new.feature_flags or ())))  # a set, which comes in any order
+    flags = tuple(sorted(set(new.feature_flags or ())))  # unordered
     return Converted(
         replace(new, schemas=new.schemas or None, feature_flags=flags or None),
         lost | _unknown(wire, _EVENT_TYPE),
@@ -87,7 +87,7 @@ def read_application(wire: JsonObject) -> Converted[NewApplication]:
 
 
 def read_endpoint(wire: JsonObject) -> Converted[tuple[NewEndpoint, list[str]]]:
-    """Return the values of an endpoint and which of their names the server has. Raises InvalidValue."""
+    """Return the values of an endpoint, and the names of those that the server has. Raises InvalidValue."""
     rate, lost = _rate(wire)
     given = _pick(wire, _ENDPOINT | _BOATHOOK.keys()) | rate
     types = next((wire[name] for name in _TYPES if wire.get(name)), None)
@@ -110,7 +110,7 @@ def read_endpoint(wire: JsonObject) -> Converted[tuple[NewEndpoint, list[str]]]:
 
 
 def read_headers(remote: RemoteEndpoint) -> Converted[dict[str, str]]:
-    """Return the headers that are shown and may be sent."""
+    """Return the shown headers that may be sent."""
     headers: dict[str, str] = {}
     lost: dict[str, str] = {}
     for name, value in remote.headers.items():
@@ -123,7 +123,7 @@ def read_headers(remote: RemoteEndpoint) -> Converted[dict[str, str]]:
 
 
 def read_secret(shown: str | None) -> str | None:
-    """Return a secret that is shown in a form that signs; None where it is none."""
+    """Return a shown secret in a form that can sign; None if there is none."""
     for secret in () if shown is None else (shown, f"whsec_{shown}"):
         try:
             read_signer(secret)
@@ -134,7 +134,7 @@ def read_secret(shown: str | None) -> str | None:
 
 
 def why_no_secret(shown: str | None) -> str:
-    """Return why a secret cannot move."""
+    """Return why a secret cannot be imported."""
     if shown is None:
         return "it is not shown"
     if shown.startswith(PUBLIC_PREFIX):
@@ -156,7 +156,7 @@ def _rate(wire: JsonObject) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _validate(model: type[Model], given: dict[str, Any], optional: Collection[str]) -> tuple[Model, dict[str, str]]:
-    """Return the model of *given*, and why which of the *optional* fields are left out. Raises InvalidValue."""
+    """Return the model of *given*, and why *optional* fields were left out. Raises InvalidValue."""
     try:
         return model.model_validate(given), {}
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Applies a server's set-up through the actions, one transaction for each application."""
+"""Applies a server's set-up with the service functions, in one transaction for each application."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -32,17 +32,17 @@ _OPERATIONAL = "operational webhooks"
 
 
 class _RolledBack(Exception):
-    """Ends the transaction of a dry run."""
+    """Rolls back the transaction of a dry run."""
 
 
 class SvixImporter:
     """Imports one environment of a server into one organization.
 
     Args:
-        desk: what actions need.
+        app_context: the application context.
         reader: reads the server.
-        options: how it is imported.
-        progress: told how many applications are done.
+        options: the options of the import.
+        progress: called with the number of applications done.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class SvixImporter:
         self._options = options
         self._progress = progress
         self._endpoints: set[str] = set()
-        """Ids of all endpoints of the server."""
+        """Ids of all endpoints on the server."""
         self._report = Report()
         self._remote_ids: Mapping[str, str] = {}
         """Ids on the server of the applications of earlier imports."""
         self._recognized = 0
-        """Applications of earlier imports that the server has."""
+        """Number of applications of earlier imports that the server still has."""
 
     async def run(self) -> Report:
-        """Import everything, and return what was done; what stopped it halfway is among what failed.
+        """Import everything, and return the report; an error that stopped the import is in its failures.
 
         Raises:
-            BoathookError: it could not begin.
+            BoathookError: it could not start.
         """
         try:
             await self._import_all()
@@ -79,20 +79,20 @@ class SvixImporter:
         return self._report
 
     async def _import_all(self) -> None:
-        gone_types = await self._import_event_types()
-        gone = await self._import_applications()
-        is_same = self._is_same_environment(gone)
+        missing_types = await self._import_event_types()
+        missing = await self._import_applications()
+        is_same = self._is_same_environment(missing)
         await self._import_operational(is_same=is_same)
         if is_same:
-            await self._end_applications(gone)
-            await self._end_event_types(gone_types)
+            await self._end_applications(missing)
+            await self._end_event_types(missing_types)
         await self._report_environment()
         for id in sorted(self._options.secrets.keys() - self._endpoints):
             self._report.fail(f"endpoint {id}", InvalidValue("the server has no such endpoint", "--secrets"))
 
     @contextlib.asynccontextmanager
     async def _work(self) -> AsyncIterator[UnitOfWork]:
-        """Lend a transaction, which a dry run rolls back."""
+        """Open a transaction, which a dry run rolls back."""
         with contextlib.suppress(_RolledBack):
             async with self._desk.work(self._options.organization, self._options.actor) as work:
                 yield work
@@ -101,7 +101,7 @@ class SvixImporter:
 
     @contextlib.asynccontextmanager
     async def _object(self, label: str) -> AsyncIterator[tuple[UnitOfWork, Report]]:
-        """Lend a transaction and its report, which counts once it is committed; a refusal undoes both."""
+        """Open a transaction and its report, which counts once committed; an error discards both."""
         draft = Report()
         try:
             async with self._work() as work:
@@ -144,24 +144,24 @@ class SvixImporter:
             seen.add(wire["id"])
             self._progress(len(seen))
             await self._import_application(wire, known.get(wire["id"]))
-        gone = {}
+        missing = {}
         for id in sorted(known.keys() - seen):
-            # A list that changes while it is read may have passed one over.
-            passed_over = await self._reader.application(id)
-            if passed_over is None:
-                gone[id] = known[id]
+            # A list that changes while it is read may have skipped one.
+            skipped = await self._reader.application(id)
+            if skipped is None:
+                missing[id] = known[id]
             else:
-                await self._import_application(passed_over, known[id])
-        return gone
+                await self._import_application(skipped, known[id])
+        return missing
 
     async def _known_applications(self) -> dict[str, Application]:
         known: dict[str, Application] = {}
         async with self._work() as work:
-            place, rows = None, None
+            position, rows = None, None
             while rows is None or len(rows) == _PAGE:
-                rows = await applications.list_page(work, PageRequest(place, is_ascending=True, limit=_PAGE))
+                rows = await applications.list_page(work, PageRequest(position, is_ascending=True, limit=_PAGE))
                 known |= await report.imported_applications(work, rows)
-                place = rows[-1].id if rows else None
+                position = rows[-1].id if rows else None
         return known
 
     async def _import_application(self, wire: JsonObject, known: Application | None) -> None:
@@ -172,7 +172,7 @@ class SvixImporter:
             remotes = await self._reader.endpoints(path)
             if remotes is None:
                 return  # deleted since it was listed
-            gone = await self._missing_endpoints(known, path, remotes)
+            missing = await self._missing_endpoints(known, path, remotes)
         except (InvalidValue, FetchFailed) as error:
             if isinstance(error, FetchFailed) and not _is_object_error(error):
                 raise
@@ -180,7 +180,7 @@ class SvixImporter:
             return
         async with self._object(label) as (work, draft):
             application = await self._put_application(work, draft, label, wire["id"], moved, known)
-            await self._import_endpoints(work, draft, application, label, remotes, gone)
+            await self._import_endpoints(work, draft, application, label, remotes, missing)
 
     async def _put_application(
         self,
@@ -222,35 +222,35 @@ class SvixImporter:
         return found
 
     async def _import_operational(self, *, is_same: bool) -> None:
-        """Import the endpoints that are told of the organization's own sending."""
+        """Import the endpoints of operational webhooks."""
         remotes = await self._reader.endpoints(OPERATIONAL)
         if remotes is None:
             return
         async with self._work() as work:
             known = await applications.find_operational(work)
-        gone = await self._missing_endpoints(known, OPERATIONAL, remotes) if is_same else []
-        if not remotes and not gone:
+        missing = await self._missing_endpoints(known, OPERATIONAL, remotes) if is_same else []
+        if not remotes and not missing:
             return
         async with self._object(_OPERATIONAL) as (work, draft):
             application = await applications.ensure_operational(work)
-            await self._import_endpoints(work, draft, application, _OPERATIONAL, remotes, gone)
+            await self._import_endpoints(work, draft, application, _OPERATIONAL, remotes, missing)
 
     async def _missing_endpoints(
         self, known: Application | None, path: str, remotes: list[RemoteEndpoint]
     ) -> list[Endpoint]:
-        """Return the endpoints of earlier imports that the server no longer has; one passed over joins *remotes*."""
+        """Return the endpoints of earlier imports that the server no longer has; add skipped ones to *remotes*."""
         if known is None:
             return []
         async with self._work() as work:
             imported = await list_imported(work, known)
-        gone = []
+        missing = []
         for id in sorted(imported.keys() - {remote.id for remote in remotes}):
-            passed_over = await self._reader.endpoint(path, id)
-            if passed_over is None:
-                gone.append(imported[id])
+            skipped = await self._reader.endpoint(path, id)
+            if skipped is None:
+                missing.append(imported[id])
             else:
-                remotes.append(passed_over)
-        return gone
+                remotes.append(skipped)
+        return missing
 
     async def _import_endpoints(
         self,
@@ -259,26 +259,26 @@ class SvixImporter:
         application: Application,
         label: str,
         remotes: Sequence[RemoteEndpoint],
-        gone: Sequence[Endpoint],
+        missing: Sequence[Endpoint],
     ) -> None:
         self._endpoints.update(remote.id for remote in remotes)
         importing = EndpointImporter(work, draft, application, label, self._options)
         await importing.write(remotes)
-        await importing.end(gone)
+        await importing.end(missing)
 
-    def _is_same_environment(self, gone: Mapping[str, Application]) -> bool:
-        """Return whether the server is the one imported before; deletions are not applied otherwise."""
-        if self._recognized or not gone:
+    def _is_same_environment(self, missing: Mapping[str, Application]) -> bool:
+        """Return whether the server is the one imported before; otherwise deletions are not applied."""
+        if self._recognized or not missing:
             return True
         reason = (
-            f"the server has none of the {len(gone):,} applications imported before, so nothing was deleted; "
+            f"the server has none of the {len(missing):,} applications imported before, so nothing was deleted; "
             "is this the token of another environment?"
         )
         self._report.failed.append(ImportIssue("the server", "--token", reason))
         return False
 
-    async def _end_applications(self, gone: Mapping[str, Application]) -> None:
-        for application in gone.values():
+    async def _end_applications(self, missing: Mapping[str, Application]) -> None:
+        for application in missing.values():
             label = f"application {application.uid or application.shown_id}"
             async with self._object(label) as (work, draft):
                 if self._options.deletes:
@@ -288,7 +288,7 @@ class SvixImporter:
                     draft.gone.append(label)
 
     async def _report_environment(self) -> None:
-        """Report the parts of the environment that cannot move."""
+        """Report the parts of the environment that cannot be imported."""
         found = await self._reader.environment()
         settings = {
             f"settings.{name}": "boathook has no such setting" for name, value in found.settings.items() if value
@@ -310,7 +310,7 @@ async def _put_event_type(
     except InvalidValue as error:
         if error.where[:1] != ("schemas",) or new.schemas is None:
             raise
-        # The type itself is worth more than what its payloads look like.
+        # Import the event type without its invalid schema.
         new = replace(new, schemas=None)
         lost[".".join(map(str, error.where))] = str(error)
         await _save_event_type(work, wire["name"], new, found)
@@ -324,5 +324,5 @@ async def _save_event_type(work: UnitOfWork, name: str, new: NewEventType, found
 
 
 def _is_object_error(error: FetchFailed) -> bool:
-    """Return whether a request failed because of what it asked for, so that others may do."""
+    """Return whether a request failed because of its own object, so that others may succeed."""
     return error.status is not None and 400 <= error.status < 500 and error.status != 429

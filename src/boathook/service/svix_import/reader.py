@@ -1,4 +1,4 @@
-"""Reads a set-up from Svix's HTTP API, page by page, with bounded retries."""
+"""Reads an environment from Svix's HTTP API, page by page, with bounded retries."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from boathook.http_client.client import Client, unguarded_settings
 from boathook.http_client.messages import HttpResponse
 
 JsonObject = Mapping[str, Any]
-"""One object as the API shows it."""
+"""One object as the API returns it."""
 
 Found = TypeVar("Found")
 
@@ -26,18 +26,18 @@ _TIMEOUT_S: Final = 30.0
 _MAX_WAIT_S: Final = 300.0
 _MAX_ANSWER: Final = 64 * 1_048_576
 _MAX_CONCURRENCY: Final = 8
-"""Requests about one application's endpoints."""
+"""Maximum concurrent requests for one application's endpoints."""
 _TRANSIENT: Final = frozenset({408, 423, 425, 429, 500, 502, 503, 504})
 _ABSENT: Final = frozenset({404, 405, 410, 501})
-"""There is no such object, or the server has no such route."""
+"""The object does not exist, or the server has no such route."""
 _MAX_DETAIL: Final = 300
 
 OPERATIONAL: Final = "/operational-webhook"
-"""The owner of the endpoints that are told how an organization's sending goes."""
+"""The owner path of the endpoints of operational webhooks."""
 
 
 def application_path(id: str) -> str:
-    """Return the owner of an application's endpoints."""
+    """Return the owner path of an application's endpoints."""
     return f"/app/{quote(id, safe='')}"
 
 
@@ -47,7 +47,7 @@ class RemoteEndpoint:
 
     wire: JsonObject
     secret: str | None
-    """What receivers verify with; None where it is not shown."""
+    """What receivers verify with; None if it is not shown."""
     headers: Mapping[str, Any] = field(default_factory=dict)
     sensitive: Sequence[str] = ()
     """Names of headers whose values are not shown."""
@@ -61,7 +61,7 @@ class RemoteEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Parts of an environment that cannot move."""
+    """Parts of an environment that cannot be imported."""
 
     settings: JsonObject = field(default_factory=dict)
     connectors: Sequence[JsonObject] = ()
@@ -73,14 +73,14 @@ class SvixClient:
     """Reads one environment.
 
     Args:
-        settings: the proxy and certificates; the server may lie in any network.
-        url: the server's address, with or without ``/api/v1``.
+        settings: the proxy and certificates; the server may be in any network.
+        url: the server's URL, with or without ``/api/v1``.
         token: an API token of the environment.
-        say: told of a request that is repeated, and when.
-        sleep: waits so many seconds.
+        say: called with the reason and delay of each retry.
+        sleep: waits for a number of seconds.
 
-    Every method raises ConfigError where the token is refused, and FetchFailed where a request failed for good, with
-    the status of the answer if there was one.
+    Every method raises ConfigError if the token is rejected, and FetchFailed if a request failed permanently, with the
+    status of the response, if any.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class SvixClient:
         self._turn = asyncio.Semaphore(_MAX_CONCURRENCY)
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abort the requests in progress."""
         self._client.close()
 
     async def event_types(self) -> list[JsonObject]:
-        """Return all event types, archived ones too, with their schemas."""
+        """Return all event types, including archived ones, with their schemas."""
         return await self._read_all("/event-type", "name", include_archived="true", with_content="true")
 
     async def has_event_type(self, name: str) -> bool:
@@ -120,7 +120,7 @@ class SvixClient:
         return await self._find(application_path(id))
 
     async def endpoints(self, owner: str) -> list[RemoteEndpoint] | None:
-        """Return the endpoints of `application_path` or `OPERATIONAL`; None where the server has no such owner."""
+        """Return the endpoints of `application_path` or `OPERATIONAL`; None if the server has no such owner."""
         also = (403,) if owner == OPERATIONAL else ()
         rows = await _none_if_absent(self._read_all(f"{owner}/endpoint", "id"), *also)
         if rows is None:
@@ -134,7 +134,7 @@ class SvixClient:
         return None if wire is None else await self._complete(owner, wire)
 
     async def environment(self) -> Environment:
-        """Return the parts of the environment that cannot move, as far as the server has routes for them."""
+        """Return the parts of the environment that cannot be imported, as far as the server has routes for them."""
         path = "/environment/export"
         exported = await _none_if_absent(self._read(path, method="POST"), 403) or {}
         sources = await _none_if_absent(self._read_all("/source", "id", api="/ingest/api/v1"), 403)
@@ -162,9 +162,9 @@ class SvixClient:
         )
 
     async def _list(self, path: str, key: str, *, api: str = "/api/v1", **params: str) -> AsyncIterator[JsonObject]:
-        """Yield the rows of a list, each once, however it changes while it is read."""
+        """Yield each row of a list once, even if the list changes while it is read."""
         seen: set[str] = set()
-        places: set[str] = set()
+        iterators: set[str] = set()
         params = {"limit": str(_PAGE), **params}
         while True:
             page = _object(path, await self._ask("GET", f"{api}{path}?{urlencode(params)}"))
@@ -174,11 +174,11 @@ class SvixClient:
                     yield row
             if page.get("done") is True:
                 return
-            place = page.get("iterator")
-            if not isinstance(place, str) or place in places:
-                raise FetchFailed(f"the list {path} does not end: its iterator stays at {place!r}")
-            places.add(place)
-            params["iterator"] = place
+            iterator = page.get("iterator")
+            if not isinstance(iterator, str) or iterator in iterators:
+                raise FetchFailed(f"the list {path} does not end: its iterator stays at {iterator!r}")
+            iterators.add(iterator)
+            params["iterator"] = iterator
 
     async def _find(self, path: str) -> JsonObject | None:
         return await _none_if_absent(self._read(path))
@@ -227,7 +227,7 @@ class SvixClient:
 
 
 async def _none_if_absent(reading: Awaitable[Found], *also: int) -> Found | None:
-    """Return what is read; None where the server does not have it, which *also* are statuses for."""
+    """Return the result of *reading*; None if the server does not have it, which statuses *also* mean too."""
     try:
         return await reading
     except FetchFailed as error:
@@ -254,7 +254,7 @@ def _rows(path: str, page: JsonObject, key: str) -> Sequence[JsonObject]:
 
 
 def _member(path: str, wire: JsonObject, name: str, type: type[Found]) -> Found:
-    """Return a member of an object; an empty one where it is missing. Raises FetchFailed where it is another type."""
+    """Return a member of an object; empty if missing. Raises FetchFailed if it has another type."""
     value = wire.get(name)
     if value is None:
         return type()
@@ -272,7 +272,7 @@ def _backoff_s(attempt: int) -> float:
 
 
 def _wait_s(answer: HttpResponse, attempt: int) -> float:
-    """Return how long to wait: what Retry-After says, in seconds or as a date, else longer each time."""
+    """Return the delay before a retry: Retry-After, in seconds or as a date, else exponential back-off."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isdecimal():
         return min(float(text[:9]), _MAX_WAIT_S)

@@ -1,4 +1,4 @@
-"""What an import did: counts, changes, and what failed; and the audit entries that remember which object is which."""
+"""The report of an import, and the audit rows that map imported objects to their ids on the server."""
 
 import contextlib
 from collections import Counter
@@ -16,7 +16,7 @@ from boathook.service.svix_import.fields import id_from_uid
 from boathook.service.unit_of_work import UnitOfWork
 
 EXPECTED_ERRORS: Final = (AdminError, NotFound, SecretUnreadable)
-"""What actions raise where one object cannot be written; others can."""
+"""Errors of service functions for one object; other objects can still be written."""
 _WIRE_NAMES: Final = {
     "api_version": "version",
     "is_archived": "archived",
@@ -28,7 +28,7 @@ _WIRE_NAMES: Final = {
 
 
 class Kind(StrEnum):
-    """What is imported."""
+    """The kind of an imported object."""
 
     EVENT_TYPE = "event type"
     APPLICATION = "application"
@@ -36,18 +36,18 @@ class Kind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of an object here."""
+    """The result of importing an object."""
 
     CREATED = "created"
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     DELETED = "deleted"
-    """An event type is archived."""
+    """For an event type: archived."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An object that is otherwise than before."""
+    """An object that was changed."""
 
     outcome: Outcome
     object: str
@@ -56,7 +56,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ImportIssue:
-    """An object, or one of its fields, with what there is to say of it."""
+    """An object, or one of its fields, that was not imported, and why."""
 
     object: str
     field: str
@@ -70,18 +70,18 @@ class Report:
     counts: Counter[tuple[Kind, Outcome]] = field(default_factory=Counter)
     changes: list[Change] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
-    """Objects that an earlier import brought here and the server no longer has; they were left as they are."""
+    """Objects of earlier imports that the server no longer has, and that were left unchanged."""
     not_moved: list[ImportIssue] = field(default_factory=list)
     failed: list[ImportIssue] = field(default_factory=list)
 
     def record(self, kind: Kind, outcome: Outcome, object: str, fields: Sequence[str] = ()) -> None:
-        """Record what became of an object."""
+        """Record the result of importing an object."""
         self.counts[kind, outcome] += 1
         if outcome is not Outcome.UNCHANGED:
             self.changes.append(Change(outcome, object, tuple(fields)))
 
     def record_write(self, kind: Kind, object: str, *, is_new: bool, fields: Sequence[str] = ()) -> None:
-        """Record an object that was created, or whose *fields* were changed; none of them is no change."""
+        """Record an object that was created, or whose *fields* were changed; no fields means unchanged."""
         if is_new:
             self.record(kind, Outcome.CREATED, object)
         else:
@@ -89,7 +89,7 @@ class Report:
             self.record(kind, outcome, object, [wire_name(name) for name in fields])
 
     def add_not_moved(self, object: str, reasons: Mapping[str, str]) -> None:
-        """Record fields of an object that cannot move."""
+        """Record fields of an object that cannot be imported."""
         self.not_moved += [ImportIssue(object, name, reason) for name, reason in reasons.items()]
 
     def fail(self, object: str, error: Exception) -> None:
@@ -98,7 +98,7 @@ class Report:
         self.failed.append(ImportIssue(object, where, str(error)))
 
     def add(self, other: "Report") -> None:
-        """Take over what another report says."""
+        """Add the contents of another report."""
         self.counts += other.counts
         self.changes += other.changes
         self.gone += other.gone
@@ -107,11 +107,11 @@ class Report:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was looked at."""
+        """Whether nothing was processed."""
         return not (self.counts or self.failed)
 
     def plain(self) -> dict[str, Any]:
-        """Return the report as JSON has it."""
+        """Return the report as plain values for JSON."""
         return {
             "counts": {
                 kind: {outcome: self.counts[kind, outcome] for outcome in Outcome if self.counts[kind, outcome]}
@@ -131,7 +131,7 @@ def wire_name(name: str) -> str:
 
 
 def changed_fields(before: Any, after: Any) -> list[str]:
-    """Return the fields of *after* that *before* has otherwise; none where *before* is None."""
+    """Return the fields of *after* that differ from *before*; empty if *before* is None."""
     if before is None:
         return []
     return [one.name for one in fields(after) if getattr(before, one.name) != getattr(after, one.name)]
@@ -139,7 +139,7 @@ def changed_fields(before: Any, after: Any) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def draft_report(work: UnitOfWork, report: Report, object: str) -> AsyncIterator[Report]:
-    """Lend a report of a part of a transaction; where an object is refused, the part alone is undone."""
+    """Yield the report of a savepoint; if an object fails, only the savepoint is rolled back."""
     draft = Report()
     try:
         async with work.connection.transaction():
@@ -158,30 +158,30 @@ _ACTIONS: Final = {
 
 
 async def record_import(work: UnitOfWork, kind: Kind, shown_id: str, remote_id: str) -> None:
-    """Note which object on the server an application or endpoint is."""
+    """Record the id on the server of an application or endpoint."""
     await record(work.connection, work.actor, _ACTIONS[kind], shown_id, remote_id)
 
 
 async def record_event_type_import(work: UnitOfWork, name: str) -> None:
-    """Note that an event type was imported."""
+    """Record that an event type was imported."""
     await record(work.connection, work.actor, _ACTIONS[Kind.EVENT_TYPE], name, work.organization)
 
 
 async def imported_event_types(work: UnitOfWork, names: Sequence[str]) -> set[str]:
     """Return which of these event types were imported into the organization."""
-    noted = await find_records(work.connection, _ACTIONS[Kind.EVENT_TYPE], names)
-    return {name for name, organization in noted if organization == work.organization}
+    records = await find_records(work.connection, _ACTIONS[Kind.EVENT_TYPE], names)
+    return {name for name, organization in records if organization == work.organization}
 
 
 async def imported_applications(work: UnitOfWork, rows: Sequence[Application]) -> dict[str, Application]:
-    """Return those of these applications that were imported, by their ids on the server."""
-    noted = dict(await find_records(work.connection, _ACTIONS[Kind.APPLICATION], [row.shown_id for row in rows]))
-    known = {noted.get(row.shown_id) or id_from_uid(row.uid, ids.APPLICATION): row for row in rows}
+    """Return which of these applications were imported, by their ids on the server."""
+    records = dict(await find_records(work.connection, _ACTIONS[Kind.APPLICATION], [row.shown_id for row in rows]))
+    known = {records.get(row.shown_id) or id_from_uid(row.uid, ids.APPLICATION): row for row in rows}
     return {id: row for id, row in known.items() if id is not None}
 
 
 async def imported_endpoints(work: UnitOfWork, rows: Sequence[Endpoint]) -> dict[str, Endpoint]:
-    """Return those of these endpoints that were imported, by their ids on the server."""
-    noted = dict(await find_records(work.connection, _ACTIONS[Kind.ENDPOINT], [row.shown_id for row in rows]))
-    known = {noted.get(row.shown_id) or id_from_uid(row.uid, ids.ENDPOINT): row for row in rows}
+    """Return which of these endpoints were imported, by their ids on the server."""
+    records = dict(await find_records(work.connection, _ACTIONS[Kind.ENDPOINT], [row.shown_id for row in rows]))
+    known = {records.get(row.shown_id) or id_from_uid(row.uid, ids.ENDPOINT): row for row in rows}
     return {id: row for id, row in known.items() if id is not None}
