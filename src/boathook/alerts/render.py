@@ -1,6 +1,6 @@
 """Renders alert messages in the format of each kind of channel.
 
-Untrusted names are plain text everywhere: they open no tag, mention no user and become no link.
+Untrusted names are plain text everywhere: they open no tag, mention no user and form no link.
 """
 
 import html
@@ -16,7 +16,7 @@ from boathook.config.notifications import EmailChannel, SlackChannel, TelegramCh
 from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, clean, show_length, show_number
 
 MAX_ENTRIES: Final = 20
-"""Alerts listed in one message; the others are only counted."""
+"""Most alerts listed in one message; the rest are only counted."""
 _TELEGRAM_MOST: Final = 4_000
 _WORDS: Final = {
     AlertMessageKind.FIRING: "",
@@ -25,7 +25,7 @@ _WORDS: Final = {
     AlertMessageKind.TEST: "",
 }
 _UNMENTIONED: Final = str.maketrans({"@": "@\u2060"})
-"""A word joiner after the sign, so that no user is mentioned."""
+"""A word joiner after the sign, so that it mentions no user."""
 
 
 def telegram(channel: TelegramChannel, alert_message: AlertMessage) -> bytes:
@@ -144,7 +144,7 @@ def _rest(alert_message: AlertMessage) -> Iterator[str]:
 
 
 def _line(one: AlertEntry, now: datetime) -> str:
-    """Return one alert in a line, such as ``handler:pay has new dead letters (3), for 4 min``."""
+    """Format one alert as a line, such as ``handler:pay has new dead letters (3), for 4 min``."""
     if one.kind is AlertMessageKind.TEST:
         return one.sentence
     until = one.recovered_at if one.kind is AlertMessageKind.RECOVERED and one.recovered_at is not None else now
@@ -173,7 +173,7 @@ def _section(text: str) -> dict[str, Any]:
 
 
 def _slack(text: str) -> str:
-    """Escape the three signs that open anything (https://docs.slack.dev/messaging/formatting-message-text)."""
+    """Escape the three characters with a special meaning (https://docs.slack.dev/messaging/formatting-message-text)."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.translate(_UNMENTIONED)
 
