@@ -1,6 +1,5 @@
 """Alerts: evaluates rules over metrics and notifies channels.
 
-publisher   writes the metrics of a host to PostgreSQL
 window      holds the metrics of all hosts over time
 rules       defines thresholds for metrics
 evaluator   evaluates rules on the elected keeper and changes the state of alerts
