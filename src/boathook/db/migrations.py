@@ -93,9 +93,8 @@ async def migrate(url: str, apps: Sequence[tuple[str, Path]] = (), *, only_pre: 
     async with _lock(url) as connection:
         pending = _select_pending(migrations, await _applied(connection))
         for migration in pending:
-            async with _session(
-                url
-            ) as session:  # a new session for each, so that settings of one do not affect the next
+            # A new session for each migration, so that settings of one do not affect the next.
+            async with _session(url) as session:
                 await _apply(url, session, migration)
     return [migration.title for migration in pending]
 
