@@ -31,7 +31,7 @@ _UNMENTIONED: Final = str.maketrans({"@": "@\u2060"})
 def telegram(channel: TelegramChannel, alert_message: AlertMessage) -> bytes:
     """Return the body of ``sendMessage`` (https://core.telegram.org/bots/api#sendmessage)."""
     lines = [f"<b>{_html(alert_message.title)}</b>"]
-    for one in _told(alert_message):
+    for one in _entries(alert_message):
         lines.append(
             f"{_MARKS[one.severity, one.kind is AlertMessageKind.RECOVERED]} {_html(_line(one, alert_message.at))}"
         )
@@ -60,7 +60,7 @@ def telegram(channel: TelegramChannel, alert_message: AlertMessage) -> bytes:
 def slack(_channel: SlackChannel, alert_message: AlertMessage) -> bytes:
     """Return the body of an incoming webhook (https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks)."""
     blocks = [_section(f"*{_slack(alert_message.title)}*")]
-    for one in _told(alert_message):
+    for one in _entries(alert_message):
         parts = [
             _SLACK_MARKS[one.severity, one.kind is AlertMessageKind.RECOVERED]
             + f" {_slack(_line(one, alert_message.at))}"
@@ -84,7 +84,7 @@ def mail(channel: EmailChannel, alert_message: AlertMessage) -> EmailMessage:
     message["Message-ID"] = f"<{alert_message.id}@{channel.sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"
     lines = [alert_message.title, ""]
-    for one in _told(alert_message):
+    for one in _entries(alert_message):
         lines.append(
             f"[{'recovered' if one.kind is AlertMessageKind.RECOVERED else one.severity}] "
             f"{_line(one, alert_message.at)}"
@@ -132,7 +132,7 @@ def _object(one: AlertEntry, alert_message: AlertMessage) -> Mapping[str, Any]:
     }
 
 
-def _told(alert_message: AlertMessage) -> Sequence[AlertEntry]:
+def _entries(alert_message: AlertMessage) -> Sequence[AlertEntry]:
     return [*alert_message.firing, *alert_message.recovered][:MAX_ENTRIES]
 
 
@@ -182,5 +182,5 @@ def _html(text: str) -> str:
     return html.escape(text.translate(_UNMENTIONED), quote=False)
 
 
-def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

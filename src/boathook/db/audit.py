@@ -94,12 +94,12 @@ async def search(database: Database, wanted: AuditFilter, *, before: AuditCursor
             SCAN_ROWS,
             limit - len(rows),
         )
-        looked = await database.fetch(SQL["look_back"], *arguments)
-        rows += [_row(row) for row in looked if row["fits"]]
-        before = AuditCursor(looked[-1]["at"], looked[-1]["id"]) if looked else None
+        scanned = await database.fetch(SQL["look_back"], *arguments)
+        rows += [_row(row) for row in scanned if row["fits"]]
+        before = AuditCursor(scanned[-1]["at"], scanned[-1]["id"]) if scanned else None
         if len(rows) == limit:
             return AuditPage(rows, AuditCursor(rows[-1].at, rows[-1].id), is_full=True)
-        if not looked or looked[-1]["number"] < SCAN_ROWS:
+        if not scanned or scanned[-1]["number"] < SCAN_ROWS:
             return AuditPage(rows, None, is_full=False)
         if time.monotonic() > ends:
             return AuditPage(rows, before, is_full=False)

@@ -166,29 +166,29 @@ async def time_limit(seconds: float | None) -> AsyncIterator[list[Connection]]:
     Raises:
         DatabaseUnavailable: the time is up.
     """
-    lent: list[Connection] = []
+    connections: list[Connection] = []
     if seconds is None:
-        yield lent
+        yield connections
         return
-    fuse = _Deadline(lent, seconds)
+    deadline = _Deadline(connections, seconds)
     try:
-        async with fuse.block:
-            yield lent
+        async with deadline.block:
+            yield connections
     except (DatabaseError, *DRIVER_ERRORS) as error:
-        if not fuse.is_burnt:
+        if not deadline.is_burnt:
             raise
         raise DatabaseUnavailable(f"PostgreSQL did not answer within {seconds:g} s") from error
     finally:
-        fuse.put_out()
+        deadline.put_out()
 
 
 class _Deadline:
     """The deadline of a block and of the connections that it uses."""
 
-    def __init__(self, lent: list[Connection], seconds: float) -> None:
+    def __init__(self, connections: list[Connection], seconds: float) -> None:
         self.block = asyncio.timeout(None)
         self.is_burnt = False
-        self._lent = lent
+        self._lent = connections
         self._left_s = seconds
         self._loop = asyncio.get_running_loop()
         self._handle = self._light()

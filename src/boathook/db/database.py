@@ -201,9 +201,9 @@ class Database:
             DatabaseUnavailable: PostgreSQL is unavailable, or the time is up; the work may have been committed. Or a
                 commit was cancelled that waited for a synchronous standby: it is visible, and the standby may lack it.
         """
-        async with time_limit(within_s) as lent:
+        async with time_limit(within_s) as connections:
             connection = await self._take(wait_s)
-            lent.append(connection)
+            connections.append(connection)
             try:
                 yield connection
                 _check_replicated(connection)

@@ -145,8 +145,8 @@ async def list_dead_letters(
     database: Database | Connection, key: UUID, *, after: DeliveryRow | None = None, limit: int
 ) -> list[DeliveryRow]:
     """Return the next dead letters of a group, latest first."""
-    place = (None, None, None) if after is None else (after.ended_at, *ids.read_delivery(after.id))
-    return [delivery_row(row) for row in await database.fetch(SQL["page_letters"], key, *place, limit)]
+    cursor = (None, None, None) if after is None else (after.ended_at, *ids.read_delivery(after.id))
+    return [delivery_row(row) for row in await database.fetch(SQL["page_letters"], key, *cursor, limit)]
 
 
 async def search_dead_letters(
@@ -157,17 +157,17 @@ async def search_dead_letters(
     ends = time.monotonic() + SCAN_BUDGET_S
     chosen = (wanted.source, wanted.application, like_pattern(wanted.type), like_pattern(wanted.recipient), wanted.code)
     while True:
-        place = (None, None, None) if before is None else (before.dead_at, *before.key)
+        cursor = (None, None, None) if before is None else (before.dead_at, *before.key)
         left = wanted.limit - len(rows)
-        arguments = (*chosen, wanted.since, wanted.until, *place, SCAN_ROWS, left)
-        looked = await database.fetch(SQL["look_at_letters"], *arguments)
-        fitting = [row for row in looked if row["fits"]]
+        arguments = (*chosen, wanted.since, wanted.until, *cursor, SCAN_ROWS, left)
+        scanned = await database.fetch(SQL["look_at_letters"], *arguments)
+        fitting = [row for row in scanned if row["fits"]]
         rows += [_letter(row) for row in fitting]
         if len(fitting) == left:
             return DeadLetterPage(rows, _place(fitting[-1]), is_full=True)
-        if not looked or looked[-1]["number"] < SCAN_ROWS:
+        if not scanned or scanned[-1]["number"] < SCAN_ROWS:
             return DeadLetterPage(rows, None, is_full=False)
-        before = _place(looked[-1])
+        before = _place(scanned[-1])
         if time.monotonic() > ends:
             return DeadLetterPage(rows, before, is_full=False)
 

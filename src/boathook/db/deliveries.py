@@ -219,10 +219,8 @@ class DeliveryStore:
         policy = self._policy_of(row)
         error = f"worker {row['leased_by']} vanished while it held this delivery"
         loss = Interruption(error=error) if row["is_sent"] else Failure(code=_LOST, error=error)
-        standing = AttemptState(
-            attempt=row["attempt"], enqueued_at=row["enqueued_at"], free_retries=row["free_retries"]
-        )
-        move = decide(standing, loss, policy, row["now"], random.random())
+        state = AttemptState(attempt=row["attempt"], enqueued_at=row["enqueued_at"], free_retries=row["free_retries"])
+        move = decide(state, loss, policy, row["now"], random.random())
         if isinstance(move, Complete):
             raise AssertionError("a loss cannot settle a delivery")  # noqa: TRY004
         claim = Claim(

@@ -23,7 +23,7 @@ class DueNotifier:
         self._requested = asyncio.Event()
 
     def notify(self) -> None:
-        """Request a notification about what has been committed."""
+        """Request a notification about newly committed deliveries."""
         self._requested.set()
 
     async def run(self) -> None:

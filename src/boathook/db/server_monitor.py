@@ -166,8 +166,8 @@ class ServerMonitor:
         while not line.is_closed():
             self._wake.clear()
             began = time.monotonic()
-            async with time_limit(max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._answer_s)) as lent:
-                lent.append(line)
+            async with time_limit(max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._answer_s)) as connections:
+                connections.append(line)
                 for channel in self._channels.keys() - listened:
                     await line.add_listener(channel, self._on_notification)
                     listened.add(channel)

@@ -255,7 +255,7 @@ class EndpointQueues:
         """Iterate over all queues."""
         return iter(self._queues.values())
 
-    # Discovering
+    # Discovery
 
     async def discover(self, wake: Callable[[], None]) -> float:
         """Query all endpoints with pending work once; return the seconds until the next delivery is due."""
@@ -506,7 +506,7 @@ class EndpointQueues:
         if not is_made:
             attempt.queue.end_probe([attempt])
 
-    # Giving back
+    # Releasing
 
     def release(self) -> list[EndpointAttempt]:
         """Remove and return claims that cannot start soon: those of paused endpoints and of busy slow endpoints."""

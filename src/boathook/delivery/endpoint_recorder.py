@@ -234,8 +234,8 @@ def _attempt(subscriber: OperationalSubscriber, one: FinishedSend, name: str | N
     return data if name is None else {**data, "msgEventId": name}
 
 
-def _moment(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _moment(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class SendTraces:

@@ -308,7 +308,7 @@ class HandlerQueues:
             is_open = 0 if state is BreakerState.CLOSED else 1
             meters.gauge("boathook_circuit_breaker_open", is_open, dependency=breaker.dependency)
 
-    # Giving back
+    # Releasing
 
     def release(self) -> list[HandlerAttempt]:
         """Remove and return the waiting claims that an open circuit breaker blocks."""

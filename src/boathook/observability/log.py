@@ -30,7 +30,7 @@ _MAX_WAITING: Final = 20_000
 _PIPE_BUF: Final = 4_096
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _SENSITIVE_FIELD: Final = re.compile(r"secret|password|authorization|cookie|token|body|signature", re.IGNORECASE)
-# A scheme of bounded length keeps matching linear in the text, of which clients may have written a megabyte.
+# The bounded length of the scheme keeps matching linear, even for a megabyte of text from a client.
 _URL_PASSWORD: Final = re.compile(r"(\w{1,20}://[^\s/:@]*:)[^\s/@]+@")
 _MAX_ELEMENTS: Final = 50
 _MAX_INT: Final = 2**63

@@ -268,7 +268,7 @@ class _CountTable(dict[str, dict[str, float]]):
     """Counts by name and field."""
 
     def add(self, name: str, field: str, n: float) -> None:
-        """Add to one field of a name."""
+        """Add *n* to one field of a name."""
         counts = self.setdefault(name, {})
         counts[field] = counts.get(field, 0) + n
 

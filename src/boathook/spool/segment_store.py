@@ -100,7 +100,7 @@ class _ProcessFolder:
 
 
 def is_spool_folder(name: str) -> bool:
-    """Return whether a folder of this name belongs to the spool: it is that of a life, or that of rejected events."""
+    """Return whether this is the name of a life's folder or of the folder of rejected events."""
     return name == REJECTED_FOLDER or name.isdecimal()
 
 
