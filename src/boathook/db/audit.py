@@ -1,12 +1,12 @@
-"""The audit log: records each operator action in the transaction that makes it, and seals it soon after.
+"""The audit log: records each operator action in the transaction that makes it; the keeper seals rows soon after.
 
-The keeper seals rows sequentially. A seal is the hash of the previous seal and the row's content, so the consistency
-check detects a row that is changed, removed or inserted later. The last seal is also stored separately, so that
+The keeper seals rows sequentially. A seal is the hash of the previous seal and the row's content. The consistency check
+therefore detects a row that is changed, removed or inserted later. The last seal is also stored separately, so that
 removed rows at the end are detected too. The transactions that write rows do not seal them: each would have to wait
 until the others have committed, some of them while they hold deliveries that the others need.
 
 Two changes are not detected: one made before the row is sealed, within seconds, and a rewrite of the whole chain. The
-latter is detectable only if the last seal is kept elsewhere, as it is in the log.
+latter is detectable only if the last seal is also kept elsewhere, as in the log.
 """
 
 import time

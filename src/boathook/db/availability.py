@@ -160,7 +160,7 @@ async def time_limit(seconds: float | None) -> AsyncIterator[list[Connection]]:
     """Limit the time of a block: terminate the connections in the yielded list and cancel the block when time is up.
 
     The connections are terminated before the block is cancelled. When only a statement is cancelled, the driver asks
-    the server to cancel it and waits for the answer, and a rollback would wait in vain too. Time is counted in short
+    the server to cancel it and waits for the answer. A rollback would wait in vain too. Time is counted in short
     steps of the event loop, so that a process that was frozen does not blame the server.
 
     Raises:

@@ -1,7 +1,7 @@
 """Operator commands on deliveries: each runs in one transaction, with its rows in the audit log.
 
-A command locks its dead letters before it changes anything, and skips those that another operator holds, so two
-concurrent commands share the work instead of doing it twice.
+A command locks its dead letters before it changes anything, and skips those that another operator holds. Two concurrent
+commands therefore share the work instead of doing it twice.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,12 @@
 """The consistency check: verifies read-only that every accepted event is accounted for and no invariant is violated.
 
 The store is read in ranges of ids, each in one statement of a fraction of a second. All rows of an event have the
-event's id, so a query sees its events completely and at one point in time, and changes between two queries are never
-half seen. No snapshot stays open, so vacuum continues during the check, and neither memory nor temporary files grow
-with the history. Dedup keys are stored by key, and their rows are roughly in the order of their events; a small index
-finds the pages that may contain keys of a range. Where that index excludes few pages, a small range costs as much as a
-large one. Ranges therefore shrink only as long as that makes a query shorter.
+event's id, so a query sees its events completely and at one point in time. No snapshot stays open, so vacuum continues
+during the check. Neither memory nor temporary files grow with the history.
+
+Dedup keys are stored by key, with their rows roughly in the order of their events. A small index finds the pages that
+may contain keys of a range. Where that index excludes few pages, a small range costs as much as a large one. Ranges
+therefore shrink only as long as that makes a query shorter.
 
 Events that are accepted, or drained from a spool, behind the cursor of the check are in none of its totals. Each range
 is summed by the query that checks it, so the totals are consistent whatever runs concurrently.

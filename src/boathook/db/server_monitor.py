@@ -3,8 +3,8 @@
 A stopped server refuses connections. A server that hangs, or is behind a broken network, does not respond, and callers
 would wait for the whole statement timeout. A dedicated connection next to each pool therefore sends a heartbeat query
 every second, which also reads whether commits are durable. If it gets no response and a new connection fails too, the
-server counts as unavailable: every connection of the pool is closed, so that all waiting callers get an error, and new
-callers get an error without waiting until the server responds again.
+server counts as unavailable: every connection of the pool is closed, so that all waiting callers get an error. New
+callers get an error without waiting, until the server responds again.
 """
 
 import asyncio
