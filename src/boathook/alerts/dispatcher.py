@@ -1,4 +1,4 @@
-"""Tells channels what the watch has written down for them, each in a task of its own: a dead one delays no other."""
+"""Sends due alert messages, each channel in its own task, so that a failing channel delays no other."""
 
 import asyncio
 import secrets
@@ -23,17 +23,17 @@ from boathook.observability.log import get_logger
 FIRST_PAUSE_S: Final = 10.0
 LONGEST_PAUSE_S: Final = 900.0
 _LEASE_S: Final = 45.0
-"""On top of the time that sending may take, for which nobody else sends the same message."""
+"""Lease of a message in addition to the send timeout; until it expires, no other process sends the message."""
 _LOG = get_logger("alerts")
 
 
 class AlertDispatcher:
-    """Sends what waits.
+    """Claims due messages and sends them.
 
     Args:
-        database: of its own.
-        settings: which channels there are.
-        notifier: the way to them.
+        database: a dedicated pool.
+        settings: the configured channels and their limits.
+        notifier: sends the messages.
     """
 
     def __init__(self, database: Database, settings: Settings, notifier: Notifier) -> None:
@@ -43,7 +43,7 @@ class AlertDispatcher:
         self._busy: dict[str, asyncio.Task[None]] = {}
 
     async def run_once(self) -> None:
-        """Begin to send whatever is due. Raises DatabaseError."""
+        """Start to send the messages that are due. Raises DatabaseError."""
         chosen = self._settings.notifications
         idle = [name for name in chosen.channels if name not in self._busy]
         if not idle:
@@ -60,7 +60,7 @@ class AlertDispatcher:
             task.add_done_callback(lambda _, name=name: self._busy.pop(name, None))  # type: ignore[misc]
 
     async def close(self) -> None:
-        """Break off what is under way; whoever comes next sends it again, under the same id."""
+        """Cancel the running sends; the next dispatcher sends these messages again with the same id."""
         tasks = list(self._busy.values())
         for task in tasks:
             task.cancel()
@@ -69,26 +69,26 @@ class AlertDispatcher:
     async def _tell(self, channel: str) -> None:
         lease_s = self._settings.notifications.timeout_s + _LEASE_S
         try:
-            taken = await alert_store.claim_message(self._database, channel, new_id(), lease_s)
-            if taken is not None:
-                await self._send(channel, taken)
+            message = await alert_store.claim_message(self._database, channel, new_id(), lease_s)
+            if message is not None:
+                await self._send(channel, message)
         except DatabaseError as error:
             _LOG.warning("notice_put_off", channel=channel, error=str(error))
-        except Exception as error:  # noqa: BLE001 - a fault fails a message, never the telling
+        except Exception as error:  # noqa: BLE001 - an error fails one message, never the dispatcher
             _LOG.error("notice_fault", channel=channel, exc_info=error)
 
-    async def _send(self, channel: str, taken: ClaimedMessage) -> None:
-        outcome = await self._notifier.send(channel, build_message(self._settings, taken))
+    async def _send(self, channel: str, message: ClaimedMessage) -> None:
+        outcome = await self._notifier.send(channel, build_message(self._settings, message))
         match outcome:
             case Sent():
-                await alert_store.mark_sent(self._database, channel, taken.message_id)
+                await alert_store.mark_sent(self._database, channel, message.message_id)
                 meters.count("boathook_alert_messages_total", channel=channel, outcome="sent")
-                _LOG.info("notice_sent", channel=channel, alerts=len(taken.notices))
+                _LOG.info("notice_sent", channel=channel, alerts=len(message.notices))
             case SendFailed(error, rest_s):
                 given_up = await alert_store.mark_failed(
                     self._database,
                     channel,
-                    taken.message_id,
+                    message.message_id,
                     error,
                     give_up=timedelta(hours=self._settings.notifications.retry_for_h),
                     pause_s=max(FIRST_PAUSE_S, rest_s),
@@ -98,17 +98,17 @@ class AlertDispatcher:
                 _LOG.warning("notice_failed", channel=channel, error=error, given_up=given_up)
 
 
-def build_message(settings: Settings, taken: ClaimedMessage) -> AlertMessage:
-    """Return the message that tells what was taken."""
+def build_message(settings: Settings, message: ClaimedMessage) -> AlertMessage:
+    """Build the alert message for a claimed message."""
     rules = settings.notifications.rules
-    told = [build_entry(rules, alert, AlertMessageKind(kind)) for kind, alert in taken.notices]
+    entries = [build_entry(rules, alert, AlertMessageKind(kind)) for kind, alert in message.notices]
     return AlertMessage(
-        show_message_id(taken.message_id), datetime.now(UTC), collapse(told), settings.server.public_url
+        show_message_id(message.message_id), datetime.now(UTC), collapse(entries), settings.server.public_url
     )
 
 
 def build_entry(rules: Mapping[str, RuleSettings], alert: Alert, kind: AlertMessageKind) -> AlertEntry:
-    """Return an alert as it is told."""
+    """Build the entry of one alert."""
     rule = rules.get(alert.rule, RuleSettings())
     return AlertEntry(
         id=alert.shown_id,
@@ -127,10 +127,10 @@ def build_entry(rules: Mapping[str, RuleSettings], alert: Alert, kind: AlertMess
 
 
 def show_message_id(identifier: UUID) -> str:
-    """Return a message's id as its receivers see it."""
+    """Return the public form of a message id."""
     return ids.show("ntc", identifier)
 
 
 def new_id() -> UUID:
-    """Make the id of an alert or a message."""
+    """Generate an id for an alert or a message."""
     return ids.make(time.time_ns() // 1_000_000, secrets.randbits(74))

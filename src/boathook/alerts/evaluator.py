@@ -1,4 +1,4 @@
-"""Looks at the rules and moves the alerts, all in one transaction: a keeper that takes over finds no half of it."""
+"""Evaluates alert rules and updates alerts in one transaction, so that a new keeper never sees partial results."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,23 +21,23 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 SHOWN: Final = 10
-"""Subjects of a rule whose figures are kept to be shown."""
+"""Number of subjects per rule whose values are stored for display."""
 _OVERLAP: Final = timedelta(seconds=5)
-"""Samples are committed a little out of order."""
+"""Samples may be committed slightly out of order."""
 _LOG = get_logger("alerts")
 
 OpenAlerts = dict[str, dict[str, Alert]]
-"""By rule and subject."""
+"""Open alerts by rule and subject."""
 
 
 class AlertEvaluator:
-    """The rules of a deployment, and what is known of its hosts.
+    """Evaluates all alert rules of a deployment.
 
     Args:
-        database: of its own, so that nothing else waits for it.
-        settings: which channels there are, and how often they are told.
-        rules: that are looked at.
-        host: who looks.
+        database: a dedicated pool, so that nothing else waits for it.
+        settings: channels and notification intervals.
+        rules: the rules to evaluate.
+        host: name of the evaluating host.
     """
 
     def __init__(self, database: Database, settings: NotificationSettings, rules: Sequence[Rule], host: str) -> None:
@@ -51,7 +51,7 @@ class AlertEvaluator:
         self._lookback_s = max((rule.lookback_s for rule in rules), default=0.0)
 
     async def run_once(self) -> None:
-        """Look once at everything. Raises DatabaseError."""
+        """Evaluate all rules once. Raises DatabaseError."""
         async with self._database.transaction() as connection:
             now = await alert_store.lock_evaluation(connection)
             await self._catch_up(connection, now)
@@ -82,7 +82,7 @@ class AlertEvaluator:
     async def _read(
         self, connection: Connection, rule: Rule, opened: Collection[str], now: datetime
     ) -> list[Reading] | None:
-        """Return what a rule sees; None where nothing can be said, as nobody tells its figures at the moment."""
+        """Return the readings of a rule; None if its metric has no current values."""
         match rule.settings.rows:
             case "dead_letters":
                 rows = await alert_store.count_dead_letters(connection, opened, MAX_SUBJECTS)
@@ -116,27 +116,27 @@ class AlertEvaluator:
             status = transition(alert.status if alert is not None else None, reading, rule.delays, now)
             if alert is None and status is not None:
                 fresh = _begun(rule, subject, status)
-                told = await self._tell(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
-                _log_move(told)
+                saved = await self._tell(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
+                _log_move(saved)
             elif alert is not None and status is None:
                 await alert_store.delete(connection, alert)
             elif alert is not None and status is not None:
                 after = _moved(replace(alert, severity=rule.settings.severity), status)
-                told = await self._tell(connection, rule.name, rule.settings, after, silences, now)
-                if told.state is not alert.state:
-                    _log_move(told)
+                saved = await self._tell(connection, rule.name, rule.settings, after, silences, now)
+                if saved.state is not alert.state:
+                    _log_move(saved)
 
     async def _close_orphans(
         self, connection: Connection, opened: OpenAlerts, silences: Sequence[Silence], now: datetime
     ) -> None:
-        """End the alerts of rules that there are no more."""
+        """Close the alerts of rules that no longer exist."""
         gone = opened.keys() - {rule.name for rule in self._rules}
         for alert in (alert for name in gone for alert in opened[name].values()):
             if alert.state is AlertState.PENDING:
                 await alert_store.delete(connection, alert)
                 continue
             status = transition(replace(alert.status, state=AlertState.FIRING), None, AlertDelays(0, 0), now)
-            assert status is not None  # an alert that fires does not come to nothing
+            assert status is not None  # `transition` never drops a firing alert
             settings = self._settings.rules.get(alert.rule, RuleSettings())
             await self._tell(connection, alert.rule, settings, _moved(alert, status), silences, now)
 
@@ -151,7 +151,7 @@ class AlertEvaluator:
         *,
         is_new: bool = False,
     ) -> Alert:
-        """Write an alert, and to whom it is to be told; return it as written."""
+        """Store an alert and queue its notifications; return the alert as stored."""
         is_silenced = any(one.covers(name, alert.subject, now) for one in silences)
         kind = _due(
             alert,
@@ -159,12 +159,12 @@ class AlertEvaluator:
             now,
         )
         channels = self._settings.channels_of(rule) if kind and not is_silenced else ()
-        told = replace(alert, is_silenced=is_silenced, notified_at=now if channels else alert.notified_at)
-        await (alert_store.insert if is_new else alert_store.save)(connection, told)
+        updated = replace(alert, is_silenced=is_silenced, notified_at=now if channels else alert.notified_at)
+        await (alert_store.insert if is_new else alert_store.save)(connection, updated)
         if kind and channels:
-            moment = now if rule.severity == "critical" else after_quiet(self._settings, now)
-            await alert_store.insert_entries(connection, told, kind, dict.fromkeys(channels, moment))
-        return told
+            send_at = now if rule.severity == "critical" else after_quiet(self._settings, now)
+            await alert_store.insert_entries(connection, updated, kind, dict.fromkeys(channels, send_at))
+        return updated
 
     def _show(self, opened: Iterable[Alert]) -> None:
         firing = [alert for alert in opened if alert.state is not AlertState.PENDING]
@@ -173,7 +173,7 @@ class AlertEvaluator:
 
 
 def _due(alert: Alert, repeat_interval_s: float, now: datetime) -> str | None:
-    """Return what is to be told of an alert at this moment; None for nothing."""
+    """Return which notification is due for an alert; None if there is none."""
     match alert.state:
         case AlertState.FIRING if alert.notified_at is None:
             return "fires"
@@ -186,7 +186,7 @@ def _due(alert: Alert, repeat_interval_s: float, now: datetime) -> str | None:
 
 
 def after_quiet(settings: NotificationSettings, now: datetime) -> datetime:
-    """Return *now*, or in the quiet hours the moment at which they end."""
+    """Return *now*, or the end of the quiet hours if *now* is within them."""
     if settings.quiet is None:
         return now
     begin, end = settings.quiet
@@ -199,8 +199,8 @@ def after_quiet(settings: NotificationSettings, now: datetime) -> datetime:
     return ends.astimezone(UTC)
 
 
-def _is_between(moment: time_of_day, begin: time_of_day, end: time_of_day) -> bool:
-    return begin <= moment < end if begin <= end else moment >= begin or moment < end
+def _is_between(local: time_of_day, begin: time_of_day, end: time_of_day) -> bool:
+    return begin <= local < end if begin <= end else local >= begin or local < end
 
 
 def _begun(rule: Rule, subject: str, status: AlertStatus) -> Alert:

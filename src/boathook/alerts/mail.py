@@ -1,4 +1,4 @@
-"""One e-mail over SMTP, in a thread of its own, with an end to every wait."""
+"""Sends one e-mail over SMTP in its own thread, with a timeout for every wait."""
 
 import asyncio
 import smtplib
@@ -9,12 +9,12 @@ from email.message import EmailMessage
 from typing import Final, Literal
 
 _STEP_S: Final = 10.0
-"""Longest wait for one answer of the server."""
+"""Longest wait for one response of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmtpServer:
-    """An SMTP server, and how it is spoken to."""
+    """An SMTP server with its connection settings."""
 
     host: str
     port: int
@@ -26,14 +26,15 @@ class SmtpServer:
 
 
 _LEFT: Final[dict[tuple[SmtpServer, str], threading.Thread]] = {}
-"""The threads that were left to themselves last, by server and recipients."""
+"""The last abandoned thread of each server and recipient list."""
 
 
 async def send_mail(server: SmtpServer, message: EmailMessage, *, timeout_s: float) -> str | None:
-    """Send one message; return None, or why it was not sent in one line that holds no secret.
+    """Send one message; return None, or a one-line reason without secrets if it was not sent.
 
-    The server's certificate is checked. The thread is left to itself where the time is up: it ends as soon as one of
-    its waits is too long. A server that answers byte by byte may hold it for hours; until it ends, no other is begun.
+    The server's certificate is verified. After *timeout_s* the thread is abandoned; it ends when one of its own waits
+    times out. A server that responds byte by byte may hold it for hours. Until it ends, no other thread is started for
+    this server and these recipients.
     """
     key = server, str(message["To"])
     if (left := _LEFT.get(key)) is not None and left.is_alive():

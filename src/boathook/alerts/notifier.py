@@ -1,4 +1,4 @@
-"""Sends messages about alerts: HTTP through the guard of all that goes out, mail over SMTP."""
+"""Sends alert messages: over HTTP with the connection guard of all outgoing requests, or over SMTP."""
 
 import asyncio
 import time
@@ -28,24 +28,24 @@ _LONGEST_REST_S: Final = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The channel has taken the message."""
+    """The channel accepted the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendFailed:
-    """It has not, or nobody knows whether it has."""
+    """The channel did not accept the message, or the outcome is unknown."""
 
     error: str
-    """One line for people, without secrets."""
+    """One line for users, without secrets."""
     retry_after_s: float = 0.0
-    """How long it asks to be left alone."""
+    """How long the channel asks to wait before the next message."""
 
 
 class Notifier:
-    """The way to all channels; one for a process, with connections and threads of its own.
+    """Sends messages to channels; each process has one, with its own connections and threads.
 
     Args:
-        settings: channels, limits, and what may be dialled.
+        settings: channels, limits and allowed network addresses.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -61,19 +61,19 @@ class Notifier:
             async with asyncio.timeout(self._settings.notifications.timeout_s + 1.0):
                 return await self._send(name, channel, alert_message)
         except FetchFailed as error:
-            # Who answers 2xx has taken it, whatever else follows; Telegram alone says more in its answer.
+            # A 2xx status means accepted, whatever follows. Only Telegram reports errors in the body of a response.
             is_taken = (error.status or 0) // 100 == 2 and not isinstance(channel, TelegramChannel)
             return Sent() if is_taken else SendFailed(str(error))
         except ConfigError as error:
             return SendFailed(str(error))
         except TimeoutError:
             return SendFailed("timed out")
-        except Exception as error:  # noqa: BLE001 - whatever a receiver brings about, its channel rests and is tried again
+        except Exception as error:  # noqa: BLE001 - any error is a failed send, which is retried
             _LOG.error("notice_fault", channel=name, exc_info=error)
             return SendFailed(f"sending failed: {type(error).__name__}")
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel running requests and close the connections."""
         if self._client is not None:
             self._client.close()
 
@@ -108,7 +108,7 @@ class Notifier:
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str] | None = None) -> HttpResponse:
         if self._client is None:
-            # Most keepers never tell anybody over HTTP, and what it stands on is heavy.
+            # Imported here because it is heavy and most keepers never send over HTTP.
             from boathook.http_client.client import Client
 
             outbound = self._settings.outbound
@@ -139,7 +139,7 @@ class Notifier:
 
 
 def check_channels(settings: Settings) -> None:
-    """Look every secret of the channels up. Raises ConfigError, which names the key."""
+    """Resolve every secret of the channels. Raises ConfigError, which names the key."""
     for name, channel in settings.notifications.channels.items():
         for key in ("token", "url", "secret", "password"):
             reference = getattr(channel, key, None)
@@ -155,21 +155,21 @@ def _verdict(answer: HttpResponse) -> Sent | SendFailed:
 
 def _telegram_verdict(answer: HttpResponse, token: str) -> Sent | SendFailed:
     try:
-        told: Any = msgspec.json.decode(answer.body)
+        body: Any = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
+        body = None
+    if not isinstance(body, dict):
         return _verdict(answer) if not answer.is_ok else SendFailed("the response is not from Telegram")
-    if answer.is_ok and told.get("ok") is True:
+    if answer.is_ok and body.get("ok") is True:
         return Sent()
-    parameters = told.get("parameters")
-    rest = parameters.get("retry_after") if isinstance(parameters, dict) else None
-    words = str(told.get("description") or "no reason given").replace(token, "[token]")[:200]
-    return SendFailed(f"Telegram responded {answer.status}: {words}", _rest(rest))
+    parameters = body.get("parameters")
+    retry_after = parameters.get("retry_after") if isinstance(parameters, dict) else None
+    reason = str(body.get("description") or "no reason given").replace(token, "[token]")[:200]
+    return SendFailed(f"Telegram responded {answer.status}: {reason}", _rest(retry_after))
 
 
-def _rest(told: object) -> float:
+def _rest(value: object) -> float:
     try:
-        return min(max(0.0, float(told)), _LONGEST_REST_S)  # type: ignore[arg-type]  # whatever it is not, is refused
+        return min(max(0.0, float(value)), _LONGEST_REST_S)  # type: ignore[arg-type]  # a value of another type raises
     except (TypeError, ValueError, OverflowError):
         return 0.0

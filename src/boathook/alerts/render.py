@@ -1,6 +1,6 @@
 """Renders alert messages in the format of each kind of channel.
 
-Untrusted names are plain text everywhere: they open no tag, mention no user and become no link.
+Untrusted names are plain text everywhere: they open no tag, mention no user and form no link.
 """
 
 import html
@@ -16,7 +16,7 @@ from boathook.config.notifications import EmailChannel, SlackChannel, TelegramCh
 from boathook.domain.alerts import AlertEntry, AlertMessage, AlertMessageKind, clean, show_length, show_number
 
 MAX_ENTRIES: Final = 20
-"""Alerts listed in one message; the others are only counted."""
+"""Most alerts listed in one message; the rest are only counted."""
 _TELEGRAM_MOST: Final = 4_000
 _WORDS: Final = {
     AlertMessageKind.FIRING: "",
@@ -25,13 +25,13 @@ _WORDS: Final = {
     AlertMessageKind.TEST: "",
 }
 _UNMENTIONED: Final = str.maketrans({"@": "@\u2060"})
-"""A word joiner after the sign, so that no user is mentioned."""
+"""A word joiner after the sign, so that it mentions no user."""
 
 
 def telegram(channel: TelegramChannel, alert_message: AlertMessage) -> bytes:
     """Return the body of ``sendMessage`` (https://core.telegram.org/bots/api#sendmessage)."""
     lines = [f"<b>{_html(alert_message.title)}</b>"]
-    for one in _told(alert_message):
+    for one in _entries(alert_message):
         lines.append(
             f"{_MARKS[one.severity, one.kind is AlertMessageKind.RECOVERED]} {_html(_line(one, alert_message.at))}"
         )
@@ -60,7 +60,7 @@ def telegram(channel: TelegramChannel, alert_message: AlertMessage) -> bytes:
 def slack(_channel: SlackChannel, alert_message: AlertMessage) -> bytes:
     """Return the body of an incoming webhook (https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks)."""
     blocks = [_section(f"*{_slack(alert_message.title)}*")]
-    for one in _told(alert_message):
+    for one in _entries(alert_message):
         parts = [
             _SLACK_MARKS[one.severity, one.kind is AlertMessageKind.RECOVERED]
             + f" {_slack(_line(one, alert_message.at))}"
@@ -84,7 +84,7 @@ def mail(channel: EmailChannel, alert_message: AlertMessage) -> EmailMessage:
     message["Message-ID"] = f"<{alert_message.id}@{channel.sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"
     lines = [alert_message.title, ""]
-    for one in _told(alert_message):
+    for one in _entries(alert_message):
         lines.append(
             f"[{'recovered' if one.kind is AlertMessageKind.RECOVERED else one.severity}] "
             f"{_line(one, alert_message.at)}"
@@ -132,7 +132,7 @@ def _object(one: AlertEntry, alert_message: AlertMessage) -> Mapping[str, Any]:
     }
 
 
-def _told(alert_message: AlertMessage) -> Sequence[AlertEntry]:
+def _entries(alert_message: AlertMessage) -> Sequence[AlertEntry]:
     return [*alert_message.firing, *alert_message.recovered][:MAX_ENTRIES]
 
 
@@ -144,7 +144,7 @@ def _rest(alert_message: AlertMessage) -> Iterator[str]:
 
 
 def _line(one: AlertEntry, now: datetime) -> str:
-    """Return one alert in a line, such as ``handler:pay has new dead letters (3), for 4 min``."""
+    """Format one alert as a line, such as ``handler:pay has new dead letters (3), for 4 min``."""
     if one.kind is AlertMessageKind.TEST:
         return one.sentence
     until = one.recovered_at if one.kind is AlertMessageKind.RECOVERED and one.recovered_at is not None else now
@@ -173,7 +173,7 @@ def _section(text: str) -> dict[str, Any]:
 
 
 def _slack(text: str) -> str:
-    """Escape the three signs that open anything (https://docs.slack.dev/messaging/formatting-message-text)."""
+    """Escape the three characters with a special meaning (https://docs.slack.dev/messaging/formatting-message-text)."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.translate(_UNMENTIONED)
 
@@ -182,5 +182,5 @@ def _html(text: str) -> str:
     return html.escape(text.translate(_UNMENTIONED), quote=False)
 
 
-def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

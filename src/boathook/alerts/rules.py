@@ -1,4 +1,4 @@
-"""Rules: what a figure must be for an alert to fire, checked against the metrics there are."""
+"""Compiles alert rules and evaluates them against metrics."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,41 +15,41 @@ from boathook.observability.log import get_logger
 from boathook.observability.metrics import METRICS, MetricKind
 
 MAX_SUBJECTS: Final = 100
-"""Most subjects of one rule that have alerts at once; those that are worst off come first."""
+"""Most subjects per rule with open alerts; the worst come first."""
 _LOG = get_logger("alerts")
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, its metrics found."""
+    """One compiled rule with its resolved metrics."""
 
     name: str
     settings: RuleSettings
     selector: SeriesSelector | None
-    """None for a rule about rows of the journal."""
+    """None for a rule that counts rows of the database."""
     against: tuple[SeriesSelector, ...] = ()
     unless: tuple[SeriesSelector, ...] = ()
 
     @property
     def delays(self) -> AlertDelays:
-        """How long it waits before it believes."""
+        """How long a condition must hold before the alert fires or clears."""
         return AlertDelays(self.settings.for_s, self.settings.clear_s)
 
     @property
     def metrics(self) -> frozenset[str]:
-        """The names of all metrics that it looks at."""
+        """The names of all metrics that the rule reads."""
         return frozenset(
             selector.metric for selector in (self.selector, *self.against, *self.unless) if selector is not None
         )
 
     @property
     def lookback_s(self) -> float:
-        """How far back it looks in detail."""
+        """Length of the detailed history that the rule needs."""
         return self.settings.over_s
 
     def compare(self, subject: str, value: float, *, can_raise: bool = True) -> Reading:
-        """Compare a figure with the threshold."""
+        """Compare a value with the threshold."""
         rule = self.settings
         holds_at = rule.clear
         if rule.above is not None:
@@ -62,23 +62,23 @@ class Rule:
 
 
 def open_window(rules: Collection[Rule]) -> MetricWindow:
-    """Return a window of what these rules look at."""
+    """Return a metric window that covers these rules."""
     metrics = {name for rule in rules for name in rule.metrics}
     return MetricWindow(metrics, max((rule.lookback_s for rule in rules), default=0.0))
 
 
 def compile_rules(settings: Settings) -> tuple[Rule, ...]:
-    """Return the rules that are enabled.
+    """Compile the enabled rules.
 
     Raises:
-        ConfigError: one of them makes no sense; the message names the key.
+        ConfigError: a rule is invalid; the message names the key.
     """
     found = settings.notifications.rules
     return tuple(_compile(name, rule) for name, rule in found.items() if rule.enabled)
 
 
 def known_rules(settings: Settings) -> tuple[Rule, ...]:
-    """Return the rules that make sense in this process; others, such as those of an app not loaded, are logged."""
+    """Compile the rules that are valid in this process; log the others, such as those of an app that is not loaded."""
     found: list[Rule] = []
     for name, rule in settings.notifications.rules.items():
         try:
@@ -122,7 +122,7 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
 
 
 def _is_beyond(rule: RuleSettings) -> bool:
-    """Return whether an alert would be held only by what is worse than what raises it."""
+    """Return whether the clear threshold is on the wrong side of the firing threshold."""
     if rule.clear is None:
         return False
     return rule.clear > rule.above if rule.above is not None else rule.below is not None and rule.clear < rule.below
@@ -147,13 +147,13 @@ def _wrong(
 
 
 def evaluate_rule(rule: Rule, window: MetricWindow, now: datetime, fresh_s: float) -> list[Reading]:
-    """Return what a rule about a metric sees, the worst first.
+    """Evaluate a rule about a metric; return its readings, worst first.
 
     Args:
-        rule: which has a metric.
-        chart: what all hosts have told.
-        now: the time.
-        fresh_s: how old a gauge's value may be.
+        rule: a rule that has a metric.
+        window: the samples of all hosts.
+        now: the current time.
+        fresh_s: maximum age of a gauge's value.
     """
     assert rule.selector is not None
     since = now - timedelta(seconds=rule.settings.over_s)
@@ -174,7 +174,7 @@ def evaluate_rule(rule: Rule, window: MetricWindow, now: datetime, fresh_s: floa
 
 
 def sort_readings(rule: Rule, readings: Iterable[Reading]) -> list[Reading]:
-    """Return readings with those that are worst off first."""
+    """Sort readings, worst first."""
     return sorted(readings, key=lambda one: one.value, reverse=rule.settings.above is not None)
 
 

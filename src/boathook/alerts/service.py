@@ -1,7 +1,7 @@
-"""Evaluates alert rules and sends alerts beside the elected keeper.
+"""Evaluates alert rules and sends alerts on the elected keeper.
 
-All of it has connections, tasks and deadlines of its own. It waits for nothing that the work waits for, and an error in
-it is logged and tried again: a Telegram that is dead, or a rule that fails, delays no chore.
+Alerts have their own connections, tasks and timeouts and never wait for deliveries. An error is logged and retried,
+so that an unreachable channel or a failing rule delays no chore.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from boathook.observability.log import get_logger
 from boathook.observability.metric_snapshot import host_name
 
 DISPATCH_INTERVAL_S: Final = 1.0
-"""Seconds between two looks for something to be told."""
+"""Interval between two checks for due messages."""
 CLEANUP_INTERVAL_S: Final = 300.0
 _LOG = get_logger("alerts")
 
@@ -36,7 +36,7 @@ def check_alerts(settings: Settings) -> None:
 
 
 async def open_alert_database(settings: Settings, url: str, purpose: str) -> Database:
-    """Open the connections that alerts have for themselves. Raises DatabaseUnavailable."""
+    """Open the dedicated connections for alerts. Raises DatabaseUnavailable."""
     return await Database.open(
         url,
         purpose=purpose,
@@ -47,10 +47,10 @@ async def open_alert_database(settings: Settings, url: str, purpose: str) -> Dat
 
 
 class AlertService:
-    """What the elected keeper does about alerts, on connections of its own.
+    """Runs alert evaluation, delivery and cleanup on the elected keeper, on its own connections.
 
     Args:
-        settings: rules, channels, limits.
+        settings: rules, channels and limits.
         url: of PostgreSQL.
     """
 
@@ -60,7 +60,7 @@ class AlertService:
 
     @asynccontextmanager
     async def run_in_background(self) -> AsyncIterator[None]:
-        """Look at the rules and tell what they say, for as long as the block runs."""
+        """Evaluate rules and send alerts while the block runs."""
         watching = asyncio.create_task(self._run(), name="alerts")
         try:
             yield
@@ -76,7 +76,7 @@ class AlertService:
                 _LOG.warning("alerts_put_off", error=str(error))
                 await asyncio.sleep(DISPATCH_INTERVAL_S)
                 continue
-            except Exception as error:  # noqa: BLE001 - as said above
+            except Exception as error:  # noqa: BLE001 - an alert error must not affect the keeper
                 _LOG.error("alerts_fault", exc_info=error)
                 return
             try:
@@ -107,15 +107,15 @@ async def _tidy(database: Database, keep: timedelta) -> None:
 
 
 async def run_every(what: str, every_s: float, do: Callable[[], Awaitable[object]]) -> None:
-    """Do something every so many seconds; an error is logged, and it is tried again the next time."""
+    """Call *do* every *every_s* seconds; an error is logged, and the next call follows as usual."""
     while True:
         began = time.monotonic()
         try:
             await do()
         except DatabaseError as error:
             _LOG.warning("alerts_put_off", what=what, error=str(error))
-        except Exception as error:  # noqa: BLE001 - a fault in one look must not end all others
+        except Exception as error:  # noqa: BLE001 - an error in one run must not end the loop
             _LOG.error("alerts_fault", what=what, exc_info=error)
         spent = time.monotonic() - began
-        # What grows slow is done less often, so that PostgreSQL is not kept busy by looking alone.
+        # Run slow work less often, so that alerts never keep PostgreSQL busy.
         await asyncio.sleep(max(every_s - spent, 4 * spent, 0.05))

@@ -1,4 +1,4 @@
-"""The samples of all hosts within the last day, as figures by subject: values, increases and distributions."""
+"""Stores the samples of all hosts for the last day; returns values, increases and distributions by subject."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Mapping
@@ -12,25 +12,25 @@ from boathook.observability.metric_snapshot import Buckets, SeriesKey, concatena
 from boathook.observability.metrics import METRICS, Merge
 
 HOST: Final = "host"
-"""A label that every series has besides its own."""
+"""A label that every series has in addition to its own."""
 _THINNED_S: Final = {600.0: 60.0, 7_200.0: 900.0}
-"""How far apart samples are kept, by their age: figures of long windows need no more, and are had sooner."""
+"""Sample spacing in seconds by age: long windows need less detail and are faster to compute."""
 _CLOCK_TOLERANCE: Final = timedelta(seconds=5)
-"""How far ahead a host's clock may be."""
+"""How far ahead of ours a host's clock may be."""
 _AT = attrgetter("at")
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesSelector:
-    """Which series of a metric are looked at, and what tells their subjects apart."""
+    """Selects the series of a metric, and the labels that form their subjects."""
 
     metric: str
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Values that a series must have."""
+    """Label values that a series must have."""
     by: tuple[str, ...] = ()
 
     def subject(self, host: str, labels: SeriesKey) -> str | None:
-        """Return whom a series is about; None where it is not looked at."""
+        """Return the subject of a series; None if the series is not selected."""
         values = dict(zip(METRICS[self.metric].labels, labels, strict=False)) | {HOST: host}
         if any(values.get(label) not in wanted for label, wanted in self.labels.items()):
             return None
@@ -41,8 +41,8 @@ class MetricWindow:
     """The samples of all hosts, in memory.
 
     Args:
-        metrics: those that rules look at; others are not kept.
-        lookback_s: how far back rules look in detail.
+        metrics: names of the metrics that rules read; other metrics are dropped.
+        lookback_s: length of the detailed history that rules need.
     """
 
     def __init__(self, metrics: Collection[str], lookback_s: float) -> None:
@@ -51,21 +51,21 @@ class MetricWindow:
         self._hosts: dict[str, list[HostSample]] = {}
 
     def add(self, samples: Iterable[HostSample]) -> None:
-        """Take in samples in any order; what is known already is passed over."""
+        """Add samples in any order; known samples are ignored."""
         for one in samples:
             known = self._hosts.setdefault(one.host, [])
-            place = bisect_left(known, one.at, key=_AT)
-            if place == len(known) or known[place].at != one.at:
+            index = bisect_left(known, one.at, key=_AT)
+            if index == len(known) or known[index].at != one.at:
                 insort(known, HostSample(one.host, one.at, one.snapshot.only(self._metrics)), key=_AT)
 
     def tidy(self, now: datetime) -> None:
-        """Keep no more than rules need, and what is told to be of the future not at all."""
+        """Drop samples that rules no longer need, and samples with a time in the future."""
         self._drop(now - timedelta(seconds=WINDOW_S), now + _CLOCK_TOLERANCE)
         for age_s, step_s in _THINNED_S.items():
             self._downsample(now - timedelta(seconds=max(age_s, 2 * self._lookback_s if step_s > 60 else 0)), step_s)
 
     def _drop(self, before: datetime, after: datetime) -> None:
-        """Drop what is older or, as a clock was wrong, later, and hosts of which nothing is left."""
+        """Drop samples outside these times, and hosts without samples. Samples after *after* have a wrong clock."""
         for host, samples in list(self._hosts.items()):
             del samples[bisect_right(samples, after, key=_AT) :]
             del samples[: bisect_right(samples, before, key=_AT)]
@@ -73,7 +73,7 @@ class MetricWindow:
                 del self._hosts[host]
 
     def _downsample(self, before: datetime, step_s: float) -> None:
-        """Add up each host's older samples of so many seconds."""
+        """Merge the older samples of each host into steps of *step_s* seconds."""
         for host, samples in self._hosts.items():
             old = bisect_right(samples, before, key=_AT)
             groups: dict[int, list[HostSample]] = {}
@@ -86,13 +86,13 @@ class MetricWindow:
 
     @property
     def latest(self) -> datetime | None:
-        """When anything was counted last."""
+        """The time of the latest sample."""
         return max((samples[-1].at for samples in self._hosts.values()), default=None)
 
     def is_paused(self, metric: str, since: datetime) -> bool:
-        """Return whether a gauge was set after a moment, but by no host in its latest sample.
+        """Return whether a gauge was set since a time, but is in no host's latest sample.
 
-        So it is while one keeper has gone and the next has not counted yet: that says nothing about any figure.
+        This happens while one keeper has stopped and the next has not reported yet. The gauge then says nothing.
         """
         lately = [one for samples in self._hosts.values() for one in samples[bisect_right(samples, since, key=_AT) :]]
         latest = [samples[-1] for samples in self._hosts.values()]
@@ -101,7 +101,7 @@ class MetricWindow:
         )
 
     def values(self, selector: SeriesSelector, since: datetime) -> dict[str, float]:
-        """Return a gauge's latest values by subject, of hosts that have stored a sample since a moment."""
+        """Return a gauge's latest values by subject, for hosts with a sample since a time."""
         is_highest = METRICS[selector.metric].merge is Merge.MAX
         found: dict[str, float] = {}
         for host, samples in self._hosts.items():
@@ -115,11 +115,11 @@ class MetricWindow:
         return found
 
     def increases(self, selector: SeriesSelector, since: datetime, until: datetime | None = None) -> dict[str, float]:
-        """Return how much a counter has risen by subject, between two moments."""
+        """Return the increase of a counter by subject, between two times."""
         return self._sums("counters", selector, since, until)
 
     def distributions(self, selector: SeriesSelector, since: datetime) -> dict[str, Buckets]:
-        """Return what a histogram has observed since a moment, by subject."""
+        """Return the distribution of a histogram since a time, by subject."""
         return self._sums("histograms", selector, since, None)
 
     def _sums(self, kind: str, selector: SeriesSelector, since: datetime, until: datetime | None) -> dict[str, Any]:

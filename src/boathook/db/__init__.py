@@ -1,4 +1,4 @@
-"""The PostgreSQL store: the pool, the migrations, and one module per noun with its SQL beside it.
+"""The PostgreSQL store: the pool, the migrations, and one module per noun with its SQL file.
 
-The only room with SQL.
+Only this package contains SQL.
 """

@@ -1,4 +1,4 @@
-"""Turns: what is called by one name is done by one process at once, over all hosts."""
+"""Advisory locks: at most one process at a time, over all hosts, holds the lock of a name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +11,12 @@ SQL = load(__file__)
 
 @asynccontextmanager
 async def try_advisory_lock(database: Database, name: str) -> AsyncIterator[Connection | None]:
-    """Lend the turn at *name* for as long as the connection lives that comes with it, or None where another has it.
+    """Acquire the lock of *name* and yield the connection that holds it, or None if another process holds the lock.
+
+    The lock lasts as long as the connection.
 
     Raises:
-        DatabaseError: PostgreSQL cannot be reached, or gives up.
+        DatabaseError: PostgreSQL is unavailable or aborted the statement.
     """
     async with database.acquire() as connection:
         with translate_errors():

@@ -1,3 +1,3 @@
 -- name: take_turn
--- Makes this session the only one to do what is called so, if none is doing it.
+-- Takes the lock of a name for this session, unless another session holds it.
 select pg_try_advisory_lock(hashtextextended('boathook.turn:' || $1, 0))

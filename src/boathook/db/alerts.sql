@@ -1,5 +1,5 @@
 -- name: take_turn
--- Lets nobody else look at the rules until the transaction ends, and returns its time.
+-- Locks the evaluation of rules until the transaction ends, and returns the time.
 select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextextended('boathook.alerts', 0))) as locked
 
 -- name: list_open
@@ -7,49 +7,49 @@ select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextexten
 select * from boathook.alert where state <> 'recovered' order by fired_at desc nulls last, id desc
 
 -- name: count_firing
--- Counts the alerts that fire and are not silenced, and the critical ones among them.
+-- Counts the firing alerts that are not silenced, and the critical ones among them.
 select count(*) as number, count(*) filter (where severity = 'critical') as critical
 from boathook.alert
 where state <> 'recovered' and state <> 'pending' and not is_silenced
 
 -- name: list_ended
--- Reads the alerts that recovered last; those before a moment for the next page.
+-- Reads the alerts that recovered last; those before a time for the next page.
 select * from boathook.alert
 where state = 'recovered' and recovered_at < coalesce($1::timestamptz, 'infinity')
 order by recovered_at desc, id desc
 limit $2
 
 -- name: insert_alert
--- Opens an alert.
+-- Inserts an alert.
 insert into boathook.alert (id, rule, subject, severity, state, since, value, worst, fired_at, notified_at, is_silenced)
 values ($1, $2, $3, $4, $5, $6, $7, $7, $8, $9, $10)
 on conflict (rule, subject) where state <> 'recovered' do nothing
 
 -- name: move_alert
--- Moves an alert on.
+-- Updates an alert.
 update boathook.alert
 set severity = $2, state = $3, since = $4, value = $5, worst = $6, fired_at = $7, recovered_at = $8, notified_at = $9,
     is_silenced = $10
 where id = $1
 
 -- name: drop_alert
--- Forgets an alert that never fired.
+-- Deletes an alert that never fired.
 delete from boathook.alert where id = $1
 
 -- name: drop_old
--- Forgets alerts that recovered before a moment, some at a time.
+-- Deletes alerts that recovered before a time, in batches.
 delete from boathook.alert where id in (
     select id from boathook.alert where state = 'recovered' and recovered_at < $1 order by recovered_at limit 1000)
 
 -- name: list_silences
--- Reads the silences in force, and those that ended after a moment.
+-- Reads the silences in force, and those that ended after a time.
 select * from boathook.alert_silence
 where coalesce(ended_at, until) > $1
 order by until desc, id desc
 limit 500
 
 -- name: insert_silence
--- Silences alerts for a time.
+-- Inserts a silence.
 insert into boathook.alert_silence (id, rule, subject, note, actor, until)
 values ($1, $2, $3, $4, $5, $6)
 returning *
@@ -62,17 +62,17 @@ where id = $1 and ended_at is null and until > clock_timestamp()
 returning *
 
 -- name: write_round
--- Writes what the rules saw over what they saw before.
+-- Stores the result of an evaluation over the previous one.
 insert into boathook.alert_evaluation (at, host, readings) values ($1, $2, $3)
 on conflict (singleton) do update set at = excluded.at, host = excluded.host, readings = excluded.readings
 
 -- name: read_round
--- Reads what the rules saw last.
+-- Reads the result of the latest evaluation.
 select at, host, readings::text as readings from boathook.alert_evaluation
 
 -- name: count_dead
--- Counts the dead deliveries that nobody has decided about, of some recipients and of those that the latest twenty
--- thousand deaths are about. Neither the age of a recipient's dead nor those of others hide them once it is known.
+-- Counts undecided dead letters of known recipients and of those in the latest twenty thousand dead letters. A known
+-- recipient is counted however old its dead letters are and however many others have.
 with latest as (
     select recipient, count(*) as number
     from (select recipient from boathook.delivery where state = 'dead' order by dead_at desc limit 20000) as died
@@ -90,7 +90,7 @@ where d.number > 0
 order by value desc, subject
 
 -- name: count_unhandled
--- Counts what was accepted within some seconds and is unhandled, by source, of the latest twenty thousand.
+-- Counts unhandled events accepted within some seconds, by source, of the latest twenty thousand.
 select source as subject, count(*)::float8 as value
 from (
     select source from boathook.unhandled
@@ -111,15 +111,15 @@ order by disabled_at desc
 limit $1
 
 -- name: insert_notices
--- Writes that channels are to be told of an alert; what waits already is not told twice.
+-- Queues notifications about an alert for channels; one that is already waiting is not queued twice.
 insert into boathook.alert_notification (alert_id, channel, kind, not_before)
 select $1, u.channel, $3, u.not_before
 from unnest($2::text[], $4::timestamptz[]) as u (channel, not_before)
 on conflict (alert_id, channel, kind) where state = 'waiting' do nothing
 
 -- name: find_due_channels
--- Reads the channels that have something to be told now: whose oldest notice has waited long enough, that are not
--- pausing, and that had neither a message a moment ago nor too many within the hour.
+-- Reads the channels that have something to send now: the oldest notification has waited long enough, the channel is
+-- not paused, and it had neither a message very recently nor too many within the hour.
 select n.channel
 from boathook.alert_notification n
 left join boathook.alert_channel c on c.name = n.channel
@@ -134,7 +134,7 @@ having min(n.created_at) <= now() - make_interval(secs => $2) or bool_or(n.messa
 order by n.channel
 
 -- name: take_notices
--- Takes what a channel is to be told next, for some seconds: a message that was begun before, else all that waits.
+-- Claims the next notifications of a channel for some seconds: a message that was claimed before, else all that wait.
 with candidate as (
     select id, message_id from boathook.alert_notification
     where channel = $1 and state = 'waiting' and not_before <= now() and (taken_until is null or taken_until < now())
@@ -155,7 +155,7 @@ from taken t join boathook.alert a on a.id = t.alert_id
 order by a.severity, a.rule, a.subject, t.id
 
 -- name: end_sent
--- Notes that a message went out.
+-- Records that a message was sent.
 with told as (
     update boathook.alert_notification
     set state = 'sent', ended_at = clock_timestamp(), taken_until = null
@@ -168,7 +168,7 @@ set sent = c.sent + 1, sent_at = clock_timestamp(), failures = 0, not_before = '
     recent = array(select r.at from unnest(c.recent) as r (at) where r.at > now() - interval '1 hour') || clock_timestamp()
 
 -- name: end_failed
--- Notes that a message did not go out, gives up what has waited for too long, and lets the channel rest.
+-- Records that a message was not sent, gives up notifications that are too old, and pauses the channel.
 with freed as (
     update boathook.alert_notification
     set taken_until = null, state = case when created_at < now() - make_interval(secs => $4) then 'given_up' else state end,
@@ -185,7 +185,7 @@ with freed as (
 select count(*) filter (where state = 'given_up') from freed
 
 -- name: list_channels
--- Reads how each channel is doing, and how much it is still to be told.
+-- Reads the state of each channel and the number of its waiting notifications.
 select coalesce(c.name, w.channel) as name, coalesce(c.failures, 0) as failures, coalesce(c.sent, 0) as sent, c.sent_at,
     c.error, c.error_at, nullif(c.not_before, '-infinity') as not_before, coalesce(w.number, 0) as waiting
 from boathook.alert_channel c

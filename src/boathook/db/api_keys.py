@@ -1,4 +1,4 @@
-"""Keys of the API: who may ask for what. Only hashes of the tokens are kept."""
+"""Stores API keys and their permissions. Only hashes of the tokens are stored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ SQL = load(__file__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """What is known of a token."""
+    """The data stored about a token."""
 
     id: UUID
     organization: str
     application_id: UUID | None
-    """The one application it is for; None is for the whole organization."""
+    """The only application that it may access; None: the whole organization."""
     name: str = ""
     is_portal: bool = False
-    """Whether it was handed to a visitor of the portal."""
+    """Whether it belongs to a portal session."""
     session_id: str | None = None
     capabilities: tuple[str, ...] | None = None
-    """What a visitor may do; None is everything."""
+    """What a portal user may do; None: everything."""
     feature_flags: tuple[str, ...] | None = None
     created_at: datetime | None = None
     expires_at: datetime | None = None
@@ -33,7 +33,7 @@ class ApiKey:
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it."""
+        """The public id."""
         return ids.show(ids.API_KEY, self.id)
 
 
@@ -63,24 +63,24 @@ async def find(connection: Connection, token_sha256: bytes) -> ApiKey | None:
 
 
 async def list_all(connection: Connection, organization: str | None, *, with_portal: bool) -> list[ApiKey]:
-    """Return the keys, the youngest first."""
+    """Return the keys, newest first."""
     return [_key(row) for row in await connection.fetch(SQL["list_keys"], organization, with_portal)]
 
 
 async def list_portal(connection: Connection, organization: str, *, limit: int) -> list[ApiKey]:
-    """Return the latest valid keys of visitors of an organization's portals."""
+    """Return the latest valid portal keys of an organization."""
     return [_key(row) for row in await connection.fetch(SQL["list_portal"], organization, limit)]
 
 
 async def revoke(connection: Connection, id: UUID) -> bool:
-    """End a key; returns False where there is none that is valid."""
+    """Revoke a key; return False if there is no valid one."""
     return await connection.fetchval(SQL["revoke_key"], id) is not None
 
 
 async def expire(
     connection: Connection, application_id: UUID, sessions: Sequence[str] | None, after: timedelta
 ) -> None:
-    """Let the keys of an application, or of some of its sessions, end after a while."""
+    """Let the keys of an application, or of some of its sessions, expire after a delay."""
     await connection.execute(SQL["expire_keys"], application_id, sessions, after)
 
 

@@ -1,4 +1,4 @@
-"""Applications: those who are sent to, each of one organization and with endpoints of its own."""
+"""Stores applications: the tenants that receive messages, each with its organization and its endpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,30 +21,30 @@ MAX_ID: Final = UUID(int=(1 << 128) - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """One who is sent to."""
+    """A tenant that receives messages."""
 
     id: UUID
     organization: str
     uid: str | None
-    """The organization's own word for it, unique there."""
+    """The organization's own id for it, unique there."""
     name: str
     throttle_rate: int | None
-    """Most messages a second to each endpoint that has no rate of its own."""
+    """Most messages a second to each endpoint without its own rate."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     is_operational: bool = False
-    """Whether it is the one that an organization's operational events go to; only its own routes show it."""
+    """Whether it receives the organization's operational events; only its own routes show it."""
     created_at: datetime
     updated_at: datetime
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it."""
+        """The public id."""
         return ids.show(ids.APPLICATION, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A stretch of a list: at most *limit* rows from *place* on, exclusively, up or down."""
+    """A page of a list: at most *limit* rows after *place* (exclusive), ascending or descending."""
 
     place: UUID | None
     is_ascending: bool
@@ -52,7 +52,7 @@ class PageRequest:
 
     @property
     def bound(self) -> UUID:
-        """The place, or the end that the stretch starts from."""
+        """The cursor, or the end of the list where the page starts."""
         return self.place or (MIN_ID if self.is_ascending else MAX_ID)
 
 
@@ -66,7 +66,7 @@ async def insert(
     throttle_rate: int | None,
     metadata: Mapping[str, str],
 ) -> Application:
-    """Store an application. Raises Taken where the uid is in use."""
+    """Store an application. Raises Taken if the uid is in use."""
     with translate_unique_violation(_UID_TAKEN):
         row = await connection.fetchrow(
             SQL["insert_application"], id, organization, uid, name, throttle_rate, _dump(metadata)
@@ -80,7 +80,7 @@ async def find(connection: Connection, organization: str, reference: str) -> App
 
 
 async def lock(connection: Connection, organization: str, reference: str) -> Application | None:
-    """Return an organization's application by id or uid, for a change of it in this transaction."""
+    """Return an organization's application by id or uid, locked for an update in this transaction."""
     return await _find("lock_application", connection, organization, reference)
 
 
@@ -91,7 +91,7 @@ async def _find(statement: str, connection: Connection, organization: str, refer
 
 
 async def save(connection: Connection, application: Application) -> Application:
-    """Store an application's changed fields. Raises Taken where the uid is in use."""
+    """Store an application's changed fields. Raises Taken if the uid is in use."""
     with translate_unique_violation(_UID_TAKEN):
         row = await connection.fetchrow(
             SQL["save_application"],
@@ -113,11 +113,11 @@ async def list_page(
     only_with_endpoints: bool = False,
     only_all_enabled: bool = False,
 ) -> list[Application]:
-    """Return a stretch of an organization's applications, in the order of the window.
+    """Return a page of an organization's applications, in the order of the window.
 
     Args:
-        only_with_endpoints: leave out those without endpoints.
-        only_all_enabled: leave out those that have a disabled endpoint.
+        only_with_endpoints: exclude applications without endpoints.
+        only_all_enabled: exclude applications with a disabled endpoint.
     """
     sql = with_direction(SQL["list_applications"], is_ascending=window.is_ascending)
     rows = await connection.fetch(sql, organization, window.bound, window.limit, only_with_endpoints, only_all_enabled)
@@ -130,19 +130,19 @@ async def delete(connection: Connection, application: Application) -> None:
 
 
 async def find_operational(connection: Connection, organization: str) -> Application | None:
-    """Return the application that an organization's operational events go to, if it was ever needed."""
+    """Return the application for an organization's operational events, if it was created."""
     row = await connection.fetchrow(SQL["find_operational_application"], organization)
     return None if row is None else _application(row)
 
 
 async def ensure_operational(connection: Connection, id: UUID, organization: str) -> Application:
-    """Return the application that an organization's operational events go to, made under this id if there is none."""
+    """Return the application for an organization's operational events; create it with this id if it is missing."""
     await connection.execute(SQL["insert_operational_application"], id, organization)
     return _application(await connection.fetchrow(SQL["find_operational_application"], organization))
 
 
 async def bump_routes_version(connection: Connection, application_id: UUID) -> None:
-    """Let all who publish for the application read its endpoints again."""
+    """Make all publishers of the application reload its endpoints."""
     await connection.execute(SQL["raise_routes_version"], application_id)
 
 

@@ -10,7 +10,7 @@ select * from boathook.application
 where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3)
 
 -- name: lock_application
--- Returns an organization's application by its id or uid, kept as it is by others until the transaction ends.
+-- Returns an organization's application by its id or uid, locked against changes until the transaction ends.
 select * from boathook.application
 where organization = $1 and deleted_at is null and not is_operational and (id = $2 or uid = $3)
 for no key update
@@ -23,7 +23,7 @@ where organization = $1 and id = $2
 returning *
 
 -- name: list_applications
--- Returns the applications after an id, the oldest first, or before it, the youngest first.
+-- Returns the applications after an id, oldest first, or before it, newest first.
 select * from boathook.application a
 where organization = $1 and deleted_at is null and not is_operational and id {beyond} $2
     and (not $4 or exists (select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null))
@@ -33,11 +33,11 @@ order by id {direction}
 limit $3
 
 -- name: raise_routes_version
--- Tells all publishers that an application's endpoints changed.
+-- Makes all publishers reload an application's endpoints.
 update boathook.application set routes_version = routes_version + 1 where id = $1
 
 -- name: delete_application
--- Marks an application as deleted with all its endpoints, which frees their uids.
+-- Marks an application and all its endpoints as deleted, which frees their uids.
 with gone as (
     update boathook.application
     set deleted_at = now(), updated_at = now(), routes_version = routes_version + 1
@@ -50,10 +50,10 @@ from gone
 where e.application_id = gone.id and e.deleted_at is null
 
 -- name: find_operational_application
--- Returns the application that an organization's operational events go to.
+-- Returns the application for an organization's operational events.
 select * from boathook.application where organization = $1 and is_operational and deleted_at is null
 
 -- name: insert_operational_application
--- Stores the application that an organization's operational events go to, unless there is one.
+-- Stores the application for an organization's operational events, unless it exists.
 insert into boathook.application (id, organization, name, is_operational) values ($1, $2, 'operational webhooks', true)
 on conflict (organization) where is_operational do nothing

@@ -1,4 +1,4 @@
-"""Attempts as an application's owner sees them: every request that was sent to an endpoint, and what it answered."""
+"""Attempts as an application's owner sees them: each request to an endpoint, and its response."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -22,16 +22,16 @@ from boathook.domain.windows import Window
 
 SQL = load(__file__)
 EXPUNGED: Final = b"EXPUNGED"
-"""What stands in place of a response that was forgotten on request."""
+"""Replaces a response that was deleted on request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeFilter:
-    """Which attempts a list is about, by how they ended; None lets everything through."""
+    """Filters attempts by their result; None matches everything."""
 
     is_success: bool | None = None
     status_class: int | None = None
-    """The lowest status of a hundred, such as 400; 0 for attempts without an HTTP answer."""
+    """The lowest status of a class, such as 400; 0 for attempts without an HTTP response."""
 
 
 ANY_OUTCOME: Final = OutcomeFilter()
@@ -39,18 +39,18 @@ ANY_OUTCOME: Final = OutcomeFilter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPageRequest:
-    """Which attempts a page shows, and what of them."""
+    """Selects the attempts of a page and their columns."""
 
     window: Window
     wanted: MessageFilter = ALL_MESSAGES
-    """By their messages."""
+    """Filters by the attempts' messages."""
     ended: OutcomeFilter = ANY_OUTCOME
     limit: int
     has_response: bool = True
     has_payload: bool = False
 
     def arguments(self) -> tuple[object, ...]:
-        """Return it as the arguments of statements that follow the application."""
+        """Return the statement arguments that follow the application."""
         return (
             self.has_response, self.has_payload, self.window.low, self.window.high, *self.wanted.arguments(),
             self.ended.is_success, self.ended.status_class, self.limit + 1,
@@ -59,34 +59,34 @@ class AttemptPageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRow:
-    """One request that was sent."""
+    """One request to an endpoint."""
 
     id: UUID
     message: MessageRow
     endpoint_id: UUID
     url: str
     status: int
-    """Of the HTTP answer; 0 where there was none."""
+    """Status of the HTTP response; 0 if there was none."""
     duration_ms: int
-    """Until the answer's headers were there."""
+    """Until the response's headers arrived."""
     is_success: bool
     is_manual: bool
     response: bytes | None
-    """The answer's body, capped; None where it was not asked for or there was none."""
+    """The response body, capped; None if it was not requested or there was none."""
     error: str | None
-    """What went wrong, in one line."""
+    """The error, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCounts:
-    """How the attempts at an endpoint ended, and how much it is still owed."""
+    """Attempts at an endpoint by result, and its unfinished deliveries."""
 
     success: int
     fail: int
     pending: int
-    """Deliveries not tried yet."""
+    """Deliveries without an attempt so far."""
     sending: int
-    """Deliveries tried, and still being tried."""
+    """Deliveries with attempts that are not finished."""
     canceled: int
 
 
@@ -98,13 +98,13 @@ async def list_page(
     message_id: UUID | None = None,
     endpoint_id: UUID | None = None,
 ) -> Page[AttemptRow]:
-    """Return a page of the attempts at one message, at one endpoint, or at one message there, newest first."""
+    """Return a page of the attempts at a message, at an endpoint, or of a message at an endpoint, newest first."""
     is_upward = listing.window.is_upward
     recipient = None if endpoint_id is None else recipient_of(ids.show(ids.ENDPOINT, endpoint_id))
     name = "list_of_endpoint" if message_id is None else "list_of_message"
-    place = [recipient] if message_id is None else [message_id, recipient]
+    selection = [recipient] if message_id is None else [message_id, recipient]
     sql = _fill(name, is_upward=is_upward)
-    rows = await connection.fetch(sql, application, *listing.arguments(), *place)
+    rows = await connection.fetch(sql, application, *listing.arguments(), *selection)
     return to_size_limited_page(rows, _attempt, listing.limit, is_reversed=is_upward)
 
 
@@ -116,7 +116,7 @@ async def find(connection: Connection, application: str, message_id: UUID, attem
 
 
 async def expunge(connection: Connection, application: str, message_id: UUID, attempt_id: UUID) -> bool:
-    """Forget what an endpoint answered to an attempt; return whether there is such an attempt."""
+    """Delete the response to an attempt; return whether the attempt exists."""
     if await find(connection, application, message_id, attempt_id) is None:
         return False
     await connection.execute(SQL["expunge_error"], message_id, attempt_id)
@@ -125,13 +125,13 @@ async def expunge(connection: Connection, application: str, message_id: UUID, at
 
 
 async def count(connection: Connection, application_id: UUID, endpoint_id: UUID, window: Window) -> AttemptCounts:
-    """Count the attempts that an endpoint of an application saw in a window, and what it is still owed of that time."""
+    """Count the attempts at an application's endpoint in a window, and its unfinished deliveries of that time."""
     arguments = (application_id, recipient_of(ids.show(ids.ENDPOINT, endpoint_id)), window.low, window.high)
     ended = await connection.fetchrow(SQL["count_attempts"], *arguments)
-    owed = await connection.fetchrow(SQL["count_owed"], *arguments)
+    pending = await connection.fetchrow(SQL["count_owed"], *arguments)
     assert ended is not None
-    assert owed is not None
-    return AttemptCounts(**dict(ended), **dict(owed))
+    assert pending is not None
+    return AttemptCounts(**dict(ended), **dict(pending))
 
 
 def _fill(name: str, *, is_upward: bool = False) -> str:

@@ -1,13 +1,14 @@
--- Words in braces are put in by attempts.py: {direction} is asc or desc, {columns} and {fitting} the parts read_columns and keep_fitting.
+-- attempts.py replaces words in braces: {direction} is asc or desc, {columns} and {fitting} are the parts read_columns
+-- and keep_fitting.
 
 -- name: read_columns
--- What is shown of an attempt a and its message e: a part of other statements.
+-- The columns of an attempt a and its message e: a part of other statements.
 a.id, a.event_id, a.recipient, a.url, a.status, a.duration_ms, a.outcome, a.error, a.is_manual,
 case when $2 then a.response end as response, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $3 then e.body end as body,
 e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone
 
 -- name: keep_fitting
--- Which attempts a at messages e a list is about: a part of other statements.
+-- Conditions on attempts a at messages e: a part of other statements.
 e.application = $1 and e.origin = 'published'
 and a.id is not null and a.id >= $4 and a.id < $5
 and ($6::text[] is null or e.type = any ($6))
@@ -26,7 +27,7 @@ order by a.id {direction}
 limit $11
 
 -- name: list_of_message
--- Reads a page of the attempts at one message, at every endpoint or at one.
+-- Reads a page of the attempts at one message, at all endpoints or at one.
 select {columns}
 from boathook.attempt a
 join boathook.event e on e.id = a.event_id
@@ -42,21 +43,21 @@ join boathook.event e on e.id = a.event_id
 where a.event_id = $4 and a.id = $5 and e.application = $1 and e.origin = 'published'
 
 -- name: expunge_attempt
--- Forgets what an endpoint answered to one attempt.
+-- Deletes the response to one attempt.
 update boathook.attempt a
 set response = 'EXPUNGED'::bytea, error = null, traceback = null
 from boathook.event e
 where a.event_id = $2 and a.id = $3 and e.id = a.event_id and e.application = $1 and e.origin = 'published'
 
 -- name: expunge_error
--- Forgets the same where an open delivery still tells of it.
+-- Deletes the error of that attempt from its delivery, if it is still open.
 update boathook.delivery d
 set error = null
 from boathook.attempt a
 where a.event_id = $1 and a.id = $2 and d.event_id = a.event_id and d.ordinal = a.ordinal and d.attempts = a.number
 
 -- name: count_attempts
--- Counts the attempts at one endpoint of an application by how they ended.
+-- Counts the attempts at one endpoint of an application by result.
 select
     count(*) filter (where a.outcome = 'succeeded') as success, count(*) filter (where a.outcome <> 'succeeded') as fail
 from boathook.attempt a
@@ -65,7 +66,7 @@ where a.recipient = $2 and a.id is not null and a.id >= $3 and a.id < $4
         select from boathook.endpoint p where p.id = boathook.endpoint_of($2) and p.application_id = $1)
 
 -- name: count_owed
--- Counts what one endpoint of an application is owed since a moment, by where it stands.
+-- Counts the unfinished and canceled deliveries of one endpoint of an application in a window, by state.
 select
     count(*) filter (where d.state = 'pending' and d.attempts = 0) as pending,
     count(*) filter (where d.state = 'leased' or (d.state = 'pending' and d.attempts > 0)) as sending,

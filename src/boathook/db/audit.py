@@ -1,11 +1,12 @@
-"""The audit: who did what to what, written in the transaction that does it, and sealed soon after.
+"""The audit log: records each operator action in the transaction that makes it; the keeper seals rows soon after.
 
-The keeper seals rows one after the other: a seal is the hash of the seal before it with the row's own content, so a row
-that is changed, removed or put in between later shows when the books are read. The last seal is kept beside the rows,
-so that those at the end are missed as well. Those who write rows do not seal them:
-they would have to wait for each other until each has committed, some of them while they hold deliveries that the others
-want. What is changed before it is sealed, within seconds, does not show; nor does it if somebody writes the whole chain
-anew, unless the last seal is kept elsewhere, as it is in the log.
+The keeper seals rows sequentially. A seal is the hash of the previous seal and the row's content. The consistency check
+therefore detects a row that is changed, removed or inserted later. The last seal is also stored separately, so that
+removed rows at the end are detected too. The transactions that write rows do not seal them: each would have to wait
+until the others have committed, some of them while they hold deliveries that the others need.
+
+Two changes are not detected: one made before the row is sealed, within seconds, and a rewrite of the whole chain. The
+latter is detectable only if the last seal is also kept elsewhere, as in the log.
 """
 
 import time
@@ -21,16 +22,16 @@ from boathook.db.statements import load
 SQL = load(__file__)
 
 SCAN_ROWS: Final = 20_000
-"""Rows that one look goes through."""
+"""Rows scanned by one query."""
 SCAN_BUDGET_S: Final = 0.15
-"""Looks follow each other until a page is full or so much time is used up."""
+"""Queries continue until a page is full or this much time has passed."""
 SEAL_BATCH: Final = 1_000
 _MAX_RECENT: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class AuditCursor:
-    """Where a look goes on: before this row."""
+    """The cursor of a search: it continues before this row."""
 
     at: datetime
     id: int
@@ -38,29 +39,29 @@ class AuditCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Which rows are looked for; None lets everything through."""
+    """Filters audit rows; None matches everything."""
 
     actor: str | None = None
     action: str | None = None
-    """A pattern; ``*`` stands for any run of characters."""
+    """A pattern; ``*`` matches any characters."""
     since: datetime | None = None
     until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """What a search came to."""
+    """The result of a search."""
 
     rows: Sequence[AuditRow]
     place: AuditCursor | None
-    """Where it goes on; None where there is nothing older."""
+    """Where the search continues; None if there is nothing older."""
     is_full: bool
-    """Whether it ended because the page is full, and not because its time was over."""
+    """Whether it ended because the page is full, not because of the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
-    """The last seal."""
+    """The last seal of the chain."""
 
     place: int
     seal: str
@@ -68,55 +69,55 @@ class ChainHead:
 
 
 async def record(connection: Connection, actor: str, action: str, subject: str, text: str | None = None) -> None:
-    """Note who did what to what."""
+    """Record an action with its actor and subject."""
     await connection.execute(SQL["insert_note"], actor, action, subject, text)
 
 
 async def find_records(connection: Connection, action: str, subjects: Sequence[str]) -> list[tuple[str, str]]:
-    """Return subject and text of the notes of an action on these subjects, oldest first."""
+    """Return subject and note of the records of an action on these subjects, oldest first."""
     rows = await connection.fetch(SQL["find_notes"], action, subjects)
     return [(row["subject"], row["note"]) for row in rows]
 
 
 async def search(database: Database, wanted: AuditFilter, *, before: AuditCursor | None, limit: int) -> AuditPage:
-    """Return the next rows that are wanted, newest first, in a bounded time."""
+    """Return the next matching rows, newest first, within a time limit."""
     rows: list[AuditRow] = []
     ends = time.monotonic() + SCAN_BUDGET_S
     while True:
-        place = (None, None) if before is None else (before.at, before.id)
+        cursor = (None, None) if before is None else (before.at, before.id)
         arguments = (
             wanted.actor,
             like_pattern(wanted.action),
             wanted.since,
             wanted.until,
-            *place,
+            *cursor,
             SCAN_ROWS,
             limit - len(rows),
         )
-        looked = await database.fetch(SQL["look_back"], *arguments)
-        rows += [_row(row) for row in looked if row["fits"]]
-        before = AuditCursor(looked[-1]["at"], looked[-1]["id"]) if looked else None
+        scanned = await database.fetch(SQL["look_back"], *arguments)
+        rows += [_row(row) for row in scanned if row["fits"]]
+        before = AuditCursor(scanned[-1]["at"], scanned[-1]["id"]) if scanned else None
         if len(rows) == limit:
             return AuditPage(rows, AuditCursor(rows[-1].at, rows[-1].id), is_full=True)
-        if not looked or looked[-1]["number"] < SCAN_ROWS:
+        if not scanned or scanned[-1]["number"] < SCAN_ROWS:
             return AuditPage(rows, None, is_full=False)
         if time.monotonic() > ends:
             return AuditPage(rows, before, is_full=False)
 
 
 async def list_actions(database: Database) -> list[str]:
-    """Return the actions that were recorded lately."""
+    """Return the recently recorded actions."""
     return [row["action"] for row in await database.fetch(SQL["list_actions"], _MAX_RECENT)]
 
 
 async def seal(database: Database) -> int:
-    """Seal the next rows that are not; return how many were."""
+    """Seal the next unsealed rows; return the number."""
     sealed: int = await database.fetchval(SQL["seal_rows"], SEAL_BATCH)
     return sealed
 
 
 async def read_head(database: Database) -> ChainHead | None:
-    """Return the last seal; None where nothing is sealed."""
+    """Return the last seal; None if no row is sealed."""
     row = await database.fetchrow(SQL["read_head"])
     return None if row is None else ChainHead(row["place"], row["seal"])
 

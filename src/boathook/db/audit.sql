@@ -1,5 +1,5 @@
 -- name: insert_note
--- Notes who did what to what.
+-- Records an action with its actor, subject and note.
 insert into boathook.audit (actor, action, subject, note) values ($1, $2, $3, $4)
 
 -- name: find_notes
@@ -7,8 +7,9 @@ insert into boathook.audit (actor, action, subject, note) values ($1, $2, $3, $4
 select subject, note from boathook.audit where action = $1 and subject = any($2::text[]) and note is not null order by id
 
 -- name: look_back
--- Looks at the $7 rows before a place ($5, $6), of a time ($3, $4), and returns of them those of an actor ($1) and with an action
--- like a pattern ($2), newest first, up to $8. The last row looked at is among them, `fits` or not, as the place to go on from.
+-- Scans the $7 rows before a cursor ($5, $6) within a time range ($3, $4), and returns those of an actor ($1) and with
+-- an action like a pattern ($2), newest first, up to $8. The last scanned row is included, whether it `fits` or not, as
+-- the next cursor.
 with looked as materialized (
     select id, at, actor, action, subject, note, row_number() over (order by at desc, id desc) as number
     from boathook.audit
@@ -30,11 +31,11 @@ where number = $7::bigint and number not in (select number from fitting)
 order by number
 
 -- name: list_actions
--- Lists the actions of the $1 rows written last.
+-- Lists the actions of the $1 latest rows.
 select distinct action from (select action from boathook.audit order by at desc, id desc limit $1) as those order by action
 
 -- name: seal_rows
--- Seals the next rows that no seal holds yet; says how many.
+-- Seals the next unsealed rows; returns the number.
 select boathook.seal_audit($1)
 
 -- name: read_head

@@ -1,4 +1,4 @@
-"""What it looks like when PostgreSQL is away, hangs or is overworked, told from statements that it refuses."""
+"""Detects from a statement's error that PostgreSQL is unavailable, hangs or is overloaded."""
 
 import asyncio
 import contextlib
@@ -14,17 +14,17 @@ Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Result = TypeVar("Result")
 
 CONNECTION_ERRORS: Final = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""What the driver itself raises where a connection is lost or cannot be made: a server's last word may come just as
-something is being sent, which is its internal error."""
+"""Errors of the driver for a lost connection or a failed connect. If the server closes the connection while the driver
+is sending, the driver reports an internal error of its own."""
 DRIVER_ERRORS: Final = (*CONNECTION_ERRORS, asyncpg.PostgresError)
-"""All that the driver raises."""
+"""All errors that the driver raises."""
 
 _UNAVAILABLE_STATES: Final = ("08", "25006", "25P03", "25P04", "28", "3D000", "40", "53", "55P03", "57", "58")
-"""How the SQLSTATEs begin of what is worth trying again later, unchanged: no connection, only reading, a session ended
-for its idleness, nobody let in, sacrificed to others, no resources, a lock not to be had, an operator's doing, and a
-fault of the system below."""
+"""SQLSTATE prefixes of errors that are worth a retry without changes: no connection, a read-only server, a session
+ended when idle, failed authentication or a missing database, a rollback due to a conflict, exhausted resources, a lock
+that is not available, an operator's intervention, and a system error."""
 _INVALID_VALUE_STATES: Final = ("22", "23", "54")
-"""How those begin of a value that can never be stored: of its kind, by a constraint, or for its size."""
+"""SQLSTATE prefixes of a value that can never be stored: because of its type, a constraint or its size."""
 _ROLLBACK_STATES: Final = "40"
 _BAD_URL_ERRORS: Final = (
     asyncpg.ClientConfigurationError,
@@ -32,20 +32,20 @@ _BAD_URL_ERRORS: Final = (
     asyncpg.InvalidCatalogNameError,
 )
 _CLOSED_MESSAGE: Final = re.compile(r"\bconnection (is closed|has been released back)")
-"""How the driver refuses to use a connection that was lost."""
+"""The driver's message for the use of a lost connection."""
 _MAX_RUNS: Final = 4
 _TICK_S: Final = 0.1
 
 
 def is_server_unavailable(error: BaseException) -> bool:
-    """Return whether a driver's error says that PostgreSQL is down, hangs, is full, starts, or only reads."""
+    """Return whether an error means that PostgreSQL is down, hanging, full, starting up or read-only."""
     if isinstance(error, asyncpg.PostgresError):
         return (error.sqlstate or "").startswith(_UNAVAILABLE_STATES) or _lacks_partition(error)
     return isinstance(error, CONNECTION_ERRORS) and not _is_encoding_error(error)
 
 
 def _lacks_partition(error: BaseException | None) -> bool:
-    """Return whether a row waited to be written while a partition was made for it; a table's own checks have names."""
+    """Return whether a row had no partition yet; violations of a table's own checks name a constraint."""
     if not isinstance(error, asyncpg.CheckViolationError):
         return False
     return error.schema_name == "boathook" and not error.constraint_name
@@ -62,14 +62,14 @@ def _is_invalid_value(error: BaseException) -> bool:
 
 
 def _is_encoding_error(error: BaseException) -> bool:
-    """Return whether the driver could not write a value as the server reads it, which has no error of its own."""
+    """Return whether the driver could not encode a value; it has no error class for that."""
     is_either = isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)
     return is_either and not isinstance(error, asyncpg.ClientConfigurationError)
 
 
 @contextlib.contextmanager
 def translate_errors() -> Iterator[None]:
-    """Turn the driver's errors into `DatabaseUnavailable`, `ValueRejected` and plain `DatabaseError`; others pass."""
+    """Translate driver errors to `DatabaseUnavailable`, `ValueRejected` or plain `DatabaseError`; others pass."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -85,7 +85,7 @@ def translate_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translate_connect_errors() -> Iterator[None]:
-    """Turn what keeps a connection from being made into `DatabaseUnavailable`, which names the setting and the fix."""
+    """Translate connect errors to `DatabaseUnavailable`, with a message that names the setting and the fix."""
     try:
         with translate_errors():
             yield
@@ -115,7 +115,7 @@ def _describe_connect_error(error: DatabaseUnavailable) -> str:
 
 @contextlib.contextmanager
 def translate_unique_violation(message: str, kind: str = "conflict") -> Iterator[None]:
-    """Raise `AlreadyExists` with *message* where a unique index refuses what is written."""
+    """Raise `AlreadyExists` with *message* if a unique index rejects a write."""
     try:
         yield
     except asyncpg.UniqueViolationError:
@@ -123,7 +123,7 @@ def translate_unique_violation(message: str, kind: str = "conflict") -> Iterator
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's message."""
     if isinstance(error, asyncpg.ConnectionDoesNotExistError) or _CLOSED_MESSAGE.search(str(error)):
         return "the connection to PostgreSQL was lost"
     text = str(error).strip() or type(error).__name__
@@ -131,21 +131,21 @@ def first_line(error: BaseException) -> str:
 
 
 def is_connection_closed(connection: Connection) -> bool:
-    """Return whether a connection has ended, so that nothing can be done with it."""
+    """Return whether a connection is closed and can no longer be used."""
     try:
         return connection.is_closed()
-    except asyncpg.InterfaceError:  # the pool has taken back what was lost
+    except asyncpg.InterfaceError:  # the pool has taken back the lost connection
         return True
 
 
 def terminate(connection: Connection) -> None:
-    """End a connection without a word to the server, which may not be listening; whoever waits for it is told."""
-    with contextlib.suppress(asyncpg.InterfaceError):  # lost, and taken back by its pool
+    """Close a connection without notifying the server, which may hang; pending calls on it raise."""
+    with contextlib.suppress(asyncpg.InterfaceError):  # lost and taken back by its pool
         connection.terminate()
 
 
 async def retry_on_conflict(do: Callable[[], Awaitable[Result]]) -> Result:
-    """Do something whole that may be done twice, a few times where PostgreSQL sacrifices it to others."""
+    """Run *do*, which must be repeatable as a whole, up to four times if PostgreSQL rolls it back in a conflict."""
     for _ in range(_MAX_RUNS - 1):
         try:
             return await do()
@@ -157,38 +157,38 @@ async def retry_on_conflict(do: Callable[[], Awaitable[Result]]) -> Result:
 
 @contextlib.asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[list[Connection]]:
-    """Cut the connections that the block puts into the list, and break the block off, when its time is up.
+    """Limit the time of a block: terminate the connections in the yielded list and cancel the block when time is up.
 
-    The cut comes before the breaking off: a statement that is cancelled alone makes the driver ask the server to give
-    it up and wait for the answer, and a transaction would be rolled back in the same vain hope. The time is counted by
-    turns of the event loop, so that a process which stood still does not blame the server.
+    The connections are terminated before the block is cancelled. When only a statement is cancelled, the driver asks
+    the server to cancel it and waits for the answer. A rollback would wait in vain too. Time is counted in short
+    steps of the event loop, so that a process that was frozen does not blame the server.
 
     Raises:
-        DatabaseUnavailable: the time was up.
+        DatabaseUnavailable: the time is up.
     """
-    lent: list[Connection] = []
+    connections: list[Connection] = []
     if seconds is None:
-        yield lent
+        yield connections
         return
-    fuse = _Deadline(lent, seconds)
+    deadline = _Deadline(connections, seconds)
     try:
-        async with fuse.block:
-            yield lent
+        async with deadline.block:
+            yield connections
     except (DatabaseError, *DRIVER_ERRORS) as error:
-        if not fuse.is_burnt:
+        if not deadline.is_burnt:
             raise
         raise DatabaseUnavailable(f"PostgreSQL did not answer within {seconds:g} s") from error
     finally:
-        fuse.put_out()
+        deadline.put_out()
 
 
 class _Deadline:
-    """Time that runs out for a block and for the connections it uses."""
+    """The deadline of a block and of the connections that it uses."""
 
-    def __init__(self, lent: list[Connection], seconds: float) -> None:
+    def __init__(self, connections: list[Connection], seconds: float) -> None:
         self.block = asyncio.timeout(None)
         self.is_burnt = False
-        self._lent = lent
+        self._lent = connections
         self._left_s = seconds
         self._loop = asyncio.get_running_loop()
         self._handle = self._light()

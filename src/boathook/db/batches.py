@@ -1,7 +1,8 @@
-"""Stores an event of many items: its bytes once, each item's key, and deliveries of the items not seen before.
+"""Stores a batch event: its bytes once, each item's dedup key, and deliveries for new items.
 
-One statement does it, so that of two gateways that store the same items at once each item is owed by one. What it
-passed by is explained afterwards: seen before, or a conflict, which is kept with the exact bytes of the item.
+One statement does this, so that of two gateways that store the same items concurrently, only one creates the
+deliveries of each item. The items that it skips are classified afterwards as duplicates or conflicts. A conflict is
+stored with the exact bytes of the item.
 """
 
 import secrets
@@ -29,17 +30,17 @@ _RANDOM_BITS: Final = 74
 
 
 async def append_batch(connection: Connection, event: NewEvent, memory: timedelta) -> Receipt:
-    """Store *event*, which has items, unless all of them were seen before; say which came first.
+    """Store *event*, which has items, unless all of them are duplicates; return the receipt.
 
-    A new item makes it `Accepted`, whatever the others are. Where none is new, nothing is stored and the event that
-    brought the first item is named. Either way the receipt tells whether an item was a conflict.
+    One new item makes the receipt `Accepted`. If no item is new, nothing is stored, and the receipt names the event
+    that brought the first item. In both cases the receipt says whether an item was a conflict.
 
     Args:
         memory: how long the items' keys are remembered.
 
     Raises:
         RoutesChanged: the event was routed by outdated routes; nothing was stored.
-        DatabaseError: the keys kept changing hands while they were stored.
+        DatabaseError: the keys kept expiring or changing while they were stored.
     """
     leaders = _first_positions(event.items)
     for _ in range(_MAX_ROUNDS):
@@ -52,15 +53,15 @@ async def append_batch(connection: Connection, event: NewEvent, memory: timedelt
 
 
 def _first_positions(items: Sequence[NewBatchItem]) -> dict[UUID, int]:
-    """Return for each key where it first stands in the batch."""
-    places: dict[UUID, int] = {}
-    for place, item in enumerate(items):
-        places.setdefault(item.key_hash, place)
-    return places
+    """Return the first position of each key in the batch."""
+    positions: dict[UUID, int] = {}
+    for position, item in enumerate(items):
+        positions.setdefault(item.key_hash, position)
+    return positions
 
 
 async def _insert(connection: Connection, event: NewEvent, leaders: Mapping[UUID, int], memory: timedelta) -> Record:
-    items = [event.items[place] for place in leaders.values()]
+    items = [event.items[position] for position in leaders.values()]
     row = await connection.fetchrow(
         SQL["append_batch"],
         event.routes_version,
@@ -93,7 +94,7 @@ async def _insert(connection: Connection, event: NewEvent, leaders: Mapping[UUID
 
 
 async def _receipt(connection: Connection, event: NewEvent, stored: Record) -> Receipt | None:
-    """Explain what was not new; None where a key was given up meanwhile, so that it should be tried again."""
+    """Classify the items that are not new; return None to retry if a key was deleted concurrently."""
     fresh = set(stored["fresh"])
     seen: dict[UUID, tuple[UUID, bytes]] = {
         item.key_hash: (event.id, item.digest) for item in reversed(event.items) if item.key_hash in fresh
@@ -117,7 +118,7 @@ async def _receipt(connection: Connection, event: NewEvent, stored: Record) -> R
 
 
 def _conflicts(event: NewEvent, seen: Mapping[UUID, tuple[UUID, bytes]]) -> Iterator[tuple[UUID, str, bytes]]:
-    """Yield of each item that differs from the first of its key that first's event, the key, and the item's bytes."""
+    """Yield for each item in conflict the first event with its key, the key, and the item's bytes."""
     pieces = JsonSlicer(event.body)
     for item in event.items:
         first = seen.get(item.key_hash)
@@ -136,14 +137,14 @@ async def _record(connection: Connection, event: NewEvent, conflicts: Iterable[t
 
 
 class JsonSlicer:
-    """Cuts parts out of a JSON body as they were sent; each level is read once."""
+    """Extracts parts of a JSON body as the exact bytes that were sent; each level is parsed once."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
         self._levels: dict[str, list[msgspec.Raw] | dict[str, msgspec.Raw]] = {}
 
     def cut(self, path: str) -> bytes:
-        """Return the bytes at a dotted path, or the whole body where it is written so that they cannot be told."""
+        """Return the bytes at a dotted path, or the whole body if they cannot be extracted."""
         try:
             return self._cut(path)
         except (msgspec.DecodeError, LookupError, ValueError):

@@ -1,7 +1,7 @@
 -- name: append_batch
--- Stores one event of many items, unless the routes have changed, a key is to be freed first, or it is stored already.
--- Remembers each item that is not known yet and owes only those, numbered without gaps. The guard, the order of the keys
--- and that of the deliveries are those of append_events, with which it may race.
+-- Stores one event of many items, unless the routes have changed, a key must be deleted first, or the event is stored
+-- already. Stores the keys of new items and creates deliveries only for those, numbered without gaps. The guard, the
+-- order of the keys and that of the deliveries are the same as in append_events, which may run concurrently.
 with guard as materialized (
     select version from boathook.route_version where version = $1 for share
 ),
@@ -59,11 +59,11 @@ select
     coalesce((select has_blocked from stored), false) as has_blocked
 
 -- name: find_items
--- Finds which events brought these items first, and what they were.
+-- Finds the event that first brought each of these items, and the item's digest.
 select key, event_id, body_sha256 as digest from boathook.dedup where key = any ($1::uuid[])
 
 -- name: record_item_conflicts
--- Keeps items whose key was seen before with another content; repeated ones are counted.
+-- Stores items whose key was seen before with other content; repeated ones are counted.
 insert into boathook.conflict (
     id, event_id, source, dedup_key, differs, headers, content_type, body, body_sha256, seen)
 select c.id, c.event_id, $6, c.dedup_key, 'body', $7::text::json, $8, c.body, sha256(c.body), c.seen

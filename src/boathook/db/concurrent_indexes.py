@@ -1,14 +1,14 @@
-"""Builds and drops indexes beside those who write to their table.
+"""Creates and drops indexes without blocking writers of their table.
 
-A migration of which the first line is ``-- concurrently`` is applied statement by statement, outside a transaction.
-Each is one of two::
+A migration whose first line is ``-- concurrently`` is applied statement by statement, outside a transaction. Each
+statement is one of two::
 
     create [unique] index concurrently if not exists NAME on SCHEMA.TABLE ...;
     drop index concurrently if exists SCHEMA.NAME;
 
-Nobody waits for them. They wait themselves: for every transaction of the database that began before them, whatever it
-does. What was cut off, at any point, is done by applying the migration again: what stands is passed by, and an index
-that was left half built is dropped first.
+No other session waits for them. They wait for every transaction of the database that began before them, whatever it
+does. An interrupted migration is completed by applying it again: existing indexes are skipped, and an invalid index
+is dropped first.
 """
 
 import asyncio
@@ -31,25 +31,25 @@ _DROP: Final = re.compile(r"drop index concurrently if exists \w+\.\w+")
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
 _END: Final = re.compile(r";\s*$", re.MULTILINE)
 _LOCK_TIMEOUT: Final = "60s"
-"""For one transaction that began before the build."""
+"""For each transaction that began before the build."""
 _LOG_INTERVAL_S: Final = 5.0
-"""How often it is told that a statement still runs, and whom it waits for."""
+"""How often a running statement and the sessions that block it are logged."""
 _MAX_TRIES: Final = 6
 
 _LOG = get_logger("migrate")
 
 
 def is_concurrent(sql: str) -> bool:
-    """Return whether a migration is to be applied outside a transaction."""
+    """Return whether a migration must be applied outside a transaction."""
     return sql.partition("\n")[0].rstrip() == _DIRECTIVE
 
 
 async def build(connection: asyncpg.Connection, watcher: asyncpg.Connection, name: str, sql: str) -> None:
-    """Execute the statements in *sql* one by one; *watcher* is free to ask meanwhile whom they wait for.
+    """Execute the statements in *sql* sequentially; *watcher* is a second connection that queries what blocks them.
 
     Raises:
-        DatabaseUnavailable: a transaction that began before stays open; the message names it and says what to do.
-        DatabaseError: it holds another statement, or one was refused; the message names it.
+        DatabaseUnavailable: an earlier transaction stays open; the message names it and says what to do.
+        DatabaseError: another kind of statement was found, or a statement failed; the message names it.
     """
     statements = _split(name, sql)
     await connection.execute(SQL["prepare_build"], _LOCK_TIMEOUT)
@@ -74,7 +74,7 @@ def _split(name: str, sql: str) -> list[str]:
 async def _execute_with_retries(
     connection: asyncpg.Connection, watcher: asyncpg.Connection, name: str, statement: str
 ) -> None:
-    """Execute one statement; again where it and somebody else waited for each other."""
+    """Execute one statement; retry it after a deadlock."""
     for left in reversed(range(_MAX_TRIES)):
         try:
             await _drop_invalid_index(connection, watcher, name, statement)
@@ -99,7 +99,7 @@ async def _drop_invalid_index(
 
 
 async def _execute(connection: asyncpg.Connection, watcher: asyncpg.Connection, name: str, statement: str) -> None:
-    """Execute one statement, and tell about it for as long as it runs."""
+    """Execute one statement, and log its progress while it runs."""
     execution = asyncio.ensure_future(connection.execute(statement))
     holders: list[str] = []
     try:

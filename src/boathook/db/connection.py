@@ -1,8 +1,8 @@
-"""Connections to PostgreSQL whose settings hold, and whose commits are never cancelled.
+"""Connections to PostgreSQL whose settings survive poolers, and whose commits are never cancelled.
 
-A commit that waits for a synchronous standby is not undone by a cancel request: PostgreSQL makes it visible although
-the standby lacks it, and whoever reads it then takes it for safe. So where a commit takes too long, the connection is
-cut. The server goes on waiting, and shows the commit to nobody before the standby has it.
+A cancel request does not undo a commit that waits for a synchronous standby: PostgreSQL makes it visible although the
+standby does not have it, and readers then consider it safe. Instead of cancelling a slow commit, boathook closes the
+connection. The server keeps waiting, and makes the commit visible only when the standby has it.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any, Final
 import asyncpg
 
 _USER_TIMEOUT_MS: Final = 5_000
-"""How long what was sent may go unacknowledged before the system gives a connection up."""
+"""How long sent data may remain unacknowledged before the system closes a connection."""
 _SOCKET_OPTIONS: Final = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
     (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
@@ -28,17 +28,17 @@ SERVER_KEEPALIVES: Final = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "12000",
 }
-"""Settings of a session by which the server gives up a client that has vanished, with the locks it holds: later than
-the client gives up the server, so that nobody gets a lock whose holder does not know yet that it is lost."""
+"""Session settings by which the server drops a client that has vanished, with the locks it holds. The server does so
+later than the client drops the server, so that no lock is granted while its former holder still relies on it."""
 
 _COMMIT_STATEMENT: Final = re.compile(r"(?:^|;)\s*(?:commit|end)\b", re.IGNORECASE)
 _SYNC_REP_FUNCTION: Final = "SyncRepWaitForLSN"
-"""The function of PostgreSQL that says a commit was made visible before its standby had it."""
+"""The PostgreSQL function that reports a commit made visible before its standby had it."""
 _FIND_UNAPPLIED: Final = "select name from pg_settings where name = any ($1) and source <> 'client'"
 
 
 class SafeConnection(asyncpg.Connection):
-    """A connection that is cut where others would cancel a commit."""
+    """A connection that is closed where the driver would cancel a commit."""
 
     __slots__ = ("_sent", "is_unreplicated", "restore")
 
@@ -46,25 +46,25 @@ class SafeConnection(asyncpg.Connection):
         super().__init__(*args, **options)
         self._sent = ""
         self.is_unreplicated = False
-        """Whether somebody has cancelled a commit of this connection while it waited for a synchronous standby."""
+        """Whether a commit on this connection was cancelled while it waited for a synchronous standby."""
         self.restore = ""
-        """What makes settings again that a reset takes back, as they did not arrive with the start of the session."""
+        """Statement that applies settings again after a reset; for settings that were not applied at session start."""
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:  # noqa: ASYNC109
-        """Do what the driver does."""
+        """Execute as in the base class, and remember the statement."""
         self._sent = query
         return str(await super().execute(query, *args, timeout=timeout))
 
     def get_reset_query(self) -> str:
-        """Return what undoes all that a user of the connection has set."""
+        """Return the statements that undo the settings of a user of the connection."""
         return "\n".join(filter(None, (super().get_reset_query(), self.restore)))
 
     def _cancel_current_command(self, *waiters: Any) -> None:
-        # Within a transaction only its end commits. All else may be a transaction by itself.
+        # In a transaction only its end commits. Any other statement may be a transaction of its own.
         if self.is_in_transaction() and not _COMMIT_STATEMENT.search(self._sent):
             super()._cancel_current_command(*waiters)  # type: ignore[misc]
         else:
-            # Not before the driver has told whoever waits.
+            # After the driver has notified the waiting callers.
             asyncio.get_running_loop().call_soon(self.terminate)
 
     def _process_log_message(self, fields: Mapping[str, str], last_query: str) -> None:
@@ -72,7 +72,7 @@ class SafeConnection(asyncpg.Connection):
         super()._process_log_message(fields, last_query)  # type: ignore[misc]
 
     async def settle(self, settings: Mapping[str, str], timeout_s: float | None) -> None:
-        """Make those of *settings* that did not arrive with the start of the session: a pooler drops most of them."""
+        """Apply those of *settings* that were not applied at session start, because a pooler drops most of them."""
         rows = await self.fetch(_FIND_UNAPPLIED, list(settings), timeout=timeout_s)
         dropped = {row["name"]: settings[row["name"]] for row in rows}
         if dropped:
@@ -90,15 +90,15 @@ def _quoted(text: str) -> str:
 
 
 def reset_statements(connection: Any) -> Iterable[str]:
-    """Return the statements that undo what was set for a session, and nothing that boathook has set for it."""
+    """Return the statements that undo the settings of a session, except those of boathook."""
     restore: str = getattr(connection, "restore", "")
     return ("reset all", restore) if restore else ("reset all",)
 
 
 async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
-    """Connect as `asyncpg.connect` does, to a `SafeConnection`; over TCP with keep-alive.
+    """Connect like `asyncpg.connect`, but to a `SafeConnection`, and with keep-alive over TCP.
 
-    The settings of ``server_settings`` hold behind a pooler too, as long as it gives each client a session to itself.
+    The settings in ``server_settings`` also apply behind a pooler, if it gives each client its own session.
     """
     options["connection_class"] = SafeConnection
     settings = options.get("server_settings") or {}
@@ -107,7 +107,7 @@ async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
     except asyncpg.ProtocolViolationError as error:
         if "startup parameter" not in str(error):
             raise
-        # PgBouncer refuses those that it is not told to ignore.
+        # PgBouncer rejects startup parameters that it is not configured to ignore.
         known = {name: value for name, value in settings.items() if name == "application_name"}
         connection = await asyncpg.connect(*args, **options | {"server_settings": known})
     try:
@@ -121,7 +121,7 @@ async def connect(*args: Any, **options: Any) -> asyncpg.Connection:
 
 
 def _set_socket_options(connection: asyncpg.Connection) -> None:
-    # The driver has no way to set options of its socket, nor to lend it.
+    # The driver has no public access to its socket or socket options.
     transport: asyncio.Transport = connection._transport  # type: ignore[attr-defined]  # noqa: SLF001
     wire = transport.get_extra_info("socket")
     if wire is not None and wire.family in {socket.AF_INET, socket.AF_INET6}:

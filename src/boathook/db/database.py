@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: a pool with safe settings, and the check that its word can be relied on."""
+"""Connections to PostgreSQL: a pool with safe settings, and the check that commits on the server are durable."""
 
 import asyncio
 import contextlib
@@ -66,7 +66,7 @@ class Database:
     ) -> None:
         self.url = url
         self.monitor = monitor
-        """Whether the server answers; pools of one process may share it."""
+        """Whether the server responds; pools of one process may share it."""
         self._wait_s = wait_s
         self._pool = pool
         self._made = made
@@ -90,18 +90,18 @@ class Database:
         allow_unsafe: bool = False,
         monitor: ServerMonitor | None = None,
     ) -> "Database":
-        """Connect to *url* with up to *size* connections, shown to PostgreSQL as ``boathook:<purpose>``.
+        """Connect to *url* with up to *size* connections, shown in PostgreSQL as ``boathook:<purpose>``.
 
-        A session that leaves a transaction idle for *idle_in_transaction_s* is ended by the server, so that a
-        frozen process cannot hold its locks for ever. Between two uses a connection is reset, which costs a round
-        trip; without *is_reset* it is not, which is for pools that run boathook's own statements only.
+        The server ends a session that leaves a transaction idle for *idle_in_transaction_s*, so that a frozen process
+        cannot hold its locks forever. Between two uses a connection is reset, which costs a round trip. *is_reset*
+        turns that off, for pools that run only boathook's own statements.
 
-        A server that answers nothing any more is found out within five seconds: every connection is cut then, and
-        nobody waits for another until it answers again. The connection which asks for that is one more, unless the
-        *pulse* of another pool of this process is shared, which has to be closed after this one.
+        A server that stops responding is detected within five seconds. Every connection is then closed, and callers do
+        not wait for another one until the server responds again. The health check uses one extra connection, unless the
+        *monitor* of another pool of this process is shared, which must be closed after this pool.
 
-        With each sign of life the server says anew whether it keeps what it commits; see `unsafe_because`. Where
-        *allow_unsafe* its settings are not held against it.
+        With each heartbeat the server also reports whether its commits are durable; see `unsafe_because`. With
+        *allow_unsafe* its settings are ignored.
 
         Raises:
             DatabaseUnavailable: the server cannot be reached with this URL.
@@ -136,7 +136,7 @@ class Database:
                 min_size=min_size,
                 max_size=size,
                 timeout=connect_timeout_s,
-                # The server's own limit should be the one that is met; this is for one session that hangs alone.
+                # The server's own timeout should apply first; this one is for a single session that hangs.
                 command_timeout=statement_timeout_s + 2,
                 reset=None if is_reset else _skip_reset,
                 server_settings=settings,
@@ -157,7 +157,7 @@ class Database:
         )
 
     async def close(self) -> None:
-        """Close every connection, waiting briefly for those in use."""
+        """Close all connections, after a short wait for those in use."""
         if self.monitor.is_unavailable:
             self._cut()
         try:
@@ -175,35 +175,35 @@ class Database:
 
     @property
     def bounds(self) -> str:
-        """Statements that bound those after them in a transaction, whatever a pooler has made of the session."""
+        """Statements that set the limits of a transaction, whatever a pooler has changed in the session."""
         return f"set local statement_timeout = {int(self._wait_s * 1000)}; set local jit = off"
 
     @property
     def unsafe_because(self) -> list[str]:
-        """Why nothing may be accepted on this server's word, in sentences; none while it keeps what it commits."""
+        """Why the server's commits are not durable, in sentences; empty while they are."""
         return self.monitor.safety.reasons(allow_lossy=self._allow_unsafe)
 
     def require_safety(self) -> None:
-        """Raise DatabaseUnavailable while the server might lose what it commits."""
+        """Raise DatabaseUnavailable while the server may lose commits."""
         if reasons := self.unsafe_because:
             raise DatabaseUnavailable(" ".join(reasons))
 
     @contextlib.asynccontextmanager
     async def acquire(self, wait_s: float | None = None, within_s: float | None = None) -> AsyncIterator[Connection]:
-        """Lend a connection; only getting it is translated, what is done with it raises as the driver does.
+        """Acquire a connection; only errors of acquiring it are translated, those of its use are the driver's.
 
         Args:
-            wait_s: how long to wait for one that is in use to be given back; None: for ever.
-            within_s: how long the whole use may take, the getting, what is done and the giving back; None: for ever.
-                When it is over the connection is cut, without a word to a server that may not be listening.
+            wait_s: how long to wait for a free connection; None: forever.
+            within_s: limit for acquiring, using and releasing the connection in total; None: forever. When it expires
+                the connection is closed without notifying the server, which may hang.
 
         Raises:
-            DatabaseUnavailable: PostgreSQL is away, or the time was up; what was under way may be committed. Or someone
-                has cancelled a commit that waited for a synchronous standby: it is done, and the standby may lack it.
+            DatabaseUnavailable: PostgreSQL is unavailable, or the time is up; the work may have been committed. Or a
+                commit was cancelled that waited for a synchronous standby: it is visible, and the standby may lack it.
         """
-        async with time_limit(within_s) as lent:
+        async with time_limit(within_s) as connections:
             connection = await self._take(wait_s)
-            lent.append(connection)
+            connections.append(connection)
             try:
                 yield connection
                 _check_replicated(connection)
@@ -226,7 +226,7 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Lend a connection inside a transaction that commits at the end and rolls back on an error."""
+        """Acquire a connection in a transaction that commits at the end and rolls back on an error."""
         async with self.acquire() as connection:
             with translate_errors():
                 async with connection.transaction():
@@ -234,14 +234,14 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def user_transaction(self) -> AsyncIterator[Connection]:
-        """Lend a transaction to code that is not boathook's.
+        """Acquire a connection in a transaction for code that is not part of boathook.
 
-        It differs from `transaction` in two ways: of what that code raises only the driver's errors are translated,
-        and a transaction that PostgreSQL has given up, by an error which that code has swallowed, is not taken for
+        It differs from `transaction` in two ways. Of the errors that the code raises, only the driver's are translated.
+        If PostgreSQL has aborted the transaction because of an error that the code ignored, it does not count as
         committed.
 
-        Blocks that hold all connections and want another would wait for each other, so nobody waits for one longer
-        than a statement may take.
+        Blocks that each hold one connection and need another could deadlock on the pool, so acquiring one waits no
+        longer than the statement timeout.
 
         Raises:
             DatabaseError: a statement failed, or the transaction could not be committed.
@@ -286,7 +286,7 @@ class Database:
         await self._run(lambda connection: connection.executemany(sql, rows))
 
     async def _run(self, statement: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Run one statement, again where PostgreSQL has sacrificed it to others."""
+        """Run one statement; retry it if PostgreSQL rolled it back in a conflict."""
 
         async def once() -> Result:
             async with self.acquire() as connection:
@@ -296,20 +296,20 @@ class Database:
         return await retry_on_conflict(once)
 
     async def ping(self) -> None:
-        """Raise DatabaseError where PostgreSQL does not answer."""
+        """Raise DatabaseError if PostgreSQL does not respond."""
         await self.fetchval("select 1")
 
     async def listen(self, channel: str, callback: NotificationCallback) -> None:
-        """Call *callback* with the payload of each notification, for as long as this database is open.
+        """Call *callback* with the payload of each notification while this database is open.
 
-        A lost connection is made again by itself; what was announced meanwhile is not repeated, so a
-        notification is a hint and polling stays the truth.
+        A lost connection is reopened automatically. Notifications sent meanwhile are lost, so a notification is only a
+        hint, and callers must poll too.
         """
         self.monitor.listen(channel, callback)
 
 
 async def replicate_reads(connection: Connection) -> None:
-    """Let the commit of a transaction wait for a synchronous standby, even where it has only read; see `REPLICATE`."""
+    """Make the commit of a transaction wait for a synchronous standby, even if it only read data; see `REPLICATE`."""
     await connection.execute(REPLICATE.literal(REPLICATE_ARGUMENTS))
 
 
@@ -317,7 +317,7 @@ async def replicate_reads(connection: Connection) -> None:
 async def wait_for_database(
     stop: asyncio.Event, dial: Callable[[], Awaitable[Database]]
 ) -> AsyncIterator[Database | None]:
-    """Lend what *dial* opens, trying until PostgreSQL can be reached; None where *stop* was set before."""
+    """Yield the database that *dial* opens, retrying until PostgreSQL is available; None if *stop* is set first."""
     database = await _wait_for_database(stop, dial)
     try:
         yield database
@@ -327,14 +327,14 @@ async def wait_for_database(
 
 
 async def _wait_for_database(stop: asyncio.Event, dial: Callable[[], Awaitable[Database]]) -> Database | None:
-    is_told = False
+    is_logged = False
     while not stop.is_set():
         try:
             return await dial()
         except DatabaseUnavailable as error:
-            if not is_told:
+            if not is_logged:
                 get_logger("db").warning("postgresql_awaited", error=str(error))
-                is_told = True
+                is_logged = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_RETRY_INTERVAL_S):
                 await stop.wait()
@@ -342,13 +342,13 @@ async def _wait_for_database(stop: asyncio.Event, dial: Callable[[], Awaitable[D
 
 
 async def _read_session_settings(url: str, timeout_s: float) -> dict[str, str]:
-    """Return the settings by which sessions on this server commit durably, and compress bodies with lz4 if it can.
+    """Return session settings for durable commits on this server, and for lz4 compression if it is available.
 
-    They belong into the start of a session: what is set later, a reset takes back. Commits wait for a synchronous
-    standby as the server says, and no less than until it has them on disk, whatever others change meanwhile. A role
-    that bears the name of boathook's schema would find it in front of its own tables, so it gets a search path without.
+    They must be set at session start, because a reset undoes later settings. Commits wait for a synchronous standby as
+    configured on the server, and at least until it has them on disk, even if other settings change. A role with the
+    name of boathook's schema would find that schema before its own tables, so it gets a search path without it.
     """
-    # A server may fall silent at any moment, and whoever opens a pool may be what all others wait for.
+    # The server may hang at any time, and other work may wait for this pool, so every step has a timeout.
     connection = await connect(url, timeout=timeout_s, command_timeout=timeout_s)
     try:
         rows = await connection.fetch("""
@@ -366,7 +366,7 @@ async def _read_session_settings(url: str, timeout_s: float) -> dict[str, str]:
 
 
 async def _skip_reset(_connection: object) -> None:
-    """Reset nothing."""
+    """Do not reset the connection."""
 
 
 def _check_replicated(connection: Connection) -> None:
@@ -378,12 +378,12 @@ def _check_replicated(connection: Connection) -> None:
 
 
 async def check_safety(database: Database, *, allow_unsafe: bool = False) -> list[str]:
-    """Return what is unsafe about the server, in sentences; refuse it unless *allow_unsafe*.
+    """Return why the server is unsafe, in sentences; raise an error unless *allow_unsafe*.
 
     Raises:
-        UnsafeDatabase: the server is too old, or could lose what it said it had committed.
-        DatabaseUrlRejected: it is a standby, or one that is just being promoted; or a pooler is in between that gives
-            each transaction another session.
+        UnsafeDatabase: the server is too old, or could lose committed data.
+        DatabaseUrlRejected: the server is a standby, possibly during its promotion; or a pooler in between gives each
+            transaction another session.
     """
     row = await _read_server(database)
     if row["version_number"] < MIN_SERVER_VERSION:
@@ -402,28 +402,28 @@ async def check_safety(database: Database, *, allow_unsafe: bool = False) -> lis
 
 
 async def _read_server(database: Database) -> Record:
-    """Return what the server gives a session that asks for nothing, as handlers' own sessions do."""
+    """Return the server's properties in a default session, such as the handlers' own sessions."""
     with translate_connect_errors():
         connection = await connect(database.url, timeout=_CONNECT_TIMEOUT_S, command_timeout=_CONNECT_TIMEOUT_S)
         try:
-            looks = [await _probe_session(connection, database) for _ in range(_MAX_PROBES)]
+            probes = [await _probe_session(connection, database) for _ in range(_MAX_PROBES)]
         finally:
             await connection.close(timeout=_CONNECT_TIMEOUT_S)
-    rows = [row for row in looks if row is not None]
+    rows = [row for row in probes if row is not None]
     if len(rows) < _MAX_PROBES or len({row["pid"] for row in rows}) > 1:
         raise DatabaseUrlRejected(_TRANSACTION_POOLER)
     return rows[-1]
 
 
 async def _probe_session(connection: Connection, database: Database) -> Record | None:
-    """Return what the server says; None where it gave another connection, open at the same time, the same session."""
+    """Return the server's properties; None if it gave the same session to another open connection."""
     row = await connection.fetchrow(SQL["read_safety"])
-    assert row is not None  # it has no condition
+    assert row is not None  # the query has no condition
     return None if row["pid"] == await database.fetchval("select pg_backend_pid()") else row
 
 
 _MAX_PROBES = 3
-"""How often two connections are compared: a pooler that is busy may give them different sessions by chance."""
+"""How often two connections are compared: a busy pooler may give them different sessions by chance."""
 _TRANSACTION_POOLER = (
     "database.url leads through a pooler that gives each transaction another session, such as PgBouncer with"
     " pool_mode = transaction. Set pool_mode = session for boathook, or use PostgreSQL's own address."

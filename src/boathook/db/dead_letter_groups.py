@@ -1,7 +1,7 @@
-"""Dead letters that failed alike: of one recipient, with one code, with errors that differ in values only.
+"""Groups of dead letters with the same cause: same recipient, same code, and errors that differ only in values.
 
-Which group a letter belongs to is not stored. It follows from its recipient, code and error, and stands in an index
-that holds dead letters alone, so other deliveries pay nothing for it.
+The group of a dead letter is not stored. It is computed from recipient, code and error, and indexed for dead letters
+only, so other deliveries have no cost.
 """
 
 import time
@@ -20,19 +20,19 @@ from boathook.domain import ids
 SQL = load(__file__)
 
 MAX_GROUPS: Final = 300
-"""Groups that a look takes in."""
+"""Groups in one list."""
 MAX_LETTERS: Final = 100_000
-"""Letters that are counted of a group."""
+"""Dead letters of a group that are counted."""
 SCAN_ROWS: Final = 2_000
-"""Letters that one look goes through."""
+"""Dead letters scanned by one query."""
 SCAN_BUDGET_S: Final = 0.1
-"""Looks follow each other until a page is full or so much time is used up."""
+"""Queries continue until a page is full or this much time has passed."""
 _MAX_TYPED: Final = 50
-"""Letters of a group whose types are looked up."""
+"""Dead letters of a group whose event types are read."""
 _MAX_PREVIEWED: Final = 5_000
 _MAX_RECENT: Final = 20_000
 _SAMPLE_SIZE: Final = 500
-"""Of the letters that died last, where there are too many groups to look at all."""
+"""How many of the latest dead letters are grouped if there are too many groups to list."""
 
 REPLAY_GROUP: Final = "dead.replay-group"
 IGNORE_GROUP: Final = "dead.ignore-group"
@@ -41,55 +41,55 @@ PURGE_GROUP: Final = "dead.purge-group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterGroup:
-    """Dead letters that failed alike."""
+    """Dead letters with the same cause."""
 
     key: UUID
     recipient: str
     code: str
     shape: str
-    """Their error without what differs each time."""
+    """Their error without the values that differ."""
     error: str
-    """The newest letter's."""
+    """The error of the newest dead letter."""
     attempts: int
-    """The newest letter's."""
+    """The attempts of the newest dead letter."""
     event_id: UUID
-    """The newest letter's, which has this ordinal too."""
+    """The event of the newest dead letter; its ordinal follows."""
     ordinal: int
     number: int
-    """How many there are; counted up to `MAX_LETTERS`."""
+    """Number of dead letters; counted up to `MAX_LETTERS`."""
     again: int
-    """How many of them died again after a replay."""
+    """How many of them failed again after a replay."""
     oldest: datetime
     newest: datetime
     replayed_at: datetime | None
-    """When the group was replayed last, as a whole."""
+    """When the whole group was last replayed."""
     replayed_by: str | None
     since_replay: int
-    """Letters that died since then and were not replayed themselves."""
+    """Dead letters that failed since then and were not replayed themselves."""
     types: tuple[str, ...] = ()
-    """Of the letters that died last."""
+    """Event types of the latest dead letters."""
 
     @property
     def id(self) -> str:
-        """The group's id as people see it."""
+        """The group's public id."""
         return ids.show(ids.DEAD_GROUP, self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPreview:
-    """What would keep a group's letters from running if they were replayed."""
+    """What would prevent a group's dead letters from running if they were replayed."""
 
     is_open: bool
-    """Whether the recipient takes deliveries: an endpoint may be gone or disabled."""
+    """Whether the recipient accepts deliveries: an endpoint may be deleted or disabled."""
     has_route: bool
-    """Whether a handler of this name is registered still."""
+    """Whether a handler of this name is still registered."""
     expunged: int
-    """Letters whose content was deleted, among those looked at."""
+    """Dead letters whose content was deleted, among those examined."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCursor:
-    """Where a look at letters goes on: with those that died before this one."""
+    """The cursor of a dead letter search: it continues with those that died before this one."""
 
     dead_at: datetime
     key: Key
@@ -97,22 +97,22 @@ class DeadLetterCursor:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """What a search for letters came to."""
+    """The result of a search for dead letters."""
 
     rows: Sequence[DeliveryRow]
     place: DeadLetterCursor | None
-    """Where it goes on; None where there is nothing older."""
+    """Where the search continues; None if there is nothing older."""
     is_full: bool
-    """Whether it ended because the page is full, and not because its time was over."""
+    """Whether it ended because the page is full, not because of the time limit."""
 
 
 async def list_groups(
     database: Database | Connection, *, recipient: str | None = None, code: str | None = None
 ) -> tuple[list[DeadLetterGroup], bool]:
-    """Return groups whose recipient is like a pattern and whose code is this, and whether there may be more of them.
+    """Return the groups that match a recipient pattern and a code, largest first, and whether there may be more.
 
-    The largest come first. Where there are too many to look at all, those of what died last are among them. Their types
-    are not looked up, see `with_types`.
+    If there are too many groups to list, those of the latest dead letters are included. Types are not read, see
+    `with_types`.
     """
     rows = await database.fetch(SQL["walk_groups"], UUID(int=0), MAX_GROUPS)
     is_cut = len(rows) == MAX_GROUPS
@@ -123,19 +123,19 @@ async def list_groups(
 
 
 async def find_group(database: Database | Connection, key: UUID) -> DeadLetterGroup | None:
-    """Return one group with its types; None where no dead letter belongs to it any more."""
+    """Return one group with its types; None if no dead letter belongs to it any more."""
     groups = await with_types(database, await _describe(database, [key], None, None))
     return groups[0] if groups else None
 
 
 async def group_of(database: Database | Connection, key: Key) -> UUID | None:
-    """Return which group a delivery belongs to; None where it is not dead."""
+    """Return the group of a delivery; None if it is not a dead letter."""
     found: UUID | None = await database.fetchval(SQL["find_group"], *key)
     return found
 
 
 async def with_types(database: Database | Connection, groups: Sequence[DeadLetterGroup]) -> list[DeadLetterGroup]:
-    """Return groups with the types of their newest letters."""
+    """Return groups with the types of their latest dead letters."""
     rows = await database.fetch(SQL["list_types"], [group.key for group in groups], _MAX_TYPED)
     types = {row["key"]: tuple(row["types"]) for row in rows}
     return [replace(group, types=types.get(group.key, ())) for group in groups]
@@ -144,36 +144,36 @@ async def with_types(database: Database | Connection, groups: Sequence[DeadLette
 async def list_dead_letters(
     database: Database | Connection, key: UUID, *, after: DeliveryRow | None = None, limit: int
 ) -> list[DeliveryRow]:
-    """Return the next letters of a group, those that died last first."""
-    place = (None, None, None) if after is None else (after.ended_at, *ids.read_delivery(after.id))
-    return [delivery_row(row) for row in await database.fetch(SQL["page_letters"], key, *place, limit)]
+    """Return the next dead letters of a group, latest first."""
+    cursor = (None, None, None) if after is None else (after.ended_at, *ids.read_delivery(after.id))
+    return [delivery_row(row) for row in await database.fetch(SQL["page_letters"], key, *cursor, limit)]
 
 
 async def search_dead_letters(
     database: Database, wanted: ListFilter, *, before: DeadLetterCursor | None
 ) -> DeadLetterPage:
-    """Return the next letters that are wanted, those that died last first, in a bounded time."""
+    """Return the next matching dead letters, latest first, within a time limit."""
     rows: list[DeliveryRow] = []
     ends = time.monotonic() + SCAN_BUDGET_S
     chosen = (wanted.source, wanted.application, like_pattern(wanted.type), like_pattern(wanted.recipient), wanted.code)
     while True:
-        place = (None, None, None) if before is None else (before.dead_at, *before.key)
+        cursor = (None, None, None) if before is None else (before.dead_at, *before.key)
         left = wanted.limit - len(rows)
-        arguments = (*chosen, wanted.since, wanted.until, *place, SCAN_ROWS, left)
-        looked = await database.fetch(SQL["look_at_letters"], *arguments)
-        fitting = [row for row in looked if row["fits"]]
+        arguments = (*chosen, wanted.since, wanted.until, *cursor, SCAN_ROWS, left)
+        scanned = await database.fetch(SQL["look_at_letters"], *arguments)
+        fitting = [row for row in scanned if row["fits"]]
         rows += [_letter(row) for row in fitting]
         if len(fitting) == left:
             return DeadLetterPage(rows, _place(fitting[-1]), is_full=True)
-        if not looked or looked[-1]["number"] < SCAN_ROWS:
+        if not scanned or scanned[-1]["number"] < SCAN_ROWS:
             return DeadLetterPage(rows, None, is_full=False)
-        before = _place(looked[-1])
+        before = _place(scanned[-1])
         if time.monotonic() > ends:
             return DeadLetterPage(rows, before, is_full=False)
 
 
 async def preview_replay(database: Database | Connection, group: DeadLetterGroup) -> ReplayPreview:
-    """Return what would keep a group's letters from running."""
+    """Return what would prevent a group's dead letters from running."""
     rows = await database.fetch(SQL["foresee_replay"], group.key, group.recipient, _MAX_PREVIEWED)
     return ReplayPreview(**dict(rows[0]))
 
@@ -181,7 +181,7 @@ async def preview_replay(database: Database | Connection, group: DeadLetterGroup
 async def lock_group(
     connection: Connection, key: UUID, died_by: datetime, *, limit: int, is_to_revive: bool = False
 ) -> list[Key]:
-    """Lock the next letters of a group that died by a moment; *is_to_revive* leaves out those that cannot be."""
+    """Lock the next dead letters of a group that died by a time; *is_to_revive* skips those that cannot be replayed."""
     rows = await connection.fetch(SQL["lock_group"], key, died_by, limit, is_to_revive)
     return [(row["event_id"], row["ordinal"]) for row in rows]
 

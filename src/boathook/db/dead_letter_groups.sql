@@ -1,4 +1,4 @@
--- Dead letters that failed alike are found by their index: from one group to the next, and within one by time of death.
+-- An index finds dead letters with the same cause: from one group to the next, and within a group by time of death.
 
 -- name: walk_groups
 -- Walks from one group of dead letters to the next after $1, for $2 steps.
@@ -23,7 +23,7 @@ with recursive keys as (
 select key from keys
 
 -- name: list_recent
--- Lists the groups of $4 letters, where recipient and code fit, among the $3 that died last.
+-- Lists the groups of $4 dead letters that match recipient and code, among the $3 latest.
 select distinct boathook.dead_group(recipient, code, error) as key
 from (
     select recipient, code, error
@@ -35,9 +35,9 @@ from (
 ) as fitting
 
 -- name: describe_groups
--- Says of these groups of dead letters ($1, shown as $6), where their recipient and code fit, how many there are, up to $4,
--- how many of them died again after a replay, the oldest and the newest, and who replayed the group last, by an action
--- called $5.
+-- Reads for these groups of dead letters ($1, shown as $6) that match recipient and code: how many there are, up to $4,
+-- how many of them failed again after a replay, the oldest and the newest, and who last replayed the group with action
+-- $5.
 select k.key, l.event_id, l.ordinal::integer as ordinal, l.recipient, l.code, l.error, boathook.dead_shape(l.error) as shape,
     l.attempts, l.dead_at as newest, c.oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
     c.since_replay
@@ -67,7 +67,7 @@ cross join lateral (
 where ($2::text is null or l.recipient like $2) and ($3::text is null or l.code = $3)
 
 -- name: list_types
--- Lists the event types, or types of items, of the $2 letters of each of these groups that died last.
+-- Lists the event types, or item types, of the $2 latest dead letters of each of these groups.
 select k.key, array_agg(distinct l.type order by l.type) as types
 from unnest($1::uuid[]) as k (key)
 cross join lateral (
@@ -83,7 +83,7 @@ cross join lateral (
 group by k.key
 
 -- name: page_letters
--- Reads the next letters of a group, those that died last first.
+-- Reads the next dead letters of a group, latest first.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code, d.error as note,
     d.dead_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
@@ -99,8 +99,9 @@ join boathook.event e on e.id = d.event_id
 order by d.dead_at desc, d.event_id desc, d.ordinal desc
 
 -- name: look_at_letters
--- Looks at the $11 letters that died before a place ($8 to $10), within a time ($6, $7), and returns up to $12 of those that fit:
--- source, application, type pattern, recipient pattern, code. The last one looked at is among them, `fits` or not.
+-- Scans the $11 dead letters before a cursor ($8 to $10), within a time range ($6, $7), and returns up to $12 that
+-- match source, application, type pattern, recipient pattern and code. The last scanned one is included, whether it
+-- `fits` or not.
 with looked as materialized (
     select *, row_number() over (order by dead_at desc, event_id desc, ordinal desc) as number
     from boathook.delivery
@@ -136,8 +137,8 @@ from last
 order by number
 
 -- name: foresee_replay
--- Says of a recipient whether it takes deliveries and has a route, and of the group's $3 oldest letters how many have lost
--- their content, so that they cannot be tried again.
+-- Reads whether a recipient accepts deliveries and has a route, and how many of the group's $3 oldest dead letters have
+-- lost their content, so that they cannot be replayed.
 select boathook.accepts_deliveries($2) as is_open,
     starts_with($2, 'endpoint:') or exists (select from boathook.route where recipient = $2 and is_active) as has_route,
     (select count(*) filter (where e.expunged_at is not null)
@@ -150,8 +151,8 @@ select boathook.accepts_deliveries($2) as is_open,
      join boathook.event e on e.id = d.event_id) as expunged
 
 -- name: lock_group
--- Locks the next letters of a group that died by $2, the oldest first, passing by those that another operator holds; $4 leaves
--- out those that cannot be tried again, as their content was deleted or their endpoint is gone or disabled.
+-- Locks the next dead letters of a group that died by $2, oldest first, skipping those that another operator holds; $4
+-- also skips those that cannot be replayed, because their content was deleted or their endpoint is deleted or disabled.
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
@@ -162,6 +163,6 @@ limit $3
 for update of d skip locked
 
 -- name: find_group
--- Tells which group a dead letter belongs to.
+-- Reads the group of a dead letter.
 select boathook.dead_group(recipient, code, error) from boathook.delivery
 where event_id = $1 and ordinal = $2 and state = 'dead'

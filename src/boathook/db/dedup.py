@@ -1,4 +1,4 @@
-"""Dedup memory as events and batches share it: keys are freed when their memory ends."""
+"""Dedup keys, shared by events and batches: deletes keys whose retention has ended."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -10,5 +10,5 @@ SQL = load(__file__)
 
 
 async def delete_expired_keys(connection: Connection, keys: Sequence[UUID]) -> None:
-    """Free those of *keys* whose memory has run out."""
+    """Delete those of *keys* that have expired."""
     await connection.execute(SQL["forget_expired"], keys)

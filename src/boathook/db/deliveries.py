@@ -1,7 +1,7 @@
-"""The life of a delivery: claimed under a lease, renewed, then settled, set back, given back or reaped.
+"""Claims deliveries under a lease, renews leases, and settles, reschedules, releases or reaps deliveries.
 
-Settling a success is the one call `boathook.db.sql_functions.SETTLE`, made by whoever holds the handler's transaction,
-on whatever connection that is. Everything else happens here, on boathook's own connections, in batches.
+A success is settled by one call, `boathook.db.sql_functions.SETTLE`, made by the holder of the handler's transaction on
+that connection. Everything else runs here, on boathook's own connections, in batches.
 """
 
 import random
@@ -38,11 +38,11 @@ from boathook.domain.policy import (
 SQL = load(__file__)
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""A watermark that lets every due delivery be looked at."""
+"""A watermark that includes every due delivery."""
 
 _SUSPECT_AFTER = 2
 CLAIM_ROUNDS: Final = 5
-"""How often a claim looks again when another worker was quicker."""
+"""How often a claim is retried after a conflict with another worker."""
 
 _LOST = "LEASE_LOST"
 _POLICY = msgspec.json.Decoder(RetryPolicy)
@@ -50,18 +50,18 @@ _POLICY = msgspec.json.Decoder(RetryPolicy)
 
 @dataclass(frozen=True, slots=True)
 class ClaimLimit:
-    """How much of one recipient's due work a worker would take."""
+    """How many due deliveries of one recipient a worker wants."""
 
     recipient: str
     slots: int
     since: datetime = EPOCH
-    """Nothing due before this is looked at; `EPOCH` for a full look."""
+    """Deliveries due before this time are skipped; `EPOCH` scans all."""
     most: int | None = None
     """Most leases of this recipient over all workers; None: no limit."""
 
 
 class Lease(Protocol):
-    """A right to one delivery, told by its fence."""
+    """The right to one delivery, identified by its fence."""
 
     @property
     def event_id(self) -> UUID: ...  # noqa: D102
@@ -76,24 +76,24 @@ AnyClaimLimit = TypeVar("AnyClaimLimit", bound=ClaimLimit)
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
-    """A claim with the event it is about."""
+    """A claim with its event."""
 
     claim: Claim
     event: Event | None
-    """None when the event is gone, which no retention of ours does to an owed one."""
+    """None if the event was deleted; retention never deletes the event of a pending delivery."""
     due_at: datetime
     claimed_at: datetime
-    """The journal's clock at the claim."""
+    """The database's time of the claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """An attempt that ended without success, and the move the policy decided."""
+    """An attempt that did not succeed, with the decision of the retry policy."""
 
     claim: Claim
     move: RetryAt | DeadLetter
     outcome: str
-    """``failed``, ``retry``, ``dead`` or ``lost``, as the attempt is recorded."""
+    """``failed``, ``retry``, ``dead`` or ``lost``, as recorded with the attempt."""
     traceback: str | None
     worker: str
     started_at: datetime
@@ -101,7 +101,7 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What one recipient is owed."""
+    """Unfinished deliveries and dead letters of one recipient."""
 
     recipient: str
     due: int
@@ -111,27 +111,27 @@ class Backlog:
     dead: int
     oldest_due_s: float
     ages: Sequence[int]
-    """Of those that are due, how many have been so for less than 10 s, a minute, 10 minutes, an hour, or longer."""
+    """Due deliveries by how long they have been due: less than 10 s, a minute, 10 minutes, an hour, or longer."""
 
 
 class CommitOutcome(Enum):
-    """What became of an attempt whose commit was not answered."""
+    """The result of an attempt whose commit got no response."""
 
     SETTLED = "settled"
-    """It was committed."""
+    """The commit succeeded."""
     HELD = "held"
-    """It was not, and its lease still holds."""
+    """It failed, and the lease still holds."""
     LOST = "lost"
-    """It was not, and the lease is another's."""
+    """It failed, and the lease is lost."""
 
 
 def transaction_mark(claim: Claim) -> str:
-    """Return the text that marks the transaction opened for *claim*, held in the setting boathook.mark."""
+    """Return the marker of the transaction opened for *claim*, stored in the setting boathook.mark."""
     return f"{claim.event_id}/{claim.ordinal}/{claim.fence}"
 
 
 def settle_arguments(claim: Claim, move: Complete, *, worker: str, started_at: datetime) -> Arguments:
-    """Return the arguments of `SETTLE` that end *claim* well."""
+    """Return the arguments of `SETTLE` that complete *claim* with success."""
     return (
         str(claim.event_id),
         str(claim.ordinal),
@@ -145,7 +145,7 @@ def settle_arguments(claim: Claim, move: Complete, *, worker: str, started_at: d
 
 
 class DeliveryStore:
-    """The journal's queue of deliveries."""
+    """The database's queue of deliveries."""
 
     def __init__(
         self,
@@ -156,17 +156,18 @@ class DeliveryStore:
     ) -> None:
         self._database = database
         self._endpoint_policy = endpoint_policy
-        """That of endpoints without one of their own."""
+        """The policy of endpoints without their own."""
         self._retries = retries or RetryDefaults()
-        """Those of handlers without one of their own."""
+        """The policies of handlers without their own."""
 
     async def claim(
         self, wants: Sequence[ClaimLimit], *, worker: str, lease_s: float, is_suspect: bool = False
     ) -> list[ClaimedDelivery]:
-        """Lease due deliveries for *worker*, at most so many as each of *wants* says, the longest due first.
+        """Lease due deliveries for *worker*, at most as many as each of *wants* allows, longest due first.
 
         Args:
-            is_suspect: Lease one in all, of those that have lost their worker twice in a row; else none of these.
+            is_suspect: Lease at most one delivery, of those that lost their worker twice in a row; otherwise none of
+                these.
         """
 
         async def claim(connection: Connection, allowed: Sequence[ClaimLimit]) -> list[Record]:
@@ -185,24 +186,24 @@ class DeliveryStore:
         return [_to_claimed_delivery(row) for row in await claim_rows(self._database, wants, claim)]
 
     async def renew(self, claims: Sequence[Lease], *, lease_s: float) -> set[tuple[UUID, int, int]]:
-        """Prolong leases; return those that no longer hold, as (event id, ordinal, fence)."""
+        """Renew leases; return those that no longer hold, as (event id, ordinal, fence)."""
         rows = await self._database.fetch(SQL["renew_leases"], *_keys(claims), timedelta(seconds=lease_s))
         return {(row["event_id"], row["ordinal"], row["fence"]) for row in rows}
 
     async def record_failed_attempts(self, ended: Sequence[FailedAttempt]) -> list[bool]:
-        """Record attempts that ended without success and move their deliveries; says of each whether it was held."""
+        """Record failed attempts and move their deliveries; return for each whether its lease was held."""
         rows = await self._database.fetch(SQL["record_failure"], *_failure_columns(ended))
         moved = {row["position"]: row["is_moved"] for row in rows}
         return [moved[position] for position in range(1, len(ended) + 1)]
 
     async def release_claims(self, claims: Sequence[Lease]) -> None:
-        """Undo claims whose attempt did not begin, so that it does not count."""
+        """Release claims whose attempt did not start, without counting an attempt."""
         await self._database.execute(SQL["give_back"], *_keys(claims))
 
     async def reap(self, *, dead_workers: Sequence[str] = ()) -> int:
-        """Take back leases that ran out, or whose holder is known to be dead; return how many were taken.
+        """Take back leases that have expired or whose holder is known to be dead; return the number.
 
-        Each counts as a lost attempt, and the policy of its route or endpoint decides whether there will be another.
+        Each counts as a failed attempt; the policy of its route or endpoint decides whether there is another one.
         """
         async with self._database.transaction() as connection:
             rows = await connection.fetch(SQL["find_lost"], list(dead_workers))
@@ -213,15 +214,13 @@ class DeliveryStore:
     def _lost(self, row: Record) -> FailedAttempt:
         """Decide what follows a lost lease, by the policy of its route or endpoint or, without one, the default.
 
-        A handler may have taken its worker down, so that counts. An endpoint cannot, so it loses no attempt by that.
+        A handler may have crashed its worker, so the loss counts as an attempt. An endpoint cannot, so it does not.
         """
         policy = self._policy_of(row)
         error = f"worker {row['leased_by']} vanished while it held this delivery"
         loss = Interruption(error=error) if row["is_sent"] else Failure(code=_LOST, error=error)
-        standing = AttemptState(
-            attempt=row["attempt"], enqueued_at=row["enqueued_at"], free_retries=row["free_retries"]
-        )
-        move = decide(standing, loss, policy, row["now"], random.random())
+        state = AttemptState(attempt=row["attempt"], enqueued_at=row["enqueued_at"], free_retries=row["free_retries"])
+        move = decide(state, loss, policy, row["now"], random.random())
         if isinstance(move, Complete):
             raise AssertionError("a loss cannot settle a delivery")  # noqa: TRY004
         claim = Claim(
@@ -235,7 +234,7 @@ class DeliveryStore:
             order_key=None,
             suspect=False,
         )
-        # When it began is not known any more; it was before its lease ended, and before this moment.
+        # The start time is unknown; it was before the lease ended and before now.
         return FailedAttempt(
             claim, replace(move, code=_LOST), "lost", None, row["leased_by"], min(row["lease_until"], row["now"])
         )
@@ -244,17 +243,17 @@ class DeliveryStore:
         stored = None if row["policy"] is None else _POLICY.decode(row["policy"])
         if row["is_sent"]:
             return stored or self._endpoint_policy
-        # A line for any source is stored with the default, in place of which the event's source may have another.
+        # A route for any source is stored with the default policy, but the event's source may have its own.
         if stored is None or (row["is_any_source"] and stored == self._retries.policy):
             return self._retries.of(row["source"])
         return stored
 
     async def unblock(self) -> int:
-        """Free every order key whose first delivery was left waiting; return how many were."""
+        """Unblock every order key whose first delivery was left blocked; return the number."""
         return int(await self._database.fetchval(SQL["unblock_heads"]))
 
     async def commit_outcome(self, claim: Claim) -> CommitOutcome:
-        """Find out what became of an attempt whose commit was not answered, waiting while it is still under way."""
+        """Return the result of an attempt whose commit got no response, after waiting for a commit in progress."""
         async with self._database.transaction() as connection:
             if await connection.fetchval(SQL["find_held"], claim.event_id, claim.ordinal, claim.fence):
                 return CommitOutcome.HELD
@@ -262,10 +261,10 @@ class DeliveryStore:
             return CommitOutcome.SETTLED if settled else CommitOutcome.LOST
 
     async def find_side_effect(self, claim: Claim, name: str) -> str | None:
-        """Return the remembered result of a side effect as JSON text, or None.
+        """Return the stored result of a side effect as JSON text, or None.
 
         Raises:
-            LeaseLost: the delivery is another's, so the side effect must not be done here.
+            LeaseLost: another process holds the delivery, so the side effect must not run here.
         """
         row = await self._database.fetchrow(
             SQL["recall_effect"], claim.event_id, claim.ordinal, claim.fence, claim.recipient, _effect(claim, name)
@@ -276,19 +275,19 @@ class DeliveryStore:
         return result
 
     async def save_side_effect(self, claim: Claim, name: str, result: str) -> None:
-        """Keep the result of a side effect, as JSON text, at once and for good."""
+        """Store the result of a side effect as JSON text, immediately and permanently."""
         await self._database.execute(
             SQL["remember_effect"], claim.event_id, claim.recipient, _effect(claim, name), result
         )
 
     async def backlog(self) -> list[Backlog]:
-        """Count what each recipient is owed."""
+        """Count the unfinished deliveries and dead letters of each recipient."""
         return [Backlog(**dict(row)) for row in await self._database.fetch(SQL["count_backlog"])]
 
     async def count_unhealthy_endpoints(self) -> tuple[int, int]:
         """Count the enabled endpoints whose latest requests failed, and the disabled ones."""
         row = await self._database.fetchrow(SQL["count_troubled_endpoints"])
-        assert row is not None  # one row of two sums
+        assert row is not None  # one row of two counts
         return row["failing"], row["disabled"]
 
     async def oldest_snapshot_s(self) -> float:
@@ -301,10 +300,10 @@ async def claim_rows(
     wants: Sequence[AnyClaimLimit],
     claim: Callable[[Connection, Sequence[AnyClaimLimit]], Awaitable[list[Record]]],
 ) -> list[Record]:
-    """Run a claim for what may be claimed: of limited recipients only for those that could be locked.
+    """Run a claim; recipients with a limit take part only if they could be locked.
 
-    The lock is a statement of its own, because the next one must count leases in a snapshot taken after it. The claim
-    runs again where another worker leased the same order key in the same moment; the next look sees its lease.
+    The lock is a separate statement, because the claim must count leases in a snapshot taken after it. The claim is
+    repeated if another worker leased the same order key concurrently; the next run sees that lease.
     """
     limited = [want.recipient for want in wants if want.most is not None]
     for _ in range(CLAIM_ROUNDS):
@@ -324,7 +323,7 @@ async def claim_rows(
 
 @asynccontextmanager
 async def elect_keeper(database: Database) -> AsyncIterator[Connection | None]:
-    """Lend a connection that is the elected keeper for as long as it lives, or None where another is."""
+    """Yield a connection that is the elected keeper while it is open, or None if another one is elected."""
     async with database.acquire() as connection:
         with translate_errors():
             is_keeper = await connection.fetchval(SQL["elect_keeper"])
@@ -351,7 +350,7 @@ def _to_claimed_delivery(row: Record) -> ClaimedDelivery:
 
 
 def _effect(claim: Claim, name: str) -> str:
-    """Return the name of a side effect as it is stored: those of one event's items must not be taken for each other."""
+    """Return the stored name of a side effect; the item path keeps the items of one event apart."""
     return name if claim.item_path is None else f"{claim.item_path}/{name}"
 
 

@@ -1,13 +1,13 @@
 -- fragment: lease_due
--- Every claim: picks due deliveries for what the statement has "wanted", and leases them for the worker $1 until $2 from
--- now, at most $3 in all where that is not null. Of "wanted", since is a recipient's watermark: nothing due before it is
--- looked at, so that a claim does not wade through the dead index entries of what is finished while some long snapshot
--- keeps them; most bounds its leases over all workers, or is null; is_suspect says whether to take those that have lost
--- their worker twice in a row, only the others, or, where it is null, both. Only the first of an order key is taken, and
--- none while another of it is leased.
--- Wherever deliveries are joined by their keys, the keys are said once more as an array: they then are always looked up in
--- the index. A planner that takes the table for small, as it does while few live rows lie among many dead, would read it
--- whole.
+-- Part of every claim: selects due deliveries for the rows of "wanted", and leases them for worker $1 until $2 from
+-- now, at most $3 in total unless that is null. In "wanted", since is a recipient's watermark: deliveries due before it
+-- are skipped, so that a claim does not scan dead index entries of finished deliveries while a long snapshot keeps
+-- them. most limits its leases over all workers, or is null. is_suspect selects deliveries that have lost their worker
+-- twice in a row, or only the others, or both if it is null. Only the first delivery of an order key is taken, and none
+-- while another one of it is leased.
+-- Where deliveries are joined by their keys, the keys are repeated as an array, so that they are always looked up in
+-- the index. A planner that considers the table small, as it does while few live rows lie among many dead ones, would
+-- scan the whole table.
 picked as materialized (
     select d.event_id, d.ordinal
     from wanted w
@@ -41,7 +41,7 @@ claimed as (
 )
 
 -- name: claim_due
--- Leases due deliveries to handlers, up to so many slots for each, and reads their events.
+-- Leases due deliveries to handlers, up to a number of slots for each, and reads their events.
 with wanted as (
     select w.*, $8::boolean as is_suspect
     from unnest($4::text[], $5::integer[], $6::timestamptz[], $7::integer[]) as w (recipient, slots, since, most)
@@ -59,13 +59,14 @@ left join lateral (
 order by c.due_at, c.seq
 
 -- name: lock_recipients
--- Makes this transaction the only one to claim for these recipients, where no other is doing so; says which.
+-- Locks these recipients for claims until the transaction ends, unless another transaction holds them; returns the
+-- locked.
 select recipient from unnest($1::text[]) as u (recipient)
 where pg_try_advisory_xact_lock(hashtextextended('boathook.claim:' || recipient, 0))
 order by recipient
 
 -- name: renew_leases
--- Prolongs the leases still held with these fences and says which are lost; one that is being settled is left alone.
+-- Renews the leases still held with these fences and returns the lost ones; a lease that is being settled is skipped.
 with held as (
     select d.event_id, d.ordinal
     from boathook.delivery d
@@ -89,7 +90,7 @@ where not exists (
         and d.event_id = any ($1::uuid[]))
 
 -- name: record_failure
--- Ends attempts without success, in the order of their keys; says for each whether its fence still held.
+-- Records attempts that did not succeed, in key order; returns for each whether its fence still held.
 select u.position, boathook.record_failure(
     u.event_id, u.ordinal, u.fence, u.due_at, u.outcome, u.code, u.error, u.traceback, u.worker, u.started_at,
     u.is_free) as is_moved
@@ -103,7 +104,7 @@ from (
 ) as u
 
 -- name: give_back
--- Undoes claims whose attempt never began: pending as before, the attempt not counted.
+-- Releases claims whose attempt never started: pending as before, without counting the attempt.
 update boathook.delivery d
 set state = 'pending', attempts = d.attempts - 1, leased_by = null, lease_until = null, woken_by = null
 from unnest($1::uuid[], $2::integer[], $3::bigint[]) as u (event_id, ordinal, fence)
@@ -111,7 +112,7 @@ where d.event_id = u.event_id and d.ordinal = u.ordinal and d.fence = u.fence an
     and d.event_id = any ($1::uuid[])
 
 -- name: find_lost
--- Locks leases that have run out, or whose holder is known to be dead, with the policy of their route or endpoint.
+-- Locks leases that have expired, or whose holder is known to be dead, with the policy of their route or endpoint.
 select
     d.event_id, d.ordinal, d.fence, d.attempts - d.attempts_before as attempt, d.enqueued_at, d.free_retries, d.leased_by, d.recipient,
     d.lease_until, clock_timestamp() as now, coalesce(r.policy::text, p.retry::text) as policy,
@@ -131,8 +132,8 @@ limit 200
 for update of d skip locked
 
 -- name: unblock_heads
--- Lets the first of an order key run where it was left waiting, which a race of its insertion with its
--- predecessor's end can cause; walks from one order key to the next, however many deliveries wait behind each.
+-- Unblocks the first delivery of an order key that was left blocked, which a race between its insertion and the end of
+-- its predecessor can cause. Walks from one order key to the next, however many deliveries wait behind each.
 with recursive heads as (
     (select recipient, order_key, is_blocked and state = 'pending' as is_stuck
      from boathook.delivery
@@ -156,17 +157,17 @@ stuck as materialized (
 select count(*) from stuck cross join lateral boathook.unblock(stuck.recipient, stuck.order_key)
 
 -- name: find_held
--- Tells whether this fence still holds, waiting for a transaction that is settling it.
+-- Returns whether this fence still holds, after waiting for a transaction that is settling it.
 select fence = $3 and state = 'leased' from boathook.delivery where event_id = $1 and ordinal = $2 for update
 
 -- name: find_settled
--- Tells whether this attempt ended well.
+-- Returns whether this attempt succeeded.
 select exists (
     select from boathook.attempt
     where event_id = $1 and ordinal = $2 and number = $3 and outcome in ('succeeded', 'ignored'))
 
 -- name: recall_effect
--- Reads a remembered side effect, and whether the lease of the one who asks still holds.
+-- Reads the stored result of a side effect, and whether the caller's lease still holds.
 select
     exists (
         select from boathook.delivery where event_id = $1 and ordinal = $2 and fence = $3 and leased_by is not null
@@ -174,12 +175,12 @@ select
     (select result::text from boathook.side_effect where event_id = $1 and recipient = $4 and name = $5) as result
 
 -- name: remember_effect
--- Remembers a side effect at once, whatever becomes of the handler's transaction; the first to do so is believed.
+-- Stores a side effect immediately, whatever the result of the handler's transaction; the first result is kept.
 insert into boathook.side_effect (event_id, recipient, name, result) values ($1, $2, $3, $4::json)
 on conflict (event_id, recipient, name) do nothing
 
 -- name: count_backlog
--- Counts what each recipient is owed.
+-- Counts the unfinished deliveries and dead letters of each recipient.
 select
     recipient,
     count(*) filter (where state = 'pending' and not is_blocked and due_at <= now()) as due,
@@ -201,7 +202,7 @@ group by recipient
 order by recipient
 
 -- name: age_of_oldest_snapshot
--- Seconds the oldest open snapshot of this database's server has been held; it keeps vacuum from cleaning the queue.
+-- Returns the age of the server's oldest open snapshot in seconds; it prevents vacuum from cleaning the queue.
 select coalesce(extract(epoch from now() - min(xact_start)), 0)::float8
 from pg_stat_activity where backend_xmin is not null
 
@@ -213,5 +214,5 @@ select
     (select count(*) from boathook.endpoint where is_disabled and deleted_at is null) as disabled
 
 -- name: elect_keeper
--- Makes this session the keeper, if none is.
+-- Makes this session the keeper, unless another session is.
 select pg_try_advisory_lock(hashtextextended('boathook.keeper', 0))

@@ -1,7 +1,7 @@
-"""What operators may do to deliveries: each move in one transaction, with its row in the audit.
+"""Operator commands on deliveries: each runs in one transaction, with its rows in the audit log.
 
-A move locks the dead letters it is about before it changes anything, and passes by those that another operator
-holds, so two of them at once share the work instead of doing it twice.
+A command locks its dead letters before it changes anything, and skips those that another operator holds. Two concurrent
+commands therefore share the work instead of doing it twice.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ ACCEPT_REJECTION: Final = "rejection.accept"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead letters a move is about: those of a filter, or those with these keys."""
+    """Selects the dead letters of a command, by a filter or by keys."""
 
     filter: ListFilter
     keys: Sequence[Key] | None = None
@@ -54,7 +54,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySchedule:
-    """When replayed deliveries fall due: one every `gap_s` seconds from `start`, after the `place` before them."""
+    """When replayed deliveries are due: one every `gap_s` seconds from `start`, after `place` earlier ones."""
 
     start: datetime
     gap_s: float = 0.0
@@ -63,7 +63,7 @@ class ReplaySchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditContext:
-    """Who does it, and why."""
+    """The actor of an operation and the reason for it."""
 
     actor: str
     note: str | None = None
@@ -71,12 +71,12 @@ class AuditContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterCount:
-    """Dead letters that have their source, type, recipient and code in common."""
+    """Dead letters with the same source, type, recipient and code."""
 
     source: str | None
     application: str | None
     type: str
-    """The event's, or that of the item they are about."""
+    """The type of the event or of the delivered item."""
     recipient: str
     code: str
     number: int
@@ -86,56 +86,56 @@ class DeadLetterCount:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What replaying events did."""
+    """The result of replaying events."""
 
     events: int = 0
     added: int = 0
-    """Deliveries added for recipients that had ended theirs."""
+    """Deliveries added for recipients without an open one."""
     revived: int = 0
-    """Dead letters made pending."""
+    """Dead letters that became pending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOutcomes:
-    """What became of deliveries since they were replayed."""
+    """The state of deliveries since they were replayed."""
 
     succeeded: int = 0
     ignored: int = 0
     dead: int = 0
-    """They failed again and are dead letters."""
+    """Failed again and are dead letters."""
     retrying: int = 0
-    """They failed again and will be tried again."""
+    """Failed again and will be retried."""
     waiting: int = 0
-    """They have not been tried since, or are being tried for the first time."""
+    """No attempt has ended since the replay."""
 
     @property
     def failed(self) -> int:
-        """How many failed again."""
+        """Number of deliveries that failed again."""
         return self.dead + self.retrying
 
     @property
     def is_open(self) -> bool:
-        """Whether some have not ended."""
+        """Whether some are unfinished."""
         return self.retrying + self.waiting > 0
 
 
 async def read_clock(database: Database | Connection) -> datetime:
-    """Return the time on the server's clock."""
-    moment: datetime = await database.fetchval(SQL["read_clock"])
-    return moment
+    """Return the server's time."""
+    now: datetime = await database.fetchval(SQL["read_clock"])
+    return now
 
 
 async def count_dead(database: Database, selection: Selection) -> list[DeadLetterCount]:
-    """Return how many dead letters *selection* names, in groups, the largest first; changes nothing."""
+    """Count the dead letters in *selection*, grouped, largest group first."""
     return [DeadLetterCount(**dict(row)) for row in await database.fetch(SQL["count_dead"], *selection.arguments())]
 
 
 async def replay_dead(
     database: Database, selection: Selection, action: AuditContext, *, pace: ReplaySchedule, limit: int
 ) -> list[Key]:
-    """Make up to *limit* dead letters pending again, each with a new budget of attempts; return which.
+    """Make up to *limit* dead letters pending again, each with a new budget of attempts; return their keys.
 
-    Left alone are those whose content was deleted, and those of endpoints that are gone or disabled.
+    Those whose content was deleted, and those of deleted or disabled endpoints, are skipped.
     """
     async with database.transaction() as connection:
         keys = await _lock_dead(connection, selection, limit, is_to_revive=True)
@@ -144,7 +144,7 @@ async def replay_dead(
 
 
 async def ignore_dead(database: Database, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:
-    """End up to *limit* dead letters as ignored, with the action's note; return which."""
+    """Settle up to *limit* dead letters as ignored, with the action's note; return their keys."""
     async with database.transaction() as connection:
         keys = await _lock_dead(connection, selection, limit)
         await ignore_locked(connection, keys, action)
@@ -152,9 +152,9 @@ async def ignore_dead(database: Database, selection: Selection, action: AuditCon
 
 
 async def purge_dead(database: Database, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:
-    """Delete up to *limit* dead letters with their attempts, counted as dropped; return which.
+    """Delete up to *limit* dead letters with their attempts, counted as dropped; return their keys.
 
-    Their events stay until retention drops them.
+    Their events remain until retention deletes them.
     """
     async with database.transaction() as connection:
         keys = await _lock_dead(connection, selection, limit)
@@ -165,7 +165,7 @@ async def purge_dead(database: Database, selection: Selection, action: AuditCont
 async def replay_locked(
     connection: Connection, keys: Sequence[Key], action: AuditContext, *, pace: ReplaySchedule
 ) -> None:
-    """Make dead letters that the caller's transaction has locked pending again."""
+    """Make dead letters pending again that the caller's transaction has locked."""
     if keys:
         await _revive(connection, keys, pace)
         await record_each(connection, action, REPLAY_DEAD, [ids.show_delivery(*key) for key in keys])
@@ -173,7 +173,7 @@ async def replay_locked(
 
 
 async def ignore_locked(connection: Connection, keys: Sequence[Key], action: AuditContext) -> None:
-    """End dead letters that the caller's transaction has locked as ignored, with the action's note."""
+    """Settle dead letters as ignored that the caller's transaction has locked, with the action's note."""
     if keys:
         await connection.execute(SQL["settle_dead"], *_columns(keys), action.note or "ignored by an operator")
         await record_each(connection, action, IGNORE_DEAD, [ids.show_delivery(*key) for key in keys])
@@ -195,16 +195,16 @@ async def replay_events(
     type: str | None = None,
     is_once: bool = False,
 ) -> ReplayResult:
-    """Owe these events again to every recipient that is not owed them now; dead letters are revived instead.
+    """Deliver these events again to every recipient without an open delivery; dead letters are revived instead.
 
-    Of a batch each item is owed again by itself.
+    Each item of a batch is delivered again separately.
 
     Args:
-        type: a pattern that the event's type must fit, or else the item's; None replays every item.
-        is_once: leave out the events that an earlier replay with the same note has dealt with.
+        type: a pattern for the event's type, or for the item's type; None replays every item.
+        is_once: skip events that an earlier replay with the same note has processed.
 
     Raises:
-        InvalidTransition: an event would come to more deliveries than it can be owed.
+        InvalidTransition: an event would exceed its maximum number of deliveries.
     """
     async with database.transaction() as connection:
         return await replay_events_in(connection, event_ids, action, pace=pace, type=type, is_once=is_once)
@@ -219,7 +219,7 @@ async def replay_events_in(
     type: str | None = None,
     is_once: bool = False,
 ) -> ReplayResult:
-    """Do what `replay_events` does in the caller's transaction."""
+    """Run `replay_events` in the caller's transaction."""
     await connection.execute(SQL["lock_replays"], list(event_ids))
     todo = await _not_done(connection, event_ids, action) if is_once else list(event_ids)
     dead = [tuple(row) for row in await connection.fetch(SQL["lock_dead_of_events"], todo, like_pattern(type))]
@@ -234,11 +234,11 @@ async def replay_events_in(
 
 
 async def make_due_now(connection: Connection, event_id: UUID, action: AuditContext) -> int:
-    """Let nothing of an event wait any longer, once the caller's transaction commits; return how many deliveries.
+    """Make all deliveries of an event due once the caller's transaction commits; return the number.
 
-    Those pending are due at once, and dead ones pending again with a new budget, as by a replay. One that is being
-    tried at this moment, on what was true before, is tried again at once if that fails. Whoever wakes several events
-    in one transaction does so in the order of their ids, as attempts are ended in that order too.
+    Pending deliveries become due immediately. Dead letters become pending with a new budget, as by a replay. A running
+    attempt that started before is retried immediately if it fails. A caller that wakes several events in one
+    transaction must do so in the order of their ids, which is the order in which attempts are settled.
     """
     await connection.execute(SQL["lock_owed"], event_id)
     tag: str = await connection.execute(SQL["wake_owed"], event_id, action.actor)
@@ -255,12 +255,12 @@ async def make_due_now(connection: Connection, event_id: UUID, action: AuditCont
 async def read_outcomes(
     connection: Connection, action: AuditContext, name: str, *, since: datetime, until: datetime
 ) -> ReplayOutcomes:
-    """Return what became of the deliveries that an action replayed, of the first 10,000 that the audit names.
+    """Count the results of the deliveries that an action replayed, for the first 10,000 subjects in the audit log.
 
     Args:
-        action: who replayed them, and the note that tells this action from others.
+        action: the actor and the note that identify the action.
         name: `REPLAY_DEAD` for dead letters, `REPLAY_EVENT` for events.
-        since: when the action began, and *until* when it ended.
+        since: when the action began; *until* is when it ended.
     """
     rows = await connection.fetch(SQL["list_acted_on"], name, action.actor, action.note, since, until, _MAX_TRACKED)
     subjects = [row["subject"] for row in rows]
@@ -272,7 +272,7 @@ async def read_outcomes(
 
 
 async def count_events(database: Database | Connection, wanted: ListFilter, *, most: int | None = None) -> int:
-    """Return how many events *wanted* names; counting goes no further than *most*."""
+    """Count the events that match *wanted*, up to *most*."""
     number: int = await database.fetchval(
         choose_event_table(SQL["count_events"], wanted), *_event_arguments(wanted), most
     )
@@ -282,13 +282,13 @@ async def count_events(database: Database | Connection, wanted: ListFilter, *, m
 async def page_events(
     database: Database | Connection, wanted: ListFilter, *, after: UUID | None, limit: int
 ) -> list[UUID]:
-    """Return the next ids of the events *wanted* names, oldest first."""
+    """Return the next ids of the events that match *wanted*, oldest first."""
     rows = await database.fetch(choose_event_table(SQL["page_events"], wanted), *_event_arguments(wanted), after, limit)
     return [row["id"] for row in rows]
 
 
 async def mark_rejection_accepted(database: Database, rejection_id: UUID, event_id: UUID, action: AuditContext) -> bool:
-    """Note which event a refused request became; False where it had become one already."""
+    """Record which event a rejected request became; return False if it had become one already."""
     async with database.transaction() as connection:
         tag = await connection.execute(SQL["mark_rejection"], rejection_id, event_id)
         is_marked: bool = tag == "UPDATE 1"
@@ -298,12 +298,12 @@ async def mark_rejection_accepted(database: Database, rejection_id: UUID, event_
 
 
 async def notify_due(to: Database | Connection) -> None:
-    """Tell every worker that something is due."""
+    """Notify all workers that deliveries are due."""
     await to.execute(SQL["announce_due"])
 
 
 async def record(connection: Connection, action: AuditContext, name: str, subject: str) -> None:
-    """Record an operator's action in the transaction that makes its change."""
+    """Record an operator's action in the transaction that makes the change."""
     await record_each(connection, action, name, [subject])
 
 

@@ -1,5 +1,5 @@
 -- name: count_dead
--- Counts the dead letters a selection names, by what they have in common.
+-- Counts the dead letters of a selection, grouped by source, application, type, recipient and code.
 select e.source, e.application, coalesce(d.item_type, e.type) as type, d.recipient, d.code, count(*) as number,
     min(d.dead_at) as oldest, max(d.dead_at) as newest
 from boathook.delivery d
@@ -17,8 +17,8 @@ group by 1, 2, 3, 4, 5
 order by number desc, 3, 4, 5
 
 -- name: lock_dead
--- Locks the next dead letters a selection names, in the order of their keys; those another operator holds are passed by.
--- $11 leaves out those that cannot be tried again: their content was deleted, or their endpoint is gone or disabled.
+-- Locks the next dead letters of a selection, in key order; those that another operator holds are skipped.
+-- $11 also skips those that cannot be replayed: their content was deleted, or their endpoint is deleted or disabled.
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
@@ -37,8 +37,7 @@ limit $10
 for update of d skip locked
 
 -- name: lock_dead_of_events
--- Locks the dead letters of these events that can be tried again, where their type or their item's fits, in the order of
--- their keys.
+-- Locks the dead letters of these events that can be replayed and whose type, or item type, matches, in key order.
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
@@ -48,9 +47,9 @@ order by d.event_id, d.ordinal
 for update of d
 
 -- name: revive_dead
--- Makes locked dead letters pending with a new budget of attempts, one every $5 seconds from $3, after the $4 before
--- them. An ordered one waits until `lines.unblock` finds it first of its order key. Code and error stay until the next
--- attempt, so that it can be seen what was wrong.
+-- Makes locked dead letters pending with a new budget of attempts, one every $5 seconds from $3, after $4 earlier ones.
+-- An ordered one is blocked until `ordering.unblock` finds it first of its order key. Code and error remain until the
+-- next attempt, so that operators can see the cause.
 update boathook.delivery d
 set state = 'pending', attempts_before = d.attempts, replays = d.replays + 1, crashes = 0, free_retries = 0, dead_at = null,
     is_manual = false, enqueued_at = u.due_at, due_at = u.due_at, is_blocked = d.order_key is not null
@@ -62,7 +61,7 @@ where d.event_id = u.event_id and d.ordinal = u.ordinal and d.state = 'dead'
 returning d.recipient, d.order_key
 
 -- name: settle_dead
--- Ends locked dead letters as ignored, with the operator's note.
+-- Settles locked dead letters as ignored, with the operator's note.
 with gone as (
     delete from boathook.delivery d
     using unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
@@ -97,18 +96,18 @@ insert into boathook.audit (actor, action, subject, note)
 select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
 
 -- name: list_done
--- Says which of these subjects a run, told by its note, has dealt with already.
+-- Returns which of these subjects were already processed by a run, which is identified by its note.
 select subject from boathook.audit where action = $1 and subject = any ($2::text[]) and note = $3
 
 -- name: list_acted_on
--- Says which subjects an action dealt with within a time, told from others by who did it and by its note.
+-- Returns the subjects of an action within a time range; actor and note identify the action.
 select subject from boathook.audit
 where action = $1 and actor = $2 and note = $3 and at between $4 and $5
 order by at, id
 limit $6
 
 -- name: count_results
--- Counts what became of replayed deliveries since a moment; without an ordinal, of every one of an event that was replayed.
+-- Counts the results of replayed deliveries since a time; without an ordinal, of all replayed deliveries of an event.
 select
     count(*) filter (where state = 'succeeded') as succeeded,
     count(*) filter (where state = 'ignored') as ignored,
@@ -128,25 +127,25 @@ from (
 ) as replayed
 
 -- name: lock_owed
--- Locks what is owed of an event, in the order of its keys, waiting for whoever ends an attempt at this moment.
+-- Locks the open deliveries of an event, in key order, after waiting for attempts that are being settled.
 select from boathook.delivery where event_id = $1 order by ordinal for update
 
 -- name: wake_owed
--- Makes locked pending deliveries of an event due, and leaves word for the end of the attempts under way.
+-- Makes locked pending deliveries of an event due, and marks leased ones to be retried immediately if they fail.
 update boathook.delivery
 set due_at = case state when 'pending' then least(due_at, clock_timestamp()) else due_at end,
     woken_by = case state when 'leased' then $2::text end
 where event_id = $1 and state in ('pending', 'leased')
 
 -- name: lock_replays
--- Makes this transaction the only one to replay these events.
+-- Locks these events for replays until the transaction ends.
 select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
 from (select id::text from unnest($1::uuid[]) as u (id) order by 1) as sorted
 
 -- name: add_replays
--- Owes each of these events, or each item of it, once more to every recipient whose deliveries of it have all ended, one
--- every $4 seconds from $2, after the $3 before them; none whose content was deleted, nor to an endpoint that is gone or
--- disabled. $5 is null or what its type or its item's must be like.
+-- Adds a delivery of each of these events, or of each of its items, for every recipient whose deliveries have all
+-- ended: one every $4 seconds from $2, after $3 earlier ones. Skips events whose content was deleted, and deleted or
+-- disabled endpoints. $5 is null or a pattern for the type of the event or the item.
 with known as (
     select event_id, ordinal::integer as ordinal, recipient, order_key, item_path, item_type, true as is_open
     from boathook.delivery where event_id = any ($1::uuid[])
@@ -188,7 +187,7 @@ from (
         p.events, p.ordinals, p.recipients, p.order_keys, p.due, p.paths, p.types, false) as d
 
 -- name: page_events
--- Reads the next events a selection names, oldest first.
+-- Reads the next events of a selection, oldest first.
 select e.id
 from boathook.event e
 where ($1::text is null or e.source = $1)
@@ -204,7 +203,7 @@ order by e.id
 limit $7
 
 -- name: count_events
--- Counts the events a selection names, up to $6 where it is not null.
+-- Counts the events of a selection, up to $6 unless it is null.
 select count(*) from (
     select from boathook.event e
     where ($1::text is null or e.source = $1)
@@ -219,11 +218,11 @@ select count(*) from (
 ) as those
 
 -- name: mark_rejection
--- Notes which event a refused request became, unless it has become one already.
+-- Records which event a rejected request became, unless it has already become one.
 update boathook.rejection set event_id = $2 where id = $1 and event_id is null
 
 -- name: announce_due
--- Tells every worker that something is due.
+-- Notifies all workers that deliveries are due.
 select pg_notify('boathook_due', '')
 
 -- name: read_clock

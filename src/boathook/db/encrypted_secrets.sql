@@ -1,5 +1,5 @@
 -- name: list_encrypted
--- Reads what is encrypted from a place on: endpoints' secrets, headers and credentials, and secrets added to sources.
+-- Reads encrypted texts after a cursor: endpoints' secrets, headers and credentials, and secrets added to sources.
 select kind, owner_id, number, encrypted, source
 from (
     select 'endpoint_auth' as kind, id as owner_id, 0::bigint as number, encrypted_auth as encrypted, null::text as source
@@ -19,17 +19,17 @@ order by owner_id, kind, number
 limit $4
 
 -- name: replace_endpoint_auth
--- Seals an endpoint's credentials anew, unless they were changed meanwhile.
+-- Stores an endpoint's re-encrypted credentials, unless they were changed meanwhile.
 update boathook.endpoint set encrypted_auth = $4 where id = $1 and $2::bigint = 0 and encrypted_auth = $3
 
 -- name: replace_endpoint_headers
--- Seals an endpoint's headers anew, unless they were changed meanwhile.
+-- Stores an endpoint's re-encrypted headers, unless they were changed meanwhile.
 update boathook.endpoint set encrypted_headers = $4 where id = $1 and $2::bigint = 0 and encrypted_headers = $3
 
 -- name: replace_endpoint_secret
--- Seals a secret of an endpoint anew, unless it was changed meanwhile.
+-- Stores a re-encrypted secret of an endpoint, unless it was changed meanwhile.
 update boathook.endpoint_secret set encrypted = $4 where endpoint_id = $1 and id = $2 and encrypted = $3
 
 -- name: replace_source_secret
--- Seals a secret of a source anew, unless it was changed meanwhile.
+-- Stores a re-encrypted secret of a source, unless it was changed meanwhile.
 update boathook.source_secret set encrypted = $4 where id = $1 and $2::bigint = 0 and encrypted = $3

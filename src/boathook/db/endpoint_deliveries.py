@@ -1,8 +1,8 @@
-"""The life of a delivery to an endpoint: found due, claimed, settled; and what endpoints are like and how they do.
+"""Finds due deliveries to endpoints, claims and settles them; reads endpoints and updates their health.
 
-It differs from a handler's in that nobody's transaction carries its end: answers of receivers are written many at a
-time, successes and failures alike. What limits an endpoint over all senders stands in its health: its place in its
-rate, its failures in a row, and the pause they have earned it.
+Unlike a handler's delivery, no user transaction settles it: results of requests, successes and failures alike, are
+written in batches. The limits of an endpoint over all senders are stored with its health: its rate limit, its
+consecutive failures, and the pause of its circuit breaker.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryPolicy
 SQL = load(__file__, fragments_of=deliveries.__file__)
 
 SUPERSEDED: Final = "delivery.overtake"
-"""The audit's action of a planned delivery that a resend by hand has made needless."""
+"""Audit action for a scheduled delivery that a successful manual resend replaced."""
 _MIN_RECIPIENT: Final = recipient_of(f"{ids.ENDPOINT}_")
 _MAX_RECIPIENT: Final = recipient_of(f"{ids.ENDPOINT}_{'z' * 27}")
 _POLICY: Final = msgspec.json.Decoder(RetryPolicy)
@@ -37,37 +37,37 @@ _TEXTS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class ClaimedSend(msgspec.Struct, frozen=True):
-    """A sender's right to try one delivery, with what is to be sent; the columns of `claim_sends`, in order."""
+    """A sender's right to attempt one delivery, with its content; the columns of `claim_sends`, in order."""
 
     event_id: UUID
     ordinal: int
     fence: int
     attempt: int
-    """Number of this attempt since the delivery was accepted or replayed, 1 for the first."""
+    """Number of this attempt since the delivery was accepted or replayed; 1 for the first."""
     enqueued_at: datetime
     is_manual: bool
-    """Whether a person asked for it: it gets one attempt."""
+    """Whether a user requested it: it gets one attempt."""
     due_at: datetime
     is_ordered: bool
     endpoint_id: UUID
     revision: int
-    """Of the endpoint, when this was claimed."""
+    """The endpoint's revision at the time of the claim."""
     is_unhealthy: bool
-    """Whether the endpoint's health says anything but that it is well."""
+    """Whether the endpoint's stored health is anything but healthy."""
     is_probe: bool
     content_type: str | None
     body: bytes | None
-    """None when the message's content was removed."""
+    """None if the message's content was deleted."""
     accepted_at: datetime | None
     claimed_at: datetime
-    """The journal's clock at the claim."""
+    """The database's time of the claim."""
     traceparent: str | None = None
-    """Of the publisher's trace, where that was asked for and there is one."""
+    """The publisher's trace, if it was requested and exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueEndpoint:
-    """An endpoint that is owed something now."""
+    """An endpoint with a due delivery."""
 
     recipient: str
     due_at: datetime
@@ -76,27 +76,27 @@ class DueEndpoint:
     is_disabled_or_deleted: bool
     """Whether it is disabled or deleted."""
     rate: int | None
-    """Requests a second it may get over all senders."""
+    """Most requests per second over all senders."""
     concurrency: int | None
-    """Requests under way over all senders."""
+    """Most concurrent requests over all senders."""
     open_until: datetime | None
-    """When its breaker, which is open, lets a probe through."""
+    """When its open circuit breaker allows a probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueEndpointPage:
-    """A part of the endpoints that have pending work."""
+    """A page of the endpoints that have pending work."""
 
     due: Sequence[DueEndpoint]
     next_due_at: datetime | None
-    """When the first of the others falls due."""
+    """When the first of the others is due."""
     after: str
-    """Where the next part begins; empty when this was the last."""
+    """The cursor of the next page; empty after the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointClaimLimit(ClaimLimit):
-    """How much of one endpoint's due work a sender would take."""
+    """How many due deliveries of one endpoint a sender wants."""
 
     endpoint_id: UUID
     is_probe: bool = False
@@ -104,24 +104,24 @@ class EndpointClaimLimit(ClaimLimit):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointConfig:
-    """Where an endpoint is and how its messages are signed."""
+    """The URL of an endpoint and how its messages are signed."""
 
     revision: int
     url: str
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """The current one first, then those that sign along."""
+    """The current secret first, then old ones that still sign."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     auth: Mapping[str, Any] = field(default_factory=dict, repr=False)
     timeout_s: float | None = None
     policy: RetryPolicy | None = None
     good_until: datetime | None = None
-    """When the first of the old secrets ceases to sign along."""
+    """When the first of the old secrets stops signing."""
     fault: str = ""
-    """Why nothing can be sent there: a secret that cannot be decrypted."""
+    """Why nothing can be sent: a secret that cannot be decrypted."""
 
 
 class FinishedSend(msgspec.Struct, frozen=True):
-    """An attempt over HTTP that has ended, and the move the policy decided."""
+    """A finished HTTP attempt, with the decision of the retry policy."""
 
     send: ClaimedSend
     move: Complete | RetryAt | DeadLetter
@@ -130,37 +130,37 @@ class FinishedSend(msgspec.Struct, frozen=True):
     status: int
     duration_ms: int
     request_headers: str | None
-    """A JSON array of [name, value]."""
+    """A JSON array of [name, value] pairs."""
     response: bytes | None
     started_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureSummary:
-    """What a batch of answers says of an endpoint's health, where the latest of them was a failure."""
+    """The failures of an endpoint in a batch of results whose latest is a failure."""
 
     endpoint_id: UUID
     failed: int
     """Failures since the latest success of the batch."""
     is_after_success: bool
     is_endpoint_fault: bool
-    """Whether they are the endpoint's own fault."""
+    """Whether the endpoint caused them."""
     is_probe: bool
 
 
 @dataclass(frozen=True, slots=True)
 class HealthUpdate:
-    """Where an endpoint stands after failures."""
+    """The health of an endpoint after failures."""
 
     open_until: datetime | None
     pauses: int
     should_disable: bool
-    """Whether it has done nothing but fail for so long that it is to be disabled."""
+    """Whether it has failed without a success for so long that it must be disabled."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationalSubscriber:
-    """An endpoint whose organization listens to how its sending goes."""
+    """An endpoint whose organization subscribes to operational webhooks."""
 
     endpoint_id: UUID
     application_id: UUID
@@ -170,10 +170,10 @@ class OperationalSubscriber:
 
 @dataclass(frozen=True, slots=True)
 class BreakerRules:
-    """When endpoints are left alone, and when for good; lengths in seconds."""
+    """When endpoints are paused or disabled; durations in seconds."""
 
     opens_after: int
-    """Failures in a row; 0: never."""
+    """Consecutive failures; 0: never."""
     pause_s: float
     longest_s: float
     disable_after_s: float
@@ -181,27 +181,27 @@ class BreakerRules:
 
 
 SettleHook = Callable[[Connection, Sequence[FinishedSend]], Awaitable[None]]
-"""What is to happen in the transaction that settles; it is told the attempts whose fence held."""
+"""Runs in the settling transaction, with the attempts whose fence held."""
 
 
 class EndpointDeliveryStore:
-    """The journal's queue of deliveries to endpoints."""
+    """The database's queue of deliveries to endpoints."""
 
     def __init__(self, database: Database, *, worker: str, is_traced: bool = False) -> None:
-        """Claim for one sender; *is_traced*: with the publishers' traces."""
+        """Claim for one sender; *is_traced* includes the publishers' traces."""
         self._database = database
         self._worker = worker
         self._is_traced = is_traced
 
     async def find_due(self, after: str, most: int) -> DueEndpointPage:
-        """Look at the next endpoints with pending work behind *after*, at most so many."""
+        """Return the next *most* endpoints with pending work after the cursor *after*."""
         rows = await self._database.fetch(SQL["list_due"], after or _MIN_RECIPIENT, _MAX_RECIPIENT, most)
         later = [row["due_at"] for row in rows if not row["is_due"]]
         due = [_to_due_endpoint(row) for row in rows if row["id"] is not None]
         return DueEndpointPage(due, min(later, default=None), rows[-1]["recipient"] if len(rows) == most else "")
 
     async def claim(self, wants: Sequence[EndpointClaimLimit], *, lease_s: float) -> list[ClaimedSend]:
-        """Lease due deliveries, at most so many as each of *wants* says, the longest due first."""
+        """Lease due deliveries, at most as many as each of *wants* allows, longest due first."""
 
         async def claim(connection: Connection, allowed: Sequence[EndpointClaimLimit]) -> list[Record]:
             return await connection.fetch(
@@ -221,9 +221,9 @@ class EndpointDeliveryStore:
         return [ClaimedSend(*row) for row in await claim_rows(self._database, wants, claim)]
 
     async def settle(self, ended: Sequence[FinishedSend], *, after: SettleHook | None = None) -> list[bool]:
-        """Record attempts and move their deliveries, in one transaction; says of each whether its fence still held.
+        """Record attempts and move their deliveries in one transaction; return for each whether its fence still held.
 
-        A resend by hand that succeeded ends what was still planned of its message for its endpoint.
+        A manual resend that succeeded ends the scheduled delivery of its message to its endpoint.
         """
         if after is None and not any(one.send.is_ordered or one.send.is_manual for one in ended):
             rows = await self._database.fetch(SQL["settle_sends"], *_columns(ended), self._worker)
@@ -254,14 +254,14 @@ class EndpointDeliveryStore:
         await unblock(connection, [(row["recipient"], row["order_key"]) for row in rows])
 
     async def load(self, endpoints: Sequence[UUID], secret_box: SecretBox) -> dict[UUID, EndpointConfig]:
-        """Return where these endpoints are, with their secrets opened; those that are gone are left out."""
+        """Return the configuration of these endpoints, with decrypted secrets; deleted endpoints are left out."""
         rows = await self._database.fetch(SQL["read_addresses"], endpoints)
         return {row["id"]: _to_endpoint_config(row, secret_box) for row in rows}
 
     async def take_tokens(self, wanted: Sequence[tuple[UUID, int, int]]) -> dict[UUID, tuple[int, float]]:
-        """Take up to so many requests out of endpoints' rates, given as (endpoint, number, rate in requests a second).
+        """Take tokens from the rate limits of endpoints, given as (endpoint, number, rate in requests a second).
 
-        Returns how many may be made at once, and the seconds until there may be more.
+        Returns the number of requests allowed now, and the seconds until there may be more.
         """
         columns = [list(column) for column in zip(*wanted, strict=True)]
         await self._database.execute(SQL["ensure_health"], columns[0])
@@ -269,30 +269,30 @@ class EndpointDeliveryStore:
         return {row["endpoint_id"]: (row["taken"], row["next_s"]) for row in rows}
 
     async def return_tokens(self, unused: Sequence[tuple[UUID, int, int]]) -> None:
-        """Give back what `take_tokens` gave and no request was made for."""
+        """Return tokens from `take_tokens` that no request used."""
         columns = [list(column) for column in zip(*unused, strict=True)]
         await self._database.execute(SQL["return_tokens"], *columns)
 
     async def take_probes(self, endpoints: Sequence[UUID], *, hold_s: float) -> dict[UUID, datetime]:
-        """Take the one probe of each of these endpoints whose pause is over; it returns to all after *hold_s*.
+        """Take the single probe of each of these endpoints whose pause is over; it is available again after *hold_s*.
 
-        Returns until when it is held, for those it could take.
+        Returns until when each probe is held, for those that could be taken.
         """
         rows = await self._database.fetch(SQL["take_probes"], endpoints, timedelta(seconds=hold_s))
         return {row["endpoint_id"]: row["open_until"] for row in rows}
 
     async def release_probes(self, held: Mapping[UUID, datetime], *, after_s: float) -> None:
-        """Give back probes that were not made; the next may be taken in *after_s* seconds."""
+        """Return probes that were not made; the next one may be taken in *after_s* seconds."""
         await self._database.execute(SQL["release_probes"], list(held), list(held.values()), timedelta(seconds=after_s))
 
     async def mark_healthy(self, endpoints: Sequence[UUID]) -> None:
-        """Forget the failures of endpoints that have taken a message."""
+        """Reset the failures of endpoints that accepted a message."""
         await self._database.execute(SQL["heal_endpoints"], endpoints)
 
     async def update_health(
         self, failures: Sequence[FailureSummary], rules: BreakerRules, jitter: Callable[[], float]
     ) -> dict[UUID, HealthUpdate]:
-        """Count failures in a row, open breakers and prolong their pauses; *luck* in [0, 1) places their jitter."""
+        """Count consecutive failures, open circuit breakers and extend pauses; *jitter* returns values in [0, 1)."""
         endpoints = [one.endpoint_id for one in failures]
         async with self._database.transaction() as connection:
             await connection.execute(SQL["ensure_health"], endpoints)
@@ -319,11 +319,11 @@ class EndpointDeliveryStore:
         revision: int,
         then: Callable[[Connection, DisabledEndpoint, datetime], Awaitable[None]],
     ) -> bool:
-        """Disable an endpoint unless it was changed since *revision*, and forget its failures.
+        """Disable an endpoint unless it was changed since *revision*, and reset its failures.
 
         Args:
             because: ``gone`` or ``failing``.
-            then: runs in the same transaction, and is told since when it failed.
+            then: runs in the same transaction, with the time since when the endpoint failed.
         """
         async with self._database.transaction() as connection:
             since = await connection.fetchval(SQL["lock_failing"], endpoint_id, revision)
@@ -340,30 +340,30 @@ class EndpointDeliveryStore:
 async def find_operational_subscribers(
     connection: Connection, endpoints: Sequence[UUID]
 ) -> dict[UUID, OperationalSubscriber]:
-    """Return those of the endpoints whose organization has asked to be told how its sending goes."""
+    """Return those of the endpoints whose organization subscribes to operational webhooks about its deliveries."""
     rows = await connection.fetch(SQL["describe_endpoints"], endpoints)
     return {row["id"]: OperationalSubscriber(*row) for row in rows}
 
 
 async def find_message_uids(connection: Connection, events: Sequence[UUID]) -> dict[UUID, str | None]:
-    """Return the ids that publishers gave to their messages; None where one was given none."""
+    """Return the ids that publishers gave to their messages; None for a message without one."""
     rows = await connection.fetch(SQL["name_messages"], events)
     return {row["id"]: uid_of(row["id"], row["dedup_key"]) for row in rows}
 
 
 async def dead_letter_undeliverable(database: Database, *, max_age_s: float, most: int = 1_000) -> int:
-    """Bury the next deliveries nobody will send: those of deleted endpoints, and expired ones of disabled endpoints.
+    """Dead-letter deliveries that cannot be sent: those of deleted endpoints, and expired ones of disabled endpoints.
 
     Args:
-        max_age_s: past which nothing is sent to endpoints that say nothing else.
+        max_age_s: age at which deliveries expire, for endpoints without their own limit.
     """
     rows = await database.fetch(SQL["list_barred"], _MIN_RECIPIENT, _MAX_RECIPIENT, max_age_s)
     gone = [row["recipient"] for row in rows if row["is_deleted"]]
     disabled = [row for row in rows if not row["is_deleted"]]
-    buried: int = await database.fetchval(
+    count: int = await database.fetchval(
         SQL["bury_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", most
     )
-    buried += await database.fetchval(
+    count += await database.fetchval(
         SQL["bury_pending"],
         [row["recipient"] for row in disabled],
         [row["max_age_s"] for row in disabled],
@@ -371,11 +371,11 @@ async def dead_letter_undeliverable(database: Database, *, max_age_s: float, mos
         "its endpoint was disabled until its time was up",
         most,
     )
-    return buried
+    return count
 
 
 async def delete_expired(database: Database, *, most: int = 10_000) -> None:
-    """Forget secrets that sign no longer, answers kept for repeated requests, and ended keys of the portal."""
+    """Delete secrets that no longer sign, stored responses of idempotent requests, and expired portal keys."""
     await database.execute(SQL["delete_expired_secrets"])
     await database.execute(SQL["delete_expired_answers"], most)
     await database.execute(SQL["delete_expired_keys"])
@@ -444,9 +444,9 @@ def _columns(ended: Sequence[FinishedSend]) -> list[Any]:
 
 
 def _array(values: Sequence[UUID | datetime | str | int | None]) -> str:
-    """Write values as PostgreSQL reads an array; texts are plain words.
+    """Encode values as a PostgreSQL array literal; texts must be plain words.
 
-    For lists of anything but text the driver looks at each value several times, which was a fifth of a sender's work.
+    For lists other than text the driver visits each value several times, which took a fifth of a sender's time.
     """
     return "{" + ",".join(["null" if value is None else str(value) for value in values]) + "}"
 

@@ -1,6 +1,6 @@
 -- name: list_due
--- Walks from one endpoint with pending work to the next, whatever waits at each, and reads what is known of those due.
--- $1 and $2 bound the recipients, $3 the steps, so that ten thousand endpoints cost a few short looks.
+-- Walks from one endpoint with pending work to the next, however many deliveries wait at each, and reads the due ones.
+-- $1 and $2 bound the recipients, $3 the steps, so that ten thousand endpoints cost a few short queries.
 with recursive walked as (
     (select recipient, due_at
      from boathook.delivery
@@ -32,9 +32,9 @@ left join boathook.endpoint_health h on h.endpoint_id = p.id
 order by w.recipient
 
 -- name: claim_sends
--- Leases due deliveries to endpoints that are neither disabled, deleted nor resting, up to so many slots for each, and
--- reads what is to be sent. Only a probe ($9) may go to an endpoint whose breaker is open. The publishers' traces are read
--- where $10 asks for them.
+-- Leases due deliveries to endpoints that are not disabled, deleted or paused, up to a number of slots for each, and
+-- reads their content. Only a probe ($9) may go to an endpoint whose breaker is open. $10 also reads the publishers'
+-- traces.
 with wanted as materialized (
     select w.*, p.revision, null::boolean as is_suspect,
         coalesce(h.failures > 0 or h.failing_since is not null or h.open_until is not null, false) as is_ailing
@@ -63,7 +63,7 @@ left join lateral (
 order by c.due_at, c.seq
 
 -- name: read_addresses
--- Reads where endpoints are and how they are signed for: the current secret first, then those that still sign along.
+-- Reads the URLs of endpoints and their secrets: the current secret first, then old ones that still sign.
 select
     p.id, p.url, p.revision, p.encrypted_headers, p.encrypted_auth, p.timeout_s, p.retry::text as retry,
     array(
@@ -76,15 +76,15 @@ from boathook.endpoint p
 where p.id = any ($1::uuid[])
 
 -- name: ensure_health
--- Gives endpoints the row that their health is kept in, in the order of their ids.
+-- Inserts the health rows of endpoints that have none, in the order of their ids.
 insert into boathook.endpoint_health (endpoint_id)
 select id from boathook.endpoint where id = any ($1::uuid[]) order by id
 on conflict (endpoint_id) do nothing
 
 -- name: take_tokens
--- Takes up to so many tokens of each endpoint's rate, a number of requests a second, and says when the next is free.
--- The rate is kept by one moment (GCRA): a request is free to go while that moment is less than a burst ahead. A burst is
--- a tenth of a second's requests, at least one.
+-- Takes up to a number of tokens from each endpoint's rate, in requests a second, and returns when the next is free.
+-- The rate limit is stored as one time (GCRA): a request may be sent while that time is less than a burst ahead. A
+-- burst is a tenth of a second's requests, at least one.
 with wanted as (
     select w.endpoint_id, w.number, 1.0 / w.rate as gap_s, greatest(1, ceil(w.rate / 10.0)) as burst
     from unnest($1::uuid[], $2::integer[], $3::integer[]) as w (endpoint_id, number, rate)
@@ -113,7 +113,7 @@ select
 from granted
 
 -- name: return_tokens
--- Gives back tokens that no request was made for.
+-- Returns tokens that no request used.
 with wanted as (
     select w.endpoint_id, w.number, w.rate
     from unnest($1::uuid[], $2::integer[], $3::integer[]) as w (endpoint_id, number, rate)
@@ -128,8 +128,8 @@ from wanted w, held
 where h.endpoint_id = w.endpoint_id and held.endpoint_id = w.endpoint_id
 
 -- name: take_probes
--- Takes for this sender the one probe of each endpoint whose pause is over; it is taken for so long ($2), in case this
--- sender dies with it.
+-- Takes the single probe of each endpoint whose pause is over for this sender. It expires after $2, in case the sender
+-- dies with it.
 with held as materialized (
     select endpoint_id from boathook.endpoint_health
     where endpoint_id = any ($1::uuid[]) and open_until <= clock_timestamp()
@@ -141,14 +141,14 @@ from held where h.endpoint_id = held.endpoint_id
 returning h.endpoint_id, h.open_until
 
 -- name: release_probes
--- Gives back probes that were not made: the next may be taken at $3.
+-- Returns probes that were not made: the next may be taken in $3.
 update boathook.endpoint_health h set open_until = clock_timestamp() + $3::interval
 from unnest($1::uuid[], $2::timestamptz[]) as u (endpoint_id, open_until)
 where h.endpoint_id = u.endpoint_id and h.open_until = u.open_until
 
 -- name: settle_sends
--- Ends attempts whose fence still holds, in the order of their keys, and records them; says which they were. Empty codes
--- and errors stand for none. Who was woken while its attempt was under way is treated as by boathook.record_failure.
+-- Ends attempts whose fence still holds, in key order, and records them; returns them. Empty codes and errors mean
+-- none. A delivery that was woken during its attempt is handled as in boathook.record_failure.
 with ended as (
     select * from unnest(
         $1::text::uuid[], $2::text::integer[], $3::text::bigint[], $4::text::text[], $5::text::timestamptz[], $6::text[],
@@ -218,8 +218,8 @@ select position::integer as position, recipient,
 from held
 
 -- name: end_overtaken
--- Ends as ignored what was still planned of these messages for these recipients, because a resend by hand succeeded; what
--- is under way at this moment is left alone.
+-- Settles as ignored the scheduled deliveries of these messages to these recipients, because a manual resend succeeded;
+-- deliveries with a running attempt are skipped.
 with held as materialized (
     select d.event_id, d.ordinal
     from unnest($1::uuid[], $2::text[]) as u (event_id, recipient)
@@ -248,7 +248,7 @@ insert into boathook.audit (actor, action, subject, note)
 select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
 
 -- name: heal_endpoints
--- Forgets the failures of endpoints that have taken a message; writes nothing for those without any.
+-- Resets the failures of endpoints that accepted a message; writes nothing for those without any.
 with held as materialized (
     select endpoint_id from boathook.endpoint_health
     where endpoint_id = any ($1::uuid[]) and (failures > 0 or failing_since is not null or open_until is not null)
@@ -260,10 +260,10 @@ set failures = 0, failing_since = null, last_failed_at = null, open_until = null
 from held where h.endpoint_id = held.endpoint_id
 
 -- name: judge_failures
--- Counts failures in a row, opens breakers and prolongs their pauses; says where each endpoint stands.
--- $3 tells that a success came before these failures, $4 that they are the endpoint's own fault, $5 that one was a probe;
--- $6 places the jitter. Then failures that open a breaker, the first and the longest pause, and how long nothing but
--- failures may last. Failures twice as far apart as that begin a new count of time.
+-- Counts consecutive failures, opens breakers and extends their pauses; returns the health of each endpoint. $3: a
+-- success preceded these failures; $4: they are the endpoint's own fault; $5: one was a probe; $6: jitter in [0, 1). $7
+-- is the number of failures that opens a breaker, $8 the first and $9 the longest pause, and $10 how long an endpoint
+-- may fail without a success. Failures more than twice $10 apart restart that period.
 with judged as (
     select * from unnest($1::uuid[], $2::integer[], $3::boolean[], $4::boolean[], $5::boolean[], $6::float8[])
         as j (endpoint_id, failed, is_after_success, is_theirs, is_probe, luck)
@@ -302,7 +302,7 @@ returning h.endpoint_id, h.open_until, h.pauses, h.failing_since,
     $10::interval > interval '0' and h.failing_since <= n.now - $10::interval as is_hopeless
 
 -- name: lock_failing
--- Reads since when an endpoint fails that is still as it was when the fault was found ($2 its revision), and keeps it so.
+-- Reads since when an endpoint has been failing, if its revision is still $2, and locks it against changes.
 select coalesce(h.failing_since, now())
 from boathook.endpoint p
 left join boathook.endpoint_health h on h.endpoint_id = p.id
@@ -310,7 +310,8 @@ where p.id = $1 and p.revision = $2
 for no key update of p
 
 -- name: describe_endpoints
--- Reads whom to tell about these endpoints: only those whose organization listens, and none of an organization's own.
+-- Reads the owners of these endpoints: only organizations that subscribe to operational webhooks, and no operational
+-- endpoints.
 select p.id, a.id as application_id, a.uid as application_uid, a.organization
 from boathook.endpoint p
 join boathook.application a on a.id = p.application_id
@@ -320,12 +321,12 @@ where p.id = any ($1::uuid[]) and not a.is_operational and exists (
     where o.organization = a.organization and o.is_operational)
 
 -- name: name_messages
--- Reads the ids that messages were given by their publishers.
+-- Reads the ids that publishers gave to messages.
 select id, dedup_key from boathook.event where id = any ($1::uuid[])
 
 -- name: list_barred
--- Walks from one endpoint with pending work to the next and names those that are deleted, and those that are disabled
--- with the age ($3 unless they say otherwise) past which nothing is sent.
+-- Walks from one endpoint with pending work to the next and returns those that are deleted, and those that are disabled
+-- with their maximum age ($3 unless they set their own).
 with recursive walked as (
     (select recipient
      from boathook.delivery
@@ -351,7 +352,8 @@ left join boathook.application a on a.id = p.application_id
 where p.id is null or p.deleted_at is not null or a.deleted_at is not null or p.is_disabled
 
 -- name: bury_pending
--- Buries the next pending deliveries of these recipients that are owed for longer than so many seconds; says how many.
+-- Dead-letters the next pending deliveries of these recipients that are older than their maximum age; returns the
+-- number.
 with found as materialized (
     select f.event_id, f.ordinal
     from unnest($1::text[], $2::float8[]) as u (recipient, max_age_s)
@@ -387,14 +389,14 @@ buried as (
 select count(*) from buried
 
 -- name: delete_expired_secrets
--- Forgets secrets that no longer sign along.
+-- Deletes secrets that no longer sign.
 delete from boathook.endpoint_secret where expires_at < now()
 
 -- name: delete_expired_answers
--- Forgets the next answers kept for requests that might have been repeated.
+-- Deletes the next expired responses of idempotent requests.
 delete from boathook.idempotency
 where key in (select key from boathook.idempotency where expires_at < now() order by expires_at limit $1)
 
 -- name: delete_expired_keys
--- Forgets keys of the portal that ended more than a day ago.
+-- Deletes portal keys that ended more than a day ago.
 delete from boathook.api_key where is_portal and least(expires_at, revoked_at) < now() - interval '1 day'

@@ -1,7 +1,7 @@
-"""Endpoints: where an application's messages go, how, and signed with what.
+"""Stores endpoints: the URL, settings and secrets for sending an application's messages.
 
-Each change raises the endpoint's revision; one that alters which messages it gets raises the application's
-`routes_version` too, in the same transaction, so that neither senders nor publishers work by outdated ones.
+Each change increases the endpoint's revision. A change of the messages that it receives also increases the
+application's `routes_version` in the same transaction, so that neither senders nor publishers use outdated settings.
 """
 
 from collections.abc import Mapping
@@ -27,30 +27,30 @@ _RETRY = msgspec.json.Decoder(RetryPolicy)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where messages of an application go."""
+    """A destination of an application's messages."""
 
     id: UUID
     application_id: UUID
     uid: str | None = None
-    """The application's own word for it, unique there."""
+    """The application's own id for it, unique there."""
     url: str
     description: str = ""
     event_types: tuple[str, ...] | None = None
-    """Names of event types, or patterns with ``*``; None is all."""
+    """Names of event types, or patterns with ``*``; None: all."""
     channels: tuple[str, ...] | None = None
-    """Only messages that share one of them; None is all."""
+    """Only messages that share one of them; None: all."""
     filter: Mapping[str, Any] | None = None
-    """As in `boathook.domain.filters`."""
+    """See `boathook.domain.filters`."""
     order_by: str | None = None
-    """A dotted path into the payload; messages with one value there are sent one after another. ``*``: all of them."""
+    """A dotted path into the payload; messages with the same value there are sent in order. ``*``: all messages."""
     throttle_rate: int | None = None
-    """Most messages a second; None is the application's."""
+    """Most messages a second; None: the application's setting."""
     concurrency: int | None = None
-    """Most requests at once; None is the configuration's."""
+    """Most concurrent requests; None: the configured default."""
     retry_name: str | None = None
-    """The preset that `retry` is, if it is one."""
+    """The name of the preset in `retry`, if it is one."""
     retry: RetryPolicy | None = None
-    """None is the configuration's."""
+    """None: the configured default."""
     timeout_s: float | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     api_version: int = 1
@@ -66,7 +66,7 @@ class Endpoint:
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it."""
+        """The public id."""
         return ids.show(ids.ENDPOINT, self.id)
 
     @property
@@ -77,19 +77,19 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisabledEndpoint:
-    """An endpoint that was just disabled, and whose it is."""
+    """An endpoint that was just disabled, and its owner."""
 
     organization: str
     application_id: UUID
     application_uid: str | None
     is_operational: bool
-    """Whether it is one that is told of the organization's sending; nobody is told of its own end."""
+    """Whether it receives operational webhooks; its own disabling is not published."""
     endpoint_id: UUID
     endpoint_uid: str | None
 
 
 async def insert(connection: Connection, endpoint: Endpoint) -> Endpoint:
-    """Store an endpoint. Raises Taken where its uid is in use."""
+    """Store an endpoint. Raises Taken if its uid is in use."""
     with translate_unique_violation(_UID_TAKEN):
         row = await connection.fetchrow(SQL["insert_endpoint"], *_columns(endpoint))
     await bump_routes_version(connection, endpoint.application_id)
@@ -97,7 +97,7 @@ async def insert(connection: Connection, endpoint: Endpoint) -> Endpoint:
 
 
 async def measure_routing(connection: Connection, application_id: UUID) -> tuple[int, int]:
-    """Return how many endpoints an application has, and how many bytes of event types, channels and filters."""
+    """Return the number of an application's endpoints, and the bytes of their event types, channels and filters."""
     (row,) = await connection.fetch(SQL["measure_endpoints"], application_id)
     return row["number"], row["bytes"]
 
@@ -108,7 +108,7 @@ async def find(connection: Connection, application_id: UUID, reference: str) -> 
 
 
 async def lock(connection: Connection, application_id: UUID, reference: str) -> Endpoint | None:
-    """Return an application's endpoint by id or uid, for a change of it in this transaction."""
+    """Return an application's endpoint by id or uid, locked for an update in this transaction."""
     return await _find("lock_endpoint", connection, application_id, reference)
 
 
@@ -119,7 +119,7 @@ async def _find(statement: str, connection: Connection, application_id: UUID, re
 
 
 async def save(connection: Connection, before: Endpoint, after: Endpoint) -> Endpoint:
-    """Store an endpoint's changed fields as its next revision. Raises Taken where the uid is in use."""
+    """Store an endpoint's changed fields as its next revision. Raises Taken if the uid is in use."""
     with translate_unique_violation(_UID_TAKEN):
         row = await connection.fetchrow(SQL["save_endpoint"], *_columns(after))
     if any(getattr(before, name) != getattr(after, name) for name in _ROUTING_FIELDS):
@@ -128,38 +128,38 @@ async def save(connection: Connection, before: Endpoint, after: Endpoint) -> End
 
 
 async def list_page(connection: Connection, application_id: UUID, window: PageRequest) -> list[Endpoint]:
-    """Return a stretch of an application's endpoints, in the order of the window."""
+    """Return a page of an application's endpoints, in the order of the window."""
     sql = with_direction(SQL["list_endpoints"], is_ascending=window.is_ascending)
     rows = await connection.fetch(sql, application_id, window.bound, window.limit)
     return [_endpoint(row) for row in rows]
 
 
 async def delete(connection: Connection, endpoint: Endpoint) -> None:
-    """Mark an endpoint as deleted; its uid may be used again, and what is owed to it is buried by the keeper."""
+    """Mark an endpoint as deleted; its uid becomes free, and the keeper dead-letters its pending deliveries."""
     await connection.execute(SQL["delete_endpoint"], endpoint.application_id, endpoint.id)
     await bump_routes_version(connection, endpoint.application_id)
 
 
 async def disable(connection: Connection, endpoint_id: UUID, because: str, at: datetime) -> DisabledEndpoint | None:
-    """Disable an endpoint that is enabled; None where it is not.
+    """Disable an enabled endpoint; return None if it is not enabled.
 
     Args:
         connection: inside a transaction.
-        endpoint_id: which.
+        endpoint_id: the endpoint.
         because: ``manual``, ``gone`` or ``failing``.
-        at: since when.
+        at: the time from which it counts as disabled.
     """
     row = await connection.fetchrow(SQL["disable_endpoint"], endpoint_id, because, at)
     return None if row is None else DisabledEndpoint(**row)
 
 
 async def reset_failures(connection: Connection, endpoint_id: UUID) -> None:
-    """Let an endpoint begin anew, without pause or failures behind it."""
+    """Reset an endpoint's failures and pauses."""
     await connection.execute(SQL["forget_failures"], endpoint_id)
 
 
 async def cancel_pending(connection: Connection, endpoint: Endpoint, reason: str) -> int:
-    """End what is owed to an endpoint and not being sent, as dead with the code CANCELED; returns how many."""
+    """Dead-letter an endpoint's pending deliveries with the code CANCELED; return the number."""
     tag = await connection.execute(SQL["cancel_backlog"], endpoint.recipient, reason)
     return int(tag.rpartition(" ")[2])
 
@@ -170,7 +170,7 @@ async def add_secret(connection: Connection, endpoint_id: UUID, encrypted: bytes
 
 
 async def replace_secret(connection: Connection, endpoint_id: UUID, encrypted: bytes, grace: timedelta) -> None:
-    """Store an endpoint's next secret; the present one signs along for a while."""
+    """Store an endpoint's next secret; the current one keeps signing for *grace*."""
     await connection.execute(SQL["delete_old_secrets"], endpoint_id)
     await connection.execute(SQL["retire_secret"], endpoint_id, grace)
     await connection.execute(SQL["insert_secret"], endpoint_id, encrypted)
@@ -183,7 +183,7 @@ async def find_secret(connection: Connection, endpoint_id: UUID) -> bytes | None
 
 
 async def count_old_secrets(connection: Connection, endpoint_id: UUID) -> tuple[int, datetime | None]:
-    """Return how many former secrets of an endpoint still sign, and when the first of them ends."""
+    """Return how many former secrets of an endpoint still sign, and when the first of them expires."""
     row = await connection.fetchrow(SQL["count_old_secrets"], endpoint_id)
     assert row is not None
     return row["number"], row["next_end"]

@@ -7,7 +7,7 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 returning *
 
 -- name: measure_endpoints
--- Returns how many endpoints an application has, and how many bytes of event types, channels and filters.
+-- Returns the number of an application's endpoints, and the bytes of their event types, channels and filters.
 select count(*) as number,
     coalesce(sum(octet_length(concat(event_types::text, channels::text, filter::text))), 0)::bigint as bytes
 from boathook.endpoint
@@ -19,7 +19,7 @@ select * from boathook.endpoint
 where application_id = $1 and deleted_at is null and (id = $2 or uid = $3)
 
 -- name: lock_endpoint
--- Returns an application's endpoint by its id or uid, kept as it is by others until the transaction ends.
+-- Returns an application's endpoint by its id or uid, locked against changes until the transaction ends.
 select * from boathook.endpoint
 where application_id = $1 and deleted_at is null and (id = $2 or uid = $3)
 for no key update
@@ -35,7 +35,7 @@ where id = $1 and application_id = $2
 returning *
 
 -- name: list_endpoints
--- Returns an application's endpoints after an id, the oldest first, or before it, the youngest first.
+-- Returns an application's endpoints after an id, oldest first, or before it, newest first.
 select * from boathook.endpoint
 where application_id = $1 and deleted_at is null and id {beyond} $2
 order by id {direction}
@@ -48,7 +48,7 @@ set deleted_at = now(), updated_at = now(), revision = revision + 1
 where application_id = $1 and id = $2 and deleted_at is null
 
 -- name: disable_endpoint
--- Disables an endpoint that is enabled, and tells all publishers; returns it with whose it is.
+-- Disables an enabled endpoint and makes all publishers reload it; returns it with its owner.
 with changed as (
     update boathook.endpoint e
     set is_disabled = true, disabled_because = $2, disabled_at = $3, revision = e.revision + 1, updated_at = now()
@@ -63,11 +63,11 @@ returning a.organization, a.id as application_id, a.uid as application_uid, a.is
     c.id as endpoint_id, c.uid as endpoint_uid
 
 -- name: forget_failures
--- Lets an endpoint begin anew, as if it had never failed.
+-- Resets an endpoint's failures and pauses.
 delete from boathook.endpoint_health where endpoint_id = $1
 
 -- name: cancel_backlog
--- Ends what is owed to a recipient and not being sent: dead, with the code of what was canceled.
+-- Dead-letters the pending deliveries of a recipient with the code CANCELED.
 update boathook.delivery d
 set state = 'dead', is_blocked = false, code = 'CANCELED', error = $2, dead_at = now()
 from (
@@ -83,7 +83,7 @@ where d.event_id = o.event_id and d.ordinal = o.ordinal
 insert into boathook.endpoint_secret (endpoint_id, encrypted) values ($1, $2)
 
 -- name: retire_secret
--- Lets an endpoint's current secret sign along for a while.
+-- Lets an endpoint's current secret expire after a grace period.
 update boathook.endpoint_secret set expires_at = now() + $2::interval where endpoint_id = $1 and expires_at is null
 
 -- name: find_secret
@@ -91,7 +91,7 @@ update boathook.endpoint_secret set expires_at = now() + $2::interval where endp
 select encrypted from boathook.endpoint_secret where endpoint_id = $1 and expires_at is null
 
 -- name: count_old_secrets
--- Counts the former secrets of an endpoint that still sign, and says when the first of them ends.
+-- Counts the former secrets of an endpoint that still sign, and returns when the first of them expires.
 select count(*) as number, min(expires_at) as next_end from boathook.endpoint_secret
 where endpoint_id = $1 and expires_at > now()
 

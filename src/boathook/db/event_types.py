@@ -1,4 +1,4 @@
-"""Event types: what an organization's messages may be about, with the schemas of their payloads."""
+"""Stores event types: the types of an organization's messages, with the schemas of their payloads."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from boathook.domain import ids
 
 SQL = load(__file__)
 _AFTER_ALL_NAMES: Final = "~"
-"""Sorts behind every name there can be."""
+"""Sorts after every possible name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventType:
-    """What a message may be about."""
+    """A type of message."""
 
     organization: str
     name: str
     description: str
     is_archived: bool = False
-    """Whether endpoints can no longer ask for it."""
+    """Whether endpoints can no longer subscribe to it."""
     is_deprecated: bool = False
     schemas: Mapping[str, Any] | None = None
     """JSON Schemas of its payloads, by version."""
     feature_flags: tuple[str, ...] | None = None
-    """Who has none of them does not see it in the portal; None is seen by all."""
+    """In the portal only users with one of these flags see it; None: all users."""
     group_name: str | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
@@ -38,32 +38,32 @@ class EventType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribedEndpoint:
-    """An endpoint that listens to an event type."""
+    """An endpoint that subscribes to an event type."""
 
     id: UUID
     url: str
     is_disabled: bool
     event_types: tuple[str, ...] | None
-    """What it names, patterns too; None takes all."""
+    """The names and patterns that it subscribes to; None: all."""
     application_id: UUID
     application_uid: str | None
     application_name: str
 
     @property
     def shown(self) -> str:
-        """The endpoint's id as people see it."""
+        """The endpoint's public id."""
         return ids.show(ids.ENDPOINT, self.id)
 
     @property
     def application_shown(self) -> str:
-        """The application's id as people see it."""
+        """The application's public id."""
         return ids.show(ids.APPLICATION, self.application_id)
 
 
 async def list_subscribed_endpoints(
     connection: Connection, organization: str, name: str, *, limit: int
 ) -> list[SubscribedEndpoint]:
-    """Return endpoints that listen to a type, those that name it first."""
+    """Return endpoints that subscribe to a type; those that name it come first."""
     rows = await connection.fetch(SQL["list_listeners"], organization, name, limit)
     return [
         SubscribedEndpoint(
@@ -74,7 +74,7 @@ async def list_subscribed_endpoints(
 
 
 async def insert(connection: Connection, type: EventType) -> EventType | None:
-    """Store an event type; None where there is one of this name."""
+    """Store an event type; return None if the name exists."""
     row = await connection.fetchrow(SQL["insert_event_type"], *_columns(type))
     return None if row is None else _event_type(row)
 
@@ -82,13 +82,13 @@ async def insert(connection: Connection, type: EventType) -> EventType | None:
 async def find(
     connection: Connection, organization: str, name: str, flags: Collection[str] | None = None
 ) -> EventType | None:
-    """Return an event type; with *flags* only one that a holder of these may see."""
+    """Return an event type; with *flags*, only if a user with these flags may see it."""
     row = await connection.fetchrow(SQL["find_event_type"], organization, name, None if flags is None else list(flags))
     return None if row is None else _event_type(row)
 
 
 async def lock(connection: Connection, organization: str, name: str) -> EventType | None:
-    """Return an event type, for a change of it in this transaction."""
+    """Return an event type, locked for an update in this transaction."""
     row = await connection.fetchrow(SQL["lock_event_type"], organization, name)
     return None if row is None else _event_type(row)
 
@@ -110,7 +110,7 @@ async def list_page(
     with_archived: bool,
     flags: Collection[str] | None = None,
 ) -> list[EventType]:
-    """Return event types from the name *place* on, exclusively, in rising or falling order."""
+    """Return event types after the name *place* (exclusive), in ascending or descending order."""
     sql = with_direction(SQL["list_event_types"], is_ascending=is_ascending)
     bound = place or ("" if is_ascending else _AFTER_ALL_NAMES)
     rows = await connection.fetch(
@@ -120,7 +120,7 @@ async def list_page(
 
 
 async def list_missing(connection: Connection, organization: str, names: Sequence[str]) -> list[str]:
-    """Return which of these names no live event type has."""
+    """Return those of these names that are not the name of an active event type."""
     return [row["name"] for row in await connection.fetch(SQL["list_missing"], organization, names)]
 
 

@@ -1,5 +1,5 @@
 -- name: insert_event_type
--- Stores an event type, unless there is one of this name.
+-- Stores an event type, unless the name exists.
 insert into boathook.event_type (organization, name, description, is_archived, is_deprecated, schemas, feature_flags,
     group_name)
 values ($1, $2, $3, $4, $5, $6, $7, $8)
@@ -7,13 +7,13 @@ on conflict do nothing
 returning *
 
 -- name: find_event_type
--- Returns an event type; with flags only one that needs none or one of them.
+-- Returns an event type; with flags, only one that requires none or one of them.
 select * from boathook.event_type
 where organization = $1 and name = $2
     and ($3::text[] is null or feature_flags is null or feature_flags && $3)
 
 -- name: lock_event_type
--- Returns an event type, kept as it is by others until the transaction ends.
+-- Returns an event type, locked against changes until the transaction ends.
 select * from boathook.event_type where organization = $1 and name = $2 for update
 
 -- name: save_event_type
@@ -25,7 +25,7 @@ where organization = $1 and name = $2
 returning *
 
 -- name: list_event_types
--- Returns the event types after a name, in the order of names, or before it, in the opposite order.
+-- Returns the event types after a name in ascending order, or before it in descending order.
 select * from boathook.event_type
 where organization = $1 and (name collate "C") {beyond} $2 and ($4 or not is_archived)
     and ($5::text[] is null or feature_flags is null or feature_flags && $5)
@@ -33,7 +33,7 @@ order by name collate "C" {direction}
 limit $3
 
 -- name: list_missing
--- Returns which of these names no live event type has.
+-- Returns those of these names that are not the name of an active event type.
 select name from unnest($2::text[]) with ordinality as u (name, place)
 where not exists (
     select from boathook.event_type t where t.organization = $1 and t.name = u.name and not t.is_archived)
@@ -44,7 +44,8 @@ order by place
 delete from boathook.event_type where organization = $1 and name = $2
 
 -- name: list_listeners
--- Returns live endpoints that listen to a type, those that name it before those that take all; * is any run of characters.
+-- Returns active endpoints that subscribe to a type, those that name it before those that take all; * matches any
+-- characters.
 select p.id, p.url, p.event_types, p.is_disabled, a.id as application_id, a.uid as application_uid,
     a.name as application_name
 from boathook.endpoint p

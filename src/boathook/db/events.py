@@ -1,4 +1,4 @@
-"""Stores events: as many as wait in one statement, each event once, together with the deliveries it is owed."""
+"""Stores events: a whole batch in one statement, each event once, together with its deliveries."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -25,7 +25,7 @@ _MAX_ROUNDS = 5
 
 
 class EventStore:
-    """The journal's events and its memory of what was seen."""
+    """Stores events and their dedup keys."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class EventStore:
         }
 
     def connect(self, database: Database) -> None:
-        """Store events in *database* from now on, where there was none yet."""
+        """Use *database* from now on, if none was set."""
         self._database = database
 
     @property
@@ -53,18 +53,18 @@ class EventStore:
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Store *batch* and return a receipt for each event, in the same order.
 
-        When this returns, every accepted event is committed with its deliveries. An error means that none
-        of the batch is known to be stored; trying again with the same events is safe. An event of many items is
-        stored by itself, between those before and those after it.
+        When this returns, every accepted event is committed with its deliveries. After an error it is unknown whether
+        the batch is stored; a retry with the same events is safe. An event of many items is stored separately, between
+        the events before and after it.
 
         Args:
-            batch: new events, each with the deliveries it is owed.
-            within_s: how long it may take; None: as long as PostgreSQL lets a statement run.
+            batch: new events, each with its deliveries.
+            within_s: time limit; None: PostgreSQL's statement timeout.
 
         Raises:
             RoutesChanged: the events were routed by outdated routes; nothing was stored.
-            DatabaseUnavailable: PostgreSQL is away, might lose what it commits, or did not answer in time.
-            DatabaseError: PostgreSQL refused the batch, such as for one impossible row.
+            DatabaseUnavailable: PostgreSQL is unavailable, might lose commits, or did not respond in time.
+            DatabaseError: PostgreSQL rejected the batch, for example because of one invalid row.
         """
         database = self._connected
         database.require_safety()
@@ -103,7 +103,7 @@ class EventStore:
             await self._explain(connection, batch, receipts)
 
     async def _insert_or_find(self, connection: Connection, events: Sequence[NewEvent]) -> dict[UUID, Accepted]:
-        """Store those that are new; where one is stored already and its key forgotten, find which those are instead."""
+        """Store the new events. If one is stored already but its key has expired, find the stored ones instead."""
         try:
             fresh = await self._insert(connection, events)
         except asyncpg.UniqueViolationError:
@@ -118,27 +118,33 @@ class EventStore:
     async def _insert(self, connection: Connection, events: Sequence[NewEvent]) -> set[UUID]:
         if len({event.routes_version for event in events}) != 1:
             raise RoutesChanged("the batch was routed by more than one version of the routes")
-        owed = [
+        deliveries = [
             (event.id, ordinal, delivery.recipient, delivery.order_key)
             for event in events
             for ordinal, delivery in enumerate(event.deliveries)
         ]
-        has_order = any(row[3] is not None for row in owed)
+        has_order = any(row[3] is not None for row in deliveries)
         has_unhandled = any(not event.deliveries for event in events)
         columns = _columns(_row(event) for event in events)
         memories = [self._memory_for(event) for event in events]
-        owed_columns = _columns(owed) or [(), (), (), ()]
+        delivery_columns = _columns(deliveries) or [(), (), (), ()]
         row = await connection.fetchrow(
-            SQL["append_events"], events[0].routes_version, *columns, memories, *owed_columns, has_order, has_unhandled
+            SQL["append_events"],
+            events[0].routes_version,
+            *columns,
+            memories,
+            *delivery_columns,
+            has_order,
+            has_unhandled,
         )
         if row is None or not row["is_current"]:
             raise RoutesChanged("the routes changed after these events were routed")
         if row["has_blocked"]:
-            await unblock(connection, [(recipient, key) for _, _, recipient, key in owed])
+            await unblock(connection, [(recipient, key) for _, _, recipient, key in deliveries])
         return set(row["fresh"])
 
     async def _explain(self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]) -> None:
-        """Give a receipt to each event that was not new; leave it open where its memory has just run out."""
+        """Give a receipt to each event that was not new; leave it open if its key has just expired."""
         open_positions = [position for position, receipt in enumerate(receipts) if receipt is None]
         rows = await connection.fetch(
             SQL["find_seen"],
@@ -155,7 +161,7 @@ class EventStore:
 
     async def _repeated(self, connection: Connection, event: NewEvent, seen: Record) -> Receipt:
         first = seen["event_id"]
-        if first == event.id:  # an earlier try of this very event was committed, though its caller never heard
+        if first == event.id:  # an earlier attempt to store this event was committed, but its caller got no response
             return Accepted(event.id, is_new=False)
         is_same_body = seen["body_sha256"] == event.body_sha256
         if not is_same_body and event.volatile:
@@ -179,7 +185,7 @@ class EventStore:
         return Duplicate(first, conflict=True)
 
     async def find_unstored(self, events: Sequence[NewEvent]) -> set[UUID]:
-        """Return those of *events* that the journal knows nothing of, neither them nor others of their keys."""
+        """Return those of *events* that are unknown to the database: neither they nor their keys are stored."""
         columns = _columns((event.id, event.key_hash, event.replay_hash) for event in events) or [(), (), ()]
         rows = await self._connected.fetch(SQL["find_unknown"], *columns)
         return {row["id"] for row in rows}
@@ -188,7 +194,7 @@ class EventStore:
         """Return one event.
 
         Raises:
-            NotFound: there is no such event, or retention has dropped it.
+            NotFound: there is no such event, or retention has deleted it.
         """
         row = await self._connected.fetchrow(SQL["get_event"], event_id)
         if row is None:
@@ -197,7 +203,7 @@ class EventStore:
 
 
 def to_event(row: Record) -> Event:
-    """Build an event from a row with the columns of the table, `headers` being JSON text."""
+    """Build an event from a row with the columns of the table; `headers` is JSON text."""
     return Event(
         id=row["id"],
         source=row["source"],
@@ -214,7 +220,7 @@ def to_event(row: Record) -> Event:
 
 
 def _first_of_each_key(batch: Sequence[NewEvent], receipts: Sequence[Receipt | None]) -> list[int]:
-    """Return the positions of unreceipted events that no earlier event of the batch shares a key with."""
+    """Return the positions of events without a receipt that share no key with an earlier event of the batch."""
     seen: set[UUID] = set()
     leaders = []
     for position, event in enumerate(batch):
@@ -254,7 +260,7 @@ def _columns(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 
 def _is_equal_ignoring(volatile: Iterable[str], one: bytes, other: bytes) -> bool:
-    """Return whether two JSON bodies differ in nothing but the values at the *volatile* paths."""
+    """Return whether two JSON bodies differ only in the values at the *volatile* paths."""
     try:
         documents = [msgspec.json.decode(one), msgspec.json.decode(other)]
     except (msgspec.DecodeError, RecursionError):

@@ -1,7 +1,7 @@
 -- name: append_events
--- Stores a batch of events with the deliveries they are owed, unless the routes have changed; says which were new.
+-- Stores a batch of events with their deliveries, unless the routes have changed; returns the new ones.
 -- The guard locks the routes' version against a change until this commits. Keys are inserted in order, so that the
--- batches of two gateways cannot wait for each other in a circle.
+-- batches of two gateways cannot deadlock.
 with guard as materialized (
     select version from boathook.route_version where version = $1 for share
 ),
@@ -32,7 +32,7 @@ select
     coalesce((select has_blocked from stored), false) as has_blocked
 
 -- name: find_seen
--- Finds what dedup memory knows of each key and, failing that, of each replay key.
+-- Finds the dedup entry of each key or, without one, of each replay key.
 select distinct on (i.position)
     i.position, d.event_id, d.body_sha256, d.key = i.key as is_same_key, d.expires_at < now() as is_expired, d.key as found
 from unnest($1::uuid[], $2::uuid[]) with ordinality as i (key, replay_key, position)
@@ -44,11 +44,11 @@ cross join lateral (
 order by i.position, d.key = i.key desc
 
 -- name: find_stored
--- Finds which of these events are stored, and waits for a synchronous standby as whoever stored them had to.
+-- Finds which of these events are stored, and waits for a synchronous standby like the transaction that stored them.
 select id, pg_logical_emit_message(true, 'boathook', '') from boathook.event where id = any ($1::uuid[])
 
 -- name: record_conflict
--- Keeps a request whose key or body, but not both, were seen before; repeated ones are counted.
+-- Stores a request whose key or body, but not both, was seen before; repeated ones are counted.
 insert into boathook.conflict (
     id, event_id, source, application, dedup_key, differs, headers, content_type, body, body_sha256)
 values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10)
@@ -56,7 +56,7 @@ on conflict (event_id, differs, dedup_key, body_sha256)
 do update set seen = conflict.seen + 1, last_seen_at = now()
 
 -- name: find_unknown
--- Finds which of these events, given with their keys, are neither stored nor remembered under a key of theirs.
+-- Finds which of these events, given with their keys, are neither stored nor known by one of their keys.
 select offered.id
 from unnest($1::uuid[], $2::uuid[], $3::uuid[]) as offered (id, key, replay_key)
 where not exists (select from boathook.dedup d where d.key = offered.key)

@@ -1,4 +1,4 @@
-"""What can be read off a journal to tell how it is doing."""
+"""Reads the health of the database, its server and standbys, and of the endpoints."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -13,7 +13,7 @@ SQL = load(__file__)
 
 @dataclass(frozen=True, slots=True)
 class UnroutedRecipient:
-    """A recipient that is owed something though no active route names it."""
+    """A recipient with unfinished deliveries but no active route."""
 
     recipient: str
     number: int
@@ -22,26 +22,26 @@ class UnroutedRecipient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseHealth:
-    """The state of a journal and its server at one moment."""
+    """The state of the database and its server."""
 
     now: datetime
-    """By the server's clock."""
+    """The server's time."""
     version: str
     connections: int
     max_connections: int
     latest_partition: date | None
-    """The Monday of the last week that has a partition; None where there is none."""
+    """The Monday of the last week that has a partition; None if there is none."""
     unpartitioned_events: int
     """Events in the default partition, counted up to a thousand."""
     unrouted: tuple[UnroutedRecipient, ...]
     overdue: int
-    """Deliveries due for more than a minute that nobody has taken."""
+    """Deliveries that have been due for more than a minute."""
     oldest_due: datetime | None
     expired_leases: int
-    """Leases that ended more than a minute ago."""
+    """Leases that expired more than a minute ago."""
     dead: int
     snapshot_since: datetime | None
-    """Since when the oldest snapshot has been held."""
+    """Start of the oldest open snapshot."""
     snapshot_by: str
     vacuum_blockers: tuple[str, ...]
     """Prepared transactions and idle replication slots."""
@@ -49,35 +49,35 @@ class DatabaseHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendingHealth:
-    """The state of the endpoints at one moment."""
+    """The state of the endpoints."""
 
     endpoints: int
     disabled: tuple[str, ...]
-    """Those that boathook has disabled by itself, the latest first; up to a thousand."""
+    """Endpoints that boathook has disabled automatically, latest first; up to a thousand."""
     paused: tuple[str, ...]
-    """Those whose breaker is open; up to a thousand."""
+    """Endpoints whose circuit breaker is open; up to a thousand."""
     hosts: int
-    """From how many addresses processes of boathook are connected."""
+    """Number of addresses from which boathook processes are connected."""
     has_secrets: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyHealth:
-    """The server's standbys at one moment."""
+    """The state of the server's standbys."""
 
     names: str
-    """The setting synchronous_standby_names; empty where commits wait for none."""
+    """The setting synchronous_standby_names; empty if commits wait for no standby."""
     connected: int
     synchronous: int
-    """Of those connected."""
+    """How many of the connected ones are synchronous."""
     is_hidden: bool
-    """Whether this role may not be told which of them are synchronous."""
+    """Whether this role lacks the permission to see which of them are synchronous."""
     stalled: int
-    """Commits of this role that have waited for one for more than three seconds."""
+    """Commits of this role that have waited for a standby for more than three seconds."""
 
 
 async def read_standby_health(database: Database) -> StandbyHealth:
-    """Read how the server's standbys are."""
+    """Read the state of the server's standbys."""
     row = await database.fetchrow(SQL["read_standbys"])
     assert row is not None
     safety = await database.fetchrow(SAFETY["read_safety"])
@@ -86,7 +86,7 @@ async def read_standby_health(database: Database) -> StandbyHealth:
 
 
 async def read_sending_health(database: Database) -> SendingHealth:
-    """Read how the endpoints are."""
+    """Read the state of the endpoints."""
     row = await database.fetchrow(SQL["read_sending"])
     assert row is not None
     return SendingHealth(
@@ -99,13 +99,13 @@ async def read_sending_health(database: Database) -> SendingHealth:
 
 
 async def read_clock(database: Database) -> datetime:
-    """Return the time on the server's clock."""
-    moment: datetime = await database.fetchval(SQL["read_clock"])
-    return moment
+    """Return the server's time."""
+    now: datetime = await database.fetchval(SQL["read_clock"])
+    return now
 
 
 async def read_database_health(database: Database) -> DatabaseHealth:
-    """Read the state of the journal; cheap, whatever the store's size."""
+    """Read the state of the database; fast whatever the size of the store."""
     server = await database.fetchrow(SQL["read_server"])
     partitions = await database.fetchrow(SQL["read_partitions"])
     backlog = await database.fetchrow(SQL["read_backlog"])

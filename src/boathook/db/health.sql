@@ -3,12 +3,12 @@
 select clock_timestamp() as now
 
 -- name: read_server
--- Reads the server's version and its limit of connections with those in use.
+-- Reads the server's version, its connection limit and the connections in use.
 select current_setting('server_version') as version, current_setting('max_connections')::integer as most,
     (select count(*) from pg_stat_activity where backend_type = 'client backend')::integer as used
 
 -- name: read_partitions
--- Reads the Monday that the latest week with a partition begins on, and the rows that strayed into default partitions.
+-- Reads the Monday of the latest week with a partition, and the number of events in the default partition.
 select
     (select max(to_date(right(c.relname, 8), 'YYYYMMDD'))
      from pg_inherits i join pg_class c on c.oid = i.inhrelid
@@ -16,7 +16,7 @@ select
     (select count(*) from (select from boathook.event_default limit 1000) as strays) as strays
 
 -- name: list_unrouted
--- Lists recipients that are owed something though no active route names them.
+-- Lists recipients with unfinished deliveries but no active route.
 select d.recipient, count(*) as number, min(d.enqueued_at) as oldest
 from boathook.delivery d
 where d.state in ('pending', 'leased') and boathook.endpoint_of(d.recipient) is null
@@ -25,7 +25,7 @@ group by d.recipient
 order by number desc
 
 -- name: read_backlog
--- Reads how much is overdue and by how long, and how much is dead.
+-- Counts overdue deliveries, expired leases and dead letters, and reads the oldest due time.
 select
     count(*) filter (where state = 'pending' and not is_blocked and due_at < now() - interval '1 minute') as overdue,
     min(due_at) filter (where state = 'pending' and not is_blocked) as oldest_due,
@@ -34,7 +34,7 @@ select
 from boathook.delivery
 
 -- name: read_standbys
--- Counts the standbys that are connected; which are synchronous is told to roles that may know (pg_monitor).
+-- Counts the connected standbys; only roles with pg_monitor see which of them are synchronous.
 select
     count(*) filter (where state is distinct from 'backup') as connected,
     count(*) filter (where sync_state in ('sync', 'quorum')) as synchronous,
@@ -42,7 +42,7 @@ select
 from pg_stat_replication
 
 -- name: read_oldest_snapshot
--- Reads the session that keeps PostgreSQL from cleaning up for longest.
+-- Reads the session that has blocked vacuum for the longest time.
 select pid, coalesce(application_name, '') as name, coalesce(xact_start, query_start) as since
 from pg_stat_activity
 where backend_xmin is not null and pid <> pg_backend_pid()
@@ -50,13 +50,13 @@ order by age(backend_xmin) desc, xact_start
 limit 1
 
 -- name: list_prepared
--- Lists prepared transactions and replication slots that keep PostgreSQL from cleaning up.
+-- Lists prepared transactions and replication slots that block vacuum.
 select 'prepared transaction ' || gid as name, prepared as since from pg_prepared_xacts
 union all
 select 'replication slot ' || slot_name, null from pg_replication_slots where not active and (xmin is not null or catalog_xmin is not null)
 
 -- name: read_sending
--- Reads how the endpoints are, some of those that are disabled or paused, and from how many hosts boathook is connected.
+-- Counts endpoints, lists some that are disabled or paused, and counts the hosts from which boathook is connected.
 select
     (select count(*) from boathook.endpoint where deleted_at is null) as endpoints,
     array(select id from boathook.endpoint

@@ -1,7 +1,7 @@
-"""Idempotency keys of API requests, each stored in the transaction of its request's effect.
+"""Stores the idempotency keys of API requests, each in the transaction of its request's effect.
 
-The unique index makes a second request with the same key wait until the first one's transaction ends: after a commit
-it reads the answer, after a rollback it takes the first one's place. That holds over any number of processes.
+The unique index makes a second request with the same key wait until the first one's transaction ends. After a commit
+it reads the stored response; after a rollback it claims the key itself. This holds over any number of processes.
 """
 
 from dataclasses import dataclass
@@ -21,27 +21,27 @@ class StoredResponse:
 
     fingerprint: bytes
     canonical: bytes | None
-    """None where an older version answered it."""
+    """None if an older version stored it."""
     status: int
     encrypted_response: bytes
 
 
 async def claim(connection: Connection, key: bytes, fingerprint: bytes, canonical: bytes) -> StoredResponse | None:
-    """Claim a key for this transaction; returns the earlier request that has it, if any.
+    """Claim a key for this transaction; return the earlier request that has it, if any.
 
     Args:
-        key: 32 bytes, as the next two.
-        fingerprint: of the request as it is written, for older versions that look at the same rows.
-        canonical: of the request as it is understood.
+        key: 32 bytes, like the next two.
+        fingerprint: hash of the request as it was sent, for older versions that read the same rows.
+        canonical: hash of the request's canonical form.
     """
     if await connection.fetchval(SQL["claim_key"], key, fingerprint, canonical, RETENTION):
         return None
     row = await connection.fetchrow(SQL["find_answer"], key)
     if row is None:
-        return await claim(connection, key, fingerprint, canonical)  # it expired and was deleted in between
+        return await claim(connection, key, fingerprint, canonical)  # it has expired and was deleted in between
     return StoredResponse(row["fingerprint"], row["canonical"], row["status"], row["encrypted_response"])
 
 
 async def save(connection: Connection, key: bytes, status: int, encrypted_response: bytes) -> None:
-    """Keep the answer of the request that claimed *key*."""
+    """Store the response of the request that claimed *key*."""
     await connection.execute(SQL["save_answer"], key, status, encrypted_response)

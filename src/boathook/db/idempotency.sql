@@ -1,5 +1,5 @@
 -- name: claim_key
--- Claims an idempotency key for this transaction, waiting for another that holds it; an expired one is taken over.
+-- Claims an idempotency key for this transaction, waiting for one that holds it; an expired key is taken over.
 insert into boathook.idempotency as i (key, fingerprint, canonical, expires_at)
 values ($1, $2, $3, now() + $4::interval)
 on conflict (key) do update set fingerprint = excluded.fingerprint, canonical = excluded.canonical, status = null, encrypted_response = null,
@@ -8,9 +8,9 @@ where i.expires_at < now()
 returning true
 
 -- name: find_answer
--- Returns what was answered for an idempotency key.
+-- Returns the stored response for an idempotency key.
 select fingerprint, canonical, status, encrypted_response from boathook.idempotency where key = $1
 
 -- name: save_answer
--- Keeps the answer for an idempotency key.
+-- Stores the response for an idempotency key.
 update boathook.idempotency set status = $2, encrypted_response = $3 where key = $1

@@ -1,14 +1,15 @@
-"""The books: a read-only proof that every accepted event is still owed or ended, and nothing else is stored.
+"""The consistency check: verifies read-only that every accepted event is accounted for and no invariant is violated.
 
-The store is looked at range by range of ids, each in one statement of a fraction of a second. All that hangs on an
-event has the event's id, so a look sees its events whole and as of one moment, and what changes between two looks is
-nowhere half seen. No snapshot stays open, so that vacuum goes on beside the check, and neither memory nor temporary
-files grow with the history. The dedup memory is kept by key, and its rows lie about in the order of their events: a
-small index tells which of its pages may hold keys of a range. Where that tells little, a small range costs as much as
-a large one, so ranges shrink only for as long as that makes a look shorter.
+The store is read in ranges of ids, each in one statement of a fraction of a second. All rows of an event have the
+event's id, so a query sees its events completely and at one point in time. No snapshot stays open, so vacuum continues
+during the check. Neither memory nor temporary files grow with the history.
 
-What is accepted, or drained from a spool, behind the place that the check has come to is in none of its sums. Each
-range is summed by the look that judges it, so the balance comes out whatever is under way.
+Dedup keys are stored by key, with their rows roughly in the order of their events. A small index finds the pages that
+may contain keys of a range. Where that index excludes few pages, a small range costs as much as a large one. Ranges
+therefore shrink only as long as that makes a query shorter.
+
+Events that are accepted, or drained from a spool, behind the cursor of the check are in none of its totals. Each range
+is summed by the query that checks it, so the totals are consistent whatever runs concurrently.
 """
 
 import functools
@@ -57,20 +58,20 @@ MAX_EXAMPLES: Final = 5
 _FIRST: Final = UUID(int=0)
 _LAST: Final = UUID(int=2**128 - 1)
 _TARGET_QUERY_S: Final = 0.25
-"""What a look should take; ranges grow and shrink to that."""
+"""Target duration of a query; ranges grow and shrink to match it."""
 _MAX_COST_RATIO: Final = 1.5
-"""How many times as much a row may cost in a smaller range, for the look to be shorter."""
+"""Most cost per row of a smaller range, relative to a larger one, at which the smaller query still pays off."""
 _MIN_ROWS: Final = 100
 _MAX_TRIES: Final = 8
 _RETRY_S: Final = 1.0
 _ORDER_KEY_PAGE: Final = 2_000
 _AUDIT_PAGE: Final = 10_000
 _ISOLATION: Final = "read_committed"
-"""A statement then takes its snapshot once it has the locks on all that it reads. One taken before would not see what
-retention noted of the partition that it emptied, while a look waited for that: a truncated table is empty for all."""
+"""With this level a statement takes its snapshot after it has locked all that it reads. An earlier snapshot would not
+see what retention recorded of a partition that it truncated while the query waited: truncation is visible to all."""
 _MIN_SPAN: Final = timedelta(milliseconds=1)
 _TRANSIENT_ERRORS: Final = (asyncpg.QueryCanceledError, asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError)
-"""What a look may meet on a busy store: it is made again, at half the size."""
+"""Errors of a query on a busy store; the query is retried at half the size."""
 _SHOW_COMMANDS: Final = {
     ids.EVENT: "boathook events show",
     ids.DELIVERY: "boathook events show",
@@ -103,41 +104,41 @@ async def check_integrity(
     rest: float = 0.0,
     progress: ProgressCallback | None = None,
 ) -> IntegrityReport:
-    """Check the store and return the balance with everything that does not add up.
+    """Check the store and return the balance with all violations.
 
     Args:
-        dedup_days: how long keys are remembered; *dedup_days_of* names the sources that differ.
+        dedup_days: how long keys are remembered; *dedup_days_of* has the sources that differ.
         is_deep: also compare each stored body with its hash.
-        since: look only at events, conflicts and rejections from this moment on, and what is remembered of those
-            events; *until* bounds them likewise. What concerns the store as a whole is looked at all the same.
-        rest: how long to pause after each look, in times of what it took.
-        progress: told before each look.
+        since: check only events, conflicts and rejections from this time on, and the keys of these events; *until* is
+            the upper bound. Invariants of the store as a whole are always checked.
+        rest: pause after each query, as a multiple of its duration.
+        progress: called before each query.
 
     Raises:
-        DatabaseUnavailable: PostgreSQL is away, or so busy that one look was cut short many times.
-        DatabaseError: a statement was refused, such as for lack of a privilege.
+        DatabaseUnavailable: PostgreSQL is unavailable, or so busy that one query was cut short many times.
+        DatabaseError: a statement failed, for example because of a missing privilege.
     """
-    pace = _CheckOptions(dedup_days, dedup_days_of or {}, is_deep, since, until, rest)
+    options = _CheckOptions(dedup_days, dedup_days_of or {}, is_deep, since, until, rest)
     with translate_errors():
-        return await _Check(database, pace, progress or _ignore).run()
+        return await _Check(database, options, progress or _ignore).run()
 
 
 class _RangeSize:
-    """How many rows the next range of a walk is to have, as the looks before suggest."""
+    """The number of rows in the next range of a scan, based on the duration of earlier queries."""
 
     def __init__(self, walk: Scan) -> None:
         self.rows = walk.rows
         self._most = walk.most_rows
         self._is_fitted = walk.rows < walk.most_rows
         self._other: tuple[int, float] | None = None
-        """The last size besides this one, and what its look took in seconds."""
+        """The previous size, and the duration of its query in seconds."""
 
     def halve(self) -> None:
-        """Make it smaller, as a look did not come to its end."""
+        """Halve the size after a query that did not complete."""
         self.rows = max(_MIN_ROWS, self.rows // 2)
 
     def fit(self, took_s: float) -> None:
-        """Fit it to a look that took that long."""
+        """Adjust the size to the duration of the last query."""
         if not self._is_fitted:
             return
         took_s = max(took_s, 0.001)
@@ -149,7 +150,7 @@ class _RangeSize:
             self.rows, self._other = rows, (self.rows, took_s)
 
     def _is_dear_when_small(self, took_s: float) -> bool:
-        """Return whether a look takes about as long whatever its size, so that small ones would cost more in all."""
+        """Return whether a query takes about as long at any size, so that smaller ranges would cost more in total."""
         if self._other is None:
             return False
         (rows, small_s), (more_rows, large_s) = sorted([(self.rows, took_s), self._other])
@@ -157,7 +158,7 @@ class _RangeSize:
 
 
 class _Check:
-    """One check under way."""
+    """One running check."""
 
     def __init__(self, database: Database, scope: _CheckOptions, progress: ProgressCallback) -> None:
         self._database = database
@@ -168,12 +169,12 @@ class _Check:
         self._low = ids.first_of(scope.since) if scope.since else _FIRST
         self._end = ids.first_of(scope.until) if scope.until else _LAST
         self._span = (self._begun_at, self._begun_at)
-        """The time that is covered, for the progress."""
+        """The covered time range, for the progress."""
         self._figures: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, list[ViolationExample]] = {}
         self._witnesses: dict[str, tuple[UUID, UUID]] = {}
-        """Of each source an early event with its key, which is kept, as met on the way."""
+        """An early event of each source whose dedup key is still stored, with that key, as found during the scan."""
         self._looks = 0
         self._longest_s = 0.0
         self._number = 0
@@ -202,7 +203,7 @@ class _Check:
         self._span = (max(first, self._scope.since or first), min(row["now"], self._scope.until or row["now"]))
 
     async def _walk(self, walk: Scan) -> None:
-        """Look at one range after the other, each as large as the time of the last one suggests."""
+        """Check one range after the other; the duration of the last query determines the size of the next range."""
         low, size, tries = self._low, _RangeSize(walk), 0
         while low < self._end:
             self._report(walk.title, low)
@@ -229,7 +230,7 @@ class _Check:
             return bound or _LAST
 
     async def _run_query(self, sql: str, arguments: Sequence[object]) -> None:
-        """Run one statement in a transaction of its own, which can write nothing, and take what it tells."""
+        """Run one statement in its own read-only transaction, and collect its rows."""
         async with self._database.acquire() as connection:
             async with connection.transaction(isolation=_ISOLATION, readonly=True):
                 await connection.execute(f"{self._database.bounds}; {SQL['prepare_look']}")
@@ -268,33 +269,33 @@ class _Check:
                 return []
 
     async def _check_order_keys(self) -> None:
-        """Walk along the order keys that deliveries wait for, page by page."""
-        place: tuple[str, str] | None = ("", "")
-        while place is not None:
+        """Check the order keys that deliveries wait for, page by page."""
+        cursor: tuple[str, str] | None = ("", "")
+        while cursor is not None:
             self._report(ORDER_KEYS.title)
             began = time.monotonic()
-            rows = await self._database.fetch(SQL[ORDER_KEYS.statement], *place, _ORDER_KEY_PAGE)
+            rows = await self._database.fetch(SQL[ORDER_KEYS.statement], *cursor, _ORDER_KEY_PAGE)
             for row in rows:
                 if row["is_stuck"]:
                     self._counts[ORDER_KEYS.statement] += 1
                     self._add_example(ORDER_KEYS.statement, row)
-            place = (rows[-1]["recipient"], rows[-1]["order_key"]) if len(rows) == _ORDER_KEY_PAGE else None
+            cursor = (rows[-1]["recipient"], rows[-1]["order_key"]) if len(rows) == _ORDER_KEY_PAGE else None
             await sleep((time.monotonic() - began) * self._scope.rest)
 
     async def _check_audit_chain(self) -> None:
-        """Go along the chain of the audit, page by page, each from the last row of the one before."""
-        place, is_first = 1, True
+        """Check the audit chain page by page, each page from the last row of the previous one."""
+        position, is_first = 1, True
         while True:
             self._report(AUDIT_CHAIN.title)
             began = time.monotonic()
-            rows = await self._database.fetch(SQL[AUDIT_CHAIN.statement], place, _AUDIT_PAGE)
+            rows = await self._database.fetch(SQL[AUDIT_CHAIN.statement], position, _AUDIT_PAGE)
             for row in rows if is_first else rows[1:]:
                 if row["is_broken"]:
                     self._counts[AUDIT_CHAIN.statement] += 1
                     self._add_example(AUDIT_CHAIN.statement, row)
             if rows[-1]["is_end"]:
                 return
-            place, is_first = rows[-1]["place"], False
+            position, is_first = rows[-1]["place"], False
             await sleep((time.monotonic() - began) * self._scope.rest)
 
     async def _build_report(self) -> IntegrityReport:
@@ -334,12 +335,12 @@ _INVARIANT_BY_STATEMENT: Final = {rule.statement: rule for rule in INVARIANTS}
 
 
 def _ignore(_step: CheckProgress) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 @functools.cache
 def _range_query(walk: Scan) -> str:
-    """Return the one statement by which a range is judged, summed and learned from."""
+    """Return the statement that checks a range, sums it and finds witnesses."""
     parts = [_fill_frame("show_broken", rule.statement) for rule in walk.rules]
     parts += [_fill_frame("show_sums", walk.sums)] if walk.sums else []
     parts += [_fill_frame("show_witnesses", walk.witnesses)] if walk.witnesses else []

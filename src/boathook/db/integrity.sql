@@ -1,10 +1,10 @@
--- The books are read look by look. A look is one statement, so it sees one moment; what hangs on an event has the event's
--- id, so a look at a range of ids sees those events whole. It is put together by books.py: `gather_…` are its parts, and
--- each `find_…` reads them and returns (id, ordinal, expected, found) of what breaks its rule: no row in a sound store.
--- $1 and $2 are the range: from, and up to but not including.
+-- The consistency check runs query by query. A query is one statement, so it sees one point in time; all rows of an
+-- event have the event's id, so a query of a range of ids sees those events completely. integrity.py assembles it:
+-- `gather_…` are its parts, and each `find_…` reads them and returns (id, ordinal, expected, found) of violations: no
+-- row in a sound store. $1 and $2 are the range: from $1, up to but not including $2.
 
 -- name: prepare_look
--- Sets the bounds of a look: it takes one core and little room, and ranges are joined by hash, whatever is known of new ids.
+-- Sets the limits of a query: one core and little memory, and hash joins whatever the statistics say about new ids.
 set local work_mem = '16MB';
 set local max_parallel_workers_per_gather = 0;
 set local enable_nestloop = off;
@@ -41,13 +41,13 @@ select id from boathook.conflict where id > $1 order by id offset $2::bigint lim
 select id from boathook.rejection where id > $1 order by id offset $2::bigint limit 1
 
 -- name: find_extent
--- Tells the first and the last event, and the server's time.
+-- Reads the first and the last event, and the server's time.
 select (select id from boathook.event order by id limit 1) as first, (select id from boathook.event order by id desc limit 1) as last,
     now() as now
 
 -- name: gather_range
--- Gathers all that belongs to a range of events; $3, $4 and $5 name the actions of the audit that explain what is gone,
--- what was ignored, and what was owed to handlers that did not match when the event was accepted.
+-- Reads all rows of a range of events. $3, $4 and $5 are the audit actions that explain purged deliveries, ignored
+-- deliveries, and deliveries to handlers that did not match when the event was accepted.
 with events as materialized (
     select id, source, application, origin, fanout::integer as fanout, expunged_at, octet_length(body) as size
     from boathook.event where id >= $1 and id < $2
@@ -114,7 +114,7 @@ unfounded as materialized (
 )
 
 -- name: sum_range
--- Counts what a range of events holds.
+-- Counts the rows of a range of events.
 select f.name, f.number
 from (
     select count(*) as events, count(*) filter (where origin = 'received') as received,
@@ -136,7 +136,7 @@ cross join lateral (values
 ) as f (name, number)
 
 -- name: find_uneven_events
--- Finds events that hold more or fewer first deliveries than they were accepted with; purged dead letters explain fewer.
+-- Finds events with more or fewer first deliveries than they were accepted with; purged dead letters explain fewer.
 select u.id, null::integer as ordinal, u.fanout || ' deliveries, as when it was accepted' as expected,
     u.number || ' are there' || coalesce(', ' || p.number || ' were purged', '') as found
 from uneven u
@@ -144,7 +144,7 @@ left join purged p on p.id = u.id
 where u.number + coalesce(p.number, 0) <> u.fanout
 
 -- name: find_undecided
--- Finds ignored deliveries whose last attempt was not ignored, and of which no decision is recorded.
+-- Finds ignored deliveries whose last attempt was not ignored, and for which no decision is recorded.
 select event_id as id, ordinal, 'a last attempt that was ignored, or a decision in the audit' as expected,
     'last attempt: ' || last || ', no decision' as found
 from undecided
@@ -153,7 +153,7 @@ where 0 = (
     where action = any ($4::text[]) and subject = boathook.show_id('dlv', event_id) || '_' || ordinal)
 
 -- name: find_orphans
--- Finds what belongs to an event that does not exist.
+-- Finds rows of events that do not exist.
 select p.event_id as id, p.ordinal, 'its event' as expected, 'no event; ' || p.what as found
 from (
     select event_id, ordinal, case when is_open then 'delivery' else 'outcome' end as what from owed
@@ -168,7 +168,7 @@ left join events e on e.id = p.event_id
 where e.id is null
 
 -- name: find_open_and_settled
--- Finds deliveries that are still owed and ended already.
+-- Finds deliveries that are both open and ended.
 select d.event_id as id, d.ordinal, 'either open or ended' as expected, d.state || ' and ' || o.state as found
 from open d
 join ended o on o.event_id = d.event_id and o.ordinal = d.ordinal
@@ -183,9 +183,9 @@ group by event_id, recipient, item_path
 having count(*) > 1
 
 -- name: find_wrong_replays
--- Finds replays that are about something else than the first delivery to their recipient was. A message may be owed to an
--- endpoint without a first delivery: one that was made, or asked for it, only later. So may an event that was routed again
--- to a handler, which the audit tells.
+-- Finds replays without a matching first delivery to their recipient. A message may be delivered to an endpoint without
+-- a first delivery, if the endpoint was created or subscribed later. An event may be rerouted to a handler, which the
+-- audit records.
 select event_id as id, ordinal, 'a first delivery of the same to ' || recipient as expected,
     'none; the replay is of ' || coalesce('item ' || item_path, 'the whole event') as found
 from unfounded
@@ -202,7 +202,8 @@ join events e on e.id = o.event_id
 where o.is_replay <> (o.ordinal >= e.fanout)
 
 -- name: find_miscounted_open
--- Finds open deliveries whose recorded attempts are not those counted; a leased one's latest is not recorded yet.
+-- Finds open deliveries whose recorded attempts do not match their counter; a leased delivery's latest is not recorded
+-- yet.
 select d.event_id as id, d.ordinal,
     'attempts 1 to ' || (d.attempts - (d.state = 'leased')::integer) || ', as counted (' || d.state || ')' as expected,
     coalesce(t.number, 0) || ' recorded' || coalesce(', the last is ' || t.last, '') as found
@@ -211,7 +212,7 @@ left join tries t on t.event_id = d.event_id and t.ordinal = d.ordinal
 where d.attempts - (d.state = 'leased')::integer <> coalesce(t.number, 0) or coalesce(t.number, 0) <> coalesce(t.last, 0)
 
 -- name: find_miscounted_settled
--- Finds ended deliveries whose recorded attempts are not those counted.
+-- Finds ended deliveries whose recorded attempts do not match their counter.
 select o.event_id as id, o.ordinal, 'attempts 1 to ' || o.attempts || ', as counted' as expected,
     coalesce(t.number, 0) || ' recorded' || coalesce(', the last is ' || t.last, '') as found
 from ended o
@@ -235,7 +236,7 @@ left join attempts a on a.event_id = o.event_id and a.ordinal = o.ordinal and a.
 where o.state = 'succeeded' and a.outcome is distinct from 'succeeded'
 
 -- name: find_ended_twice
--- Finds attempts that ended a delivery which then went on.
+-- Finds attempts that ended a delivery which was attempted again later.
 select a.event_id as id, a.ordinal, 'attempt ' || a.number || ' (' || a.outcome || ') was the last' as expected,
     coalesce('it ended after attempt ' || o.attempts, 'it has not ended') as found
 from attempts a
@@ -243,7 +244,7 @@ left join ended o on o.event_id = a.event_id and o.ordinal = a.ordinal
 where a.outcome in ('succeeded', 'ignored') and o.attempts is distinct from a.number
 
 -- name: find_illegal_deliveries
--- Finds open deliveries that the table's own rules forbid.
+-- Finds open deliveries that the table's constraints forbid.
 select event_id as id, ordinal, 'a state that can be' as expected,
     concat_ws(', ', state, attempts || ' attempts', 'leased by ' || leased_by, 'died ' || dead_at, 'code ' || code) as found
 from open
@@ -257,7 +258,7 @@ where state not in ('pending', 'leased', 'dead')
     or (item_path is null) <> (item_type is null)
 
 -- name: find_illegal_ends
--- Finds ended deliveries and attempts that the tables' own rules forbid.
+-- Finds ended deliveries and attempts that the tables' constraints forbid.
 select event_id as id, ordinal, 'a state that can be' as expected,
     'outcome ' || state || ' after ' || attempts || ' attempts' || case when has_note then '' else ', without a note' end as found
 from ended
@@ -269,7 +270,8 @@ from attempts
 where outcome not in ('succeeded', 'ignored', 'retry', 'failed', 'dead', 'lost') or number < 1
 
 -- name: find_strangers
--- Finds what is or was owed to an endpoint of another application than the event's, or is owed to one that never was.
+-- Finds deliveries to an endpoint of another application than the event's, and open ones to an endpoint that never
+-- existed.
 select d.event_id as id, d.ordinal, 'an endpoint of ' || coalesce(e.application, e.source, 'nobody') as expected,
     d.recipient || ' of ' || coalesce(o.application, 'nobody') as found
 from owed d
@@ -283,7 +285,7 @@ where starts_with(d.recipient, 'endpoint:')
     and (o.application <> e.application or (o.application is null and d.is_open) or e.application is null)
 
 -- name: find_unknown_applications
--- Finds events of applications that never were.
+-- Finds events of applications that never existed.
 select e.id, null::integer as ordinal, 'a known application' as expected, 'unknown: ' || e.application as found
 from events e
 join (
@@ -294,15 +296,15 @@ join (
 ) as unknown on unknown.application = e.application
 
 -- name: find_half_expunged
--- Finds events that are marked as without content and have some.
+-- Finds events that are marked as without content but have some.
 select id, null::integer as ordinal, 'no content since ' || expunged_at as expected, size || ' bytes' as found
 from events
 where expunged_at is not null and size > 0
 
 -- name: gather_memory
--- Gathers what is remembered of a range of events. $3 names, of each source met so far, one event, and $4 its key, which was
--- there: where an older key of a source is kept, a younger one cannot have run out. Days of memory: $5 by source ($6),
--- else $7. What is in order is let go of early, as a range may be large.
+-- Reads the dedup keys of a range of events. $3 has one event of each source found so far, and $4 its key, which was
+-- stored: while an older key of a source is stored, a newer one cannot have expired. Days of retention: $5 has the
+-- sources, $6 their days, $7 the default. Rows in order are dropped early, because a range may be large.
 with keys as materialized (
     select key, event_id, item_path, body_sha256, expires_at > now() as is_kept
     from boathook.dedup where event_id >= $1 and event_id < $2
@@ -343,7 +345,7 @@ days as (
 )
 
 -- name: list_witnesses
--- Names of each source an early event, and its key, which is kept.
+-- Returns an early event of each source whose key is still stored, with that key.
 select id, key, source from witnesses
 
 -- name: sum_memory
@@ -351,9 +353,10 @@ select id, key, source from witnesses
 select 'remembered' as name, count(*) as number from keys
 
 -- name: find_forgotten_events
--- Finds events, and items that were owed, whose dedup key is gone before its time. Messages with an id of their own are
--- remembered for 30 days at most; those without for a day, for their idempotency keys. Where an event is without a key,
--- none older of its source may have one, unless keys were never dropped: raising the days revives no dropped key.
+-- Finds events, and items with deliveries, whose dedup key is gone before its time. Messages with an id of their own
+-- are remembered for 30 days at most; those without for a day, for their idempotency keys. If an event has no key, no
+-- older event of its source may have one, unless keys were never dropped: raising the days does not restore a dropped
+-- key.
 select f.id, f.ordinal, 'a dedup key' || coalesce(' of item ' || f.item_path, '') as expected,
     'none; ' || case when f.is_published then 'published' else 'source ' || f.source end as found
 from (
@@ -375,7 +378,7 @@ where f.accepted_at > now() - make_interval(
     and (f.accepted_at > w.accepted_at or not exists (select from boathook.purge_log where kind = 'dedup' and dropped > 0))
 
 -- name: find_keys_without_event
--- Finds dedup keys of events that are not there and were never dropped.
+-- Finds dedup keys of events that are not stored and were never dropped.
 select event_id as id, null::integer as ordinal, 'the event that it remembers' as expected,
     'key ' || key || ', no event' as found
 from unlike
@@ -384,7 +387,7 @@ where id is null
         (select max(at) from boathook.purge_log where kind = 'event' and dropped > 0), '-infinity')
 
 -- name: find_shared_keys
--- Finds events, or items of them, that more than one dedup key names.
+-- Finds events, or items of them, with more than one dedup key.
 select event_id as id, null::integer as ordinal, 'one dedup key' || coalesce(' of item ' || item_path, '') as expected,
     count(*) || ' keys' as found
 from keys
@@ -392,14 +395,14 @@ group by event_id, item_path
 having count(*) > 1
 
 -- name: find_wrong_key_bodies
--- Finds dedup keys that remember another body than their event has; those of items know a part of it only.
+-- Finds dedup keys with another body hash than their event; keys of items hash only a part of the body.
 select id, null::integer as ordinal, 'SHA-256 ' || left(encode(body_sha256, 'hex'), 12) || '…, as of its body' as expected,
     'key ' || key || ' knows ' || left(encode(known_sha256, 'hex'), 12) || '…' as found
 from unlike
 where id is not null and event_id is not null
 
 -- name: find_wrong_items
--- Finds deliveries that are about an item of an event which was stored whole, or about the whole of one stored item by item.
+-- Finds deliveries of one item of an event that was stored as a whole, and whole deliveries of an event stored by item.
 select o.event_id as id, o.ordinal, 'a delivery of one item' as expected, o.recipient || ' is owed the whole event' as found
 from owed o
 join (select distinct event_id from keys where item_path is not null) as k on k.event_id = o.event_id
@@ -410,14 +413,14 @@ from (select * from owed where item_path is not null) as o
 join keys k on k.event_id = o.event_id and k.item_path is null
 
 -- name: find_wrong_bodies
--- Compares the bodies of a range of events with their hashes; of those whose content was deleted only the hash is left.
+-- Compares the bodies of a range of events with their hashes; skips those whose content was deleted.
 select id, null::integer as ordinal, 'SHA-256 ' || left(encode(body_sha256, 'hex'), 12) || '…' as expected,
     octet_length(body) || ' bytes with another' as found
 from boathook.event
 where id >= $1 and id < $2 and expunged_at is null and sha256(body) <> body_sha256
 
 -- name: sum_conflicts
--- Counts a range of conflicts, and the requests behind them.
+-- Counts a range of conflicts, and their requests.
 select f.name, f.number
 from (
     select count(*) as conflicts, coalesce(sum(seen), 0)::bigint as requests
@@ -426,8 +429,8 @@ from (
 cross join lateral (values ('conflicts', c.conflicts), ('conflicting_requests', c.requests)) as f (name, number)
 
 -- name: find_wrong_conflicts
--- Finds conflicts of events that were never there, and those that differ from their event in nothing. Each looks its event
--- up by itself, as theirs may be anywhere.
+-- Finds conflicts of events that were never stored, and conflicts that do not differ from their event. Each event is
+-- looked up separately, because it may be anywhere.
 select c.id, null::integer as ordinal, 'another ' || c.differs || ' than that of ' || boathook.show_id('evt', c.event_id) as expected,
     case when e.id is null then 'no such event' else 'the same ' || c.differs end as found
 from boathook.conflict c
@@ -452,7 +455,7 @@ where id >= $1 and id < $2 and sha256(body) <> body_sha256
 select 'rejections' as name, count(*) as number from boathook.rejection where id >= $1 and id < $2
 
 -- name: find_wrong_rejections
--- Finds rejections that were accepted after all as an event that was never there, or one of another source.
+-- Finds accepted rejections whose event was never stored or has another source.
 select r.id, null::integer as ordinal, 'event ' || boathook.show_id('evt', r.event_id) || ' of ' || r.source as expected,
     case when e.id is null then 'no such event' else 'it is of ' || coalesce(e.source, 'no source') end as found
 from boathook.rejection r
@@ -465,8 +468,9 @@ where r.id >= $1 and r.id < $2 and r.event_id is not null and e.source is distin
 
 -- name: page_heads
 -- Walks from one order key to the next after recipient $1 and key $2, for $3 steps, however many deliveries wait behind
--- each; says where it came to and which first deliveries wait for one that is not there. That happens for a moment when the
--- one before it ends while it joins; the keeper sees to it, so only those older than a minute count.
+-- each; returns the position, and which first deliveries wait for a predecessor that does not exist. That happens
+-- briefly when the predecessor ends while the delivery is inserted; the keeper fixes it, so only those older than a
+-- minute count.
 with recursive heads as (
     (select recipient, order_key, event_id, ordinal, is_blocked, enqueued_at, 1 as step
      from boathook.delivery
@@ -494,8 +498,8 @@ from heads h
 order by h.step
 
 -- name: page_seals
--- Judges the seals of $2 rows of the audit from place $1 on; the first was judged before, and the second hangs on it. Behind
--- the last row of all it says whether that is the one that was sealed last.
+-- Checks the seals of $2 audit rows from position $1 on; the first was checked before, and the second depends on it.
+-- After the last row of all it also checks whether that row was sealed last.
 with chain as (
     select a.id as row, a.actor, a.action, a.sealed_as, a.seal, coalesce(lag(a.sealed_as) over w, $1 - 1) as before,
         sha256(coalesce(lag(a.seal) over w, '') || boathook.audit_content(a)) as due
@@ -525,7 +529,7 @@ from (
 order by place, is_end
 
 -- name: find_double_leases
--- Finds order keys of which more than one delivery is under lease.
+-- Finds order keys with more than one leased delivery.
 select (array_agg(event_id order by seq))[1] as id, (array_agg(ordinal::integer order by seq))[1] as ordinal,
     'one lease of order key ' || order_key || ' at ' || recipient as expected, count(*) || ' leases' as found
 from boathook.delivery
@@ -534,7 +538,7 @@ group by recipient, order_key
 having count(*) > 1
 
 -- name: find_uncounted_purges
--- Compares the purges recorded one by one with those counted as dropped.
+-- Compares the recorded purges with the number counted as dropped.
 select null::uuid as id, null::integer as ordinal, counted || ' purges, as counted' as expected, recorded || ' recorded' as found
 from (
     select (select count(*) from boathook.audit where action = 'dead.purge') as recorded,
@@ -558,8 +562,8 @@ where not exists (
 order by needed.name
 
 -- name: show_broken
--- Puts the name of a rule, the number of rows that break it, and the first few of them into the rows of a look; the words
--- in braces are put in by books.py.
+-- Returns the name of an invariant, the number of rows that violate it, and the first few of them; integrity.py
+-- replaces the words in braces.
 select '{name}' as rule, id, ordinal, expected, found, total
 from (
     select id, ordinal, expected, found, count(*) over () as total
@@ -570,19 +574,19 @@ from (
 ) as few
 
 -- name: show_sums
--- Puts figures into the rows of a look.
+-- Returns totals in the result columns of a query.
 select 'figure' as rule, null::uuid as id, null::integer as ordinal, name as expected, null as found, number as total
 from (
     {statement}
 ) as sums
 
 -- name: show_witnesses
--- Puts witnesses into the rows of a look.
+-- Returns witnesses in the result columns of a query.
 select 'witness' as rule, id, null::integer as ordinal, source as expected, key::text as found, 1 as total
 from (
     {statement}
 ) as named
 
 -- name: list_dropped
--- Counts what retention and operators have dropped, by kind and reason.
+-- Counts what retention and operators have deleted, by kind and reason.
 select kind, reason, sum(dropped)::bigint as dropped from boathook.purge_log group by 1, 2 order by 1, 2

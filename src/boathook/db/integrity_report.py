@@ -1,4 +1,4 @@
-"""What a check of the books finds, as values: the balance, and everything that does not add up."""
+"""The result of a consistency check: the balance and all violations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class ViolationExample:
-    """One thing that breaks a rule."""
+    """One violation of an invariant."""
 
     subject: str | None
-    """The id of the event, delivery, conflict or rejection; None where it is the store as a whole."""
+    """The id of the event, delivery, conflict or rejection; None for the store as a whole."""
     expected: str
     found: str
     look: str | None
-    """The command that shows it."""
+    """The command that shows the subject."""
 
     def __str__(self) -> str:
         named = f"{self.subject}: " if self.subject else ""
@@ -23,31 +23,31 @@ class ViolationExample:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One rule that does not hold."""
+    """One invariant that does not hold."""
 
     check: str
     count: int
-    """How often it is broken in all."""
+    """Total number of violations."""
     examples: tuple[ViolationExample, ...]
-    """The first few."""
+    """The first few violations."""
     meaning: str
-    """One sentence for people."""
+    """One sentence for the operator."""
     remedy: str
-    """What an operator can do then."""
+    """What an operator can do about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """What the store holds, each event as of the moment at which it was looked at."""
+    """Totals of the store, each event counted at the time when it was checked."""
 
     begun_at: datetime
     events: int
     received: int
     published: int
     owed: int
-    """Deliveries owed when their events were accepted."""
+    """Deliveries that were created when their events were accepted."""
     replayed: int
-    """Deliveries added later: by replaying events whose first deliveries had ended, or by routing events again."""
+    """Deliveries added later, by replaying or rerouting events."""
     succeeded: int
     ignored: int
     dead: int
@@ -57,7 +57,7 @@ class Balance:
     """Dead letters of stored events that operators deleted."""
     attempts: int
     remembered: int
-    """Dedup keys in memory."""
+    """Stored dedup keys."""
     conflicts: int
     conflicting_requests: int
     rejections: int
@@ -66,7 +66,7 @@ class Balance:
 
     @property
     def missing(self) -> int:
-        """Deliveries owed that are neither open, nor ended, nor purged; 0 where the books balance."""
+        """Deliveries that are neither open, nor ended, nor purged; 0 if the totals are consistent."""
         ended = self.succeeded + self.ignored + self.dead
         return self.owed + self.replayed - (ended + self.pending + self.leased + self.purged)
 
@@ -78,28 +78,28 @@ class IntegrityReport:
     balance: Balance
     violations: tuple[Violation, ...]
     checks: int
-    """How many rules were looked at."""
+    """Number of checked invariants."""
     looks: int
     longest_query_s: float
-    """How long the longest look, and so its snapshot, was open."""
+    """Duration of the longest query, and therefore of its snapshot."""
 
     @property
     def is_consistent(self) -> bool:
-        """Whether every rule holds."""
+        """Whether every invariant holds."""
         return not self.violations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckProgress:
-    """Where a check has come to."""
+    """The progress of a check."""
 
     title: str
     number: int
-    """Of what is looked at, from 1."""
+    """Number of the current step, from 1."""
     of: int
     share: float
-    """How much of this is done, by time of the events: 0 to 1."""
+    """Completed share of this step, by time of the events: 0 to 1."""
     events: int
-    """Looked at so far."""
+    """Events checked so far."""
     reached: datetime | None
-    """The moment of the events it has come to; None before the first, and where it does not go by time."""
+    """Time of the events that the check has reached; None before the first, and for steps without a time order."""

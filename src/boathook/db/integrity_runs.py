@@ -1,7 +1,7 @@
-"""Checks of the books that operators ask for: one at a time, made by a keeper, the last ones kept with their results.
+"""Stores the consistency checks that operators request: one runs at a time, in a keeper, and the last ones are kept.
 
-They are rows of `task`, but no tasks that are done in pieces: a check only reads, so one whose maker has died is made
-anew from its beginning by the next.
+They are rows of `task`, but do not run in steps: a check only reads, so if the process that runs it dies, the next one
+restarts it from the beginning.
 """
 
 from collections.abc import Mapping
@@ -19,33 +19,33 @@ from boathook.domain import ids
 SQL = load(__file__)
 KIND: Final = "store.verify"
 STORE: Final = "(store)"
-"""Stands where tasks have their organization: the books are everybody's."""
+"""The value of the organization column: the check covers all organizations."""
 MAX_RUNS: Final = 30
 """Runs that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrityRun:
-    """One check of the books."""
+    """One consistency check."""
 
     id: UUID
     state: str
     """``running``, ``finished`` or ``failed``."""
     request: Mapping[str, Any]
     data: Mapping[str, Any]
-    """While it runs: how far it has come; then what was found, or why it failed."""
+    """While it runs, its progress; then its result, or why it failed."""
     is_begun: bool
     created_at: datetime
     updated_at: datetime
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it."""
+        """The public id."""
         return ids.show(ids.TASK, self.id)
 
 
 async def start(connection: Connection, id: UUID, request: Mapping[str, Any]) -> IntegrityRun | None:
-    """Store that the books are to be checked; None where a check is under way."""
+    """Request a check; return None if one is running."""
     await connection.execute(SQL["lock_runs"])
     row = await connection.fetchrow(SQL["begin_run"], id, STORE, KIND, _dump(request))
     if row is not None:
@@ -54,7 +54,7 @@ async def start(connection: Connection, id: UUID, request: Mapping[str, Any]) ->
 
 
 async def list_recent(connection: Connection) -> list[IntegrityRun]:
-    """Return the runs that are kept, the youngest first."""
+    """Return the stored runs, newest first."""
     return [_run(row) for row in await connection.fetch(SQL["list_runs"], STORE, KIND, MAX_RUNS)]
 
 
@@ -65,23 +65,23 @@ async def find(connection: Connection, id: UUID) -> IntegrityRun | None:
 
 
 async def stop(connection: Connection, id: UUID, error: str) -> bool:
-    """End a run; return whether it was under way."""
+    """Stop a run; return whether it was running."""
     return await connection.fetchval(SQL["stop_run"], id, error) is not None
 
 
 async def claim(database: Database, by: str, silent_for: timedelta) -> IntegrityRun | None:
-    """Take on the run that nobody makes, or whose maker was not heard of for a while; None where there is none."""
+    """Claim a run that is not started, or whose process sent no heartbeat for *silent_for*; None if there is none."""
     row = await database.fetchrow(SQL["claim_run"], KIND, by, silent_for)
     return None if row is None else _run(row)
 
 
 async def save_progress(database: Database, run: IntegrityRun, by: str, data: Mapping[str, Any]) -> bool:
-    """Say how far a run has come; return whether it is still this maker's and under way."""
+    """Store the progress of a run; return whether this process still holds it and it is running."""
     return await database.fetchval(SQL["note_progress"], run.id, by, _dump(data)) is not None
 
 
 async def end(database: Database, run: IntegrityRun, by: str, state: str, data: Mapping[str, Any]) -> bool:
-    """End a run with what was found; return whether it was still this maker's and under way."""
+    """Store the result of a run; return whether this process still held it and it was running."""
     return await database.fetchval(SQL["end_run"], run.id, by, state, _dump(data)) is not None
 
 

@@ -1,24 +1,24 @@
 -- name: begin_run
--- Stores a check of the books that is to be made, unless one is under way.
+-- Stores a requested consistency check, unless one is running.
 insert into boathook.task (id, organization, kind, request, data)
 select $1, $2, $3, $4, '{}'
 where not exists (select from boathook.task where kind = $3 and state = 'running')
 returning *
 
 -- name: lock_runs
--- Lets one at a time begin a check of the books.
+-- Allows one request of a consistency check at a time.
 select pg_advisory_xact_lock(hashtextextended('boathook.verify_runs', 0))
 
 -- name: list_runs
--- Reads the checks of the books made last, the youngest first.
+-- Reads the latest consistency checks, newest first.
 select * from boathook.task where organization = $1 and kind = $2 order by id desc limit $3
 
 -- name: find_run
--- Reads one check of the books.
+-- Reads one consistency check.
 select * from boathook.task where organization = $1 and kind = $2 and id = $3
 
 -- name: claim_run
--- Takes on the check of the books that nobody makes: it was not begun, or nothing was heard of it for a while.
+-- Claims a consistency check that was not started, or whose process sent no heartbeat for a while.
 update boathook.task
 set place = json_build_object('by', $2::text), data = '{}', updated_at = clock_timestamp()
 where id = (
@@ -31,25 +31,25 @@ where id = (
 returning *
 
 -- name: note_progress
--- Says how far a check of the books has come, if this maker still makes it.
+-- Stores the progress of a consistency check, if this process still holds it.
 update boathook.task set data = $3, updated_at = clock_timestamp()
 where id = $1 and state = 'running' and place ->> 'by' = $2
 returning id
 
 -- name: end_run
--- Ends a check of the books, if this maker still makes it.
+-- Stores the result of a consistency check, if this process still holds it.
 update boathook.task set state = $3, data = $4, updated_at = clock_timestamp()
 where id = $1 and state = 'running' and place ->> 'by' = $2
 returning id
 
 -- name: stop_run
--- Ends a check of the books on behalf of a person.
+-- Ends a consistency check for an operator.
 update boathook.task set state = 'failed', data = json_build_object('error', $2::text), updated_at = clock_timestamp()
 where id = $1 and state = 'running'
 returning id
 
 -- name: forget_runs
--- Deletes the checks of the books that ended, but for the youngest.
+-- Deletes the finished consistency checks except for the newest.
 delete from boathook.task
 where kind = $2 and state <> 'running' and id < (
     select id from boathook.task where organization = $1 and kind = $2 order by id desc offset $3 limit 1)

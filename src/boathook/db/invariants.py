@@ -1,7 +1,7 @@
-"""The rules of the books: what has to hold, what it means where it does not, and what an operator can do then.
+"""The invariants of the consistency check: what must hold, what a violation means, and how to fix it.
 
-A rule stands with the walk that looks at it: what goes along all events, range by range, or along the dedup memory, the
-conflicts, the rejections. Each rule is a statement of `books.sql` that finds what breaks it.
+Each invariant belongs to the scan that checks it: of all events in ranges, or of the dedup keys, the conflicts or the
+rejections. Each is a statement in `integrity.sql` that finds violations.
 """
 
 from dataclasses import dataclass
@@ -13,30 +13,30 @@ from boathook.domain import ids
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One thing that has to hold."""
+    """A condition that must hold."""
 
     statement: str
     title: str
     meaning: str
-    """What it means where the rule is broken, in one sentence."""
+    """What a violation means, in one sentence."""
     remedy: str
-    """What an operator can do then."""
+    """What an operator can do about it."""
     prefix: str = ids.EVENT
-    """Of the ids that the statement returns."""
+    """Prefix of the ids that the statement returns."""
 
 
 class SharedRead(Enum):
-    """What a look reads once, for its rules to judge."""
+    """Data that a query reads once, for all its invariants."""
 
     NOTHING = None
-    """The rules read the tables themselves."""
+    """The invariants read the tables themselves."""
     EVENTS = "gather_range"
     MEMORY = "gather_memory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """Rules and sums that are looked at together, range after range of ids."""
+    """Invariants and totals that are computed together, in ranges of ids."""
 
     title: str
     bound: str
@@ -46,11 +46,11 @@ class Scan:
     witnesses: str | None = None
     rules: tuple[Invariant, ...]
     rows: int
-    """At first, the most rows of one table in a range."""
+    """Initially the most rows of one table in a range."""
     most_rows: int
-    """However quick the looks are; as many as at first where they are not to be fitted to the time."""
+    """The upper limit however fast the queries are; equal to `rows` if ranges do not adapt."""
     is_deep: bool = False
-    """Whether it is made only where all bytes are to be read."""
+    """Whether it runs only in a check that reads all bytes."""
 
 
 _INVESTIGATE: Final = (
@@ -329,7 +329,7 @@ GLOBAL_INVARIANTS: Final = (
 )
 
 INVARIANTS: Final = (*(rule for walk in SCANS for rule in walk.rules), ORDER_KEYS, AUDIT_CHAIN, *GLOBAL_INVARIANTS)
-"""All of them, in the order in which they are told."""
+"""All invariants, in the order of the report."""
 
 SCHEMA_GUARDS: Final = (
     "a_lease_has_holder_and_end",
@@ -356,4 +356,4 @@ SCHEMA_GUARDS: Final = (
     "idempotency_pkey",
     "route_changed",
 )
-"""Constraints, unique indexes and triggers that the books rely on."""
+"""Constraints, unique indexes and triggers that the invariants rely on."""

@@ -1,15 +1,15 @@
-"""Keeps the journal in bounds: partitions ahead of time, and nothing kept longer than the settings say.
+"""Limits the size of the database: creates partitions in advance and deletes rows as configured by retention.
 
-Two rules make it safe beside live traffic. Whatever is deleted is counted into `boathook.purge_log` in the same
-transaction, so the books still add up. And an event of which anything is owed, or dead and undecided, stays with its
-attempts, outcomes, effects and reply however old it is: a week that has such events loses the others row by row.
+Two rules make this safe with live traffic. Deletions are counted in `boathook.purge_log` in the same transaction, so
+the consistency check stays exact. An event with unfinished deliveries or undecided dead letters is kept, with its
+attempts, outcomes, side effects and reply, however old it is. A week with such events loses its others row by row.
 
-A message may have an end of its own for its content: then its bytes are deleted, and the rest stays. They are kept as
-long as a delivery of it is pending or leased, so that nothing that was promised is lost, but for no dead letter: that
-could be for ever, and what has no content left is not replayed.
+A message may have its own expiry for its content: then its bytes are deleted, and the rest is kept. Bytes are kept
+while a delivery of the message is pending or leased, so that nothing that was promised is lost. They are not kept for a
+dead letter: that could be forever, and a message without content is not replayed.
 
-A week without them is emptied with one lock on its own tables and dropped when its parents can be had for
-a moment. Every lock is waited for so briefly that what cannot be had is left to the next round.
+A week without such events is emptied with a lock on its own tables only, and dropped when its parent tables can be
+locked briefly. All lock timeouts are so short that what cannot be locked is left to the next run.
 """
 
 import contextlib
@@ -38,42 +38,42 @@ _WEEKS_AHEAD: Final = 4
 _TIME_COLUMNS: Final = {"event": "id"} | dict.fromkeys(
     ("attempt", "delivery_archive", "side_effect", "reply"), "event_id"
 )
-"""The partitioned tables, each with the column that places a row in time."""
+"""The partitioned tables, each with its partition column."""
 
 _RUN_BUDGET_S: Final = 20.0
 _BATCH: Final = 1_000
 _MAX_MOVED_ROWS: Final = 50_000
-"""Rows of one week that may move out of a default partition, which nobody can use meanwhile."""
+"""Most rows of one week that are moved out of a default partition, which is locked meanwhile."""
 _MAX_PAGES: Final = 8_192
-"""Pages of dedup memory looked through in one round, 64 MiB; larger memory is covered over many rounds."""
+"""Pages of dedup keys scanned in one run, 64 MiB; a larger table is covered over many runs."""
 _LOCK_TIMEOUT: Final = "250ms"
 _SLOW_STATEMENT_TIMEOUT_S: Final = 600.0
-"""For counting a large week, which holds up nobody."""
+"""For counting a large week, which blocks no other session."""
 
 _LOCK_ERRORS: Final = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.QueryCanceledError)
 
 
 @dataclass(slots=True)
 class MaintenanceReport:
-    """What one round of maintenance did."""
+    """The result of one maintenance run."""
 
     was_already_running: bool = False
-    """Another process is at it; nothing was done."""
+    """Another process is running maintenance; nothing was done."""
     partitions_created: int = 0
     rows_moved: int = 0
     """Rows moved out of default partitions."""
     weeks_dropped: int = 0
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Rows deleted, by kind and reason, as counted into `boathook.purge_log`."""
+    """Deleted rows by kind and reason, as counted in `boathook.purge_log`."""
     left: list[str] = field(default_factory=list)
-    """What the next round has to try again, in words."""
+    """What the next run must retry, as text."""
 
 
 async def run_maintenance(database: Database, retention: RetentionSettings) -> MaintenanceReport:
-    """Do one bounded round of maintenance; what is left over waits for the next.
+    """Run one bounded round of maintenance; the rest is left to the next run.
 
     Raises:
-        DatabaseUnavailable: the server is away.
+        DatabaseUnavailable: the server is unavailable.
     """
     report = MaintenanceReport()
     async with database.acquire() as connection:
@@ -94,14 +94,14 @@ async def run_maintenance(database: Database, retention: RetentionSettings) -> M
 
 
 class _MaintenanceRun:
-    """One round, on one connection."""
+    """One run, on one connection."""
 
     def __init__(self, connection: Connection, retention: RetentionSettings, report: MaintenanceReport) -> None:
         self._connection = connection
         self._retention = retention
         self._report = report
         self._counted: Counter[tuple[str, str]] = Counter()
-        """What the transaction under way has counted."""
+        """The counts of the current transaction."""
         self._ends = time.monotonic() + _RUN_BUDGET_S
 
     async def run(self) -> None:
@@ -121,7 +121,7 @@ class _MaintenanceRun:
         await self._delete_in_batches("rejection", "bound_rejections", *rejections)
 
     async def _try(self, what: str, step: Callable[[], Awaitable[Result]]) -> Result | None:
-        """Run *step* in a transaction; one that cannot have its locks is left to the next round."""
+        """Run *step* in a transaction; if it cannot get its locks, it is left to the next run."""
         self._counted.clear()
         try:
             async with self._connection.transaction():
@@ -137,7 +137,7 @@ class _MaintenanceRun:
         return time.monotonic() < self._ends
 
     async def _move_unpartitioned(self, parent: str, cutoff: datetime) -> None:
-        """Give the rows that strayed into a default partition one of their own."""
+        """Move the rows in a default partition to partitions of their own."""
         key = _TIME_COLUMNS[parent]
         for row in await self._connection.fetch(
             _fill_names("find_strays", parent=parent, key=key), cutoff, timeout=_SLOW_STATEMENT_TIMEOUT_S
@@ -169,7 +169,7 @@ class _MaintenanceRun:
         try:
             self._report.partitions_created += await self._try("partitions ahead", make) or 0
         except asyncpg.CheckViolationError as error:
-            # Strays that could not be moved are in the way; their week goes on living in the default partition.
+            # Rows that could not be moved are in the way; their week continues in the default partition.
             self._report.left.append(f"partitions ahead: {error}")
 
     async def _drop_old_week(self, monday: date, children: Sequence[str], cutoff: datetime) -> None:
@@ -184,9 +184,9 @@ class _MaintenanceRun:
                 await self._delete_old_events(events, cutoff)
 
     async def _empty_week(self, monday: datetime, children: Sequence[str]) -> bool:
-        """Delete a week's rows, counted, unless any of it is owed; return whether it is empty.
+        """Delete a week's rows, counted, unless some are still needed; return whether it is empty.
 
-        The count is taken while readers still read; the week is judged again once it is nobody else's.
+        The rows are counted while readers have access; the week is checked again once it is locked exclusively.
         """
         connection, tables = self._connection, _qualified_names(children)
         await connection.execute(_fill_names("hold_writers", children=tables))
@@ -215,7 +215,7 @@ class _MaintenanceRun:
         return True
 
     async def _delete_old_events(self, child: str, cutoff: datetime) -> None:
-        """Delete old events one by one from a partition of which others have to stay."""
+        """Delete old events row by row from a partition in which others must stay."""
         while self._has_time():
             if not await self._try(f"thin out {child}", functools.partial(self._delete_old_batch, child, cutoff)):
                 return
@@ -223,7 +223,7 @@ class _MaintenanceRun:
     async def _delete_old_batch(self, child: str, cutoff: datetime) -> int:
         connection, pick = self._connection, _fill_names("pick_old_events", child=child)
         picked = [row["id"] for row in await connection.fetch(pick, cutoff, _BATCH, timeout=_SLOW_STATEMENT_TIMEOUT_S)]
-        # A second statement sees what became owed up to the moment when the last of them was picked.
+        # A second statement sees deliveries that were added until the last event was picked.
         gone = [row["id"] for row in await connection.fetch(SQL["delete_events"], picked)]
         await self._record("event", "age", len(gone))
         for parent in ("attempt", "delivery_archive", "side_effect", "reply"):
@@ -232,7 +232,7 @@ class _MaintenanceRun:
         return len(gone)
 
     async def _expunge(self) -> None:
-        """Delete the content of messages past their time, batch by batch."""
+        """Delete the expired content of messages, in batches."""
         while self._has_time():
             if not await self._try("expunge content", self._expunge_batch):
                 return
@@ -249,7 +249,7 @@ class _MaintenanceRun:
         await self._delete_in_batches("dedup", "forget_expired_keys", first, first + _MAX_PAGES)
 
     async def _delete_in_batches(self, kind: str, statement: str, *bounds: float) -> None:
-        """Delete what is beyond the bounds, batch by batch."""
+        """Delete rows beyond the bounds, in batches."""
         while self._has_time():
             if (await self._try(kind, functools.partial(self._delete_batch, kind, statement, bounds)) or 0) < _BATCH:
                 return
@@ -267,7 +267,7 @@ class _MaintenanceRun:
 
 
 def _fill_names(statement: str, **names: str) -> str:
-    """Put names of tables, which cannot be parameters, into a statement."""
+    """Insert table names, which cannot be parameters, into a statement."""
     sql = SQL[statement]
     for word, name in names.items():
         sql = sql.replace(f"{{{word}}}", name)

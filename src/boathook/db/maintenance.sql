@@ -1,7 +1,7 @@
--- Words in braces are names of boathook's own tables, inserted by maintenance.py.
+-- maintenance.py replaces words in braces by names of boathook's tables.
 
 -- name: take_turn
--- Makes this session the only one at maintenance, or answers false.
+-- Takes the maintenance lock for this session, or returns false.
 select pg_try_advisory_lock(hashtextextended('boathook.maintenance', 0))
 
 -- name: end_turn
@@ -9,11 +9,11 @@ select pg_try_advisory_lock(hashtextextended('boathook.maintenance', 0))
 select pg_advisory_unlock(hashtextextended('boathook.maintenance', 0))
 
 -- name: limit_waits
--- Bounds this transaction: whoever queues behind a lock it waits for waits as long.
+-- Limits the waits of this transaction: sessions that queue behind its lock requests wait as long as it does.
 select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)
 
 -- name: find_strays
--- Finds the weeks, not older than $1, that have rows in a default partition, and how many.
+-- Finds the weeks, not older than $1, with rows in a default partition, and the number of rows.
 select date_trunc('week', boathook.id_time({key}) at time zone 'UTC')::date as monday, count(*) as rows
 from boathook.{parent}_default
 where {key} >= boathook.min_id($1)
@@ -21,11 +21,11 @@ group by 1
 order by 1
 
 -- name: lock_default
--- Keeps everyone off a default partition while its rows move.
+-- Locks a default partition while its rows move.
 lock table boathook.{parent}_default in access exclusive mode
 
 -- name: create_week
--- Makes a table that can become a partition.
+-- Creates a table that can become a partition.
 create table boathook.{child} (like boathook.{parent} including all)
 
 -- name: move_strays
@@ -51,7 +51,7 @@ end $$
 select boathook.ensure_partitions($1)
 
 -- name: find_cutoff
--- Tells the Monday before which every week is wholly older than so many days.
+-- Returns the Monday before which every week is completely older than $1 days.
 select date_trunc('week', (now() - make_interval(secs => 86400 * $1::float8)) at time zone 'UTC') at time zone 'UTC'
 
 -- name: list_old_partitions
@@ -73,15 +73,15 @@ having to_date(right(child, 8), 'YYYYMMDD') < ($1 at time zone 'UTC')::date
 order by 1
 
 -- name: hold_writers
--- Keeps rows from being written to tables of an old week; reading goes on.
+-- Blocks writes to tables of an old week; reads continue.
 lock table {children} in share mode
 
 -- name: hold_everyone
--- Keeps everyone off tables of an old week.
+-- Blocks all access to tables of an old week.
 lock table {children} in access exclusive mode
 
 -- name: is_week_owed
--- Tells whether anything of a week is still owed, or dead and undecided.
+-- Returns whether a week has unfinished deliveries or undecided dead letters.
 select exists (
     select from boathook.delivery
     where event_id >= boathook.min_id($1) and event_id < boathook.min_id($1 + interval '7 days'))
@@ -91,7 +91,7 @@ select exists (
 select count(*) from boathook.{child}
 
 -- name: empty_week
--- Empties tables of an old week, which locks them alone and not their parents.
+-- Empties tables of an old week, which locks only these and not their parents.
 truncate {children}
 
 -- name: drop_week
@@ -99,7 +99,7 @@ truncate {children}
 drop table {children}
 
 -- name: pick_old_events
--- Picks a partition's old events of which nothing is owed, and keeps operators from replaying them until this commits.
+-- Picks a partition's old events without deliveries in the queue, and locks them against replays until this commits.
 with old as materialized (
     select e.id from boathook.{child} e
     where e.id < boathook.min_id($1) and not exists (select from boathook.delivery d where d.event_id = e.id)
@@ -109,21 +109,21 @@ with old as materialized (
 select id from old where pg_try_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
 
 -- name: delete_events
--- Deletes the picked events, except those of which something has come to be owed before they were picked.
+-- Deletes the picked events, except those that got deliveries before they were picked.
 delete from boathook.event e
 where e.id = any ($1::uuid[]) and not exists (select from boathook.delivery d where d.event_id = e.id)
 returning e.id
 
 -- name: delete_of_events
--- Deletes what hangs on deleted events.
+-- Deletes the rows of deleted events.
 with gone as (
     delete from boathook.{parent} where event_id = any ($1::uuid[]) returning 1
 )
 select count(*) from gone
 
 -- name: pick_expired_content
--- Picks messages whose content is due to go and of which nothing is on its way, and keeps operators from replaying them
--- until this commits. What is dead does not count: it may wait for a decision for ever.
+-- Picks messages with expired content and no unfinished delivery, and locks them against replays until this commits.
+-- Dead letters do not count: they may wait for a decision forever.
 with due as materialized (
     select e.id from boathook.event e
     where e.content_until < now() and e.expunged_at is null
@@ -134,7 +134,7 @@ with due as materialized (
 select id from due where pg_try_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
 
 -- name: expunge_content
--- Deletes the content of the picked messages, except those of which something has come to be owed before they were picked.
+-- Deletes the content of the picked messages, except those that got deliveries before they were picked.
 with gone as (
     update boathook.event e set body = '', expunged_at = now()
     where e.id = any ($1::uuid[]) and e.expunged_at is null
@@ -144,11 +144,11 @@ with gone as (
 select count(*) from gone
 
 -- name: measure_dedup
--- Tells how many pages the memory of keys fills.
+-- Returns the number of pages of the dedup table.
 select pg_relation_size('boathook.dedup') / current_setting('block_size')::bigint
 
 -- name: forget_expired_keys
--- Forgets expired keys in the pages from $1 up to but not including $2, passing by those in use.
+-- Deletes expired keys in the pages from $1 up to but not including $2, skipping locked ones.
 with expired as (
     select key from boathook.dedup
     where ctid >= format('(%s,0)', $1::bigint)::tid and ctid < format('(%s,0)', $2::bigint)::tid and expires_at < now()
@@ -161,7 +161,7 @@ gone as (
 select 'expired' as reason, count(*) as dropped from gone
 
 -- name: drop_old_conflicts
--- Drops conflicts that were not seen again for $1 days.
+-- Deletes conflicts that were not seen again for $1 days.
 with old as (
     select id from boathook.conflict
     where last_seen_at < now() - make_interval(secs => 86400 * $1::float8)
@@ -174,7 +174,7 @@ gone as (
 select 'age' as reason, count(*) as dropped from gone
 
 -- name: forget_unhandled
--- Forgets that events older than $1 days were unhandled, as retention takes the events themselves.
+-- Deletes the unhandled marks of events older than $1 days; retention deletes the events themselves.
 with gone as (
     delete from boathook.unhandled
     where event_id in (
@@ -185,7 +185,7 @@ with gone as (
 select 'age' as reason, count(*) as dropped from gone
 
 -- name: bound_rejections
--- Drops rejections older than $1 days, and of each source the oldest beyond $2 in number or $3 bytes of body.
+-- Deletes rejections older than $1 days, and the oldest of each source beyond $2 in number or $3 bytes of body.
 with ranked as (
     select id, row_number() over newest as place, sum(octet_length(body)) over newest as bytes
     from boathook.rejection
@@ -212,7 +212,7 @@ gone as (
 select reason, count(*) as dropped from gone group by reason
 
 -- name: record_dropped
--- Adds to what was dropped today, of one kind for one reason.
+-- Adds to today's number of deleted rows, of one kind for one reason.
 with today as (
     update boathook.purge_log
     set dropped = dropped + $3, at = now()

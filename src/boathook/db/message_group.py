@@ -1,4 +1,4 @@
-"""Stores the messages of concurrent API requests in one transaction, each with a verdict of its own."""
+"""Stores the messages of concurrent API requests in one transaction, with a verdict for each."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -17,28 +17,28 @@ from boathook.domain.model import NewDelivery
 SQL = load(__file__)
 
 _LOCK_TIMEOUT: Final = "250ms"
-"""How long a group waits for a key that another transaction is about to store."""
+"""How long a group waits for a key that another transaction is storing."""
 _ROLLED_BACK_STATES: Final = ("40", "55P03")
-"""SQLSTATEs of a statement that PostgreSQL gave up for a deadlock or a lock it did not get: it stored nothing."""
+"""SQLSTATEs of a statement that PostgreSQL aborted because of a deadlock or a lock timeout: it stored nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTarget:
-    """The application that a message is for, as it was read, and the API token that asks for it."""
+    """The application of a message as it was read, and the requesting API token."""
 
     organization: str
     application_id: UUID
     uid: str | None
-    """The uid it was asked for by; another application may bear it by now."""
+    """The uid in the request; another application may have it by now."""
     registry: str
-    """Versions of the routes, as `route_registry.Routing` has them."""
+    """Versions of the routes, as in `route_registry.Routing`."""
     routes: str
     token_sha256: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessageRow:
-    """A message about to be stored with its deliveries."""
+    """A message to be stored with its deliveries."""
 
     target: MessageTarget
     id: UUID
@@ -61,17 +61,17 @@ class NewMessageRow:
 
 
 class GroupRolledBack(DatabaseError):
-    """None of a group was stored, for a reason that may be one message's alone."""
+    """No message of a group was stored, possibly because of a single one."""
 
 
 async def insert_group(database: Database, rows: Sequence[NewMessageRow]) -> list[str | None]:
-    """Store messages in one transaction; return a verdict of each, None where it is stored.
+    """Store messages in one transaction; return a verdict for each, None if it is stored.
 
     The verdicts are those of the SQL function `publish_messages`.
 
     Raises:
-        GroupRolledBack: nothing was stored, as one of them waits for another transaction or breaks a rule.
-        DatabaseUnavailable: PostgreSQL is away, or might lose what it commits. Whether they were stored is unknown.
+        GroupRolledBack: nothing was stored, because one message waits for another transaction or violates a constraint.
+        DatabaseUnavailable: PostgreSQL is unavailable or might lose commits. Whether they were stored is unknown.
     """
     database.require_safety()
     targets: dict[MessageTarget, int] = {}
@@ -147,7 +147,7 @@ def _row(row: NewMessageRow) -> tuple[Any, ...]:
 
 
 def _array(names: tuple[str, ...]) -> str | None:
-    """Write an array of text as PostgreSQL reads it: a driver's arrays of arrays all have one length."""
+    """Encode an array literal for PostgreSQL: the driver supports nested arrays only of equal lengths."""
     if not names:
         return None
     quoted = (name.replace("\\", "\\\\").replace('"', '\\"') for name in names)

@@ -1,4 +1,4 @@
-"""Messages as an application's owner sees them: the events published for it, and how each stands at its endpoints."""
+"""Messages as an application's owner sees them: the published events and their status at each endpoint."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ STANDING: Final = SQL["list_standing"]
 STATUS: Final = SQL["tell_status"]
 
 MAX_PAGE_BYTES: Final = 16_777_216
-"""Bytes of contents after which a page ends; it holds one row at least."""
+"""Bytes of contents after which a page ends; it holds at least one row."""
 
 Row = TypeVar("Row")
 
 
 class MessageStatus(IntEnum):
-    """How a message stands at an endpoint."""
+    """The status of a message at an endpoint."""
 
     SUCCESS = 0
     PENDING = 1
@@ -38,23 +38,23 @@ class MessageStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Row]):
-    """Part of a list, in the list's own order."""
+    """A page of a list, in the list's order."""
 
     rows: list[Row]
     is_last: bool
-    """Whether there is nothing further in the direction it was read in."""
+    """Whether there is nothing further in the direction of reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFilter:
-    """Which messages a list is about; None lets everything through."""
+    """Filters messages; None matches everything."""
 
     types: Sequence[str] | None = None
     channel: str | None = None
     tag: str | None = None
 
     def arguments(self) -> tuple[object, ...]:
-        """Return it as the arguments of statements: types, channel, tag."""
+        """Return the statement arguments: types, channel, tag."""
         return None if self.types is None else list(self.types), self.channel, self.tag
 
 
@@ -68,35 +68,35 @@ class MessageRow:
     id: UUID
     type: str
     uid: str | None
-    """The id that its publisher gave it, if any."""
+    """The id given by its publisher, if any."""
     channels: tuple[str, ...] | None
     tags: tuple[str, ...] | None
     deliver_at: datetime | None
-    """When it was to be sent, where that was not at once."""
+    """When it is scheduled to be sent, if not immediately."""
     body: bytes | None
-    """None where it was not asked for."""
+    """None if it was not requested."""
     is_gone: bool
-    """Whether its content was expunged, or is kept no longer."""
+    """Whether its content was deleted or has expired."""
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it, which is also the ``webhook-id`` it is sent with."""
+        """The public id, which is also sent as ``webhook-id``."""
         return ids.show(ids.MESSAGE, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointMessage:
-    """A message and how it stands at one endpoint."""
+    """A message and its status at one endpoint."""
 
     message: MessageRow
     status: MessageStatus
     next_at: datetime | None
-    """When it is tried next."""
+    """When the next attempt is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDestination:
-    """An endpoint, deleted or not, and how one message stands there."""
+    """An endpoint, deleted or not, and the status of one message there."""
 
     id: UUID
     uid: str | None
@@ -111,12 +111,12 @@ class MessageDestination:
     updated_at: datetime
     status: MessageStatus
     next_at: datetime | None
-    """When the message is tried there next."""
+    """When the next attempt there is due."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleMessage:
-    """A message for one endpoint alone."""
+    """A message for one endpoint only."""
 
     application: str
     endpoint_id: UUID
@@ -125,13 +125,13 @@ class ExampleMessage:
 
 
 def fill_statement(statement: str, *, is_upward: bool = False) -> str:
-    """Put the parts in braces into a statement."""
+    """Replace the parts in braces in a statement."""
     whole = statement.replace("{standing}", STANDING).replace("{status}", STATUS)
     return with_direction(whole, is_ascending=is_upward)
 
 
 def size_limited_statement(page: str, *, is_upward: bool) -> str:
-    """Fill in the braces of a statement that reads a page with contents; see `to_size_limited_page`."""
+    """Fill in a statement that reads a page with contents; see `to_size_limited_page`."""
     bounded = SQL["bound_page"].replace("{page}", page).replace("{most}", str(MAX_PAGE_BYTES))
     return fill_statement(bounded, is_upward=is_upward)
 
@@ -139,26 +139,26 @@ def size_limited_statement(page: str, *, is_upward: bool) -> str:
 def to_size_limited_page(
     records: Sequence[Record], read: Callable[[Record], Row], limit: int, *, is_reversed: bool
 ) -> Page[Row]:
-    """Make a page as `to_page` does, which ends early where contents are large together."""
+    """Build a page like `to_page`, which ends early if its contents are large in total."""
     kept = [read(record) for record in records[:limit]]
     is_last = not records or len(kept) == records[0]["found"]
     return Page(kept[::-1] if is_reversed else kept, is_last)
 
 
 def to_page(rows: list[Row], limit: int, *, is_reversed: bool) -> Page[Row]:
-    """Make a page of *limit* rows from one row more, turned round where it was read against the list's order."""
+    """Build a page of *limit* rows from one row more, reversed if it was read against the list's order."""
     kept = rows[:limit]
     return Page(kept[::-1] if is_reversed else kept, len(rows) <= limit)
 
 
 def message_key(application: str, uid: str) -> UUID:
-    """Return the identity in dedup memory of an application's message with this id of the publisher's own."""
+    """Return the dedup key of an application's message with this publisher id."""
     digest = hashlib.sha256(f"application\x00{application}\x00{uid}".encode()).digest()
     return UUID(bytes=digest[:16])
 
 
 async def find(connection: Connection, application: str, reference: str) -> MessageRow | None:
-    """Return an application's message by its id or its publisher's own id for it; None where there is none."""
+    """Return an application's message by its id or its publisher's id; None if there is none."""
     if reference.startswith(f"{ids.MESSAGE}_"):
         identifier = _read(reference)
         row = None if identifier is None else await connection.fetchrow(SQL["find_message"], application, identifier)
@@ -196,7 +196,7 @@ async def list_endpoint_messages(
     limit: int,
     has_content: bool = True,
 ) -> Page[EndpointMessage]:
-    """Return a page of the messages that one endpoint was ever owed, newest first, with how each stands there."""
+    """Return a page of the messages with deliveries to one endpoint, newest first, with their status there."""
     sql = size_limited_statement(endpoint_messages_statement(status), is_upward=window.is_upward)
     filters = (application, window.low, window.high, has_content, *wanted.arguments(), limit + 1)
     rows = await connection.fetch(sql, *filters, _recipient(endpoint_id), status)
@@ -204,8 +204,8 @@ async def list_endpoint_messages(
 
 
 def endpoint_messages_statement(status: MessageStatus | None) -> str:
-    """Return the statement that reads what an endpoint is owed, with this status or with any."""
-    # Few messages are open or dead and most succeed, so each is looked for where it is found soonest.
+    """Return the statement that reads an endpoint's messages with this status, or with any."""
+    # Few messages are open or dead and most succeed, so each status is read from where it is found fastest.
     is_open = status not in {None, MessageStatus.SUCCESS}
     return SQL["list_owed_messages"].replace("{messages}", SQL["walk_open" if is_open else "walk_all"])
 
@@ -217,19 +217,19 @@ def _endpoint_message(row: Record) -> EndpointMessage:
 async def list_destinations(
     connection: Connection, application_id: UUID, message_id: UUID, cursor: Cursor | None, *, limit: int
 ) -> Page[MessageDestination]:
-    """Return a page of the endpoints that a message is owed to, deleted ones included, in the order of their ids."""
+    """Return a page of the endpoints with deliveries of a message, including deleted ones, ordered by id."""
     low, high = recipient_of(ids.ENDPOINT), recipient_of(ids.ENDPOINT) + "~"
     is_back = cursor is not None and cursor.is_back
     if cursor is not None:
-        place = _recipient(cursor.id)
-        low, high = (low, place) if is_back else (place, high)
+        position = _recipient(cursor.id)
+        low, high = (low, position) if is_back else (position, high)
     sql = fill_statement(SQL["list_destinations"], is_upward=not is_back)
     rows = await connection.fetch(sql, message_id, low, high, limit + 1, application_id)
     return to_page([_destination(row) for row in rows], limit, is_reversed=is_back)
 
 
 async def insert_example(connection: Connection, message_id: UUID, example: ExampleMessage) -> None:
-    """Store a message that one endpoint is owed, whatever it listens to: one attempt and no more."""
+    """Store a message for one endpoint, whatever it subscribes to, with a single attempt."""
     uid = ids.show(ids.EVENT, message_id)
     await connection.execute(
         SQL["insert_example"],
@@ -244,7 +244,7 @@ async def insert_example(connection: Connection, message_id: UUID, example: Exam
 
 
 async def list_endpoint_routes(connection: Connection, application_id: UUID) -> list[Route]:
-    """Return what an application's live endpoints listen to, without their filters."""
+    """Return the subscriptions of an application's active endpoints, without their filters."""
     rows = await connection.fetch(SQL["list_listeners"], application_id)
     name = ids.show(ids.APPLICATION, application_id)
     return [
@@ -260,9 +260,9 @@ async def list_endpoint_routes(connection: Connection, application_id: UUID) -> 
 
 
 async def expunge(connection: Connection, application: str, message_ids: Sequence[UUID]) -> list[UUID]:
-    """Forget the contents of an application's messages for good; return which of them had one.
+    """Delete the contents of an application's messages permanently; return those that had content.
 
-    What is still pending of them dies, as nothing is left to be sent.
+    Their pending deliveries are dead-lettered, because there is nothing left to send.
     """
     await connection.execute(SQL["lock_pending"], list(message_ids))
     row = await connection.fetchrow(SQL["expunge_messages"], application, list(message_ids))
@@ -272,7 +272,7 @@ async def expunge(connection: Connection, application: str, message_ids: Sequenc
 
 
 async def find_ids(connection: Connection, application: str, references: Sequence[str]) -> Mapping[str, UUID]:
-    """Return the ids of an application's messages by what names them: ids, or their publisher's own ids for them."""
+    """Return the ids of an application's messages by reference: ids, or publisher ids."""
     known = {name: identifier for name in references if (identifier := _read(name)) is not None}
     own = [name for name in references if name not in known]
     keys = [message_key(application, name) for name in own]
@@ -289,12 +289,12 @@ async def page_ids(connection: Connection, application: str, window: Window, *, 
 
 
 def endpoint_id_of(recipient: str) -> UUID:
-    """Return the endpoint that a recipient names."""
+    """Return the endpoint of a recipient."""
     return ids.read(ids.ENDPOINT, recipient.removeprefix(recipient_of("")))
 
 
 def uid_of(event_id: UUID, dedup_key: str) -> str | None:
-    """Return the id that a message's publisher gave it; None where it has only its own."""
+    """Return the id that a message's publisher gave it; None if it has only its own."""
     return None if dedup_key == ids.show(ids.EVENT, event_id) else dedup_key
 
 

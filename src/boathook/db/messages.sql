@@ -1,8 +1,8 @@
--- Words in braces are put in by messages.py and its neighbours: {direction} is asc or desc, {standing} and {status} are
--- the parts list_standing and tell_status below; bound_page is put around another statement, its {page}.
+-- messages.py and other modules replace words in braces: {direction} is asc or desc, {standing} and {status} are the
+-- parts list_standing and tell_status below; bound_page wraps another statement, its {page}.
 
 -- name: list_standing
--- Everything that is or was owed, by what tells how it ended: a part of other statements.
+-- All deliveries, open and ended, with the columns that determine their status: a part of other statements.
 select event_id, ordinal::integer as ordinal, recipient, state, code, attempts, due_at
 from boathook.delivery
 union all
@@ -10,8 +10,8 @@ select event_id, ordinal, recipient, state, null, attempts, null
 from boathook.delivery_archive
 
 -- name: tell_status
--- How one message stands at one endpoint, over the deliveries k it is owed there: a part of other statements. 0 success,
--- 1 pending, 2 failed, 3 being sent, 4 canceled; null where it is owed nothing.
+-- The status of one message at one endpoint, over its deliveries k there: a part of other statements. 0 success,
+-- 1 pending, 2 failed, 3 sending, 4 canceled; null if it has no delivery there.
 case
     when count(*) = 0 then null
     when bool_or(k.state in ('succeeded', 'ignored')) then 0
@@ -27,13 +27,13 @@ from boathook.event
 where id = $2 and application = $1 and origin = 'published'
 
 -- name: find_message_by_key
--- Reads one message of an application by its id of the caller's own, through the memory of keys.
+-- Reads one message of an application by its publisher's id, through the dedup keys.
 select id, type, dedup_key, channels, tags, deliver_at, body, expunged_at is not null or coalesce(content_until < now(), false) as is_gone
 from boathook.event
 where id = (select event_id from boathook.dedup where key = $2) and application = $1 and dedup_key = $3 and origin = 'published'
 
 -- name: bound_page
--- Keeps of a page the rows before which contents come to less than so many bytes, and says how many there were.
+-- Keeps the rows of a page whose preceding contents are less than a number of bytes, and returns how many there were.
 select * from (
     select p.*, count(*) over () as found,
         sum(octet_length(p.body)) over (order by p.id {direction} rows between unbounded preceding and 1 preceding) as before
@@ -59,15 +59,16 @@ limit $8
 boathook.event e
 
 -- name: walk_open
--- The messages e that have not succeeded at an endpoint, found through what is still owed or dead: a part likewise.
+-- The messages e that have not succeeded at an endpoint, found through open deliveries and dead letters: a part as
+-- above.
 (
     select distinct event_id from boathook.delivery where recipient = $9 and event_id >= $2 and event_id < $3
 ) as o
 join boathook.event e on e.id = o.event_id
 
 -- name: list_owed_messages
--- Reads a page of an application's messages with how each stands at one endpoint, where it is owed them; they come from
--- one of the two parts above.
+-- Reads a page of an application's messages with deliveries to one endpoint, with their status there; the messages come
+-- from one of the two parts above.
 select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at, case when $4 then e.body end as body,
     e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone, s.status, s.next_at
 from {messages}
@@ -85,7 +86,7 @@ order by e.id {direction}
 limit $8
 
 -- name: list_destinations
--- Reads how one message stands at each endpoint it is owed to, deleted or not, by the endpoints' ids.
+-- Reads the status of one message at each endpoint with a delivery of it, deleted or not, by the endpoints' ids.
 select p.id, p.uid, p.url, p.description, p.event_types, p.channels, p.throttle_rate, p.api_version, p.is_disabled,
     p.created_at, p.updated_at, s.status, s.next_at
 from (
@@ -101,7 +102,7 @@ join boathook.endpoint p on p.id = boathook.endpoint_of(s.recipient) and p.appli
 order by p.id {direction}
 
 -- name: insert_example
--- Stores a message that one endpoint is owed, for one attempt.
+-- Stores a message for one endpoint, with a single attempt.
 with known as (
     insert into boathook.dedup (key, event_id, body_sha256, expires_at)
     values ($5, $1, sha256($6), now() + interval '1 day')
@@ -115,17 +116,17 @@ stored as materialized (
 select pg_notify('boathook_due', '') from stored
 
 -- name: list_listeners
--- Reads what an application's live endpoints listen to.
+-- Reads the subscriptions of an application's active endpoints.
 select id, event_types, channels from boathook.endpoint
 where application_id = $1 and deleted_at is null and not is_disabled
 
 -- name: lock_pending
--- Locks what is owed of these messages, in the order of their keys.
+-- Locks the pending deliveries of these messages, in key order.
 select from boathook.delivery where event_id = any ($1::uuid[]) and state = 'pending' order by event_id, ordinal for update
 
 -- name: expunge_messages
--- Forgets the contents of an application's messages for good; says which, and which were found at all. What is pending
--- of them dies, as there is nothing left to be sent.
+-- Deletes the contents of an application's messages permanently; returns these, and which messages were found. Pending
+-- deliveries are dead-lettered, because there is nothing left to send.
 with found as materialized (
     select id, expunged_at from boathook.event where application = $1 and origin = 'published' and id = any ($2::uuid[])
 ),
@@ -149,7 +150,7 @@ select
     (select coalesce(array_agg(order_key), '{}') from buried where order_key is not null) as order_keys
 
 -- name: find_messages
--- Finds messages of an application by their ids and by their ids of the caller's own.
+-- Finds messages of an application by their ids and by their publishers' ids.
 select id, dedup_key
 from boathook.event
 where application = $1 and origin = 'published'

@@ -1,8 +1,8 @@
-"""Stores what hosts have counted in PostgreSQL, for charts and alert rules: in fine steps, later in coarser ones.
+"""Stores the metrics of all hosts in PostgreSQL, for charts and alert rules: in fine steps, later in coarser ones.
 
-Each host adds a row every ten seconds. The keeper rolls them up into rows of two minutes and of a quarter of an hour,
-and drops what is older than `RETENTION_S`. A row that comes late, as PostgreSQL was away, is rolled up then. What
-is not in the coarser rows yet is read beside them, so that nothing is missed or counted twice.
+Each host adds a row every ten seconds. The keeper rolls them up into rows of two minutes and of 15 minutes, and deletes
+rows older than `RETENTION_S`. A row that arrives late, because PostgreSQL was unavailable, is rolled up then. Rows that
+are not rolled up yet are read in addition to the coarser ones, so that nothing is missed or counted twice.
 """
 
 import asyncio
@@ -22,55 +22,55 @@ from boathook.observability.metric_snapshot import MetricSnapshot, combine_hosts
 SQL = load(__file__)
 
 STEP_S: Final = 10
-"""Seconds between two rows of a host, at most."""
+"""Maximum seconds between two rows of a host."""
 RETENTION_S: Final = {STEP_S: 3 * 3600, 120: 2 * 86_400, 900: 15 * 86_400}
-"""For how long rows are kept, by the seconds that each is about."""
+"""How long rows are kept, by the seconds that each covers."""
 WINDOW_S: Final = 86_400.0
-"""How far back a window of `read_window` goes."""
+"""The length of a window of `read_window`."""
 _FINE_S: Final = 900.0
-"""For how long a window has the finest rows."""
+"""The part of a window with the finest rows."""
 _BATCH: Final = 2_000
 """Rows rolled up in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What all hosts have counted in one step of time."""
+    """The metrics of all hosts in one time step."""
 
     at: datetime
-    """When the step begins: a multiple of its length since 1970, UTC."""
+    """Start of the step: a multiple of its length since 1970, UTC."""
     snapshot: MetricSnapshot
     hosts: int
-    """How many hosts have stored anything in that step."""
+    """Number of hosts with rows in that step."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """What one host has counted in the seconds about a moment, by the server's clock."""
+    """The metrics of one host in one step, by the server's clock."""
 
     host: str
-    """The machine's name, and the data directory there."""
+    """The machine's name and its data directory."""
     at: datetime
     snapshot: MetricSnapshot
 
 
 async def read_since(database: Database, since: datetime, step_s: int = STEP_S) -> list[Sample]:
-    """Return what all hosts have counted since the step that *since* lies in, oldest first.
+    """Return the metrics of all hosts since the step that contains *since*, oldest first.
 
-    Steps without rows are left out, and the last one is not over yet. The snapshots name no sources and no recipients
-    (see `MetricSnapshot.totals`); for a rate, divide a counter by ``sample.snapshot.span_s``.
+    Steps without rows are left out, and the last step is incomplete. The snapshots are summed over sources and
+    recipients (see `MetricSnapshot.totals`). For a rate, divide a counter by ``sample.snapshot.span_s``.
 
     Args:
-        database: where samples are kept.
-        since: of a step, how far back it goes is bounded by `RETENTION_S`.
-        step_s: seconds of one step: `STEP_S` or more.
+        database: stores the samples.
+        since: `RETENTION_S` limits how far back it can go.
+        step_s: length of a step in seconds: `STEP_S` or more.
 
     Raises:
-        DatabaseUnavailable: PostgreSQL is away.
+        DatabaseUnavailable: PostgreSQL is unavailable.
     """
     kept = max(step for step in RETENTION_S if step <= max(step_s, STEP_S))
     rows = await database.fetch(SQL["read_totals"], _begin(since, step_s), kept)
-    # Weeks of many hosts take a while to add up, which whoever receives requests beside this is not to wait for.
+    # Merging weeks of many hosts takes a while and must not block the requests that this process receives.
     return await asyncio.to_thread(_combine_steps, rows, step_s)
 
 
@@ -82,22 +82,22 @@ def _combine_steps(rows: Iterable[Any], step_s: int) -> list[Sample]:
 
 
 async def read_latest(database: Database, *, within_s: float) -> list[HostSample]:
-    """Return the latest row of each host that has stored something within so many seconds."""
+    """Return the latest row of each host with a row within *within_s* seconds."""
     rows = await database.fetch(SQL["read_latest"], datetime.now(UTC) - timedelta(seconds=within_s))
     return list(_decode_rows(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSamples:
-    """Rows as they were stored, and until when that is known to be all."""
+    """Stored rows, and the time up to which they are complete."""
 
     samples: list[HostSample]
     until: datetime | None
-    """When the latest row was stored; None where there are no rows."""
+    """When the latest row was stored; None if there are no rows."""
 
 
 async def read_window(connection: Connection, now: datetime, lookback_s: float) -> StoredSamples:
-    """Return what hosts have counted within the last day, the last *lookback_s* seconds of it in detail."""
+    """Return the metrics of all hosts within the last day, the last *lookback_s* seconds of it in detail."""
     detailed_s = min(max(RETENTION_S[STEP_S], 2 * lookback_s), WINDOW_S)
     bounds = (
         _begin(now - timedelta(seconds=WINDOW_S), 900),
@@ -108,24 +108,24 @@ async def read_window(connection: Connection, now: datetime, lookback_s: float) 
 
 
 async def read_stored_since(connection: Connection, since: datetime) -> StoredSamples:
-    """Return what hosts have stored after a moment, in the finest steps."""
+    """Return the rows that hosts have stored after a time, in the finest steps."""
     return await _read_stored(await connection.fetch(SQL["read_stored_since"], since))
 
 
 async def _read_stored(rows: Sequence[Any]) -> StoredSamples:
-    # A day of many hosts is much to read at once, and the event loop has other things to do.
+    # A day of many hosts takes long to decode, so it must not block the event loop.
     samples = await asyncio.to_thread(lambda: list(_decode_rows(rows)))
     return StoredSamples(samples, max((row["stored_at"] for row in rows), default=None))
 
 
 async def insert(database: Database, samples: Sequence[HostSample]) -> datetime | None:
-    """Store rows of one host, `STEP_S` each; those that are there already stay.
+    """Store rows of one host, `STEP_S` each; existing rows are kept.
 
     Returns:
-        The time by the server's clock; None where there was nothing to store.
+        The server's time; None if there was nothing to store.
 
     Raises:
-        DatabaseUnavailable: PostgreSQL is away.
+        DatabaseUnavailable: PostgreSQL is unavailable.
     """
     if not samples:
         return None
@@ -135,7 +135,7 @@ async def insert(database: Database, samples: Sequence[HostSample]) -> datetime 
 
 
 async def roll_up(database: Database) -> int:
-    """Bring all rows into the coarser ones, and drop those that are old; return how many were rolled up."""
+    """Roll up all rows into the coarser ones, and delete old rows; return how many were rolled up."""
     rolled = 0
     while taken := await _roll_up(database):
         rolled += taken
@@ -152,13 +152,13 @@ async def _roll_up(database: Database) -> int:
             for step_s in RETENTION_S.keys() - {STEP_S}:
                 await _add(connection, step_s, taken)
         if rows:
-            places = [row["at"] for row in rows], [row["host"] for row in rows]
-            await connection.execute(SQL["mark_rolled_up"], *places)
+            keys = [row["at"] for row in rows], [row["host"] for row in rows]
+            await connection.execute(SQL["mark_rolled_up"], *keys)
     return len(rows)
 
 
 async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) -> None:
-    """Add rows to those of a coarser step."""
+    """Add rows to the rows of a coarser step."""
     fresh = list(_downsample(rows, step_s))
     held = _decode_rows(await connection.fetch(SQL["read_coarser"], step_s, *_places(fresh)))
     sums = list(_downsample([*held, *fresh], step_s))
@@ -166,7 +166,7 @@ async def _add(connection: Connection, step_s: int, rows: Iterable[HostSample]) 
 
 
 def _downsample(samples: Iterable[HostSample], step_s: int) -> Iterable[HostSample]:
-    """Yield one sample of each host for each step."""
+    """Merge the samples of each host in each step."""
     groups: dict[tuple[datetime, str], list[MetricSnapshot]] = {}
     for one in samples:
         groups.setdefault((_begin(one.at, step_s), one.host), []).append(one.snapshot)
@@ -183,7 +183,7 @@ def _places(samples: Sequence[HostSample]) -> tuple[list[datetime], list[str]]:
 
 
 def _to_columns(samples: Sequence[HostSample]) -> tuple[list[str], list[str]]:
-    """Return snapshots and their totals as they are stored."""
+    """Return snapshots and their totals in stored form."""
 
     def column(of: Callable[[MetricSnapshot], MetricSnapshot]) -> list[str]:
         return [encode(of(one.snapshot)) for one in samples]
@@ -192,7 +192,7 @@ def _to_columns(samples: Sequence[HostSample]) -> tuple[list[str], list[str]]:
 
 
 def _decode_rows(rows: Iterable[Any]) -> Iterable[HostSample]:
-    """Yield the samples in rows; charts can do without one that another version has written otherwise."""
+    """Decode the samples in rows; skip those that another version has written in another format."""
     for row in rows:
         with contextlib.suppress(msgspec.DecodeError):
             yield HostSample(row["host"], row["at"], decode(row["snapshot"]))

@@ -1,12 +1,12 @@
 """Applies numbered SQL migrations to a database: boathook's own, in `migrations/`, then those of apps in their folders.
 
-A migration is a file ``NNNN_what.sql``. It is applied once, in one transaction, by one process at a time, and the table
-``boathook.migration`` keeps its name with the hash of its text: a released file is never changed, a change goes into a
-new one. A file of boathook's own may be named ``NNNN_post_what.sql``: it is safe only once no older boathook runs. So a
-rolling upgrade runs ``migrate(url, only_pre=True)``, replaces the processes, and runs ``migrate(url)``.
+A migration is a file ``NNNN_what.sql``. It is applied once, in one transaction, by one process at a time. The table
+``boathook.migration`` stores its name with the hash of its text: a released file is never changed, a change goes into a
+new one. One of boathook's own files may be named ``NNNN_post_what.sql``: it is safe only when no older boathook runs. A
+rolling upgrade therefore runs ``migrate(url, only_pre=True)``, replaces the processes, and runs ``migrate(url)``.
 
 A file with the first line ``-- concurrently`` builds indexes of tables in use. It is applied outside a transaction, and
-repeated wherever it was cut off (`concurrent_indexes`).
+can be repeated after any interruption (`concurrent_indexes`).
 """
 
 import contextlib
@@ -39,27 +39,27 @@ _MAX_WAIT_S: Final = 300.0
 _POLL_INTERVAL_S: Final = 0.2
 _LOG_INTERVAL_S: Final = 10.0
 _LOCK_TIMEOUT: Final = "5s"
-"""How long a migration may wait for a table, and so hold up those who queue for it behind the migration."""
+"""How long a migration may wait for a table, and so block the sessions that queue behind it."""
 _MAX_TRIES: Final = 6
 _TRY_LOCK: Final = "select pg_try_advisory_lock(hashtextextended('boathook.migrate', 0))"
-"""Polled: a process that waited within the statement would hold a snapshot, for which a concurrent build would wait."""
+"""Polled: a process that waited in the statement would hold a snapshot, for which a concurrent build would wait."""
 
 _LOG = get_logger("migrate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One file."""
+    """One migration file."""
 
     app: str
     """The app's name, or `CORE`."""
     name: str
-    """Of the file, without its ending."""
+    """The file name without its suffix."""
     sql: str
 
     @property
     def title(self) -> str:
-        """What is shown, such as ``0001_initial`` or ``billing/0001_first``."""
+        """The displayed name, such as ``0001_initial`` or ``billing/0001_first``."""
         return self.name if self.app == CORE else f"{self.app}/{self.name}"
 
     @property
@@ -69,44 +69,45 @@ class Migration:
 
     @property
     def is_post(self) -> bool:
-        """Whether no older boathook may run any more when it is applied."""
+        """Whether it may be applied only when no older boathook runs."""
         return self.app == CORE and "_post_" in self.name
 
 
 async def migrate(url: str, apps: Sequence[tuple[str, Path]] = (), *, only_pre: bool = False) -> list[str]:
-    """Apply what the database lacks and return the titles of what was applied.
+    """Apply the pending migrations and return their titles.
 
-    Processes that start together may all call it. What was applied but is not known here, as by a newer boathook, is
-    left alone.
+    Processes that start concurrently may all call it. Applied migrations that are unknown here, such as those of a
+    newer boathook, are ignored.
 
     Args:
         apps: the name of each app with the folder of its migrations.
-        only_pre: stop before the first *post* migration; those of apps are left out too.
+        only_pre: stop before the first *post* migration; those of apps are skipped too.
 
     Raises:
-        ConfigError: an app's folder is not there, or a file in it has an impossible name, or cannot be read.
+        ConfigError: an app's folder does not exist, or a file in it has an invalid name or cannot be read.
         DatabaseUnavailable: the server cannot be reached, another process has been migrating for too long, or an index
-            waits for transactions that began before it; what was done stands, and calling again goes on from there.
-        DatabaseError: a migration was refused, or changed after it had been applied; the message names it.
+            waits for earlier transactions. Completed work is kept, and the next call continues from there.
+        DatabaseError: a migration failed, or was changed after it had been applied; the message names it.
     """
     migrations = _read(apps, only_pre=only_pre)
     async with _lock(url) as connection:
-        lacking = _select_pending(migrations, await _applied(connection))
-        for migration in lacking:
-            async with _session(url) as session:  # its own: what a migration leaves of its session is not passed on
+        pending = _select_pending(migrations, await _applied(connection))
+        for migration in pending:
+            # A new session for each migration, so that settings of one do not affect the next.
+            async with _session(url) as session:
                 await _apply(url, session, migration)
-    return [migration.title for migration in lacking]
+    return [migration.title for migration in pending]
 
 
 async def list_pending(where: Database | str, apps: Sequence[tuple[str, Path]] = ()) -> list[str]:
-    """Return the titles of what a database, or the one at a URL, lacks. Raises as `migrate`."""
+    """Return the titles of the pending migrations of a database, or of the one at a URL. Raises as `migrate`."""
     migrations = _read(apps)
     if isinstance(where, Database):
-        lacking = _select_pending(migrations, await _applied(where))
+        pending = _select_pending(migrations, await _applied(where))
     else:
         async with connected(where) as connection:
-            lacking = _select_pending(migrations, await _applied(connection))
-    return [migration.title for migration in lacking]
+            pending = _select_pending(migrations, await _applied(connection))
+    return [migration.title for migration in pending]
 
 
 def _read(apps: Sequence[tuple[str, Path]], *, only_pre: bool = False) -> list[Migration]:
@@ -118,7 +119,7 @@ def _read(apps: Sequence[tuple[str, Path]], *, only_pre: bool = False) -> list[M
 
 @functools.cache
 def _read_own(folder: Path) -> Sequence[Migration]:
-    """Return boathook's own, read once: each check of a gateway's health asks for what is lacking."""
+    """Return boathook's own migrations, read once, because each health check of a gateway needs them."""
     return _read_folder(CORE, folder)
 
 
@@ -166,7 +167,7 @@ def _select_pending(migrations: Sequence[Migration], applied: Mapping[tuple[str,
 
 
 async def _apply(url: str, connection: asyncpg.Connection, migration: Migration) -> None:
-    """Execute a migration and note that it was done: in one transaction, unless it is concurrent."""
+    """Execute a migration and record it: in one transaction, unless it is concurrent."""
     if not is_concurrent(migration.sql):
         await _apply_in_transaction(connection, migration)
         return
@@ -181,7 +182,7 @@ async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migra
     for left in reversed(range(_MAX_TRIES)):
         try:
             async with connection.transaction():
-                # Without arguments the driver sends the text whole, so that it may hold many statements.
+                # Without arguments the driver sends the text unchanged, so it may contain several statements.
                 await connection.execute(migration.sql)
                 if not connection.is_in_transaction():
                     raise DatabaseError(
@@ -209,7 +210,7 @@ async def _record_applied(connection: asyncpg.Connection, migration: Migration) 
 
 @contextlib.asynccontextmanager
 async def connected(url: str, **server_settings: str) -> AsyncIterator[asyncpg.Connection]:
-    """Lend a connection of its own. Raises DatabaseUnavailable where the server cannot be reached."""
+    """Open a separate connection. Raises DatabaseUnavailable if the server cannot be reached."""
     with translate_connect_errors():
         connection = await connect(url, timeout=_CONNECT_TIMEOUT_S, server_settings=server_settings)
     try:
@@ -227,7 +228,7 @@ async def _session(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @contextlib.asynccontextmanager
 async def _lock(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Lend a connection while no other process migrates this database."""
+    """Yield a connection that holds the migration lock of this database."""
     async with _session(url) as connection:
         with translate_errors():
             await _take_lock(connection)

@@ -1,11 +1,11 @@
 -- name: find_migrations
--- Tells whether the table of applied migrations is there, which an empty database lacks.
+-- Returns whether the table of applied migrations exists; an empty database has none.
 select to_regclass('boathook.migration') is not null
 
 -- name: read_migrations
--- Reads which migrations were applied, with the hashes of their texts.
+-- Reads the applied migrations with the hashes of their texts.
 select app, name, sha256 from boathook.migration
 
 -- name: note_migration
--- Remembers that a migration was applied.
+-- Records an applied migration.
 insert into boathook.migration (app, name, sha256) values ($1, $2, $3)

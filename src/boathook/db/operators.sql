@@ -1,26 +1,26 @@
 -- name: insert_operator
--- Stores somebody who may sign in.
+-- Stores an operator.
 insert into boathook.operator (id, name, role, password_hash, subject) values ($1, $2, $3, $4, $5) returning *
 
 -- name: find_operator
--- Returns who has this name, in whatever case it is written.
+-- Returns the operator with this name, ignoring case.
 select * from boathook.operator where lower(name) = lower($1)
 
 -- name: find_operator_by_subject
--- Returns whom an identity provider calls so; locked, so that whoever keeps them out meanwhile ends this session too.
+-- Returns the operator with this subject; locked, so that disabling the operator meanwhile also ends the new session.
 select * from boathook.operator where subject = $1 for update
 
 -- name: lock_operator
--- Returns one as nobody else can change them until the transaction ends.
+-- Returns an operator, locked against changes until the transaction ends.
 select * from boathook.operator where id = $1 for update
 
 -- name: list_operators
--- Returns all, in the order of their names.
+-- Returns all operators, ordered by name.
 select o.*, (select count(*) from boathook.operator_session s where s.operator_id = o.id and s.expires_at > now()) as sessions
 from boathook.operator o order by lower(o.name)
 
 -- name: update_operator
--- Changes what is given; the rest stays.
+-- Changes the given fields.
 update boathook.operator set
     role = coalesce($2, role),
     password_hash = coalesce($3, password_hash),
@@ -29,38 +29,38 @@ where id = $1
 returning *
 
 -- name: bind_operator
--- Notes whom the identity provider calls so.
+-- Stores an operator's subject at the identity provider.
 update boathook.operator set subject = $2 where id = $1 returning *
 
 -- name: lock_admins
--- Lists those who may do everything, so that of two who take the role from each other one waits for the other.
+-- Locks the enabled admins, so that two who revoke each other's role do so one after the other.
 select id from boathook.operator where role = 'admin' and disabled_at is null order by id for update
 
 -- name: delete_operator
--- Removes somebody with all sessions.
+-- Deletes an operator with all sessions.
 delete from boathook.operator where id = $1 returning id
 
 -- name: insert_session
--- Stores a browser in which somebody has signed in, and lets go of what has ended.
+-- Stores a new session of an operator, and deletes expired sessions.
 with gone as (delete from boathook.operator_session where expires_at < now()),
 seen as (update boathook.operator set signed_in_at = now() where id = $2)
 insert into boathook.operator_session (token_sha256, operator_id, expires_at, client_address, user_agent)
 values ($1, $2, now() + $3::interval, $4, $5)
 
 -- name: find_session
--- Returns who has signed in with this token, if they still may, and whether it is time to note that they are there.
+-- Returns the operator of this token's valid session, and whether its last activity should be updated.
 select o.*, s.seen_at < now() - interval '1 minute' as is_stale
 from boathook.operator_session s join boathook.operator o on o.id = s.operator_id
 where s.token_sha256 = $1 and s.expires_at > now() and s.seen_at > now() - $2::interval and o.disabled_at is null
 
 -- name: touch_session
--- Notes that somebody is there.
+-- Updates the time of a session's last activity.
 update boathook.operator_session set seen_at = now() where token_sha256 = $1
 
 -- name: end_session
--- Signs one browser out.
+-- Ends one session.
 delete from boathook.operator_session where token_sha256 = $1
 
 -- name: end_sessions
--- Signs somebody out everywhere but, perhaps, in one browser.
+-- Ends all sessions of an operator, optionally except one.
 delete from boathook.operator_session where operator_id = $1 and ($2::bytea is null or token_sha256 <> $2)

@@ -1,4 +1,4 @@
-"""Lines of ordered deliveries: those of one recipient with one order key, of which only the first may run."""
+"""Order keys: of the deliveries of one recipient with the same order key, only the first may run."""
 
 from collections.abc import Iterable
 
@@ -9,10 +9,10 @@ SQL = load(__file__)
 
 
 async def unblock(connection: Connection, lines: Iterable[tuple[str, str | None]]) -> None:
-    """Let the first delivery of each of these lines run, if what was before it is gone.
+    """Unblock the first delivery of each of these order keys, if no other delivery precedes it.
 
     Args:
-        lines: recipient and order key of each; those without an order key stand in no line and are passed over.
+        lines: recipient and order key of each; those without an order key are ignored.
     """
     ordered = [(recipient, order_key) for recipient, order_key in lines if order_key is not None]
     if ordered:

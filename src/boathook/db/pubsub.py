@@ -1,9 +1,9 @@
-"""Live messages between processes: told in a transaction, heard by whoever listens when it commits.
+"""Live messages between processes: sent in a transaction, and received by subscribers when it commits.
 
-All of them travel on one channel of PostgreSQL, so that a process needs one connection for whatever it hears. They are
-hints for screens that are being looked at, not events: who does not listen misses them, and so does everybody while a
-connection is lost. PostgreSQL makes transactions that notify commit one after another; a live view bears that, the
-hot path of events would not.
+All messages use one PostgreSQL channel, so that a process needs one connection for all its subscriptions. They are
+hints for live views, not events: processes that are not subscribed miss them, and so do all while a connection is lost.
+PostgreSQL serializes the commits of transactions that notify; a live view tolerates that, the hot path of events would
+not.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from boathook.observability.log import get_logger
 
 CHANNEL: Final = "boathook_live"
 MAX_BYTES: Final = 7_900
-"""Of one message with its channel's name, as JSON; PostgreSQL carries less than 8,000."""
+"""Size limit of one message with its channel name, as JSON; PostgreSQL allows less than 8,000 bytes."""
 MAX_QUEUED: Final = 1_000
-"""Messages that wait for one reader; of more, the oldest are dropped."""
+"""Messages queued for one reader; beyond that, the oldest are dropped."""
 
 _NOTIFY: Final = SqlFunction("pg_catalog.pg_notify", ("text", "text"))
 _CHANNEL_NAME: Final = re.compile(r"[A-Za-z0-9_.:/-]{1,100}")
@@ -38,10 +38,10 @@ _DECODER: Final = msgspec.json.Decoder(_Envelope)
 
 
 def notify_call(channel: str, message: Any) -> SqlCall:
-    """Return the call by which a transaction sends *message* to all subscribers of *channel*, when it commits.
+    """Return the call by which a transaction sends *message* to all subscribers of *channel* when it commits.
 
     Raises:
-        InvalidMessage: the channel's name is none, JSON cannot hold the message, or it is too large.
+        InvalidMessage: the channel name is invalid, the message cannot be encoded as JSON, or it is too large.
     """
     try:
         text = msgspec.json.encode(_Envelope(_check_channel(channel), message))
@@ -64,7 +64,7 @@ def _check_channel(channel: str) -> str:
 
 
 class Subscription:
-    """What one reader hears on one channel, as an endless asynchronous iterator; letting go of it ends it."""
+    """The messages of one channel for one reader, as an endless asynchronous iterator; dropping it unsubscribes."""
 
     def __init__(self, channel: str) -> None:
         self.channel = channel
@@ -72,7 +72,7 @@ class Subscription:
         self._has_messages = asyncio.Event()
 
     def put(self, message: Any) -> None:
-        """Add what was told."""
+        """Queue a message."""
         self._waiting.append(message)
         self._has_messages.set()
 
@@ -81,7 +81,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Any:
-        """Return the oldest message that was not read yet, waiting for one."""
+        """Return the oldest unread message, waiting for one if there is none."""
         while not self._waiting:
             self._has_messages.clear()
             await self._has_messages.wait()
@@ -89,7 +89,7 @@ class Subscription:
 
 
 class Subscriber:
-    """What one process hears, on one connection that is made for its first reader, and made again when it is lost."""
+    """The subscriptions of one process, on one connection, opened for the first reader and reopened when lost."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -97,25 +97,25 @@ class Subscriber:
         self._listening: asyncio.Task[None] | None = None
 
     def subscribe(self, channel: str) -> Subscription:
-        """Yield what is told on *channel* from now on, but for the moments in which a connection is being made.
+        """Subscribe to *channel*; messages sent while the connection is being opened are missed.
 
         Raises:
-            InvalidMessage: the channel's name is none.
+            InvalidMessage: the channel name is invalid.
         """
-        hearing = Subscription(_check_channel(channel))
-        self._subscriptions.add(hearing)
+        subscription = Subscription(_check_channel(channel))
+        self._subscriptions.add(subscription)
         if self._listening is None:
             self._listening = asyncio.create_task(
                 self._database.listen(CHANNEL, self._on_notification), name="ear:listen"
             )
-        return hearing
+        return subscription
 
     def _on_notification(self, text: str) -> None:
         try:
-            told = _DECODER.decode(text)
+            envelope = _DECODER.decode(text)
         except msgspec.DecodeError as error:
             get_logger("db").warning("live_message_unreadable", error=str(error))
             return
         for reader in self._subscriptions:
-            if reader.channel == told.c:
-                reader.put(told.m)
+            if reader.channel == envelope.c:
+                reader.put(envelope.m)

@@ -1,4 +1,4 @@
-"""Keeps requests refused at the gate, a batch in one statement."""
+"""Stores rejected requests, a batch in one statement."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -12,28 +12,28 @@ SQL = load(__file__)
 
 @dataclass(frozen=True, slots=True)
 class NewRejection:
-    """A refused request, stripped of credentials. The fields stand in the order of the statement's columns."""
+    """A rejected request without credentials. The fields have the order of the statement's columns."""
 
     id: UUID
-    """Made when the request was refused; carries that moment to the millisecond."""
+    """Generated at the rejection; contains its time to the millisecond."""
     source: str
     status: int
     reason: str
     detail: str
-    """For the operator, never for the stranger."""
+    """For the operator, never for the sender."""
     client_address: str
     method: str
     url: str
     headers: str
-    """A JSON object: only what judging the request again needs."""
+    """A JSON object: only what a new verification of the request needs."""
     content_type: str
     body: bytes
-    """As sent, cut to what the quarantine keeps of one request."""
+    """As sent, cut to the stored size limit."""
     body_size: int
-    """Bytes sent; more than `body` holds where it was cut."""
+    """Bytes that were sent; more than `body` has if it was cut."""
 
 
 async def insert(database: Database, batch: Sequence[NewRejection]) -> None:
-    """Store *batch*. Raises DatabaseUnavailable and DatabaseError; what was stored before is left as it is."""
+    """Store *batch*; existing rows are not changed. Raises DatabaseUnavailable and DatabaseError."""
     columns = zip(*map(astuple, batch), strict=True)
     await database.execute(SQL["insert_rejections"], *map(list, columns))

@@ -1,5 +1,5 @@
 -- name: insert_rejections
--- Keeps refused requests; each array holds one column.
+-- Stores rejected requests; each array contains one column.
 insert into boathook.rejection
     (id, source, status, reason, detail, client_address, method, url, headers, content_type, body, body_size)
 select * from unnest(

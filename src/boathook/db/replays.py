@@ -1,4 +1,4 @@
-"""Owes one recipient an event once more, when its delivery has ended."""
+"""Replays a single ended delivery: delivers its event to its recipient again."""
 
 from typing import Final
 from uuid import UUID
@@ -20,12 +20,13 @@ REPLAY_DELIVERY: Final = "delivery.replay"
 
 
 async def replay_delivery(database: Database, key: Key, action: AuditContext) -> Key:
-    """Owe the event, or the item, of an ended delivery to its recipient once more; return the delivery that was added.
+    """Add a delivery of the same event, or item, to the recipient of an ended delivery; return the new delivery.
 
     Raises:
         NotFound: no delivery with this key has ended.
-        InvalidState: the event's content is gone, or its endpoint is.
-        InvalidTransition: it is owed there, or a dead letter, already; or the event can be owed no more deliveries.
+        InvalidState: the event's content was deleted, or its endpoint is deleted or disabled.
+        InvalidTransition: the recipient already has an open delivery or dead letter of it, or the event has the maximum
+            number of deliveries.
     """
     async with database.transaction() as connection:
         await connection.execute(SQL["lock_event"], key[0])
@@ -49,7 +50,7 @@ async def _insert_replay(connection: Connection, event_id: UUID, ordinal: int) -
 
 
 def _made(row: Record, name: str) -> int:
-    """Return the number of the delivery that was added. Raises what keeps it from being."""
+    """Return the ordinal of the new delivery. Raises the reason if none was added."""
     made: int | None = row["made"]
     if made is not None:
         return made

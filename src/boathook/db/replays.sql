@@ -1,10 +1,11 @@
 -- name: lock_event
--- Makes this transaction the only one to replay an event, by whatever way.
+-- Locks an event for replays of any kind until the transaction ends.
 select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || $1::uuid::text, 0))
 
 -- name: owe_again
--- Owes an event, or an item of it, once more to the recipient of an ended delivery, where nothing of it is owed there nor
--- dead, its content is there, and the recipient takes deliveries; says how each of that stands, and what was made.
+-- Adds a delivery of an event, or an item of it, to the recipient of an ended delivery. It is added only if the
+-- recipient has no open delivery or dead letter of it, its content exists, and the recipient accepts deliveries;
+-- returns these conditions and the new delivery.
 with ended as materialized (
     select recipient, order_key, item_path, item_type from boathook.delivery_archive where event_id = $1 and ordinal = $2
 ),

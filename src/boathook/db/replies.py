@@ -1,4 +1,4 @@
-"""What handlers answer senders who wait: kept with the end of their delivery, read by whoever keeps them waiting."""
+"""Stores the replies of handlers to waiting senders, with the end of their delivery, and reads them for gateways."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from boathook.domain.replies import Reply
 SQL = load(__file__)
 
 CHANNEL: Final = "boathook_reply"
-"""Carries the id of an event whose attempt has ended, for those that keep its sender waiting."""
+"""Announces the id of an event whose attempt has ended, to gateways with a waiting sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyStatus:
-    """How it stands with one event whose sender waits."""
+    """The reply status of one event with a waiting sender."""
 
     event_id: UUID
     reply: Reply | None
-    """What the first handler that answered said; None where none has yet."""
+    """The first handler's reply; None if there is none yet."""
     is_open: bool
-    """Whether a delivery of the event is still pending or leased."""
+    """Whether the event has a pending or leased delivery."""
 
 
 def reply_arguments(claim: Claim, reply: Reply | None) -> Arguments:
-    """Return the arguments of `boathook.db.sql_functions.ANSWER` for the end of *claim*."""
+    """Return the arguments of `boathook.db.sql_functions.ANSWER` at the end of *claim*."""
     event_id = str(claim.event_id)
     if reply is None:
         return (event_id, claim.recipient, None, None, None)
@@ -37,7 +37,7 @@ def reply_arguments(claim: Claim, reply: Reply | None) -> Arguments:
 
 
 async def find(database: Database, event_ids: Sequence[UUID]) -> list[ReplyStatus]:
-    """Return how it stands with each of these events; one that is not stored has no reply and nothing open."""
+    """Return the status of each of these events; one that is not stored has no reply and no open delivery."""
     rows = await database.fetch(SQL["find_replies"], list(event_ids))
     return [
         ReplyStatus(

@@ -1,5 +1,5 @@
 -- name: find_replies
--- Says of each event whether a handler has answered it, and what, and whether anything it is owed is still to be done.
+-- Returns for each event the reply of a handler, if there is one, and whether the event has an unfinished delivery.
 select
     u.id, r.status, r.content_type, r.body,
     exists (select from boathook.delivery d where d.event_id = u.id and d.state <> 'dead') as is_open

@@ -1,4 +1,4 @@
-"""Routes stored events again: by today's handlers, to those that they were never owed to."""
+"""Routes stored events again: to handlers registered now that never had a delivery of them."""
 
 import contextlib
 from collections import defaultdict
@@ -26,28 +26,28 @@ from boathook.domain.model import DEFAULT_ORGANIZATION, MAX_DELIVERIES
 SQL = load(__file__)
 
 MAX_COUNTED: Final = 10_000
-"""Unhandled events that are counted at most."""
+"""Most unhandled events that are counted."""
 _MAX_BYTES: Final = 8 << 20
-"""Of bodies that are read at once, unless one alone is larger."""
+"""Most bytes of bodies per query, unless a single body is larger."""
 _PREFIX: Final = "handler:"
 
 
 class _Rollback(Exception):
-    """Ends a transaction without effect."""
+    """Rolls back a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class RerouteResult:
-    """What routing events again did."""
+    """The result of rerouting events."""
 
     events: int = 0
-    """Events that were looked at."""
+    """Events that were examined."""
     routed: int = 0
-    """Those of them that were owed to a handler, or to one more."""
+    """Events that got a delivery."""
     added: int = 0
     """Deliveries added."""
     left: int = 0
-    """Events left alone: of a batch of which not all items are known, or because a dead letter of it was purged."""
+    """Skipped events: batches whose items are not all known, or events with a purged dead letter."""
 
     def __add__(self, other: "RerouteResult") -> "RerouteResult":
         return RerouteResult(
@@ -57,7 +57,7 @@ class RerouteResult:
 
 @dataclass(frozen=True, slots=True)
 class _NewDelivery:
-    """A handler that wants an event, or an item of it."""
+    """A delivery of an event, or an item of it, to a handler that matches."""
 
     event_id: UUID
     recipient: str
@@ -68,13 +68,13 @@ class _NewDelivery:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """An event that a route fits, without its bytes."""
+    """An event that a route matches, without its bytes."""
 
     row: Record
     applications: tuple[str | None, ...]
-    """Each name that handlers may call its application by."""
+    """The names by which handlers may refer to its application."""
     items: Sequence[tuple[str, str]] | None
-    """Path and type of each item of a batch; None where it is none."""
+    """Path and type of each item of a batch; None if it is not a batch."""
     reads_body: bool
 
 
@@ -88,18 +88,18 @@ async def reroute_events(
     type: str | None = None,
     is_dry_run: bool = False,
 ) -> RerouteResult:
-    """Owe events to the handlers that match them now and that they are not and never were owed to.
+    """Add deliveries of events to handlers that match them now and never had a delivery of them.
 
-    Of a batch each item is routed by itself. Repeating it adds nothing.
+    Each item of a batch is routed separately. A repeated call adds nothing.
 
     Args:
-        to: the one handler that is meant, by its name; None: all.
-        type: a pattern that the event's type must fit, or else the item's; None routes every item.
-        is_rehearsal: take back what was done, so that only the numbers are learned.
+        to: the name of the only handler; None: all handlers.
+        type: a pattern for the event's type, or for the item's type; None routes every item.
+        is_dry_run: roll back, so that only the numbers are returned.
 
     Raises:
         NotFound: no handler of this name is registered.
-        InvalidTransition: an event would come to more deliveries than it can be owed.
+        InvalidTransition: an event would exceed its maximum number of deliveries.
     """
     done = RerouteResult()
     with contextlib.suppress(_Rollback):
@@ -119,15 +119,15 @@ async def reroute_events_in(
     to: str | None = None,
     type: str | None = None,
 ) -> RerouteResult:
-    """Do what `reroute_events` does in the caller's transaction."""
+    """Run `reroute_events` in the caller's transaction."""
     await connection.execute(delivery_commands.SQL["lock_replays"], list(event_ids))
     router = await _read_router(connection, to)
     rows = await connection.fetch(SQL["read_routable"], list(event_ids), DEFAULT_ORGANIZATION)
     candidates, unclear = await _candidates(connection, router, rows, type or "*")
     found: list[Record] = []
-    async for wishes in _match_candidates(connection, router, candidates):
+    async for deliveries in _match_candidates(connection, router, candidates):
         later = replace(pace, place=pace.place + len(found))
-        found += await _insert_deliveries(connection, wishes, later, is_named=to is not None)
+        found += await _insert_deliveries(connection, deliveries, later, is_named=to is not None)
     added = [row for row in found if row["recipient"] is not None]
     await unblock(connection, [(row["recipient"], row["order_key"]) for row in added])
     routed = await _record(connection, action, added)
@@ -136,10 +136,10 @@ async def reroute_events_in(
 
 
 async def check_handler(connection: Connection | Database, name: str) -> str:
-    """Return the recipient that a handler's name stands for, with or without ``handler:`` before it.
+    """Return the recipient of a handler, given its name with or without ``handler:``.
 
     Raises:
-        NotFound: no handler of this name is registered; the message names one like it.
+        NotFound: no handler of this name is registered; the message names a similar one.
     """
     recipient = name if name.startswith(_PREFIX) else _PREFIX + name
     known = {route.recipient for route in decode_routes(await connection.fetchval(READ_ROUTES)).routes}
@@ -151,7 +151,7 @@ async def check_handler(connection: Connection | Database, name: str) -> str:
 
 
 async def count_unhandled(database: Database | Connection, since: datetime) -> Mapping[str, int]:
-    """Return how many events accepted since a moment are unhandled, by source; `MAX_COUNTED` are counted at most."""
+    """Count the unhandled events accepted since a time by source, up to `MAX_COUNTED`."""
     rows = await database.fetch(SQL["count_unhandled"], ids.first_of(since), MAX_COUNTED)
     return {row["source"]: row["number"] for row in rows}
 
@@ -166,7 +166,7 @@ async def _read_router(connection: Connection, to: str | None) -> Router:
 async def _candidates(
     connection: Connection, router: Router, rows: Sequence[Record], type: str
 ) -> tuple[list[_Candidate], int]:
-    """Return the events that a route fits, and how many others may be batches of which too little is known."""
+    """Return the events that a route matches, and the number of others that may be batches with unknown items."""
     unclear = [row["id"] for row in rows if row["is_unclear"]]
     known = await _known_items(connection, unclear) if unclear else {}
     wanted = Pattern(type)
@@ -194,9 +194,9 @@ def _candidate(router: Router, row: Record, items: Sequence[tuple[str, str]] | N
 async def _known_items(
     connection: Connection, event_ids: Sequence[UUID]
 ) -> Mapping[UUID, Sequence[tuple[str, str]] | None]:
-    """Return which items of these events were owed, stored before it was noted what batches are made of.
+    """Return the delivered items of events that were stored before the items of batches were recorded.
 
-    None stands for an event that was owed whole, so that it is no batch; of others nothing is known.
+    None means that the whole event was delivered, so it is not a batch. Events without deliveries are missing.
     """
     known: dict[UUID, list[tuple[str, str]] | None] = {}
     for row in await connection.fetch(SQL["list_owed"], event_ids):
@@ -213,13 +213,15 @@ def _items_of(row: Record) -> Sequence[tuple[str, str]] | None:
 async def _match_candidates(
     connection: Connection, router: Router, candidates: Sequence[_Candidate]
 ) -> AsyncIterator[list[_NewDelivery]]:
-    """Yield who wants what, few bytes at a time."""
+    """Yield the deliveries of matching events, in portions of limited body size."""
     for portion in _split_by_size(candidates):
         wanting = [one.row["id"] for one in portion if one.reads_body]
         bodies = (
             {row["id"]: row["body"] for row in await connection.fetch(SQL["read_bodies"], wanting)} if wanting else {}
         )
-        yield [wish for one in portion for wish in _match_candidate(router, one, bodies.get(one.row["id"], b""))]
+        yield [
+            delivery for one in portion for delivery in _match_candidate(router, one, bodies.get(one.row["id"], b""))
+        ]
 
 
 def _split_by_size(candidates: Iterable[_Candidate]) -> Iterator[list[_Candidate]]:
@@ -241,25 +243,25 @@ def _match_candidate(router: Router, one: _Candidate, body: bytes) -> Iterator[_
     if one.items is not None:
         document: Any = json_document.parse(body) if one.reads_body else None
         items = [(type, json_document.get_path(document, path.split("."))) for path, type in one.items]
-        for owed in router.route_items(source=row["source"], headers=headers, items=items):
-            yield _NewDelivery(row["id"], owed.recipient, owed.order_key, *one.items[owed.item or 0])
+        for delivery in router.route_items(source=row["source"], headers=headers, items=items):
+            yield _NewDelivery(row["id"], delivery.recipient, delivery.order_key, *one.items[delivery.item or 0])
         return
     seen: set[str] = set()
     for application in one.applications:
-        for owed in router.route(
+        for delivery in router.route(
             source=row["source"], application=application, type=row["type"], headers=headers, body=body
         ):
-            if owed.recipient not in seen:
-                seen.add(owed.recipient)
-                yield _NewDelivery(row["id"], owed.recipient, owed.order_key)
+            if delivery.recipient not in seen:
+                seen.add(delivery.recipient)
+                yield _NewDelivery(row["id"], delivery.recipient, delivery.order_key)
 
 
 async def _insert_deliveries(
-    connection: Connection, wishes: Sequence[_NewDelivery], pace: ReplaySchedule, *, is_named: bool
+    connection: Connection, deliveries: Sequence[_NewDelivery], pace: ReplaySchedule, *, is_named: bool
 ) -> list[Record]:
-    if not wishes:
+    if not deliveries:
         return []
-    columns = zip(*map(astuple, wishes), strict=True)
+    columns = zip(*map(astuple, deliveries), strict=True)
     try:
         rows: list[Record] = await connection.fetch(
             SQL["owe_routed"], *columns, pace.start, pace.place, pace.gap_s, is_named, PURGE_DEAD
@@ -273,7 +275,7 @@ async def _insert_deliveries(
 
 
 async def _record(connection: Connection, action: AuditContext, added: Sequence[Record]) -> int:
-    """Record of each event to whom it came to be owed; return how many events that were."""
+    """Record for each event its new recipients in the audit; return the number of events."""
     recipients: dict[UUID, dict[str, None]] = defaultdict(dict)
     for row in added:
         recipients[row["event_id"]][row["recipient"]] = None

@@ -1,6 +1,6 @@
 -- name: read_routable
--- Reads events as routing sees them, by age; none whose content is gone. Of one that was stored before it was noted whether
--- it is a batch, dedup memory tells that it is none: it has the key of the whole event.
+-- Reads events as input for routing, by age; skips those without content. For an event stored before batches were
+-- recorded, its dedup key shows that it is not a batch: it is the key of the whole event.
 select e.id, e.source, e.application, e.type, e.headers, octet_length(e.body) as size,
     case when a.organization = $2 then a.uid end as uid,
     case when e.items::text <> '[]' then e.items end as items,
@@ -19,7 +19,7 @@ order by e.id
 select id, body from boathook.event where id = any ($1::uuid[])
 
 -- name: list_owed
--- Lists what of these events is or was owed: an item, or without a path the whole.
+-- Lists the deliveries of these events: of an item or, without a path, of the whole event.
 select distinct event_id, item_path, item_type
 from (
     select event_id, item_path, item_type from boathook.delivery where event_id = any ($1::uuid[])
@@ -28,10 +28,10 @@ from (
 ) as known
 
 -- name: owe_routed
--- Owes events, or items of them, to handlers that they are not and never were owed to: event, recipient, order key, item's
--- path and type; one every $8 seconds from $6, after the $7 before them. Where a dead letter of an event was purged, nobody
--- knows any more whom it was for: nothing of that event is owed, unless an operator has named the handler ($9). Returns
--- what was added and, without a recipient, the events that were left alone.
+-- Adds deliveries of events, or items of them, to handlers that never had one: event, recipient, order key, item path
+-- and type; one every $8 seconds from $6, after $7 earlier ones. If a dead letter of an event was purged, its recipient
+-- is unknown: such an event gets no delivery, unless an operator has named the handler ($9). Returns what was added
+-- and, without a recipient, the events that were skipped.
 with wanted as materialized (
     select * from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[])
         with ordinality as w (event_id, recipient, order_key, item_path, item_type, place)
@@ -88,12 +88,12 @@ union all
 select event_id, null, null from standing where is_left
 
 -- name: record_routed
--- Records that an operator had events routed again, and to whom each was owed then.
+-- Records that an operator had events rerouted, and the new recipients of each.
 insert into boathook.audit (actor, action, subject, note)
 select $1, $2, subject, note from unnest($3::text[], $4::text[]) as u (subject, note)
 
 -- name: count_unhandled
--- Counts the unhandled events from an id on, up to $2, by source.
+-- Counts the unhandled events since an id, up to $2, by source.
 select source, count(*) as number
 from (select source from boathook.unhandled where event_id >= $1 order by event_id desc limit $2) as latest
 group by source

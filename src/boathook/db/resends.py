@@ -1,10 +1,10 @@
-"""Messages owed to an endpoint once more: what died there, what it was never owed, or whatever is asked for.
+"""Sends messages to an endpoint again: failed ones, ones that it never had, or ones that a filter selects.
 
-What was sent before is sent once, as a resend by hand is: a receiver that is still down costs one request for each
-message, and not its whole retry schedule. What was never sent has its schedule.
+A message that was sent before gets one attempt, like a manual resend: a receiver that is still down costs one request
+for each message, not its whole retry schedule. A message that was never sent gets its retry schedule.
 
-Each step deals with a bounded number of messages in the caller's transaction and says where the next one goes on.
-Messages that are to be owed again are locked first, in order, so two such steps at once never owe one twice.
+Each step processes a bounded number of messages in the caller's transaction and returns where the next one continues.
+Messages are locked first, in order, so that two concurrent steps never send one twice.
 """
 
 from collections.abc import Sequence
@@ -33,33 +33,33 @@ BODY_PAGE: Final = 50
 
 
 class ResendKind(StrEnum):
-    """Which messages are owed once more."""
+    """Which messages are sent again."""
 
     MISSING = "missing"
-    """Those that the recipient was never owed."""
+    """Messages without a delivery to the recipient."""
     ENDED = "ended"
-    """Those of which every delivery there came to an end."""
+    """Messages whose deliveries to the recipient have all ended."""
     ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class ResendResult:
-    """What one step did."""
+    """The result of one step."""
 
     number: int
-    """Messages owed once more."""
+    """Number of messages with a new delivery."""
     place: UUID | None
-    """The last message looked at, where the next step goes on; None at the end."""
+    """The last processed message, after which the next step continues; None at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResendFilter:
-    """Which of the messages that an endpoint was owed are sent there again; None lets everything through."""
+    """Selects the messages of an endpoint that are sent again; None matches everything."""
 
     wanted: MessageFilter
     status: MessageStatus | None = None
     status_class: int | None = None
-    """The lowest status of a hundred that the last attempt was answered with; 0: it had no HTTP answer."""
+    """The lowest status of the last response's class, such as 400; 0: no HTTP response."""
 
 
 async def recover(
@@ -67,7 +67,7 @@ async def recover(
 ) -> ResendResult:
     """Make the next failed messages of a window pending for one attempt, of those that were dead at *died_by*.
 
-    Messages that succeeded in the meantime are left alone, those of which something is still owed, and canceled ones.
+    Messages that succeeded meanwhile or have an open delivery are skipped, and so are canceled ones.
     """
     rows = await connection.fetch(SQL["page_dead"], recipient, window.low, window.high, died_by, PAGE)
     found = [row["event_id"] for row in rows]
@@ -80,10 +80,10 @@ async def resend_missing(
     connection: Connection, application: str, recipient: str, window: Window, router: Router, action: AuditContext, *,
     reads_body: bool,
 ) -> ResendResult:  # fmt: skip
-    """Owe a recipient the next messages of a window that *router* gives it and that it was never owed.
+    """Deliver the next messages of a window to a recipient that *router* matches and that never had them.
 
     Args:
-        router: knows the one recipient's routes only.
+        router: has only the recipient's routes.
         reads_body: whether one of them has a filter or an order.
     """
     limit = BODY_PAGE if reads_body else PAGE
@@ -98,9 +98,9 @@ async def resend_matching(
     connection: Connection, application: str, recipient: str, window: Window, choice: ResendFilter, asked_at: datetime,
     action: AuditContext,
 ) -> ResendResult:  # fmt: skip
-    """Owe a recipient one attempt at each of the next chosen messages of a window, whether it succeeded or failed.
+    """Send each of the next selected messages of a window to a recipient again, whether it succeeded or failed.
 
-    What is still owed is on its way and left alone; of a dead message its dead letter is revived.
+    Each gets one attempt. Messages with an open delivery are skipped; a dead letter is revived.
     """
     arguments = (*choice.wanted.arguments(), choice.status, choice.status_class)
     rows = await connection.fetch(SQL["page_owed"], application, window.low, window.high, PAGE, recipient, *arguments)
@@ -122,10 +122,10 @@ async def resend(
     is_manual: bool = False,
     action: AuditContext,
 ) -> int:
-    """Owe messages, each with its order key, to a recipient once more; return how many were.
+    """Deliver messages, each with its order key, to a recipient again; return the number.
 
     Args:
-        is_manual: each gets one attempt and no more.
+        is_manual: each gets only one attempt.
     """
     if not messages:
         return 0
@@ -152,7 +152,7 @@ async def _replay_dead(
 async def _unblock_and_record(
     connection: Connection, recipient: str, rows: Sequence[Record], action: AuditContext, name: str
 ) -> None:
-    """Put what was made pending into its lines, record it, and tell the workers."""
+    """Unblock the new deliveries, record them in the audit, and notify the workers."""
     await unblock(connection, [(recipient, row["order_key"]) for row in rows])
     subjects = [_subject(name, row) for row in rows]
     await delivery_commands.record_each(connection, action, name, subjects)
@@ -161,8 +161,8 @@ async def _unblock_and_record(
 
 
 def _keys(router: Router, application: str, row: Record) -> list[str | None]:
-    """Return the order key of what a message owes the router's one recipient; nothing where it owes nothing."""
-    owed = router.route(
+    """Return the order keys of a message's deliveries to the router's recipient; empty if there are none."""
+    deliveries = router.route(
         source=None,
         application=application,
         type=row["type"],
@@ -170,7 +170,7 @@ def _keys(router: Router, application: str, row: Record) -> list[str | None]:
         body=row["body"] or b"",
         channels=tuple(row["channels"] or ()),
     )
-    return [] if row["is_gone"] else [one.order_key for one in owed]
+    return [] if row["is_gone"] else [one.order_key for one in deliveries]
 
 
 def _subject(name: str, row: Record) -> str:

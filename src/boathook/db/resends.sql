@@ -1,12 +1,12 @@
--- Words in braces are put in by resends.py: {standing} and {status} are parts in messages.sql.
+-- resends.py replaces words in braces: {standing} and {status} are parts in messages.sql.
 
 -- name: lock_messages
--- Makes this transaction the only one to owe these messages again.
+-- Locks these messages for replays until the transaction ends.
 select pg_advisory_xact_lock(hashtextextended('boathook.replay:' || id, 0))
 from (select id::text from unnest($1::uuid[]) as u (id) order by 1) as sorted
 
 -- name: page_dead
--- Reads the next messages that died at a recipient before a moment, oldest first.
+-- Reads the next messages that died at a recipient before a time, oldest first.
 select distinct event_id
 from boathook.delivery
 where recipient = $1 and state = 'dead' and event_id >= $2 and event_id < $3 and dead_at <= $4
@@ -14,16 +14,16 @@ order by event_id
 limit $5
 
 -- name: lock_dead
--- Locks the dead letters of these messages at a recipient, in the order of their keys.
+-- Locks the dead letters of these messages at a recipient, in key order.
 select from boathook.delivery
 where recipient = $1 and event_id = any ($2::uuid[]) and state = 'dead'
 order by event_id, ordinal
 for update
 
 -- name: revive_dead
--- Makes one dead letter of each of these messages pending again, for one attempt, where nothing of the message is owed
--- to the recipient or came to a good end there, and it still has its content. Those that died after $3 are left, and
--- canceled ones unless $4. An ordered one waits until `lines.unblock` finds it first of its order key.
+-- Makes one dead letter of each of these messages pending again, for one attempt, if the message has content, and no
+-- open or successful delivery to the recipient. Skips dead letters that died after $3, and canceled ones unless $4. An
+-- ordered one is blocked until `ordering.unblock` finds it first of its order key.
 with chosen as (
     select distinct on (d.event_id) d.event_id, d.ordinal
     from boathook.delivery d
@@ -45,8 +45,8 @@ where d.event_id = c.event_id and d.ordinal = c.ordinal
 returning d.event_id, d.ordinal::integer as ordinal, d.order_key
 
 -- name: owe_messages
--- Owes these messages to a recipient once more, where they still have their content. $4 says which: those it was never
--- owed ('missing'), those of which all deliveries there came to an end ('ended'), or all ('all').
+-- Adds a delivery of each of these messages to a recipient, if it has content. $4 selects messages without a delivery
+-- there ('missing'), messages whose deliveries there have all ended ('ended'), or all ('all').
 with input as (
     select * from unnest($2::uuid[], $3::text[]) with ordinality as u (event_id, order_key, position)
 ),
@@ -74,7 +74,7 @@ from (
     boathook.add_deliveries(p.events, p.ordinals, p.recipients, p.order_keys, null, null, null, $5::boolean) as d
 
 -- name: page_candidates
--- Reads the next messages of an application, oldest first, with what routing looks at; the body only if $6.
+-- Reads the next messages of an application, oldest first, with the input for routing; the body only if $6.
 select e.id, e.type, e.channels, e.headers, case when $6 then e.body end as body,
     e.expunged_at is not null or coalesce(e.content_until < now(), false) as is_gone,
     exists (select from ({standing}) as k where k.event_id = e.id and k.recipient = $5) as is_known
@@ -84,8 +84,8 @@ order by e.id
 limit $4
 
 -- name: page_owed
--- Reads the next messages of an application, oldest first, with how they stand at a recipient and the order key they
--- have there; `is_wanted` says whether a filter fits: on types, channel, tag, status, and the last answer's class.
+-- Reads the next messages of an application, oldest first, with their status and order key at a recipient; `is_wanted`
+-- returns whether the filter matches: types, channel, tag, status, and the class of the last response.
 select e.id, s.status, s.order_key,
     s.status is not null
     and ($6::text[] is null or e.type = any ($6))

@@ -1,4 +1,4 @@
-"""The routes: which recipient gets which events, versioned so that no event is routed by outdated ones."""
+"""The registry of routes: which recipient gets which events, versioned so that outdated routes are never used."""
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -29,31 +29,31 @@ class Routes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedApplication:
-    """The application that bears a name."""
+    """The application with a name."""
 
     id: UUID
     uid: str | None
     name: str
-    """Its id as people see it, under which its events are stored."""
+    """Its public id, under which its events are stored."""
     version: str
-    """Of its endpoints, as `Routing.registry`."""
+    """Version of its endpoints, like `Routing.registry`."""
     is_operational: bool = False
-    """Whether it is the one that the organization's operational events go to, which the API does not show."""
+    """Whether it receives the organization's operational events; the API does not show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """What is published for one name is routed by."""
+    """The routes for messages published for one name."""
 
     registry: str
-    """Version of the handlers' routes; only ever compared with itself."""
+    """Version of the handlers' routes; compared only for equality."""
     application: RoutedApplication | None
-    """None where no application has this id or uid."""
+    """None if no application has this id or uid."""
     routes: tuple[Route, ...]
 
 
 READ_ROUTES = SQL["read_routes"]
-"""The statement whose one value `decode_routes` understands; needs nothing but a connection."""
+"""The statement whose single value `decode_routes` parses; it needs only a connection."""
 
 _BACKFILL_NOTE: Final = "asked for by since= at its first registration"
 _RANDOM_BITS: Final = 74
@@ -64,28 +64,28 @@ _ROUTING = msgspec.json.Decoder(Routing)
 
 
 def decode_routes(document: str | bytes) -> Routes:
-    """Build the routes from the JSON document that `READ_ROUTES` returns."""
+    """Decode the JSON document that `READ_ROUTES` returns."""
     return _ROUTES.decode(document)
 
 
 def decode_routing(document: Any) -> Routing:
-    """Build what `boathook.routes_for` returns from JSON text, or from what a driver has read it as."""
+    """Decode the result of `boathook.routes_for`, as JSON text or as decoded by a driver."""
     return _ROUTING.decode(document) if isinstance(document, str | bytes) else msgspec.convert(document, Routing)
 
 
 async def read_routing(connection: Connection, organization: str, application: str) -> Routing:
-    """Return what is published for an organization's application, given by id, uid or name, is routed by."""
+    """Return the routes for messages of an organization's application, given by id, uid or name."""
     return decode_routing(await connection.fetchval(SQL["read_routing"], organization, application))
 
 
 async def find_operational(connection: Connection, organization: str) -> UUID | None:
-    """Return the application that an organization's operational events go to, if it has an endpoint to go to."""
+    """Return the application for an organization's operational events, if it has an enabled endpoint."""
     application: UUID | None = await connection.fetchval(SQL["find_operational"], organization)
     return application
 
 
 async def read_schemas(connection: Connection, organization: str, type: str) -> Mapping[str, Any] | None:
-    """Return the JSON Schemas of an event type by version; None where it is not known or has none."""
+    """Return the JSON Schemas of an event type by version; None if the type is unknown or has none."""
     document: str | None = await connection.fetchval(SQL["read_schemas"], organization, type)
     schemas: Mapping[str, Any] | None = msgspec.json.decode(document) if document else None
     return schemas
@@ -100,7 +100,7 @@ async def read_router(database: Database, *, within_s: float | None = None) -> R
     """Return the active routes, compiled.
 
     Raises:
-        DatabaseUnavailable: PostgreSQL is away, or did not answer within *within_s* seconds.
+        DatabaseUnavailable: PostgreSQL is unavailable, or did not respond within *within_s* seconds.
     """
     async with database.acquire(within_s=within_s) as connection:
         with translate_errors():
@@ -115,16 +115,16 @@ async def is_registered(connection: Connection, recipient: str) -> bool:
 
 
 async def list_owners(database: Database) -> list[str]:
-    """Return who has declared active routes: modules, or ``module:attribute``."""
+    """Return the apps that have declared active routes: modules, or ``module:attribute``."""
     return [row["app"] for row in await database.fetch(SQL["list_owners"])]
 
 
 async def register(database: Database, app: str, routes: Sequence[Route]) -> None:
-    """Make *routes* the active routes of *app*, and retire those it declared before; other apps' stay.
+    """Make *routes* the active routes of *app*, and retire its former ones; routes of other apps stay.
 
-    Nothing is written when nothing changes, so the version does not rise with every start. A recipient that
-    another app declared before is taken over, so that a moved module keeps its deliveries; the audit says so.
-    One that was never registered before, and whose routes ask for the past, gets a task that routes it again.
+    If nothing changes, nothing is written, so that the version does not increase with every start. A recipient that
+    another app declared before is taken over, so that a moved module keeps its deliveries; the audit records it. A new
+    recipient whose routes request past events gets a task that reroutes them.
     """
     wanted = _number(routes)
     async with database.transaction() as connection:
@@ -152,9 +152,9 @@ def _number(routes: Sequence[Route]) -> dict[tuple[str, int], Route]:
 
 
 async def _schedule_backfill(connection: Connection, app: str, routes: Sequence[Route], known: Collection[str]) -> None:
-    """Have the events routed again that handlers ask for which are registered for the first time.
+    """Schedule the rerouting of past events for handlers that are registered for the first time and request them.
 
-    Whatever was routed without them is committed by now, as appending holds the lock of the version's row.
+    All events that were routed without them are committed by now, because appending locks the version's row.
     """
     asked: dict[str, float] = {}
     for route in routes:
@@ -177,7 +177,7 @@ def _is_same(row: Record | None, route: Route) -> bool:
 
 
 def _normalize(route: Route) -> Route:
-    """Return *route* as it comes back from the journal, so that the two can be compared."""
+    """Return *route* as it is read from the database, so that the two can be compared."""
     return _ROUTE.decode(msgspec.json.encode(replace(route, since_s=None)))
 
 

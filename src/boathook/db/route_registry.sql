@@ -3,7 +3,7 @@
 select boathook.active_routes()
 
 -- name: lock_route_version
--- Lets one registration at a time look and change.
+-- Allows one registration at a time.
 select version from boathook.route_version for update
 
 -- name: read_routes_of
@@ -15,7 +15,7 @@ from boathook.route
 where app = $1 or recipient = any ($2::text[])
 
 -- name: save_routes
--- Adds lines of routes, or changes them where they are known.
+-- Inserts routes, or updates existing ones.
 insert into boathook.route (recipient, position, app, source, application, types, filter, order_by, policy, timeout_s)
 select r.recipient, r.position, r.app, r.source, r.application, r.types, r.filter, r.order_by, r.policy, r.timeout_s
 from jsonb_to_recordset($1::jsonb) as r (
@@ -27,7 +27,7 @@ set app = excluded.app, source = excluded.source, application = excluded.applica
     is_active = true, changed_at = now()
 
 -- name: retire_routes
--- Marks lines as no longer routing anything; their deliveries keep their policy.
+-- Marks routes as inactive; their deliveries keep their policy.
 update boathook.route r
 set is_active = false, changed_at = now()
 from unnest($1::text[], $2::integer[]) as u (recipient, position)
@@ -38,7 +38,7 @@ where r.recipient = u.recipient and r.position = u.position
 insert into boathook.audit (actor, action, subject, note) values ($1, 'route.taken_over', $2, $3)
 
 -- name: find_operational
--- Finds the application that an organization's operational events go to, where it has an endpoint that takes any.
+-- Finds the application for an organization's operational events, if it has an enabled endpoint.
 select a.id from boathook.application a
 where a.organization = $1 and a.is_operational and a.deleted_at is null
     and exists (select from boathook.endpoint e where e.application_id = a.id and e.deleted_at is null and not e.is_disabled)
@@ -48,15 +48,15 @@ where a.organization = $1 and a.is_operational and a.deleted_at is null
 select schemas from boathook.event_type where organization = $1 and name = $2
 
 -- name: read_routing
--- Reads what is published for one name is routed by.
+-- Reads the routes for messages published for one name.
 select boathook.routes_for($1, $2)
 
 -- name: list_owners
--- Lists who has declared active routes.
+-- Lists the apps that have declared active routes.
 select distinct app from boathook.route where is_active and app <> '' order by app
 
 -- name: is_registered
--- Says whether an active route names a recipient.
+-- Returns whether an active route names a recipient.
 select exists (select from boathook.route where recipient = $1 and is_active)
 
 -- name: read_clock
@@ -64,9 +64,9 @@ select exists (select from boathook.route where recipient = $1 and is_active)
 select clock_timestamp()
 
 -- name: insert_route_task
--- Stores the task that routes the past to a handler; tasks.py reads it.
+-- Stores the task that reroutes past events to a handler; tasks.py reads it.
 insert into boathook.task (id, organization, kind, request) values ($1, $2, 'event.route-many', $3::text::json)
 
 -- name: note_past
--- Records that a handler asked for events accepted before its first registration.
+-- Records that a handler requested events accepted before its first registration.
 insert into boathook.audit (actor, action, subject, note) values ($1, 'route.since', $2, $3)

@@ -1,4 +1,4 @@
-"""Whether a server keeps what it has committed: judged at the start, and with each sign of life from then on."""
+"""Checks whether a server's commits are durable: at the start, and with each heartbeat."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from boathook.db.statements import load
 SQL: Final = load(__file__)
 MIN_SERVER_VERSION: Final = 140000
 MAX_STALLED: Final = 32
-"""Commits that wait for a synchronous standby before nothing more is begun: each keeps a connection of the server."""
+"""Commits waiting for a synchronous standby at which no more are started: each occupies a server connection."""
 
 _REMEDIES: Final = {
     "fsync": "Set fsync = on in postgresql.conf and restart it.",
@@ -27,32 +27,32 @@ _WEAK: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Safety:
-    """What was found about a server; sentences with their cures."""
+    """The safety problems of a server, as sentences with their fixes."""
 
     lossy: tuple[str, ...] = ()
-    """Settings by which a crash loses commits, whatever a session asks for."""
+    """Settings that lose commits in a crash, whatever a session requests."""
     weak: tuple[str, ...] = ()
-    """What sessions get that ask for nothing, such as handlers' own. boathook's sessions ask for durable commits."""
+    """Defaults of sessions that request nothing, such as handlers' own. boathook's sessions request durable commits."""
     stalled: int = 0
     """Commits of this role that have waited for a synchronous standby for more than three seconds."""
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What it is compared by: the number of commits that wait changes all the time."""
+        """The part that is compared; the number of waiting commits changes all the time."""
         return self.lossy, self.weak, bool(self.stalled)
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether an operator should look at the server."""
+        """Whether an operator should check the server."""
         return any(self.kind)
 
     def reasons(self, *, allow_lossy: bool = False) -> list[str]:
-        """Return why nothing may be accepted on its word."""
+        """Return why commits on the server are not safe."""
         return [*(() if allow_lossy else self.lossy), *([describe_stall(self.stalled)] if self.stalled else ())]
 
 
 def assess_safety(row: asyncpg.Record | Mapping[str, Any]) -> Safety:
-    """Judge what `read_safety` has read."""
+    """Evaluate a row of `read_safety`."""
     lossy = tuple(
         f"{name} is off on this server, so it can lose events after boathook has answered 2xx. {_REMEDIES[name]}"
         for name in ("fsync", "full_page_writes")
@@ -68,7 +68,7 @@ def _weak(level: str, standbys: str) -> tuple[str, ...]:
 
 
 def describe_stall(commits: int) -> str:
-    """Say that commits wait for a standby."""
+    """Return a sentence about commits that wait for a standby."""
     return (
         f"{commits} commits have waited for a synchronous standby for more than 3 s. Start the standby, or take it out"
         " of synchronous_standby_names."
@@ -76,5 +76,5 @@ def describe_stall(commits: int) -> str:
 
 
 def commit_level(setting: str) -> str:
-    """Return the level of synchronous_commit for boathook's sessions where the server's is *setting*."""
+    """Return the synchronous_commit level of boathook's sessions if the server's is *setting*."""
     return "remote_apply" if setting == "remote_apply" else "on"

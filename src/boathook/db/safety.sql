@@ -1,5 +1,5 @@
 -- name: read_safety
--- Reads what decides whether commits are kept, and how many of this role have waited for a synchronous standby for long.
+-- Reads the settings that determine whether commits are durable, and how many commits wait for a synchronous standby.
 select
     pg_backend_pid() as pid,
     current_setting('server_version') as version,

@@ -1,8 +1,8 @@
-"""Secrets at rest: encrypted with a key the database never sees, each bound to the place where it is kept.
+"""Encrypts stored secrets with a key that the database never sees; each one is bound to its context.
 
-AES-256-GCM (NIST SP 800-38D) with a random nonce; the context, such as ``endpoint_secret:ep_…``, is authenticated with
-it, so that a secret copied to another row does not open there. Each encrypted secret names its key, so that keys can be
-changed: the first encrypts, all decrypt.
+AES-256-GCM (NIST SP 800-38D) with a random nonce. The context, such as ``endpoint_secret:ep_…``, is authenticated, so
+that a secret copied to another row cannot be decrypted there. Each encrypted secret names its key, so that keys can be
+rotated: the first key encrypts, all keys decrypt.
 """
 
 import base64
@@ -28,10 +28,10 @@ _MIN_KEY_CHARS: Final = 16
 
 
 class SecretBox:
-    """Seals and opens secrets.
+    """Encrypts and decrypts secrets.
 
     Args:
-        keys: texts of at least 16 characters; the first seals, all of them open.
+        keys: texts of at least 16 characters; the first encrypts, all of them decrypt.
 
     Raises:
         ConfigError: there is no key, or one is too short.
@@ -48,16 +48,16 @@ class SecretBox:
         self._first = _key_id(digests[0])
 
     def encrypt(self, secret: str, context: str) -> bytes:
-        """Return *secret* encrypted, to be opened with the same *context* only."""
+        """Encrypt *secret*; it can be decrypted only with the same *context*."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         encrypted = self._keys[self._first].encrypt(nonce, secret.encode(), context.encode())
         return _VERSION + self._first + nonce + encrypted
 
     def open(self, encrypted: bytes, context: str) -> str:
-        """Return what `encrypt` was given.
+        """Decrypt a secret.
 
         Raises:
-            SecretUnreadable: the key is not at hand, or *encrypted* was made for another place or altered.
+            SecretUnreadable: the key is missing, or *encrypted* was altered or has another context.
         """
         key_id, nonce = (
             encrypted[1 : 1 + _KEY_ID_BYTES],
@@ -79,7 +79,7 @@ class SecretBox:
 
 
 def open_secret_box(settings: Settings) -> SecretBox:
-    """Return the vault of `outbound.encryption_keys`, or of a key file in the data folder that is made when missing.
+    """Return a box for `outbound.encryption_keys`, or for a key file in the data folder, created if missing.
 
     Raises:
         ConfigError: a key is too short or cannot be read.
@@ -101,7 +101,7 @@ def _file_key(path: Path) -> str:
 
 
 def _make_key(path: Path) -> None:
-    """Put a key in place whole, unless one is there: processes that start together agree on one."""
+    """Create the key file atomically, unless it exists: processes that start concurrently use the same key."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

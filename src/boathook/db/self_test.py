@@ -1,4 +1,4 @@
-"""Stores an event, sees that its second copy is a duplicate, and takes everything back: a test that leaves no trace."""
+"""Stores an event, checks that a copy is a duplicate, and rolls back: a test that leaves no trace."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from boathook.domain.model import Accepted, Duplicate, NewEvent
 
 
 class _SingleConnection:
-    """A database that lends one connection, which is inside a transaction already."""
+    """A database with a single connection, which is already in a transaction."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -22,7 +22,7 @@ class _SingleConnection:
         yield self._connection
 
     def require_safety(self) -> None:
-        """Take any server: what is stored here is rolled back."""
+        """Accept any server, because everything stored here is rolled back."""
 
 
 class _Rollback(Exception):
@@ -30,11 +30,11 @@ class _Rollback(Exception):
 
 
 async def run_self_test(database: Database, event: NewEvent, copy_id: UUID) -> str | None:
-    """Store *event* and a copy under *copy_id*, then roll back; return what went wrong, or None.
+    """Store *event* and a copy with id *copy_id*, then roll back; return what went wrong, or None.
 
     Raises:
         RoutesChanged: *event* was routed by outdated routes.
-        DatabaseUnavailable: PostgreSQL is away.
+        DatabaseUnavailable: PostgreSQL is unavailable.
     """
     problem = None
     try:

@@ -1,10 +1,10 @@
-"""A standing connection to PostgreSQL that asks whether the server still answers, and hears what it announces.
+"""Monitors a PostgreSQL server with a dedicated connection, which also receives notifications.
 
-A server that is stopped refuses; one that hangs, or is behind a cut network, says nothing, and whoever has sent it
-something would wait for as long as a statement may take. So a connection beside each pool asks for a sign of life every
-second, and with it whether the server keeps what it commits. Where none comes, and a new connection cannot be had
-either, the server is away: every connection of the pool is cut, so that all who wait are told at once, and those who
-ask for one are told without waiting until it answers again.
+A stopped server refuses connections. A server that hangs, or is behind a broken network, does not respond, and callers
+would wait for the whole statement timeout. A dedicated connection next to each pool therefore sends a heartbeat query
+every second, which also reads whether commits are durable. If it gets no response and a new connection fails too, the
+server counts as unavailable: every connection of the pool is closed, so that all waiting callers get an error. New
+callers get an error without waiting, until the server responds again.
 """
 
 import asyncio
@@ -22,28 +22,28 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 HEARTBEAT_INTERVAL_S: Final = 1.0
-"""Seconds between two signs of life."""
+"""Interval between heartbeats."""
 MIN_TIMEOUT_S: Final = 1.5
-"""Seconds within which each has to come, and then a new connection; longer where the network is known to be slow."""
+"""Minimum timeout in seconds of a heartbeat, and of a new connection; longer if the network is known to be slow."""
 _RETRY_INTERVAL_S: Final = 0.25
 _TIMEOUT_FACTOR: Final = 4
-"""How many times as long as usual an answer may take."""
+"""Timeout of a response as a multiple of the usual duration."""
 _EWMA_WEIGHT: Final = 0.2
 
 _NO_ANSWER: Final = "PostgreSQL does not answer"
 OpenConnection = Callable[[], Awaitable[asyncpg.Connection]]
-"""Makes a connection."""
+"""Opens a connection."""
 NotificationCallback = Callable[[str], None]
 _READ: Final = SQL["read_safety"]
 
 
 class ServerMonitor:
-    """Whether one server answers, as those see it who share this.
+    """Monitors one server for the pools that share the monitor.
 
     Args:
-        dial: makes the standing connection.
-        purpose: what the pools are for that share this, for the log.
-        longest_s: how long a connection may take to be made while the server is away.
+        dial: opens the dedicated connection.
+        purpose: purpose of the pools, for the log.
+        longest_s: timeout of connecting while the server is unavailable.
     """
 
     def __init__(self, dial: OpenConnection, *, purpose: str, longest_s: float) -> None:
@@ -52,7 +52,7 @@ class ServerMonitor:
         self._dial = dial
         self._longest_s = longest_s
         self._cuts: dict[Callable[[], None], None] = {}
-        """In the order they came, as a simulation has to see the same course of events again."""
+        """In insertion order, so that simulations are reproducible."""
         self._dialling: dict[asyncio.Timeout, None] = {}
         self._reconnect_callbacks: list[Callable[[], None]] = []
         self._channels: dict[str, list[NotificationCallback]] = {}
@@ -61,54 +61,54 @@ class ServerMonitor:
         self._dial_s = 0.0
         self._away_since = 0.0
         self.safety = Safety()
-        """Whether the server keeps what it commits, as it said with its last sign of life."""
+        """Whether commits are durable, as of the last heartbeat."""
         self.level = ""
-        """The level of synchronous_commit that new sessions are to have; empty while it is unknown."""
+        """The synchronous_commit level for new sessions; empty while it is unknown."""
         self._task: asyncio.Task[None] | None = None
         self._log = get_logger("db").bind(purpose=purpose)
 
     def start(self) -> None:
-        """Begin to watch, a moment from now: who is gone by then does without."""
+        """Start the heartbeat task."""
         self._task = asyncio.create_task(self._run(), name="pulse")
 
     async def close(self) -> None:
-        """End it and give its connection back."""
+        """Stop the heartbeats and close the connection."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def add_outage_callback(self, cut_all: Callable[[], None]) -> None:
-        """Call *cut_all* when the server is found to be away."""
+        """Call *cut_all* when the server becomes unavailable."""
         self._cuts[cut_all] = None
 
     def remove_outage_callback(self, cut_all: Callable[[], None]) -> None:
-        """Do so no more."""
+        """Remove a callback of `add_outage_callback`."""
         self._cuts.pop(cut_all, None)
 
-    def on_reconnect(self, told: Callable[[], None]) -> None:
-        """Call *told* when the standing connection ends and when it is made: the server may be another one since."""
-        self._reconnect_callbacks.append(told)
+    def on_reconnect(self, callback: Callable[[], None]) -> None:
+        """Call *callback* when the dedicated connection ends and when it is reopened, possibly to another server."""
+        self._reconnect_callbacks.append(callback)
 
-    def listen(self, channel: str, heard: NotificationCallback) -> None:
-        """Call *heard* with the payload of each notification on *channel*, from soon on."""
-        self._channels.setdefault(channel, []).append(heard)
+    def listen(self, channel: str, callback: NotificationCallback) -> None:
+        """Call *callback* with the payload of each notification on *channel*; listening starts soon."""
+        self._channels.setdefault(channel, []).append(callback)
         self._wake.set()
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether it did not answer the last time."""
+        """Whether the last heartbeat failed."""
         return not self._answers.is_set()
 
     async def wait_until_available(self) -> None:
-        """Wait while the server is away."""
+        """Wait until the server is available."""
         await self._answers.wait()
 
     @contextlib.asynccontextmanager
     async def dialling(self) -> AsyncIterator[None]:
-        """Break the block, which makes a connection, off when the server is found to be away.
+        """Cancel the block, which opens a connection, when the server becomes unavailable.
 
         Raises:
-            ConnectionError: it is.
+            ConnectionError: the server is unavailable.
         """
         if self.is_unavailable:
             raise ConnectionError(_NO_ANSWER)
@@ -130,7 +130,7 @@ class ServerMonitor:
             try:
                 line = await self._connect()
             except asyncpg.PostgresError as error:
-                # It answers, though not as wished: that is for those to see who wish for more.
+                # The server responds, but rejects the connection; callers that use the pool get that error themselves.
                 self._mark_available()
                 self._log.debug("pulse_refused", error=first_line(error))
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
@@ -160,17 +160,17 @@ class ServerMonitor:
         return line
 
     async def _send_heartbeats(self, line: asyncpg.Connection) -> None:
-        """Ask for signs of life until none comes."""
+        """Send heartbeats until one fails."""
         line.add_termination_listener(lambda _line: self._wake.set())
-        heard: set[str] = set()
+        listened: set[str] = set()
         while not line.is_closed():
             self._wake.clear()
             began = time.monotonic()
-            async with time_limit(max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._answer_s)) as lent:
-                lent.append(line)
-                for channel in self._channels.keys() - heard:
+            async with time_limit(max(MIN_TIMEOUT_S, _TIMEOUT_FACTOR * self._answer_s)) as connections:
+                connections.append(line)
+                for channel in self._channels.keys() - listened:
                     await line.add_listener(channel, self._on_notification)
-                    heard.add(channel)
+                    listened.add(channel)
                 row = await line.fetchrow(_READ)
             took_s = time.monotonic() - began
             self._answer_s += _EWMA_WEIGHT * (took_s - self._answer_s)
@@ -188,8 +188,8 @@ class ServerMonitor:
         self.level = commit_level(row["synchronous_commit"])
 
     def _on_notification(self, _connection: object, _pid: int, channel: str, payload: object) -> None:
-        for heard in self._channels.get(channel, ()):
-            heard(str(payload))
+        for callback in self._channels.get(channel, ()):
+            callback(str(payload))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -197,8 +197,8 @@ class ServerMonitor:
                 await self._wake.wait()
 
     def _call_reconnect_callbacks(self) -> None:
-        for told in self._reconnect_callbacks:
-            told()
+        for callback in self._reconnect_callbacks:
+            callback()
 
     def _mark_unavailable(self, error: BaseException) -> None:
         if not self.is_unavailable:

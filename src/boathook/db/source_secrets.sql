@@ -1,19 +1,19 @@
 -- name: list_secrets
--- Reads the secrets of all sources that have not ended, the youngest first.
+-- Reads the unexpired secrets of all sources, newest first.
 select id, source, encrypted, note, added_by, added_at, ends_at
 from boathook.source_secret
 where ends_at is null or ends_at > clock_timestamp()
 order by id desc
 
 -- name: list_of_source
--- Reads the secrets of one source, the youngest first; those that ended lately too.
+-- Reads the secrets of one source, newest first, including recently expired ones.
 select id, source, encrypted, note, added_by, added_at, ends_at
 from boathook.source_secret
 where source = $1
 order by id desc
 
 -- name: lock_source
--- Lets one change of a source's secrets at a time look and change, until this transaction ends.
+-- Locks a source's secrets against other changes until this transaction ends.
 select pg_advisory_xact_lock(hashtextextended('boathook.source_secret:' || $1, 0))
 
 -- name: insert_secret
@@ -23,13 +23,13 @@ values ($1, $2, $3, $4, $5)
 returning id, source, encrypted, note, added_by, added_at, ends_at
 
 -- name: end_secret
--- Lets a secret of a source that has not ended yet end after a while; null takes its end back.
+-- Lets an unexpired secret of a source expire after a delay; null removes its expiry.
 update boathook.source_secret set ends_at = clock_timestamp() + $3::interval
 where source = $1 and id = $2 and (ends_at is null or ends_at > clock_timestamp())
 returning id, source, encrypted, note, added_by, added_at, ends_at
 
 -- name: end_others
--- Lets all other secrets of a source end after a while, save those that end sooner.
+-- Lets all other secrets of a source expire after a delay, except those that expire sooner.
 update boathook.source_secret set ends_at = clock_timestamp() + $3::interval
 where source = $1 and id <> $2 and (ends_at is null or ends_at > clock_timestamp() + $3::interval)
 returning id
@@ -39,9 +39,9 @@ returning id
 delete from boathook.source_secret where source = $1 and id = $2 returning id
 
 -- name: forget_ended
--- Deletes what ended more than a week ago.
+-- Deletes secrets that expired more than a week ago.
 delete from boathook.source_secret where ends_at < clock_timestamp() - interval '7 days'
 
 -- name: announce_change
--- Tells every gateway that the secrets have changed, once this transaction is committed.
+-- Notifies all gateways that the secrets have changed, once this transaction commits.
 select pg_notify($1, '')

@@ -1,7 +1,7 @@
-"""The SQL functions that run on a handler's own connection, whichever driver that belongs to.
+"""SQL functions that run on a handler's own connection, with any driver.
 
-Every argument travels as text and is cast by PostgreSQL, so a call looks the same through asyncpg, psycopg,
-SQLAlchemy and Django; only the placeholders differ.
+Every argument is passed as text and cast by PostgreSQL, so a call is the same through asyncpg, psycopg, SQLAlchemy and
+Django; only the placeholders differ.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class SqlFunction:
     types: tuple[str, ...] = ()
 
     def sql(self, placeholder: Callable[[int], str]) -> str:
-        """Return the statement; *placeholder* writes the driver's mark for a parameter, by number."""
+        """Return the statement; *placeholder* returns the driver's placeholder of a parameter, by number."""
         marks = (
             f"cast(cast({placeholder(position)} as text) as {kind})"
             for position, kind in enumerate(self.types, start=1)
@@ -29,7 +29,7 @@ class SqlFunction:
         return f"select {self.function}({', '.join(marks)})"
 
     def literal(self, arguments: Arguments) -> str:
-        """Return the statement with its arguments written out, for a message that holds several statements."""
+        """Return the statement with literal arguments, for a query string that contains several statements."""
         return f"select {self.function}({', '.join(map(_quoted, arguments))})"
 
 
@@ -38,7 +38,7 @@ SqlCall = tuple[SqlFunction, Arguments]
 
 
 def _quoted(argument: str | None) -> str:
-    """Write a string literal that means the same whatever standard_conforming_strings says."""
+    """Return a string literal that is independent of standard_conforming_strings."""
     if argument is None:
         return "null"
     if "\x00" in argument:
@@ -50,23 +50,23 @@ def _quoted(argument: str | None) -> str:
 SETTLE: Final = SqlFunction(
     "boathook.settle", ("uuid", "integer", "bigint", "text", "text", "text", "timestamptz", "text")
 )
-"""Ends a delivery well, in the transaction of its effects; `deliveries.settlement` gives the arguments."""
+"""Settles a delivery in the transaction of its effects; `deliveries.settle_arguments` returns the arguments."""
 ANSWER: Final = SqlFunction("boathook.store_reply", ("uuid", "text", "integer", "text", "bytea"))
-"""Keeps the handler's reply to a sender who waits, and wakes whoever keeps it waiting; `replies.answer` gives the
+"""Stores a handler's reply to a waiting sender, and notifies the waiting gateway; `replies.reply_arguments` returns the
 arguments."""
 SET_MARK: Final = SqlFunction("set_config", ("text", "text", "boolean"))
-"""Marks the transaction that boathook opens, so that a settle in any other is refused."""
+"""Marks the transaction that boathook opens, so that a settle in any other transaction is rejected."""
 NEWER: Final = SqlFunction("boathook.newer", ("text", "text", "text", "numeric", "uuid"))
-"""Asks whether a stamp is the newest of its key, and remembers it if so."""
+"""Returns whether a stamp is the newest of its key, and stores it if so."""
 ROUTES_FOR: Final = SqlFunction("boathook.routes_for", ("text", "text"))
-"""Reads what an organization's application, given by id, uid or name, is routed by; `registry.decode_routing`
-understands it."""
+"""Reads the routes of an organization's application, given by id, uid or name; `route_registry.decode_routing` decodes
+them."""
 PUBLISH_MESSAGE: Final = SqlFunction("boathook.publish_message", ("json", "bytea", "json"))
-"""Stores a message and what it is owed; the function's comment says what it takes and answers."""
+"""Stores a message with its deliveries; the function's comment describes arguments and results."""
 REPLICATE: Final = SqlFunction("pg_logical_emit_message", ("boolean", "text", "text"))
-"""Writes a mark into PostgreSQL's log, so that the transaction's commit waits for a synchronous standby. A transaction
-that has only read may have read a commit which is visible though the standby lacks it, and would not wait. An id alone
-does not make it wait either: without a record in the log there is nothing to wait for."""
+"""Writes a record to PostgreSQL's write-ahead log, so that the commit waits for a synchronous standby. A transaction
+that only reads may have seen a commit that the standby lacks, and would not wait. A transaction id alone does not make
+it wait either: without a log record there is nothing to wait for."""
 REPLICATE_ARGUMENTS: Final[Arguments] = ("true", "boathook", "")
 
 LEASE_LOST: Final = "BH001"
@@ -74,13 +74,13 @@ LEASE_LOST: Final = "BH001"
 WRONG_TRANSACTION: Final = "BH002"
 """SQLSTATE of a settle in another transaction than the one boathook opened."""
 RETRYABLE_STATES: Final = frozenset({"40001", "40P01"})
-"""SQLSTATEs of a transaction that PostgreSQL sacrificed to others; the same attempt runs again."""
+"""SQLSTATEs of a transaction that PostgreSQL aborted in a conflict; the same attempt runs again."""
 
 
 _CONNECTION_STATES: Final = ("08", "25006", "25P03", "25P04", "53000", "53100", "53200", "53300", "57P", "58")
-"""How the SQLSTATEs begin of a connection that is gone or was ended for its idleness, and of a server that goes away,
-comes up, only reads, is full, or has trouble with what it runs on. What a statement brings upon itself is not among
-them, such as its own timeout."""
+"""SQLSTATE prefixes of lost connections, of sessions ended when idle, and of a server that is shutting down, starting,
+read-only, full or has a system error. Errors caused by the statement itself, such as its own timeout, are not included.
+"""
 
 
 def mark_arguments(mark: str) -> Arguments:
@@ -89,7 +89,7 @@ def mark_arguments(mark: str) -> Arguments:
 
 
 def sqlstate(error: BaseException | None) -> str | None:
-    """Return the SQLSTATE behind a driver's error, looking through the wrappers of SQLAlchemy and Django."""
+    """Return the SQLSTATE of a driver's error, also inside the wrappers of SQLAlchemy and Django."""
     for _ in range(5):
         if error is None:
             return None
@@ -102,7 +102,7 @@ def sqlstate(error: BaseException | None) -> str | None:
 
 
 def is_connection_lost(error: BaseException | None) -> bool:
-    """Return whether a driver's error says that PostgreSQL is away or unfit, looking through the same wrappers."""
+    """Return whether a driver's error means that PostgreSQL is unavailable, also inside these wrappers."""
     state = sqlstate(error)
     if state is not None:
         return state.startswith(_CONNECTION_STATES)

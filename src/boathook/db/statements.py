@@ -1,4 +1,4 @@
-"""Loads the named SQL statements that stand in a `.sql` file beside a module."""
+"""Loads named SQL statements from the `.sql` file next to a module."""
 
 import re
 from pathlib import Path
@@ -7,16 +7,16 @@ _HEAD = re.compile(r"^-- (name|fragment): *([a-z_]+) *$", re.MULTILINE)
 
 
 def load(module_file: str, *, fragments_of: str | None = None) -> dict[str, str]:
-    """Return the statements of the `.sql` file beside *module_file*, by name.
+    """Return the statements of the `.sql` file next to *module_file*, by name.
 
     A statement begins with the line ``-- name: verb_noun`` and ends where the next one begins. A part that several
-    statements share begins with ``-- fragment: name`` and is put in where they say ``{name}``.
+    statements share begins with ``-- fragment: name`` and replaces ``{name}`` in these statements.
 
     Args:
         fragments_of: another module, whose fragments may be used too.
 
     Raises:
-        ValueError: two statements have one name.
+        ValueError: two statements have the same name.
     """
     statements = _read(module_file, "name")
     fragments = _read(module_file, "fragment") | ({} if fragments_of is None else _read(fragments_of, "fragment"))
@@ -37,6 +37,6 @@ def _read(module_file: str, wanted: str) -> dict[str, str]:
 
 
 def with_direction(statement: str, *, is_ascending: bool) -> str:
-    """Return a statement that reads a list, with ``{direction}`` and ``{beyond}`` put in for one of the two ways."""
+    """Replace ``{direction}`` and ``{beyond}`` in a list statement for ascending or descending order."""
     direction, beyond = ("asc", ">") if is_ascending else ("desc", "<")
     return statement.replace("{direction}", direction).replace("{beyond}", beyond)

@@ -1,7 +1,7 @@
-"""Tasks: what is done in the background for an organization, a bounded piece at a time.
+"""Stores tasks: background work for an organization, done in bounded steps.
 
-A task's place moves on in the transaction of what was done, so one that is interrupted anywhere goes on where it stood,
-leaving out nothing and doing nothing twice.
+A task's cursor advances in the transaction of each step, so an interrupted task continues where it stopped, without
+gaps or repetitions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ SQL = load(__file__)
 
 
 class TaskOperation(StrEnum):
-    """What a task does."""
+    """The operation of a task."""
 
     RECOVER = "endpoint.recover"
     REPLAY_MISSING = "endpoint.replay"
@@ -46,7 +46,7 @@ API_OPERATIONS: Final = (
     TaskOperation.RECOVER, TaskOperation.REPLAY_MISSING, TaskOperation.BULK_REPLAY,
     TaskOperation.PURGE_CONTENT, TaskOperation.AGGREGATE_TYPES, TaskOperation.COUNT_USAGE,
 )  # fmt: skip
-"""What customers of the API may ask for; its clients know no other kinds."""
+"""Operations that API customers may request; API clients know no others."""
 
 BulkOperation = Literal[
     TaskOperation.REPLAY_GROUP,
@@ -55,11 +55,11 @@ BulkOperation = Literal[
     TaskOperation.REPLAY_EVENTS,
     TaskOperation.ROUTE_EVENTS,
 ]
-"""What operators ask for on the console; events are also routed again where a new handler asks for the past."""
+"""Operations that operators request in the console; a new handler that requests past events also reroutes them."""
 
 
 class TaskState(StrEnum):
-    """Where a task stands."""
+    """The state of a task."""
 
     RUNNING = "running"
     FINISHED = "finished"
@@ -77,46 +77,46 @@ class Task:
     kind: TaskOperation
     state: TaskState
     request: Mapping[str, Any]
-    """What was asked for."""
+    """The arguments of the request."""
     place: Mapping[str, Any]
-    """Where it goes on; empty at the beginning."""
+    """The cursor; empty at the beginning."""
     data: Mapping[str, Any]
-    """What it has come to so far, in the API's words."""
+    """The results so far, in the API's format."""
     created_at: datetime
     updated_at: datetime
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it."""
+        """The public id."""
         return ids.show(ids.TASK, self.id)
 
     @property
     def replay_note(self) -> str:
-        """What the audit says of each replay that the task makes; it names the task."""
+        """The audit note of each replay by the task; it names the task."""
         note = self.request.get("note")
         return f"{self.shown_id}: {note}" if note else f"task {self.shown_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointTarget:
-    """The endpoint that a task is about, as routing sees it."""
+    """The endpoint of a task, as input for routing."""
 
     recipient: str
     application: str
     router: Router
-    """Knows this endpoint's route only."""
+    """Has only this endpoint's route."""
     reads_body: bool
-    """Whether it has a filter or an order, so that messages' bodies are needed."""
+    """Whether it has a filter or an order, so that message bodies are needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """Which event types an application's endpoints name."""
+    """The event types that an application's endpoints subscribe to."""
 
     application_id: UUID
     types: tuple[str, ...]
     has_all: bool
-    """Whether an endpoint takes every type."""
+    """Whether an endpoint subscribes to all types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Usage:
     application_id: UUID
     uid: str | None
     destinations: int
-    """Deliveries that its messages were owed when they were published."""
+    """Number of deliveries created when its messages were published."""
 
 
 async def insert(
@@ -139,7 +139,7 @@ async def insert(
     endpoint_id: UUID | None = None,
     request: Mapping[str, Any],
 ) -> Task:
-    """Store a task, to be begun soon after this transaction commits."""
+    """Store a task; it starts soon after this transaction commits."""
     row = await connection.fetchrow(
         SQL["insert_task"], id, organization, application_id, endpoint_id, kind.value, _dump(request)
     )
@@ -147,7 +147,7 @@ async def insert(
 
 
 async def count_running(connection: Connection, organization: str, application_id: UUID | None) -> tuple[int, int]:
-    """Return how many tasks of an organization run, and how many of these are about an application."""
+    """Return the number of running tasks of an organization, and of an application."""
     (row,) = await connection.fetch(SQL["count_running"], organization, application_id)
     return row["of_organization"], row["of_application"]
 
@@ -168,14 +168,14 @@ async def list_page(
     limit: int,
     is_ascending: bool = False,
 ) -> Page[Task]:
-    """Return a page of an organization's tasks of these kinds, by default the youngest first."""
+    """Return a page of an organization's tasks of these kinds, newest first by default."""
     sql = fill_statement(SQL["list_tasks"], is_upward=window.is_upward)
     rows = await connection.fetch(sql, organization, window.low, window.high, state, list(kinds), limit + 1)
     return to_page([_task(row) for row in rows], limit, is_reversed=window.is_upward is not is_ascending)
 
 
 async def lock_next(connection: Connection) -> Task | None:
-    """Return the running task whose turn it is, locked until this transaction ends; None where there is none."""
+    """Return the next running task, locked until this transaction ends; None if there is none."""
     row = await connection.fetchrow(SQL["take_task"])
     return None if row is None else _task(row)
 
@@ -183,18 +183,18 @@ async def lock_next(connection: Connection) -> Task | None:
 async def save(
     connection: Connection, task: Task, state: TaskState, *, place: Mapping[str, Any], data: Mapping[str, Any]
 ) -> Task:
-    """Move a task on, in the transaction of what was done for it."""
+    """Advance a task in the transaction of its step."""
     return _task(await connection.fetchrow(SQL["save_task"], task.id, state.value, _dump(place), _dump(data)))
 
 
 async def stop(connection: Connection, organization: str, id: UUID, error: str) -> Task | None:
-    """Let a running task end where it stands, once the step under way is done; None where it does not run."""
+    """Stop a running task after its current step; return None if it is not running."""
     row = await connection.fetchrow(SQL["stop_task"], organization, id, _dump({"error": error}))
     return None if row is None else _task(row)
 
 
 async def find_target(connection: Connection, task: Task) -> EndpointTarget | None:
-    """Return the endpoint that a task is about; None where it or its application was deleted."""
+    """Return the endpoint of a task; None if it or its application was deleted."""
     row = await connection.fetchrow(SQL["find_target"], task.application_id, task.endpoint_id)
     if row is None or task.application_id is None:
         return None
@@ -218,7 +218,7 @@ async def find_target(connection: Connection, task: Task) -> EndpointTarget | No
 async def page_subscriptions(
     connection: Connection, organization: str, after: UUID, *, limit: int
 ) -> list[Subscriptions]:
-    """Return the next applications of an organization with the event types their live endpoints name."""
+    """Return the next applications of an organization with the event types of their active endpoints."""
     rows = await connection.fetch(SQL["page_subscriptions"], organization, after, limit)
     return [Subscriptions(row["id"], tuple(row["types"]), row["has_all"]) for row in rows]
 
@@ -232,7 +232,7 @@ async def page_usage(
     *,
     limit: int,
 ) -> list[Usage]:
-    """Return the next applications of an organization, of those named if any are, with what they sent in a window."""
+    """Return the next applications of an organization, optionally only the named ones, with their usage in a window."""
     chosen = None if application_ids is None else list(application_ids)
     rows = await connection.fetch(SQL["page_usage"], organization, after, limit, window.low, window.high, chosen)
     return [Usage(row["id"], row["uid"], row["destinations"]) for row in rows]

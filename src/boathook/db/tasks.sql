@@ -1,11 +1,11 @@
 -- name: insert_task
--- Stores what is to be done in the background.
+-- Stores a background task.
 insert into boathook.task (id, organization, application_id, endpoint_id, kind, request)
 values ($1, $2, $3, $4, $5, $6)
 returning *
 
 -- name: count_running
--- Returns how many tasks of an organization run, and how many of these are about an application.
+-- Returns the number of running tasks of an organization, and of an application.
 select count(*) as of_organization, count(*) filter (where application_id = $2) as of_application
 from boathook.task where state = 'running' and organization = $1
 
@@ -21,8 +21,8 @@ order by id {direction}
 limit $6
 
 -- name: take_task
--- Locks the running task that has waited longest, passing by those that another process works on, that are to wait, or
--- that are no tasks in pieces.
+-- Locks the running task that has waited longest, skipping those that another process works on, that must wait, or that
+-- do not run in steps.
 select * from boathook.task
 where state = 'running' and kind <> 'store.verify'
     and coalesce((place ->> 'not_before')::timestamptz <= clock_timestamp(), true)
@@ -31,28 +31,28 @@ limit 1
 for update skip locked
 
 -- name: save_task
--- Moves a task on, in the transaction of what was done for it.
+-- Advances a task in the transaction of its step.
 update boathook.task
 set state = $2, place = $3, data = $4, updated_at = clock_timestamp()
 where id = $1
 returning *
 
 -- name: stop_task
--- Ends a running task as failed, with what is put into its data, waiting for the step under way.
+-- Ends a running task as failed and adds to its data, after waiting for the current step.
 update boathook.task
 set state = 'failed', data = (data::jsonb || $3::jsonb)::json, updated_at = clock_timestamp()
 where organization = $1 and id = $2 and state = 'running'
 returning *
 
 -- name: find_target
--- Reads the endpoint that a task is about, and its application, unless either is gone.
+-- Reads the endpoint of a task, and its application, unless either is deleted.
 select a.organization, p.id, p.event_types, p.channels, p.filter, p.order_by
 from boathook.endpoint p
 join boathook.application a on a.id = p.application_id
 where p.id = $2 and a.id = $1 and p.deleted_at is null and a.deleted_at is null
 
 -- name: page_subscriptions
--- Reads the next applications of an organization with the event types their live endpoints name.
+-- Reads the next applications of an organization with the event types of their active endpoints.
 select a.id, coalesce(bool_or(p.event_types is null) filter (where p.id is not null), false) as has_all,
     array_remove(array_agg(distinct t.name order by t.name), null) as types
 from (
@@ -67,8 +67,8 @@ group by a.id
 order by a.id
 
 -- name: page_usage
--- Reads the next applications of an organization, of those named if any are, with how many deliveries their messages
--- of a window were owed.
+-- Reads the next applications of an organization, optionally only the named ones, with the number of deliveries that
+-- their messages of a window were created with.
 select a.id, a.uid, (
     select coalesce(sum(e.fanout), 0)::bigint from boathook.event e
     where e.application = boathook.show_id('app', a.id) and e.origin = 'published' and e.id >= $4 and e.id < $5

@@ -1,7 +1,7 @@
-"""Bulk decisions, a step at a time: dead letters replayed, ignored or purged, events replayed or routed again.
+"""Runs bulk operations in steps: replays, ignores or purges dead letters, and replays or reroutes events.
 
-A capped replay makes pending what may run within a second, and goes on when that second is over, so that it can be
-stopped at any time, and what runs is what its progress says.
+A replay with a rate limit schedules one second of work per step and continues when that second is over. It can
+therefore be stopped at any time, and its progress matches what has run.
 """
 
 import math
@@ -20,24 +20,24 @@ from boathook.db.tasks import BulkOperation, Task, TaskOperation
 
 STEP: Final = 500
 MAX_PER_STEP: Final = 2_000
-"""However high the rate is."""
+"""Upper bound of a step, however high the rate is."""
 _AHEAD: Final = timedelta(minutes=10)
 _PAUSE: Final = timedelta(seconds=30)
 _PATIENCE: Final = timedelta(days=1)
-"""For a handler that is not registered any more, once it was and asked for the past."""
+"""How long a backfill waits for its handler, which an older release may have unregistered again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step came to."""
+    """The result of one step."""
 
     data: Mapping[str, Any]
     place: Mapping[str, Any] | None
-    """Where the next step goes on, and no sooner than its ``not_before``; None at the end."""
+    """Cursor of the next step, which must not start before its ``not_before``; None at the end."""
 
 
 async def run_bulk_step(connection: Connection, task: Task, kind: BulkOperation) -> StepResult:
-    """Do the next step of a bulk decision in the transaction of *connection*."""
+    """Run the next step of a bulk operation in the transaction of *connection*."""
     now: datetime = await delivery_commands.read_clock(connection)
     match kind:
         case TaskOperation.REPLAY_EVENTS:
@@ -84,7 +84,7 @@ async def _route_events(connection: Connection, task: Task, now: datetime) -> St
     to, wanted = task.request.get("to"), _filter(task)
     is_new = task.request.get("is_first") and now - task.created_at < _PATIENCE
     if is_new and not await is_registered(connection, str(to)):
-        # An older release may have retired the handler for as long as both are deployed.
+        # An older release may keep the handler unregistered while both are deployed.
         return StepResult(task.data, {**task.place, "not_before": (now + _PAUSE).isoformat()})
     after = UUID(task.place["after"]) if "after" in task.place else None
     found = await delivery_commands.page_events(connection, wanted, after=after, limit=_step(task))
@@ -99,7 +99,7 @@ async def _route_events(connection: Connection, task: Task, now: datetime) -> St
 
 def _filter(task: Task) -> ListFilter:
     asked = task.request
-    # Routing again adds nothing twice, so it may go on to events whose gateways' clocks are ahead of the server's.
+    # Rerouting adds nothing twice, so it may include events of gateways whose clocks are ahead of the server's.
     latest = task.created_at + (_AHEAD if task.kind is TaskOperation.ROUTE_EVENTS else timedelta(0))
     since, until = (asked.get(name) and datetime.fromisoformat(asked[name]) for name in ("since", "until"))
     return ListFilter(

@@ -1,7 +1,7 @@
-"""The apps' chores: what `Boathook.every` declares, done by the process that is the keeper.
+"""Runs the apps' chores, declared with `Boathook.every`, in the process that is the keeper.
 
-The keeper's seat says who does them, and a turn at each says that nobody else is doing it: a process that has lost its
-seat may not have noticed yet, and a chore may take its time to end.
+The keeper election selects the process. An advisory lock per chore ensures that no other process runs the same chore:
+a process may notice late that it is no longer the keeper, and a chore may take time to end.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 _WATCH_S: Final = 0.5
-"""How often a chore's turn is looked after while the chore is being done."""
+"""How often a running chore's lock is checked."""
 _LOG = get_logger("keeper")
 
 
 @dataclass(frozen=True, slots=True)
 class _Owned:
-    """A chore with the app that declares it."""
+    """A chore and the app that declares it."""
 
     app: str
     chore: Chore
@@ -38,12 +38,12 @@ class _Owned:
 
 
 class AppChores:
-    """The chores of all apps of a process, each in a task of its own.
+    """Runs the chores of all apps of a process, each in its own task.
 
     Args:
-        database: has a connection for each of them.
-        hooks: what they are declared on.
-        drain_s: how long a chore may take to end once it is told to.
+        database: has a connection for each chore.
+        hooks: the apps that declare the chores.
+        drain_s: seconds that a chore gets to end after it is cancelled.
     """
 
     def __init__(self, database: Database, hooks: Iterable[Boathook], *, drain_s: float) -> None:
@@ -53,7 +53,7 @@ class AppChores:
 
     @asynccontextmanager
     async def run_in_background(self) -> AsyncIterator[None]:
-        """Do each when it is due, for as long as the block runs; at its end break off what is under way."""
+        """Run each chore when it is due while the block runs; cancel running chores at its end."""
         tasks = {asyncio.create_task(self._repeat(one), name=f"chore:{one.title}"): one for one in self._owned}
         try:
             yield
@@ -82,15 +82,15 @@ class AppChores:
 
 
 def next_time(due_at: float, every_s: float, now: float) -> float:
-    """Return when a chore that was due at *due_at* is due again: as planned, leaving out what has passed meanwhile."""
+    """Return the next due time of a chore that was due at *due_at*; missed runs are skipped."""
     return due_at + every_s * max(1, math.ceil((now - due_at) / every_s))
 
 
-async def _hold(turn_of: Connection, one: _Owned) -> None:
-    """Do a chore, and break it off when its turn is lost; returns when it has ended."""
+async def _hold(lock_connection: Connection, one: _Owned) -> None:
+    """Run a chore, and cancel it if its lock is lost; return when it has ended."""
     doing = asyncio.create_task(_do(one), name=f"doing:{one.title}")
     try:
-        while not doing.done() and not is_connection_closed(turn_of):
+        while not doing.done() and not is_connection_closed(lock_connection):
             await asyncio.wait({doing}, timeout=_WATCH_S)
     finally:
         doing.cancel()
@@ -98,13 +98,13 @@ async def _hold(turn_of: Connection, one: _Owned) -> None:
 
 
 async def _do(one: _Owned) -> None:
-    """Do a chore once; an error is logged and counted, and goes no further."""
+    """Run a chore once; an error is logged and counted, not raised."""
     app, name = one.app, one.chore.name
     outcome, started = "broken_off", time.monotonic()
     try:
         await one.chore.function()
         outcome = "done"
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the app's own code
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the chore is the app's own code
         outcome = "failed"
         _LOG.error("chore_failed", app=app, chore=name, exc_info=error)
     finally:

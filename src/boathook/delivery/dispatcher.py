@@ -1,11 +1,11 @@
-"""The delivery engine: claims due deliveries, has each one attempted, and records what came of it.
+"""The delivery engine: claims due deliveries, makes an attempt for each, and records the results.
 
 Its loop is the same for every destination::
 
     claim(batch) -> await executor.execute(attempt) -> decide(outcome, policy, now) -> recorder.record(batch)
 
 `Queues` choose what to claim and what to start next, an `Executor` makes an attempt, a `Recorder` writes results. The
-dispatcher does the rest once for all: it renews leases, gives claims back, wakes the loop and drains at the end.
+dispatcher does the rest: it renews leases, releases claims, wakes the loop and drains at shutdown.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ from boathook.observability import meters
 from boathook.observability.log import Logger
 
 PACE_S: Final = 0.002
-"""Shortest time between two claims."""
+"""Minimum interval between two claims."""
 GRACE_S: Final = 5.0
-"""Seconds that attempts get to end once one of them is stuck."""
+"""Seconds that an attempt may run past its timeout, and that others get to end once one is stuck."""
 _RENEW_AGAIN_S: Final = 1.0
-"""Seconds after which leases are renewed again that could not be because PostgreSQL was unavailable."""
+"""Pause before leases are renewed again after PostgreSQL was unavailable."""
 _MAX_BATCH: Final = 500
-"""Most results that are written at once."""
+"""Most results in one write."""
 _BATCH_PACE_S: Final = 0.01
-"""Shortest time between two batches of results, unless another delivery waits for one."""
+"""Minimum interval between two batches of results, unless a result blocks another delivery."""
 _WRITE_PAUSE_S: Final = 0.5
 _WRITE_ROUNDS: Final = 3
 _BEAT_S: Final = 0.5
@@ -61,21 +61,21 @@ _SUCCEEDED: Final = Complete()
 
 
 class AttemptStuck(Exception):
-    """An attempt goes on past its time and cannot be stopped; only a new process helps."""
+    """An attempt runs past its timeout and cannot be stopped; only a process restart helps."""
 
 
 class DatabaseClock:
-    """The time of PostgreSQL, as of the latest claim."""
+    """PostgreSQL's clock, as of the latest claim."""
 
     def __init__(self) -> None:
         self._ahead = timedelta()
 
     def sync(self, database_now: datetime) -> None:
-        """Take over what PostgreSQL's clock shows now."""
+        """Set the clock to PostgreSQL's current time."""
         self._ahead = database_now - datetime.now(UTC)
 
     def now(self) -> datetime:
-        """Return the time of PostgreSQL."""
+        """Return PostgreSQL's current time."""
         return datetime.now(UTC) + self._ahead
 
 
@@ -87,12 +87,12 @@ class Attempt(ABC):
     )  # fmt: skip
 
     SUCCEEDED_EVENT: ClassVar[str]
-    """What the log calls a success, and at which level."""
+    """Event name and level of a success in the log."""
     SUCCEEDED_LEVEL: ClassVar[int]
     FAILED_EVENT: ClassVar[str]
 
     is_single: bool
-    """Whether its delivery gets no other attempt."""
+    """Whether the delivery gets no further attempt."""
     is_blocking: bool
     """Whether another delivery cannot be claimed before this attempt is recorded."""
 
@@ -103,7 +103,7 @@ class Attempt(ABC):
         self.started_at: datetime
         """By PostgreSQL's clock."""
         self.took_s: float | None = None
-        """The executor may say how long the attempt took; else the dispatcher measures it."""
+        """Duration of the attempt, if the executor measured it; otherwise the dispatcher does."""
         self.outcome: Outcome
         self.decision: Decision
         self.task: asyncio.Task[None] | None = None
@@ -112,7 +112,7 @@ class Attempt(ABC):
     @property
     @abstractmethod
     def state(self) -> AttemptState:
-        """What the retry decision needs to know of the delivery."""
+        """The state of the delivery, for the retry decision."""
 
     @property
     @abstractmethod
@@ -122,18 +122,18 @@ class Attempt(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """The recipient, as metrics name it."""
+        """The recipient's label in metrics."""
 
     @abstractmethod
     def fields(self) -> dict[str, Any]:
-        """Return what a log line says about the attempt."""
+        """Return the log fields of the attempt."""
 
     @abstractmethod
     def count(self, outcome: str) -> None:
         """Count the attempt in the metrics."""
 
     def cancel(self) -> None:
-        """Cancel the task of the attempt; its delivery is given back."""
+        """Cancel the attempt's task; its delivery is released."""
         self.is_stopped = True
         if self.task is not None:
             self.task.cancel()
@@ -148,54 +148,54 @@ class Executor(Protocol[A_contra]):
 
     is_fenced: ClassVar[bool] = False
     """Whether an attempt without a lease has no effects, because its effects are committed together with the result.
-    Others are not started once their lease has run out."""
+    Other attempts are not started after their lease has expired."""
 
     @abstractmethod
     async def execute(self, attempt: A_contra) -> Result:
-        """Make one attempt and return what came of it; an exception counts as a failure.
+        """Make one attempt and return its result; an exception counts as a failure.
 
-        `Success` and failures are recorded by the dispatcher. `Completed` says that the result is committed already.
+        The dispatcher records `Success` and failures. `Completed` means that the result is already committed.
         """
         ...
 
     def stop(self, attempt: A_contra) -> None:
-        """Break off an attempt because the process ends."""
+        """Stop an attempt because the process is shutting down."""
         attempt.cancel()
 
     def lose(self, attempt: A_contra) -> None:  # noqa: ARG002
-        """Learn that the lease of a running attempt is another process's; its result will not be recorded."""
+        """Handle the loss of a running attempt's lease to another process; the result will not be recorded."""
         return
 
     def check(self, running: Collection[A_contra]) -> str | None:  # noqa: ARG002
-        """Look for attempts that go on past their time; returns why the process must end, if it must."""
+        """Check for attempts past their timeout; return why the process must end, or None."""
         return None
 
     async def run(self) -> None:
-        """Do what is to be done beside the attempts, until cancelled."""
+        """Run the executor's background work until cancelled."""
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """Release what the executor holds, after the last attempt."""
+        """Release the executor's resources after the last attempt."""
         return
 
 
 class Queues(Protocol[A]):
-    """The recipients of one kind, with what is claimed for each and what runs."""
+    """The recipients of one kind, with their waiting claims and running attempts."""
 
     async def discover(self, wake: Callable[[], None]) -> float:
-        """Find recipients with due deliveries, and call *wake* if there are some; returns when to look again, in s."""
+        """Find recipients with due deliveries and call *wake* if there are any; return seconds until the next query."""
         ...
 
     async def claim(self) -> tuple[list[A], float]:
-        """Claim once; returns the claims, and the seconds until there may be more unless `resume` is called before."""
+        """Claim once; return the claims, and the seconds until more may be due unless `resume` is called earlier."""
         ...
 
     def resume(self, attempt: A) -> None:
-        """Look for work of the same recipient at the next claim."""
+        """Include the attempt's recipient in the next claim."""
         ...
 
     def take(self) -> list[A]:
-        """Take out the claims that are to start now, and count them as running."""
+        """Remove and return the claims to start now, and count them as running."""
         ...
 
     def finish(self, attempt: A, result: Result) -> None:
@@ -203,15 +203,15 @@ class Queues(Protocol[A]):
         ...
 
     def release(self) -> list[A]:
-        """Take out the claims that cannot start soon, to be given back."""
+        """Remove and return the claims that cannot start soon, so that they can be released."""
         ...
 
     def drop(self, lost: set[A]) -> None:
-        """Forget waiting claims whose lease is lost."""
+        """Drop waiting claims whose lease is lost."""
         ...
 
     def empty(self) -> list[A]:
-        """Take out all claims that wait."""
+        """Remove and return all waiting claims."""
         ...
 
     def report(self) -> None:
@@ -223,7 +223,7 @@ class Recorder(Protocol[A_contra]):
     """Writes the results of attempts whose `outcome` and `decision` are set."""
 
     async def record(self, attempts: Sequence[A_contra]) -> list[bool]:
-        """Write results in one transaction; says of each whether its lease still held.
+        """Write results in one transaction; return for each whether its lease was still held.
 
         Raises:
             DatabaseError: nothing was written.
@@ -249,15 +249,15 @@ class Dispatcher(Generic[A]):
         self._drain_s = settings.server.drain_s
         self._log = log
         self._held: set[A] = set()
-        """Everything under lease here, but for what is to be given back."""
+        """All attempts under lease in this process, except those to be released."""
         self._running: set[A] = set()
         self._returned: list[A] = []
-        """To be given back."""
+        """Claims to be released."""
         self._results: list[A] = []
-        """To be written."""
+        """Results to be written."""
         self._has_results = asyncio.Event()
         self._is_urgent = asyncio.Event()
-        """Set when another delivery waits for a result to be written."""
+        """Set when an unwritten result blocks another delivery."""
         self._is_writing = self._is_launching = self._is_stopping = False
         self._hint = asyncio.Event()
         self._wake = asyncio.Event()
@@ -266,10 +266,10 @@ class Dispatcher(Generic[A]):
         self._error: BaseException | None = None
 
     async def run(self, stop: asyncio.Event, beat: Callable[[], None], *, predecessors: Sequence[str] = ()) -> None:
-        """Deliver until *stop* is set, then finish what is under way.
+        """Deliver until *stop* is set, then finish the running attempts.
 
         Raises:
-            AttemptStuck: an attempt cannot be stopped; the process should end so that another takes its place.
+            AttemptStuck: an attempt cannot be stopped; the process should exit so that another replaces it.
         """
         await self._database.listen(DUE_CHANNEL, lambda _payload: self._hint.set())
         feeding = [asyncio.create_task(self._discover()), asyncio.create_task(self._claim(predecessors))]
@@ -292,7 +292,7 @@ class Dispatcher(Generic[A]):
             raise AttemptStuck(self._stuck)
 
     async def _drain(self, feeding: Sequence["asyncio.Task[None]"]) -> None:
-        """Start nothing more, give back what waits, let what runs finish, and break off what takes too long."""
+        """Stop claiming, release waiting claims, let running attempts finish, and stop those that take too long."""
         self._is_stopping = True
         self._hint.set()
         self._wake.set()
@@ -310,7 +310,7 @@ class Dispatcher(Generic[A]):
     @staticmethod
     async def _until(condition: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        # Three conditions at the end of a process need no event each.
+        # Polling is enough for three conditions at shutdown.
         while not condition() and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -355,7 +355,7 @@ class Dispatcher(Generic[A]):
                 await _wait(self._wake, min(self._poll_s, wait_s))
 
     def _put_back(self, attempts: Sequence[A]) -> None:
-        # What cannot be given back is not renewed either, so that the keeper finds it.
+        # Claims that cannot be released are not renewed either, so that the keeper reaps them.
         self._held.difference_update(attempts)
         self._returned += attempts
 
@@ -366,19 +366,19 @@ class Dispatcher(Generic[A]):
 
     async def _try_give_back(self) -> None:
         if self._returned:
-            with contextlib.suppress(DatabaseError):  # the leases of what is not given back run out
+            with contextlib.suppress(DatabaseError):  # leases that are not released expire
                 await self._give_back()
 
     # Attempts
 
     def _launch(self) -> None:
-        """Start what has a place."""
+        """Start the claims that have a free slot."""
         if self._is_stopping:
             return
         now = time.monotonic()
         for attempt in self._queues.take():
             if now > attempt.lease_until and not self._executor.is_fenced:
-                # The keeper takes it from here, or has.
+                # The keeper reaps this delivery.
                 self._held.discard(attempt)
                 self._queues.finish(attempt, Superseded())
                 continue
@@ -400,7 +400,7 @@ class Dispatcher(Generic[A]):
             self._quit.set()
 
     async def _attempt(self, attempt: A) -> None:
-        """Make one attempt, and conclude it or hand its result over to `_write`."""
+        """Make one attempt, then conclude it or pass its result to `_write`."""
         attempt.started_at = self._clock.now()
         began = time.monotonic()
         result: Result
@@ -410,14 +410,14 @@ class Dispatcher(Generic[A]):
             if not attempt.is_stopped:
                 raise
             result = Stopped()
-        except Exception as error:  # noqa: BLE001 - a fault of an executor costs one attempt, not the process
+        except Exception as error:  # noqa: BLE001 - an executor error fails one attempt, not the process
             self._log.error("executor_failed", **attempt.fields(), exc_info=error)
             result = Failure(code=type(error).__name__, error=str(error))
         if attempt.took_s is None:
             attempt.took_s = time.monotonic() - began
         self._running.discard(attempt)
         self._queues.finish(attempt, result)
-        if not self._is_launching:  # once for all attempts that end in one turn of the loop
+        if not self._is_launching:  # once for all attempts that end in one iteration of the event loop
             self._is_launching = True
             asyncio.get_running_loop().call_soon(self._launch_next)
         if isinstance(result, Completed):
@@ -435,7 +435,7 @@ class Dispatcher(Generic[A]):
             self._settle(attempt, result)
 
     def _settle(self, attempt: A, outcome: Outcome) -> None:
-        """Decide what follows an outcome, and have it written with the next batch."""
+        """Decide what follows an outcome, and queue the result for the next batch."""
         attempt.outcome = outcome
         decision: Decision = _SUCCEEDED
         if not isinstance(outcome, Success):
@@ -454,7 +454,7 @@ class Dispatcher(Generic[A]):
         self._log.warning("lease_lost", **attempt.fields(), took_s=round(attempt.took_s or 0.0, 4))
 
     def _conclude(self, attempt: A, decision: Decision, outcome: str) -> None:
-        """Do what follows once the result of an attempt is committed."""
+        """Count and log a committed result, and wake the loop for what it unblocks or retries soon."""
         attempt.count(outcome)
         if attempt.is_blocking:
             self._resume(attempt)
@@ -466,7 +466,7 @@ class Dispatcher(Generic[A]):
         error = {"code": decision.code, "error": decision.error}
         self._log.warning(attempt.FAILED_EVENT, **attempt.fields(), outcome=outcome, **error)
         if isinstance(decision, RetryAt):
-            # A retry that is due before the next poll is looked for at its very moment.
+            # A retry that is due before the next poll gets its own wake-up.
             wait_s = (decision.due_at - self._clock.now()).total_seconds()
             if wait_s < self._poll_s:
                 asyncio.get_running_loop().call_later(max(0.0, wait_s) + PACE_S, self._resume, attempt)
@@ -478,7 +478,7 @@ class Dispatcher(Generic[A]):
     # Results
 
     async def _write(self) -> None:
-        """Write results until cancelled; while one batch is being written, the next one grows."""
+        """Write results until cancelled; while one batch is written, the next one grows."""
         while True:
             await self._has_results.wait()
             self._has_results.clear()
@@ -494,12 +494,12 @@ class Dispatcher(Generic[A]):
                     else:
                         self._lost(attempt)
                 self._is_writing = False
-                # What is written together costs PostgreSQL less.
+                # Larger batches cost PostgreSQL less per result.
                 if not any(attempt.is_blocking for attempt in self._results):
                     await _wait(self._is_urgent, began + _BATCH_PACE_S - time.monotonic())
 
     async def _write_batch(self, batch: Sequence[A]) -> list[bool]:
-        """Write results; one that cannot be written fails alone, and its lease runs out."""
+        """Write results; a result that cannot be written fails alone, and its lease expires."""
         refusals = 0
         while True:
             try:
@@ -568,7 +568,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 
 async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
-    """Cancel tasks and wait for them, but not for one that refuses to end."""
+    """Cancel tasks and wait for them for at most `_LAST_S`."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=_LAST_S)

@@ -1,8 +1,8 @@
-"""Which endpoint is sent to next in one sender, and how much of each endpoint's due work it claims.
+"""Selects the next endpoint to send to in one sender, and how much of each endpoint's due work to claim.
 
-An endpoint may have a quarter of the places that others leave it, so however many endpoints hang, there is always one
-more place; and those known to be slow leave a quarter of all places to the quick. Claims run ahead of the free places
-by what an endpoint takes in a few hundredths of a second, unless something bounds what it may have under lease.
+An endpoint may use a quarter of the slots that others leave free, so one slot is always free, however many endpoints
+hang. Endpoints known to be slow leave a quarter of all slots to fast ones. Claims prefetch what an endpoint handles in
+a few hundredths of a second, unless a limit bounds its deliveries under lease.
 """
 
 import asyncio
@@ -37,34 +37,34 @@ from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 
 CONCURRENCY_SHARE: Final = 4
-"""An endpoint has at most one of so many of the places that are left to it."""
+"""An endpoint may use at most one in this many of the slots available to it."""
 MAX_CLAIMED: Final = 400
 PREFETCH_S: Final = 0.03
 MAX_PREFETCH: Final = 250
 FULL_SCAN_INTERVAL_S: Final = 1.0
-"""Seconds between looks that ignore the watermark."""
+"""Interval between claims that ignore the watermark."""
 SLOW_S: Final = 1.0
-"""An endpoint that takes longer is slow."""
+"""An endpoint whose requests take longer is slow."""
 IDLE_S: Final = 60.0
-"""Seconds after which an endpoint without work is forgotten."""
+"""Seconds after which an idle endpoint is dropped."""
 _MAX_FIRST_CLAIM: Final = 8
-"""Most claims for an endpoint whose pace is not known."""
+"""Most claims for an endpoint whose request duration is unknown."""
 _OVERLAP: Final = timedelta(seconds=0.25)
-"""How far behind the latest claim the watermark stays: transactions commit in another order than they begin."""
+"""How far the watermark stays behind the latest claim: transactions do not commit in the order they begin."""
 _EWMA_WEIGHT: Final = 0.2
 _PAGE: Final = 500
-"""Endpoints that one statement looks at."""
+"""Endpoints per query."""
 _DISCOVER_SHARE: Final = 0.1
-"""Discovering takes no more than this share of the time."""
+"""Discovery takes no more than this share of the time."""
 _DISCOVER_IDLE_S: Final = 0.02
-"""Shortest time between two looks, where the first found nothing."""
+"""Minimum interval between two queries if the first found nothing."""
 _PROBE_HOLD_S: Final = 10.0
-"""How long a probe belongs to its sender past the endpoint's timeout."""
+"""How long a sender holds a probe beyond the endpoint's timeout."""
 _PROBE_AGAIN_S: Final = 1.0
 
 
 class EndpointAttempt(Attempt):
-    """One message on its way to its endpoint."""
+    """One attempt to send a message to its endpoint."""
 
     __slots__ = (
         "answer", "ended_ns", "endpoint", "finished", "is_blocking", "is_single", "overdue_at", "queue",
@@ -81,18 +81,18 @@ class EndpointAttempt(Attempt):
         self.send = send
         self.queue = queue
         self.endpoint: PreparedEndpoint | None = None
-        """As it is when the attempt starts."""
+        """The endpoint's configuration when the attempt starts."""
         self.is_single = send.is_manual
         self.is_blocking = send.is_ordered or queue.concurrency is not None
         self.status = 0
-        """This and the next two are recorded with the attempt; an executor sets what it has."""
+        """This and the next two are recorded with the attempt; the executor sets those that it has."""
         self.request_headers: str | None = None
-        """A JSON array of [name, value]."""
+        """A JSON array of [name, value] pairs."""
         self.response: bytes | None = None
         self.ended_ns: int | None = None
-        """When the response was there, by this host's clock."""
+        """When the response arrived, by this host's clock."""
         self.answer: asyncio.Future[RequestResult] | None = None
-        """What the HTTP executor waits for, and until when."""
+        """The future that the HTTP executor awaits; `overdue_at` is its deadline."""
         self.overdue_at = math.inf
         self.finished: FinishedSend | None = None
 
@@ -103,12 +103,12 @@ class EndpointAttempt(Attempt):
 
     @property
     def policy(self) -> RetryPolicy:
-        """The policy of the endpoint."""
+        """The retry policy of the endpoint."""
         assert self.endpoint is not None
         return self.endpoint.policy
 
     def fields(self) -> dict[str, Any]:
-        """See `Attempt.fields`; an endpoint's address may hold a secret, so it is left out."""
+        """See `Attempt.fields`. The endpoint's URL is left out because it may contain a secret."""
         return {
             "delivery": ids.show_delivery(self.send.event_id, self.send.ordinal),
             "endpoint": ids.show(ids.ENDPOINT, self.send.endpoint_id),
@@ -121,7 +121,7 @@ class EndpointAttempt(Attempt):
 
 
 class EndpointQueue:
-    """One endpoint's share of a sender: what is claimed for it and what is under way."""
+    """One endpoint in one sender: its waiting claims and running attempts."""
 
     def __init__(self, due: DueEndpoint) -> None:
         self.recipient = due.recipient
@@ -133,39 +133,39 @@ class EndpointQueue:
         self.concurrency: int | None = None
         self.open_until: datetime | None = None
         self.rate_limited_until = 0.0
-        """Before this moment of this process's clock nothing is claimed for it."""
+        """Nothing is claimed for the endpoint before this time of this process's monotonic clock."""
         self.is_probing = False
         self.is_unhealthy = False
-        """Whether its health says anything but that it is well."""
+        """Whether the endpoint's stored health is anything but healthy."""
         self.used_at = time.monotonic()
         self.update(due)
         self.mean_s: float | None = None
-        """How long its requests take; None: not known yet."""
+        """Mean duration of its requests; None: unknown."""
         self._last_finished_at = 0.0
         self._since: datetime = EPOCH
         self._full_look_at = 0.0
 
     def update(self, due: DueEndpoint) -> None:
-        """Take in what the journal says about the endpoint."""
+        """Update the limits and the breaker from the database."""
         self.rate = due.rate
         self.concurrency = due.concurrency
         if not self.is_probing:
             self.open_until = due.open_until
 
     def is_slow(self, now: float) -> bool:
-        """Return whether its requests take long, or those under way now have."""
+        """Return whether its requests are slow, including those that are running."""
         if self.running and now - self._last_finished_at > SLOW_S:
             return True
         return self.mean_s is not None and self.mean_s > SLOW_S
 
     def prefetch_limit(self, limit: int, most: int) -> int:
-        """Return how many claims may wait here for a place, at most *most*, when it has *limit* places."""
+        """Return how many claims may wait for a slot, at most *most*, if the endpoint has *limit* slots."""
         if self.mean_s is None or self.concurrency is not None or self.rate is not None or self.open_until is not None:
             return 0
         return min(most, int(limit * PREFETCH_S / max(self.mean_s, 0.0001)))
 
     def want(self, slots: int, now: float, *, is_probe: bool) -> EndpointClaimLimit:
-        """Return the claim for so many slots, from the watermark on or, once a second, from the beginning."""
+        """Return the claim for *slots* deliveries: from the watermark on or, once a second, from the beginning."""
         since = self._since
         if is_probe or now - self._full_look_at >= FULL_SCAN_INTERVAL_S:
             self._full_look_at = now
@@ -175,7 +175,7 @@ class EndpointQueue:
         )
 
     def empty(self) -> list[EndpointAttempt]:
-        """Take out what waits; the next claim looks at everything, because something was put back."""
+        """Remove and return all waiting claims. The next claim ignores the watermark, because claims are released."""
         attempts = list(self.waiting)
         self.waiting.clear()
         self._since = EPOCH
@@ -183,12 +183,12 @@ class EndpointQueue:
         return attempts
 
     def end_probe(self, attempts: Iterable[EndpointAttempt]) -> None:
-        """Know that these attempts will not be made."""
+        """Clear the probe flag if the probe is among these attempts, which will not be made."""
         if any(attempt.send.is_probe for attempt in attempts):
             self.is_probing = False
 
     def start(self, now: float) -> EndpointAttempt:
-        """Give the next claim a place."""
+        """Move the next waiting claim into a slot."""
         if not self.running:
             self._last_finished_at = now
         self.running += 1
@@ -197,7 +197,7 @@ class EndpointQueue:
         return attempt
 
     def finish(self, took_s: float | None, now: float) -> None:
-        """Count a request as over; None where it was not made."""
+        """Count a request as finished; *took_s* is None if it was not made."""
         self.running -= 1
         self._last_finished_at = now
         if took_s is None:
@@ -206,14 +206,14 @@ class EndpointQueue:
         self.mean_s = took_s if mean is None else mean + _EWMA_WEIGHT * (took_s - mean)
 
     def accept(self, attempt: EndpointAttempt) -> None:
-        """Take in what was claimed."""
+        """Add a claimed attempt."""
         self.waiting.append(attempt)
         self._since = max(self._since, attempt.send.due_at - _OVERLAP)
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a sender would claim for one endpoint."""
+    """How many deliveries a sender wants to claim for one endpoint."""
 
     queue: EndpointQueue
     slots: int
@@ -228,9 +228,9 @@ class EndpointQueues:
     ) -> None:
         outbound = settings.outbound
         self._places = outbound.concurrency
-        """Requests under way at once."""
+        """Most concurrent requests."""
         self._limit = outbound.endpoint_concurrency
-        """Of these to one endpoint, unless it says otherwise."""
+        """Most concurrent requests to one endpoint, unless the endpoint sets its own limit."""
         self._timeout_s = outbound.timeout_s
         self._retry_policy = read_retry(outbound.retry)
         self._lease_s = settings.worker.lease_s
@@ -242,11 +242,11 @@ class EndpointQueues:
         self._claimable: dict[UUID, EndpointQueue] = {}
         self._ready: dict[UUID, EndpointQueue] = {}
         self._unprepared: dict[UUID, EndpointQueue] = {}
-        """Those with claims that are newer than what is known of their endpoint."""
+        """Queues with claims that are newer than the loaded endpoint configuration."""
         self._unused: list[tuple[ClaimRequest, int]] = []
-        """Claims that took fewer deliveries than they had tokens or probes for, with how many they took."""
+        """Claims that used fewer tokens or probes than they took, with the number of claimed deliveries."""
         self._removed: list[EndpointAttempt] = []
-        """Claims for endpoints that get nothing more."""
+        """Claims for endpoints that are disabled or deleted."""
         self._tidied_at = 0.0
         self.running = 0
         self.waiting = 0
@@ -255,10 +255,10 @@ class EndpointQueues:
         """Iterate over all queues."""
         return iter(self._queues.values())
 
-    # Discovering
+    # Discovery
 
     async def discover(self, wake: Callable[[], None]) -> float:
-        """Look at all endpoints with pending work once; returns the seconds until the next one falls due."""
+        """Query all endpoints with pending work once; return the seconds until the next delivery is due."""
         after, next_at, is_found = "", None, False
         while True:
             began = time.monotonic()
@@ -275,12 +275,12 @@ class EndpointQueues:
                 break
         if time.monotonic() > self._tidied_at + IDLE_S:
             self._remove_idle(time.monotonic())
-        # Most notifications are meant for handlers, so a look that found nothing is not repeated at once.
+        # Most notifications are for handlers, so a query that found nothing is not repeated immediately.
         await asyncio.sleep(PACE_S if is_found else _DISCOVER_IDLE_S)
         return self._poll_s if next_at is None else (next_at - self._clock.now()).total_seconds()
 
     def upsert(self, due: DueEndpoint) -> None:
-        """Learn that an endpoint has something due."""
+        """Add or update the queue of a due endpoint; empty it if the endpoint is disabled or deleted."""
         queue = self._queues.get(due.id)
         if due.is_disabled_or_deleted:
             if queue is not None:
@@ -297,7 +297,7 @@ class EndpointQueues:
         self._removed += self._empty(queue)
 
     def resume(self, attempt: EndpointAttempt) -> None:
-        """Look for work of the same endpoint at the next claim."""
+        """Include the attempt's endpoint in the next claim."""
         self._resume(attempt.queue)
 
     def _resume(self, queue: EndpointQueue) -> None:
@@ -305,7 +305,7 @@ class EndpointQueues:
         self._claimable[queue.endpoint_id] = queue
 
     def _remove_idle(self, now: float) -> None:
-        """Forget the endpoints that have had no work for a while."""
+        """Drop the queues of endpoints that have been idle for `IDLE_S`."""
         self._tidied_at = now
         for key, queue in list(self._queues.items()):
             if not queue.running and not queue.waiting and now - queue.used_at > IDLE_S and key not in self._claimable:
@@ -315,7 +315,7 @@ class EndpointQueues:
     # Claiming
 
     async def claim(self) -> tuple[list[EndpointAttempt], float]:
-        """Claim once, as far as places, rates and breakers allow."""
+        """Claim once, as far as slots, rates and breakers allow."""
         if self._unused:
             await self._return_unused()
         if self._unprepared:
@@ -330,7 +330,7 @@ class EndpointQueues:
         try:
             sends = await self._store.claim(limits, lease_s=self._lease_s)
         except DatabaseError:
-            # Whether or not it was made: a probe that is not known here must not bar its endpoint for ever.
+            # The claim may or may not be committed; a probe that is unknown here must not block its endpoint forever.
             for request in requests:
                 request.queue.is_probing = request.queue.is_probing and not request.is_probe
             raise
@@ -340,7 +340,7 @@ class EndpointQueues:
         return self._accept(requests, sends, began + self._lease_s), 0.0
 
     def plan(self, now: float, clock: datetime) -> tuple[list[ClaimRequest], float | None]:
-        """Return what to claim, and when by this process's clock a resting endpoint may go on."""
+        """Return what to claim, and when a paused or rate-limited endpoint may continue, by this process's clock."""
         requests: list[ClaimRequest] = []
         wake_at: float | None = None
         left = MAX_CLAIMED
@@ -367,7 +367,7 @@ class EndpointQueues:
             return 0
         share = max(1, min(queue.concurrency or self._limit, (max(0, free) + held) // CONCURRENCY_SHARE))
         prefetch_limit = queue.prefetch_limit(share, most_ahead)
-        if len(queue.waiting) > prefetch_limit // 2:  # claim many at a time, not one for each that ends
+        if len(queue.waiting) > prefetch_limit // 2:  # claim in batches, not one for each attempt that ends
             return 0
         slots = share + prefetch_limit - held
         return min(slots, _MAX_FIRST_CLAIM) if queue.mean_s is None else slots
@@ -377,12 +377,12 @@ class EndpointQueues:
         return self._places - self.running - kept
 
     async def _allowed(self, requests: Sequence[ClaimRequest]) -> list[ClaimRequest]:
-        """Keep what rates allow, and of probes those that this sender may make."""
+        """Keep the requests that rates allow, and the probes that this sender may make."""
         if any(request.queue.rate is not None for request in requests):
             requests = await self._take_tokens(requests)
         if not any(request.is_probe for request in requests):
             return list(requests)
-        # A probe that no request may be made for would bar its endpoint.
+        # Take probes after tokens: a probe without a request would block its endpoint.
         probes = await self._take_probes([request.queue for request in requests if request.is_probe])
         refused = [one for one in requests if one.is_probe and one.queue.endpoint_id not in probes]
         await self._return_tokens([(request.queue, request.slots) for request in refused])
@@ -414,14 +414,14 @@ class EndpointQueues:
         taken = await self._store.take_probes([queue.endpoint_id for queue in queues], hold_s=hold_s)
         for queue in queues:
             queue.is_probing = queue.endpoint_id in taken
-            # Another sender has it; the next look tells how it went.
+            # Another sender holds the probe; the next query returns its result.
             queue.open_until = taken.get(queue.endpoint_id, self._clock.now() + timedelta(seconds=_PROBE_AGAIN_S))
         return set(taken)
 
     def _accept(
         self, requests: Sequence[ClaimRequest], sends: Sequence[ClaimedSend], lease_until: float
     ) -> list[EndpointAttempt]:
-        """Take in what a claim brought."""
+        """Add the claimed deliveries to their queues."""
         queues = {request.queue.endpoint_id: request.queue for request in requests}
         attempts: list[EndpointAttempt] = []
         for send in sends:
@@ -448,7 +448,7 @@ class EndpointQueues:
         return attempts
 
     async def _return_unused(self) -> None:
-        """Give back the tokens and the probes that no claim was made with."""
+        """Return unused tokens and probes."""
         unused, self._unused = self._unused, []
         await self._return_tokens([(request.queue, request.slots - taken) for request, taken in unused])
         idle = [request.queue for request, taken in unused if request.is_probe and not taken]
@@ -459,7 +459,7 @@ class EndpointQueues:
                 queue.open_until = self._clock.now() + timedelta(seconds=_PROBE_AGAIN_S)
 
     async def _prepare(self) -> None:
-        """Find out where the claims go whose endpoint was changed since the last one; until then they wait."""
+        """Load the endpoints that changed since the last claim; their claims wait until then."""
         configs = await self._store.load(list(self._unprepared), self._secret_box)
         for key, queue in list(self._unprepared.items()):
             del self._unprepared[key]
@@ -471,7 +471,7 @@ class EndpointQueues:
     # Running
 
     def take(self) -> list[EndpointAttempt]:
-        """Give places to the claims that may start, one endpoint after the other."""
+        """Remove and return the claims that may start in free slots, round-robin over the endpoints."""
         now = time.monotonic()
         taken: list[EndpointAttempt] = []
         moved = True
@@ -499,17 +499,17 @@ class EndpointQueues:
         )
 
     def finish(self, attempt: EndpointAttempt, result: Result) -> None:
-        """Take back the place of a request that is over."""
+        """Free the slot of a finished request."""
         self.running -= 1
         is_made = not isinstance(result, Superseded)
         attempt.queue.finish(attempt.took_s if is_made else None, time.monotonic())
         if not is_made:
             attempt.queue.end_probe([attempt])
 
-    # Giving back
+    # Releasing
 
     def release(self) -> list[EndpointAttempt]:
-        """Take out what cannot start soon: the claims of resting endpoints, and what a slow one has no place for."""
+        """Remove and return claims that cannot start soon: those of paused endpoints and of busy slow endpoints."""
         released, self._removed = self._removed, []
         now = time.monotonic()
         for queue in self._ready.values():
@@ -525,7 +525,7 @@ class EndpointQueues:
         return attempts
 
     def drop(self, lost: set[EndpointAttempt]) -> None:
-        """Forget waiting claims whose lease is lost."""
+        """Drop waiting claims whose lease is lost."""
         for queue in {attempt.queue for attempt in lost}:
             gone = [attempt for attempt in queue.waiting if attempt in lost]
             queue.end_probe(gone)
@@ -533,7 +533,7 @@ class EndpointQueues:
             queue.waiting = deque(attempt for attempt in queue.waiting if attempt not in lost)
 
     def empty(self) -> list[EndpointAttempt]:
-        """Take out all that waits."""
+        """Remove and return all waiting claims."""
         return [attempt for queue in self._queues.values() for attempt in self._empty(queue)]
 
     def report(self) -> None:

@@ -1,4 +1,4 @@
-"""Writes the results of sending in batches, with the health of endpoints and the operational webhooks about them."""
+"""Writes the results of endpoint attempts in batches, with endpoint health and operational webhooks."""
 
 import random
 import time
@@ -36,14 +36,14 @@ from boathook.observability.log import get_logger
 from boathook.observability.tracing import Context, EntrySpan, Kind, Span, Tracer, otel_attributes, span_id_of
 
 _OURS: Final = frozenset({UNREADABLE, TransportFailure.PROXY.value, TransportFailure.FAULT.value})
-"""Codes of failures that no endpoint is disabled for, because the fault may be ours."""
+"""Failure codes that never disable an endpoint, because the fault may be on our side."""
 _DAY_S: Final = 86_400.0
 _NS: Final = 1_000_000_000
 _LOG: Final = get_logger("sender")
 
 
 class EndpointRecorder(Recorder[EndpointAttempt]):
-    """Writes attempts at endpoints, and keeps the health of the endpoints."""
+    """Records attempts at endpoints and updates the health of the endpoints."""
 
     def __init__(self, store: EndpointDeliveryStore, settings: Settings, traces: "SendTraces | None") -> None:
         outbound = settings.outbound
@@ -61,12 +61,12 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         """See `Recorder.record`."""
         finished = [attempt.finished or self._finish(attempt) for attempt in attempts]
         for attempt in attempts:
-            if attempt.send.is_probe:  # until it is written, the hold of the probe keeps others away
+            if attempt.send.is_probe:  # the held probe keeps other senders away until the result is written
                 attempt.queue.is_probing = False
-        is_told = any(operational_event_type(one) for one in finished)
+        has_operational_event = any(operational_event_type(one) for one in finished)
         failpoint("send.before_settle")
         held = await self._store.settle(
-            finished, after=self._operational_webhooks.publish_attempts if is_told else None
+            finished, after=self._operational_webhooks.publish_attempts if has_operational_event else None
         )
         failpoint("send.after_settle")
         if not all(isinstance(one.move, Complete) for one in finished) or any(
@@ -74,7 +74,7 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         ):
             try:
                 await self._update_health(attempts, finished)
-            except DatabaseError as error:  # the next failure tells it anew
+            except DatabaseError as error:  # the next failure updates the health again
                 _LOG.warning("health_not_written", error=str(error))
         return held
 
@@ -98,8 +98,8 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
 
     async def _update_health(self, attempts: Sequence[EndpointAttempt], finished: Sequence[FinishedSend]) -> None:
         queues = {attempt.queue.endpoint_id: attempt.queue for attempt in attempts}
-        failures, well = summarize_health(finished)
-        healed = [key for key in well if queues[key].is_unhealthy or queues[key].open_until is not None]
+        failures, healthy = summarize_health(finished)
+        healed = [key for key in healthy if queues[key].is_unhealthy or queues[key].open_until is not None]
         if healed:
             await self._store.mark_healthy(healed)
         for key in healed:
@@ -108,14 +108,14 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
         if not failures:
             return
         probed = {attempt.queue.endpoint_id for attempt in attempts if attempt.send.is_probe}
-        standings = await self._store.update_health(failures, self._rules, random.random)
-        for key, health in standings.items():
+        health_by_endpoint = await self._store.update_health(failures, self._rules, random.random)
+        for key, health in health_by_endpoint.items():
             queue = queues[key]
             was_open = queue.open_until is not None and key not in probed
             queue.is_unhealthy, queue.is_probing, queue.open_until = True, False, health.open_until
             if health.open_until is not None and not was_open:
                 _LOG.warning("endpoint_paused", endpoint=ids.show(ids.ENDPOINT, key), pauses=health.pauses)
-        should_disable = {key for key, health in standings.items() if health.should_disable}
+        should_disable = {key for key, health in health_by_endpoint.items() if health.should_disable}
         await self._disable(finished, should_disable)
 
     async def _disable(self, batch: Sequence[FinishedSend], should_disable: set[UUID]) -> None:
@@ -137,7 +137,10 @@ class EndpointRecorder(Recorder[EndpointAttempt]):
 
 
 def summarize_health(batch: Iterable[FinishedSend]) -> tuple[list[FailureSummary], set[UUID]]:
-    """Return what attempts, in the order they ended, say of endpoints: those whose latest failed, and those well."""
+    """Return the failures of endpoints whose latest attempt failed, and the endpoints where it succeeded.
+
+    *batch* is in the order in which the attempts ended.
+    """
     failures: dict[UUID, FailureSummary] = {}
     succeeded: set[UUID] = set()
     for one in batch:
@@ -158,7 +161,7 @@ def summarize_health(batch: Iterable[FinishedSend]) -> tuple[list[FailureSummary
 
 
 def operational_event_type(one: FinishedSend) -> str | None:
-    """Return the type of the operational event that an attempt gives rise to; a resend by hand gives rise to none."""
+    """Return the type of the operational event for an attempt; manual resends have none."""
     if one.send.is_manual:
         return None
     match one.move:
@@ -171,28 +174,28 @@ def operational_event_type(one: FinishedSend) -> str | None:
 
 
 class OperationalWebhooks:
-    """Publishes operational events in the transaction of what they tell of; one that fails holds up nothing."""
+    """Publishes operational events in the transaction of their cause; a failure to publish does not roll it back."""
 
     def __init__(self) -> None:
         self._outbox = Outbox()
 
     async def publish_attempts(self, connection: Connection, held: Sequence[FinishedSend]) -> None:
-        """Publish operational webhooks about attempts that subscribers want to know of."""
-        news = [(one, kind) for one in held if (kind := operational_event_type(one)) is not None]
-        if not news:
+        """Publish operational webhooks about these attempts to their subscribers."""
+        events = [(one, kind) for one in held if (kind := operational_event_type(one)) is not None]
+        if not events:
             return
-        subscribers = await find_operational_subscribers(connection, list({one.send.endpoint_id for one, _ in news}))
+        subscribers = await find_operational_subscribers(connection, list({one.send.endpoint_id for one, _ in events}))
         if not subscribers:
             return
-        names = await find_message_uids(connection, [one.send.event_id for one, _ in news])
-        for one, kind in news:
-            listener = subscribers.get(one.send.endpoint_id)
-            if listener is not None:
-                data = _attempt(listener, one, names.get(one.send.event_id))
-                await self._report(connection, listener.organization, kind, data)
+        names = await find_message_uids(connection, [one.send.event_id for one, _ in events])
+        for one, kind in events:
+            subscriber = subscribers.get(one.send.endpoint_id)
+            if subscriber is not None:
+                data = _attempt(subscriber, one, names.get(one.send.event_id))
+                await self._report(connection, subscriber.organization, kind, data)
 
     async def publish_disabled(self, connection: Connection, endpoint: DisabledEndpoint, since: datetime) -> None:
-        """Tell that an endpoint was disabled because it has failed *since*."""
+        """Publish that an endpoint was disabled because it has failed *since*."""
         if endpoint.is_operational:
             return
         data = {**_endpoint(endpoint), "failSince": _moment(since), "trigger": "automatic"}
@@ -206,7 +209,7 @@ class OperationalWebhooks:
                 await publish_operational_event(
                     self._outbox, connection, organization=organization, type=kind, data=data
                 )
-        except Exception as error:  # noqa: BLE001 - a webhook about a result must not hold up the result
+        except Exception as error:  # noqa: BLE001 - a webhook about a result must not block the result
             _LOG.error("report_failed", type=kind, endpoint=data["endpointId"], error=repr(error))
 
 
@@ -218,9 +221,9 @@ def _endpoint(endpoint: OperationalSubscriber | DisabledEndpoint) -> dict[str, A
     return data if endpoint.application_uid is None else {**data, "appUid": endpoint.application_uid}
 
 
-def _attempt(listener: OperationalSubscriber, one: FinishedSend, name: str | None) -> dict[str, Any]:
+def _attempt(subscriber: OperationalSubscriber, one: FinishedSend, name: str | None) -> dict[str, Any]:
     data = {
-        **_endpoint(listener),
+        **_endpoint(subscriber),
         "msgId": ids.show(ids.MESSAGE, one.send.event_id),
         "lastAttempt": {
             "id": ids.show(ids.ATTEMPT, one.attempt_id),
@@ -231,22 +234,22 @@ def _attempt(listener: OperationalSubscriber, one: FinishedSend, name: str | Non
     return data if name is None else {**data, "msgEventId": name}
 
 
-def _moment(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _moment(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class SendTraces:
-    """The spans of one sender's attempts."""
+    """Records the trace spans of one sender's attempts."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
     def header(self, send: ClaimedSend) -> str | None:
-        """Return what an attempt's request says of its trace; None where endpoints are not to know."""
+        """Return the trace header of an attempt's request; None if traces are not propagated to endpoints."""
         return self._context(send, self._entry(send)).header() if self._tracer.rules.propagates else None
 
     def record(self, ended: FinishedSend, ended_ns: int, took_s: float) -> None:
-        """Record an attempt that ended at a moment, after so many seconds."""
+        """Record the span of an attempt that ended at *ended_ns* and took *took_s* seconds."""
         send = ended.send
         entry = self._entry(send)
         outcome, code, error = _words_of(ended)
@@ -258,7 +261,7 @@ class SendTraces:
                 parent=entry.context,
                 began_ns=ended_ns - int(took_s * _NS),
                 ended_ns=ended_ns,
-                # Not the address, which may hold a secret.
+                # The URL is left out because it may contain a secret.
                 attributes=otel_attributes(
                     messaging__system="boathook",
                     messaging__operation__type="send",
@@ -284,7 +287,7 @@ class SendTraces:
 
 
 def _words_of(ended: FinishedSend) -> tuple[str, str | None, str | None]:
-    """Return what became of an attempt in one word, with the code and the line of its error."""
+    """Return the outcome of an attempt, with the code and message of its error."""
     match ended.move:
         case Complete():
             return "succeeded", None, None

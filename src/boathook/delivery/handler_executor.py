@@ -1,4 +1,4 @@
-"""Runs deliveries through handlers: each attempt in the transaction that also settles its delivery."""
+"""Runs handlers for claimed deliveries, each attempt in the transaction that also settles its delivery."""
 
 import asyncio
 import functools
@@ -40,9 +40,9 @@ class HandlerExecutor(Executor[HandlerAttempt]):
     """Runs handlers.
 
     Args:
-        own: for boathook's own statements.
-        handlers: for the transactions of handlers.
-        is_keeping_connections: whether there is a connection for each attempt at once.
+        own: connections for boathook's own statements.
+        handlers: connections for the transactions of handlers.
+        is_keeping_connections: whether there is a connection for each concurrent attempt.
     """
 
     is_fenced = True
@@ -58,12 +58,12 @@ class HandlerExecutor(Executor[HandlerAttempt]):
         self._handlers = handlers
         self._is_keeping_connections = is_keeping_connections
         self._slots: list[RunSlot] = []
-        """Those without an attempt; the one used last is used next."""
+        """Unused slots; the most recently used one is reused first."""
         self._threads: list[tuple[HandlerThread, float]] = []
-        """Threads that went on when their attempt had ended, with the loop time of that."""
+        """Threads that outlived their attempt, with the loop time at which the attempt ended."""
 
     async def execute(self, attempt: HandlerAttempt) -> Result:
-        """Run the handler in one transaction with the end of its delivery."""
+        """Run the handler and settle its delivery in one transaction."""
         work = attempt.work
         running = attempt.running = RunningAttempt(work, attempt.started_at)
         if work.claim.attempt == 1 and work.event is not None:
@@ -86,17 +86,17 @@ class HandlerExecutor(Executor[HandlerAttempt]):
                 self._notifier.notify()
 
     def stop(self, attempt: HandlerAttempt) -> None:
-        """Break off the handler, but not the commit that follows it."""
+        """Stop the handler, but not the commit that follows it."""
         if attempt.running is not None:
             attempt.running.stop()
 
     def lose(self, attempt: HandlerAttempt) -> None:
-        """Break off the handler: its transaction could not commit."""
+        """Stop the handler, because its transaction could not commit."""
         if attempt.running is not None:
             attempt.running.lose()
 
     def check(self, running: Collection[HandlerAttempt]) -> str | None:
-        """Find handlers that went on past their timeout: the process must end to be rid of them."""
+        """Check for handlers past their timeout; only the end of the process stops them."""
         now = asyncio.get_running_loop().time()
         self._threads = [(thread, ended_at) for thread, ended_at in self._threads if not thread.is_over]
         for attempt in running:
@@ -108,17 +108,17 @@ class HandlerExecutor(Executor[HandlerAttempt]):
         return None
 
     async def run(self) -> None:
-        """Notify other processes of what handlers have published."""
+        """Notify other processes of messages that handlers have published."""
         await self._notifier.run()
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Release the connections."""
         for slot in self._slots:
             await slot.release()
 
 
 class HandlerRecorder(Recorder[HandlerAttempt]):
-    """Writes the attempts of handlers that did not succeed; the others are committed with their effects."""
+    """Records handler attempts that did not succeed; successful ones are committed with their effects."""
 
     def __init__(self, store: DeliveryStore, worker_id: str) -> None:
         self._store = store
@@ -135,7 +135,7 @@ class HandlerRecorder(Recorder[HandlerAttempt]):
     def _failed(self, attempt: HandlerAttempt) -> FailedAttempt:
         outcome, decision = attempt.outcome, attempt.decision
         if isinstance(decision, Complete):
-            raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 no caller chose a type
+            raise AssertionError(f"{outcome} cannot settle a delivery")  # noqa: TRY004 - not a type error of the caller
         traceback = outcome.traceback if isinstance(outcome, Failure | Interruption) else None
         name = _OUTCOMES[type(outcome)]
         return FailedAttempt(attempt.work.claim, decision, name, traceback, self._worker_id, attempt.started_at)
@@ -153,7 +153,7 @@ def make_worker(
     settings: Settings, hooks: Hooks | Boathook, *, own: Database, handlers: Database, worker_id: str,
     only_suspects: bool = False, inline: Mapping[str, frozenset[int]] = _NO_REPLIES,
 ) -> Dispatcher[HandlerAttempt]:  # fmt: skip
-    """Return what delivers to handlers, on connections it is given; see `run_worker`."""
+    """Create the dispatcher for handlers on the given connections; see `run_worker`."""
     clock, store = DatabaseClock(), DeliveryStore(own)
     places = 1 if only_suspects else settings.worker.concurrency
     queues = HandlerQueues(
@@ -183,23 +183,23 @@ async def run_worker(
     beat: Callable[[], None],
     predecessors: Sequence[str] = (),
 ) -> None:
-    """Run one worker until *stop* is set; its unfinished work is finished or given back first.
+    """Run one worker until *stop* is set, then finish or release its claimed deliveries.
 
     Args:
-        worker_id: Never used before; names the holder of this process's leases.
-        only_suspects: Run nothing but deliveries that have lost their worker twice in a row, one at a time.
-        inline: The sources whose senders wait for a handler's reply, each with the statuses never to be answered.
+        worker_id: A new, unique id; names the holder of this process's leases.
+        only_suspects: Run only deliveries that have lost their worker twice in a row, one at a time.
+        inline: Sources whose senders wait for a handler's reply, each with the statuses that must not be sent.
         beat: Called twice a second while the event loop is alive.
-        predecessors: Ids of workers known to be dead, whose leases are taken back at once.
+        predecessors: Ids of workers known to be dead, whose leases are reaped immediately.
 
     Raises:
-        AttemptStuck: a handler cannot be stopped; the process should end, without waiting for its threads.
+        AttemptStuck: a handler cannot be stopped; the process should exit without waiting for its threads.
     """
     if settings.worker.memory_mb:
         size = settings.worker.memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
     database = settings.database
-    # A handler's time is its own: to spend on one statement, or on something else while its transaction is open.
+    # A handler may spend its whole timeout on one statement, or on other work while its transaction is open.
     longest_s = max([settings.worker.timeout_s, *(one.timeout_s or 0.0 for one in hooks.handlers.values())])
     open_own = functools.partial(
         Database.open,

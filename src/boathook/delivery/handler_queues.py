@@ -1,11 +1,11 @@
-"""Which handler runs next in one worker, and how much of each handler's due work it claims.
+"""Selects the next handler to run in one worker, and how much of each handler's due work to claim.
 
-Fairness has two parts. Of the claimed work, the handler with the fewest attempts under way goes first. And each
-handler without any under way has one place kept free for it, up to half of all places, so that work which falls due
-while another handler is slow finds a place at once.
+Fairness has two parts. Among waiting claims, the handler with the fewest running attempts goes first. Each idle handler
+has one slot reserved, up to half of all slots, so that its next delivery starts immediately while another handler is
+slow.
 
-A claim may run ahead of the free places by what the handler does in a few hundredths of a second, so that a quick
-handler does not wait for PostgreSQL between two attempts, while a slow one's work stays there for other workers.
+A claim may prefetch what the handler does in a few hundredths of a second. A fast handler then does not wait for
+PostgreSQL between two attempts, while the work of a slow one remains available to other workers.
 """
 
 import math
@@ -38,14 +38,14 @@ from boathook.observability.failpoints import failpoint
 PREFETCH_S: Final = 0.03
 MAX_PREFETCH: Final = 100
 FULL_SCAN_INTERVAL_S: Final = 1.0
-"""Seconds between looks that ignore the watermark."""
+"""Interval between claims that ignore the watermark."""
 _OVERLAP: Final = timedelta(seconds=0.25)
-"""How far behind the latest claim the watermark stays: transactions commit in another order than they begin."""
+"""How far the watermark stays behind the latest claim: transactions do not commit in the order they begin."""
 _EWMA_WEIGHT: Final = 0.2
 
 
 class HandlerAttempt(Attempt):
-    """One delivery on its way through its handler."""
+    """One attempt to run the handler of a delivery."""
 
     __slots__ = ("is_blocking", "queue", "running", "work")
 
@@ -70,7 +70,7 @@ class HandlerAttempt(Attempt):
 
     @property
     def policy(self) -> RetryPolicy:
-        """The policy of the handler, or that of the event's source."""
+        """The retry policy of the handler, or that of the event's source."""
         event = self.work.event
         return self.queue.handler.retry or self.queue.retries.of(event.source if event is not None else None)
 
@@ -97,7 +97,7 @@ class HandlerAttempt(Attempt):
 
 
 class HandlerQueue:
-    """One handler's share of a worker: what is claimed for it and what is under way."""
+    """One handler in one worker: its waiting claims and running attempts."""
 
     def __init__(self, handler: Handler, retries: RetryDefaults) -> None:
         self.handler = handler
@@ -105,19 +105,19 @@ class HandlerQueue:
         self.waiting: deque[HandlerAttempt] = deque()
         self.running = 0
         self.has_more_due = False
-        """Whether there may be more due than is claimed."""
+        """Whether more deliveries may be due than are claimed."""
         self._mean_s: float | None = None
         self._since: datetime = EPOCH
         self._full_look_at = 0.0
 
     def prefetch_limit(self, places: int) -> int:
-        """Return how many claims may wait here for a place."""
+        """Return how many claims may wait for a slot."""
         if self._mean_s is None:
             return 0
         return min(MAX_PREFETCH, int(places * PREFETCH_S / max(self._mean_s, 0.0001)))
 
     def want(self, slots: int, now_s: float) -> ClaimLimit:
-        """Return the claim for so many slots, from the watermark on or, once a second, from the beginning."""
+        """Return the claim for *slots* deliveries: from the watermark on or, once a second, from the beginning."""
         since = self._since
         if now_s - self._full_look_at >= FULL_SCAN_INTERVAL_S:
             self._full_look_at = now_s
@@ -125,45 +125,45 @@ class HandlerQueue:
         return ClaimLimit(self.handler.recipient, slots, since, self.handler.max_concurrency)
 
     def accept(self, attempts: list[HandlerAttempt]) -> None:
-        """Take in what was claimed."""
+        """Add claimed attempts."""
         self.waiting.extend(attempts)
         if attempts:
             self._since = attempts[-1].work.due_at - _OVERLAP
 
     def record(self, took_s: float) -> None:
-        """Remember how long an attempt took."""
+        """Record the duration of an attempt."""
         mean = self._mean_s
         self._mean_s = took_s if mean is None else mean + _EWMA_WEIGHT * (took_s - mean)
 
 
 class Breakers:
-    """The circuit breakers of one worker, shared by the handlers that name one dependency."""
+    """The circuit breakers of one worker; handlers that name the same dependency share one."""
 
     def __init__(self) -> None:
         self._standings: dict[str, BreakerStatus] = {}
 
     def room(self, breaker: Breaker | None, running: int, now: datetime) -> int | None:
-        """Return how many more attempts may start while *running* are under way; None: as many as you like."""
+        """Return how many more attempts may start while *running* are running; None means no limit."""
         if breaker is None:
             return None
-        standing = self._standings.get(breaker.dependency, BreakerStatus())
-        if standing.state(breaker, now) is BreakerState.CLOSED:
+        status = self._standings.get(breaker.dependency, BreakerStatus())
+        if status.state(breaker, now) is BreakerState.CLOSED:
             return None
-        return 1 if standing.may_run(breaker, now, running) else 0
+        return 1 if status.may_run(breaker, now, running) else 0
 
     def record(self, breaker: Breaker, error: BaseException | None, now: datetime) -> BreakerState:
-        """Remember how an attempt ended and return where the breaker stands."""
-        standing = self._standings.get(breaker.dependency, BreakerStatus()).after(breaker, error, now)
-        self._standings[breaker.dependency] = standing
-        return standing.state(breaker, now)
+        """Record the result of an attempt and return the new state of the breaker."""
+        status = self._standings.get(breaker.dependency, BreakerStatus()).after(breaker, error, now)
+        self._standings[breaker.dependency] = status
+        return status.state(breaker, now)
 
 
 class HandlerQueues:
-    """The shares of all handlers of one worker.
+    """The queues of all handlers of one worker.
 
     Args:
-        places: attempts under way at once.
-        only_suspects: claim nothing but deliveries that have lost their worker twice in a row, one at a time.
+        places: most concurrent attempts.
+        only_suspects: claim only deliveries that have lost their worker twice in a row, one at a time.
     """
 
     def __init__(
@@ -183,13 +183,13 @@ class HandlerQueues:
 
     @property
     def running(self) -> int:
-        """Attempts under way."""
+        """Number of running attempts."""
         return sum(queue.running for queue in self.queues.values())
 
     # Claiming
 
     async def discover(self, wake: Callable[[], None]) -> float:
-        """Have every handler looked at by the next claim."""
+        """Include every handler in the next claim."""
         self._look_again()
         wake()
         return math.inf
@@ -199,11 +199,11 @@ class HandlerQueues:
             queue.has_more_due = True
 
     def resume(self, attempt: HandlerAttempt) -> None:
-        """Look for work of the same handler at the next claim."""
+        """Include the attempt's handler in the next claim."""
         attempt.queue.has_more_due = True
 
     async def claim(self) -> tuple[list[HandlerAttempt], float]:
-        """Claim once; returns the claims, and the seconds until there may be more."""
+        """Claim once; return the claims, and the seconds until more may be due."""
         wanted = self._wanted(self._clock.now())
         if not wanted:
             return [], math.inf
@@ -232,7 +232,7 @@ class HandlerQueues:
         return attempts, 0.0 if any(queue.has_more_due for queue, _ in wanted) else math.inf
 
     def _wanted(self, now: datetime) -> list[tuple[HandlerQueue, int]]:
-        """Return for how many slots of which handlers to claim."""
+        """Return the handlers to claim for, each with a number of slots."""
         if self._only_suspects and any(queue.running or queue.waiting for queue in self.queues.values()):
             return []
         return [
@@ -243,7 +243,7 @@ class HandlerQueues:
 
     def _slots(self, queue: HandlerQueue, now: datetime) -> int:
         prefetch_limit = queue.prefetch_limit(self._places)
-        if len(queue.waiting) > prefetch_limit // 2:  # claim many at a time, not one for each that ends
+        if len(queue.waiting) > prefetch_limit // 2:  # claim in batches, not one for each attempt that ends
             return 0
         slots = self._room(queue) + prefetch_limit - len(queue.waiting)
         limit = queue.handler.max_concurrency
@@ -253,7 +253,7 @@ class HandlerQueues:
         return slots if breaker_room is None else min(slots, breaker_room - len(queue.waiting))
 
     def _room(self, queue: HandlerQueue) -> int:
-        """Return how many more attempts of *queue* may start, leaving others their kept places."""
+        """Return how many more attempts of *queue* may start without using slots reserved for other handlers."""
         free = self._places - self.running
         if queue.running == 0:
             return min(1, free) if free <= self._reserved(queue) else free - self._reserved(queue)
@@ -279,7 +279,7 @@ class HandlerQueues:
     # Running
 
     def take(self) -> list[HandlerAttempt]:
-        """Take out the work to start now, and count it as running."""
+        """Remove and return the claims to start now, and count them as running."""
         taken, now = [], self._clock.now()
         while (queue := self._next(now)) is not None:
             self._turns += 1
@@ -297,7 +297,7 @@ class HandlerQueues:
         return min(startable, key=lambda queue: (queue.running, self._turn[queue.handler.recipient]), default=None)
 
     def finish(self, attempt: HandlerAttempt, result: Result) -> None:
-        """Count an attempt as no longer running, and tell its breaker how it ended."""
+        """Count an attempt as no longer running, and record its result in the circuit breaker."""
         queue, breaker = attempt.queue, attempt.queue.handler.breaker
         queue.running -= 1
         queue.record(attempt.took_s or 0.0)
@@ -308,10 +308,10 @@ class HandlerQueues:
             is_open = 0 if state is BreakerState.CLOSED else 1
             meters.gauge("boathook_circuit_breaker_open", is_open, dependency=breaker.dependency)
 
-    # Giving back
+    # Releasing
 
     def release(self) -> list[HandlerAttempt]:
-        """Take out the waiting work that an open breaker keeps from starting."""
+        """Remove and return the waiting claims that an open circuit breaker blocks."""
         released, now = [], self._clock.now()
         for queue in self.queues.values():
             room = self._breaker_room(queue, now)
@@ -320,12 +320,12 @@ class HandlerQueues:
         return released
 
     def drop(self, lost: set[HandlerAttempt]) -> None:
-        """Forget waiting claims whose lease is lost."""
+        """Drop waiting claims whose lease is lost."""
         for queue in {attempt.queue for attempt in lost}:
             queue.waiting = deque(attempt for attempt in queue.waiting if attempt not in lost)
 
     def empty(self) -> list[HandlerAttempt]:
-        """Take out all that waits."""
+        """Remove and return all waiting claims."""
         attempts = [attempt for queue in self.queues.values() for attempt in queue.waiting]
         for queue in self.queues.values():
             queue.waiting.clear()

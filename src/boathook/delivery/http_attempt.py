@@ -1,4 +1,4 @@
-"""One attempt over HTTP in words: the endpoint, the request, what is recorded of it, and what its answer means."""
+"""Prepares endpoints, builds signed requests, classifies responses, and redacts what is recorded."""
 
 import base64
 import json
@@ -25,16 +25,16 @@ from boathook.observability.tracing import HEADER
 
 REDACTED: Final = "[redacted]"
 GONE: Final = "GONE"
-"""The code of a failure after which the endpoint is to be disabled."""
+"""Failure code after which the endpoint is disabled."""
 ABORTED: Final = "ABORTED"
-"""The code of a failure after which this message is not tried again."""
+"""Failure code after which the message is not retried."""
 UNREADABLE: Final = "SECRET_UNREADABLE"
-"""The code of an attempt for which a stored secret could not be used."""
+"""Failure code of an attempt for which a stored secret could not be used."""
 _CONTROL: Final = "webhook-delivery"
 _SHORTEST: Final = 4
-"""A shorter text is no secret worth hiding, and would tear responses apart."""
+"""A shorter text is not treated as a secret; redacting it would garble responses."""
 _SHORTEST_CUSTOM: Final = 8
-"""A custom header whose name tells of no secret may hold one all the same; a shorter value is a word such as north."""
+"""A custom header may contain a secret despite a harmless name; a shorter value is a plain word such as north."""
 _SHORTEST_PART: Final = 8
 _MOST_PLACES: Final = 64
 _SECRETIVE: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
@@ -42,30 +42,30 @@ _SECRETIVE: Final = ("auth", "cookie", "credential", "key", "password", "secret"
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """An endpoint as a sender needs it, its secrets in the clear."""
+    """An endpoint as the target of requests, with its decrypted secrets."""
 
     url: str = field(repr=False)
     signers: tuple[Signer, ...] = field(repr=False)
-    """The current secret's first."""
+    """The signer of the current secret comes first."""
     timeout_s: float
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The endpoint's own."""
+    """The endpoint's own headers."""
     basic: tuple[str, str] | None = field(default=None, repr=False)
     """User name and password."""
     client_certificate: tuple[str, str] | None = field(default=None, repr=False)
-    """The certificate and its key as PEM texts."""
+    """Certificate and private key in PEM format."""
     bearer: str | None = field(default=None, repr=False)
-    """An OAuth token; it and `basic` win over a header Authorization of the endpoint's own."""
+    """An OAuth token. It and `basic` take precedence over the endpoint's own Authorization header."""
 
     def __post_init__(self) -> None:
-        """Refuse headers that may not be sent. Raises ValueError."""
+        """Reject headers that may not be sent. Raises ValueError."""
         for name, value in self.headers.items():
             check_header(name, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedEndpoint:
-    """An endpoint ready to be sent to, or the reason why it cannot be."""
+    """An endpoint that is ready to be sent to, or the reason why it is not."""
 
     revision: int
     url: str
@@ -73,27 +73,27 @@ class PreparedEndpoint:
     timeout_s: float
     target: RequestTarget | None = None
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
-    """Every text that must not be recorded of a response."""
+    """Texts to redact from responses."""
     oauth: dict[str, str] | None = field(default=None, repr=False)
-    """Where to get a token first, by the names of the endpoint's settings."""
+    """OAuth client settings for obtaining a token, by the names of the endpoint's settings."""
     good_until: datetime | None = None
     fault: Failure | None = None
 
     def is_current(self, revision: int) -> bool:
-        """Return whether it is of this revision of the endpoint, and none of its secrets has expired since."""
+        """Return whether it has at least this revision of the endpoint, and none of its secrets has expired."""
         if self.revision < revision:
             return False
         return self.good_until is None or datetime.now(UTC) < self.good_until
 
     def with_token(self, token: str) -> "PreparedEndpoint":
-        """Return it with an OAuth token."""
+        """Return a copy with an OAuth token."""
         assert self.target is not None
         target = replace(self.target, bearer=token)
         return replace(self, target=target, secrets=collect_secrets(target))
 
 
 def prepare_endpoint(config: EndpointConfig, *, policy: RetryPolicy, timeout_s: float) -> PreparedEndpoint:
-    """Return an endpoint ready to be sent to; *policy* and *timeout_s* are those of endpoints that say nothing else."""
+    """Prepare an endpoint for sending; *policy* and *timeout_s* are the defaults for endpoints without their own."""
     chosen, longest_s = config.policy or policy, config.timeout_s or timeout_s
     try:
         if config.fault or not config.secrets:
@@ -131,15 +131,15 @@ def _to_target(config: EndpointConfig, timeout_s: float) -> RequestTarget:
 
 @dataclass(frozen=True, slots=True)
 class MessageHeaders:
-    """What all messages of a deployment carry alike."""
+    """The headers that all messages of a deployment share."""
 
     prefixes: tuple[str, ...]
-    """Of the signature's headers: ``webhook``, ``svix`` or both."""
+    """Prefixes of the signature headers: ``webhook``, ``svix`` or both."""
     user_agent: str
 
 
 def read_message_headers(settings: OutboundSettings) -> MessageHeaders:
-    """Return what the settings say about it."""
+    """Read the shared headers from the settings."""
     return MessageHeaders(settings.header_prefixes, settings.user_agent or f"boathook/{_version()}")
 
 
@@ -162,12 +162,12 @@ def build_request(
     token: object = None,
     traceparent: str | None = None,
 ) -> OutgoingRequest:
-    """Return the signed request of one attempt.
+    """Build the signed request of one attempt.
 
     Args:
         timestamp: in Unix seconds.
-        token: handed back with the answer.
-        traceparent: the header of W3C Trace Context, unless the endpoint has one of its own; None sends none.
+        token: returned with the response.
+        traceparent: the W3C Trace Context header, unless the endpoint sets its own; None sends none.
     """
     signature = " ".join([signer.sign(message_id, timestamp, body) for signer in target.signers])
     headers = [("user-agent", message_headers.user_agent), ("content-type", content_type)]
@@ -196,7 +196,7 @@ def build_request(
 
 
 def recorded_headers(request: OutgoingRequest, target: RequestTarget) -> str:
-    """Return the request's headers as JSON: pairs of name and value as sent, secrets blotted out."""
+    """Return the request's headers as JSON pairs of name and value, with secrets redacted."""
     pairs = [(name, REDACTED if _is_secret(name) else value) for name, value in request.headers]
     user = target.basic or _user_of(target.url)
     if user is not None and not any(name.lower() == "authorization" for name, _ in pairs):
@@ -211,7 +211,7 @@ def _is_secret(name: str) -> bool:
 
 
 def collect_secrets(target: RequestTarget) -> tuple[bytes, ...]:
-    """Return every text that must not be recorded of an endpoint's response, the longest first; make it once."""
+    """Return the texts to redact from an endpoint's responses, longest first; compute it once per endpoint."""
     plain = [signer.public for signer in target.signers if isinstance(signer, SymmetricSigner)]
     plain += [secret.partition("_")[2] for secret in plain]
     plain += [value for name, value in target.headers.items() if _is_secret(name) or len(value) >= _SHORTEST_CUSTOM]
@@ -235,12 +235,12 @@ def _user_of(url: str) -> tuple[str, str] | None:
 
 
 def _forms(text: str) -> tuple[str, ...]:
-    """Return how a text may be written in a response: plainly, in JSON, in a form, and with its HTML escaped."""
+    """Return the forms of a text in a response: plain, in JSON, in a form, and with its HTML escaped."""
     return text, json.dumps(text)[1:-1], text.replace("/", "\\/"), quote_plus(text), text.replace("+", "&#43;")
 
 
 def redact(response: bytes, secrets: Iterable[bytes]) -> bytes:
-    """Return *response* without the secrets that a receiver wrote back, also without one that its end cuts off."""
+    """Redact the secrets in *response*, including one that is cut off at its end."""
     for secret in secrets:
         if secret in response:
             response = response.replace(secret, REDACTED.encode())
@@ -251,42 +251,43 @@ def redact(response: bytes, secrets: Iterable[bytes]) -> bytes:
 
 
 def _cut_off(response: bytes, secret: bytes) -> int | None:
-    """Return where a secret begins that the response's end cuts off, if one does.
+    """Return the offset of a secret that is cut off at the end of the response, or None.
 
-    Whoever chose both can make its beginning come again and again; the first place counts then, which hides too much.
+    A receiver that knows the secret can repeat its first bytes many times. After `_MOST_PLACES` matches, the first
+    match is returned, which redacts too much.
     """
-    first = place = response.find(secret[:_SHORTEST_PART], max(0, len(response) - len(secret) + 1))
+    first = offset = response.find(secret[:_SHORTEST_PART], max(0, len(response) - len(secret) + 1))
     for _ in range(_MOST_PLACES):
-        if place < 0 or secret.startswith(response[place:]):
-            return place if place >= 0 else None
-        place = response.find(secret[:_SHORTEST_PART], place + 1)
+        if offset < 0 or secret.startswith(response[offset:]):
+            return offset if offset >= 0 else None
+        offset = response.find(secret[:_SHORTEST_PART], offset + 1)
     return first
 
 
 def classify_response(answer: RequestResult) -> Success | Failure:
-    """Return what an answer means for its delivery: 2xx is success, whatever the body."""
+    """Classify a response: 2xx is success, whatever the body."""
     if 200 <= answer.status < 300:
         return Success()
     if answer.failure is not None:
         return Failure(code=str(answer.failure), error=answer.error)
     control = answer.headers.get(_CONTROL, "").strip().lower()
     if answer.status == 410 or control == "disable":
-        return Failure(code=GONE, error=f"{_told(answer)}: it wants no more messages", is_final=True)
+        return Failure(code=GONE, error=f"{_describe(answer)}: it wants no more messages", is_final=True)
     if control == "abort-message":
-        return Failure(code=ABORTED, error=f"{_told(answer)}: it does not want this message", is_final=True)
+        return Failure(code=ABORTED, error=f"{_describe(answer)}: it does not want this message", is_final=True)
     return Failure(
         code=f"HTTP_{answer.status}",
-        error=_told(answer) + ("; redirects are not followed" if 300 <= answer.status < 400 else ""),
+        error=_describe(answer) + ("; redirects are not followed" if 300 <= answer.status < 400 else ""),
         retry_after_s=_read_retry_after(answer.headers.get("retry-after", ""), time.time()),
     )
 
 
-def _told(answer: RequestResult) -> str:
+def _describe(answer: RequestResult) -> str:
     return f"the endpoint answered with status {answer.status}"
 
 
 def _read_retry_after(text: str, now: float) -> float | None:
-    """Return the seconds of a header Retry-After, given in seconds or as a date (RFC 9110, section 10.2.3)."""
+    """Parse a Retry-After header, in seconds or as a date, and return seconds (RFC 9110, section 10.2.3)."""
     text = text.strip()
     try:
         seconds = (

@@ -1,4 +1,4 @@
-"""Sends messages over HTTP: claimed deliveries become signed requests, and their responses outcomes."""
+"""Sends messages over HTTP: builds a signed request for each claimed delivery and classifies its response."""
 
 import asyncio
 import functools
@@ -34,16 +34,16 @@ from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 
 TOKEN_UNAVAILABLE: Final = "OAUTH"  # noqa: S105 - a code, not a secret
-"""The code of an attempt for which no access token was to be had."""
+"""Failure code of an attempt for which no access token could be obtained."""
 _CONTENT_DELETED: Final = Failure(code="CONTENT_GONE", error="the message's content was deleted", is_final=True)
 _REFUSED: Final = 401
 _CONNECTIONS: Final = 4
 _UNANSWERED_S: Final = 60.0
-"""Past its endpoint's timeout, after which a request is given up that was not answered, not even as failed."""
+"""Seconds past the endpoint's timeout after which a request without any result is abandoned."""
 
 
 class HttpExecutor(Executor[EndpointAttempt]):
-    """Makes the requests of one sender."""
+    """Sends the requests of one sender process."""
 
     def __init__(self, settings: Settings, traces: SendTraces | None = None) -> None:
         proxy = settings.resolve(settings.outbound.proxy, "outbound.proxy")
@@ -51,7 +51,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         self._message_headers = read_message_headers(self._settings)
         self._http_sender = HttpSender(self._settings, done=self._answered)
         self._outgoing: list[OutgoingRequest] = []
-        """Requests of this turn of the event loop, which are sent together."""
+        """Requests of this event-loop iteration, which are sent together."""
         self._given_up: set[EndpointAttempt] = set()
         self._token_cache: TokenCache | None = None
         self._seconds = meters.histogram("boathook_endpoint_request_seconds")
@@ -89,7 +89,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         return classify_response(answer)
 
     async def _with_token(self, endpoint: PreparedEndpoint, oauth: Mapping[str, str]) -> PreparedEndpoint:
-        """Return the endpoint with an access token, asked for where none is at hand."""
+        """Return the endpoint with an access token, from the cache or newly requested."""
         if self._token_cache is None:
             self._token_cache = TokenCache(self._settings, user_agent=self._message_headers.user_agent)
         token = await self._token_cache.token(
@@ -120,7 +120,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         return await answer
 
     def _flush(self) -> None:
-        """Send the requests of one turn of the event loop together."""
+        """Send the requests of one event-loop iteration together."""
         batch, self._outgoing = self._outgoing, []
         if not self._is_closed:
             self._http_sender.send(batch)
@@ -137,7 +137,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
                 attempt.answer.set_result(answer)
 
     def check(self, running: Collection[EndpointAttempt]) -> str | None:
-        """Let go of requests not answered at all, which is a fault of ours; the keeper takes them from here."""
+        """Abandon requests without any result, which is a fault on our side; the keeper reaps their leases."""
         now = time.monotonic()
         for attempt in running:
             if now > attempt.overdue_at and attempt.task is not None and attempt not in self._given_up:
@@ -147,7 +147,7 @@ class HttpExecutor(Executor[EndpointAttempt]):
         return None
 
     async def close(self) -> None:
-        """Give up the requests in flight; their results are dropped."""
+        """Cancel the requests in flight; their results are dropped."""
         self._is_closed = True
         self._http_sender.close()
         if self._token_cache is not None:
@@ -162,10 +162,10 @@ def make_sender(
     sender_id: str,
     executor: Executor[EndpointAttempt] | None = None,
 ) -> Dispatcher[EndpointAttempt]:
-    """Return what delivers to endpoints, on connections it is given; see `run_sender`.
+    """Create the dispatcher for endpoints on the given connections; see `run_sender`.
 
     Args:
-        executor: makes the attempts, by HTTP unless another one is given.
+        executor: makes the attempts; None: over HTTP.
     """
     tracer, clock = tracing.current(), DatabaseClock()
     traces = None if tracer is None else SendTraces(tracer)
@@ -190,12 +190,12 @@ async def run_sender(
     beat: Callable[[], None],
     predecessors: Sequence[str] = (),
 ) -> None:
-    """Run one sender until *stop* is set; what it has begun is finished or given back first.
+    """Run one sender until *stop* is set, then finish or release its claimed deliveries.
 
     Args:
-        sender_id: Never used before; names the holder of this process's leases.
+        sender_id: A new, unique id; names the holder of this process's leases.
         beat: Called twice a second while the event loop is alive.
-        predecessors: Ids of senders known to be dead, whose leases are taken back at once.
+        predecessors: Ids of senders known to be dead, whose leases are reaped immediately.
 
     Raises:
         ConfigError: an encryption key or the proxy cannot be read.

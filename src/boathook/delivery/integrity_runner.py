@@ -1,4 +1,4 @@
-"""Makes the checks of the books that operators ask for, beside the keeper's other work and without holding it up."""
+"""Runs the consistency checks that operators request, without blocking the keeper's other work."""
 
 import asyncio
 import contextlib
@@ -18,22 +18,22 @@ from boathook.domain.errors import BoathookError, DatabaseError
 from boathook.observability.log import get_logger
 
 HEARTBEAT_INTERVAL_S: Final = 1.0
-"""Seconds between two signs of life."""
+"""Interval between heartbeats."""
 HEARTBEAT_TIMEOUT_S: Final = 30.0
-"""After how long without one somebody else makes the check anew."""
+"""Time without a heartbeat after which another keeper restarts the check."""
 QUERY_TIMEOUT_S: Final = 300.0
-"""Of one look, which takes a fraction of a second where PostgreSQL is well."""
+"""Timeout of one query, which takes a fraction of a second if PostgreSQL is healthy."""
 _LOG = get_logger("keeper")
 
 OpenDatabase = Callable[[], Awaitable[Database]]
 
 
 class IntegrityRunner:
-    """Makes one check at a time.
+    """Runs one check at a time.
 
     Args:
-        database: where runs are claimed and their progress is noted.
-        dial: opens connections for a check, whose looks may take longer than other statements.
+        database: stores the claim and the progress of runs.
+        dial: opens connections for a check, whose queries may take longer than other statements.
     """
 
     def __init__(self, database: Database, dial: OpenDatabase) -> None:
@@ -43,7 +43,7 @@ class IntegrityRunner:
         self._under_way: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Begin a check that waits for it, unless one is being made here; return without waiting for its end."""
+        """Start a requested check in the background, unless one is running in this process."""
         if self._under_way is not None and not self._under_way.done():
             return
         run = await integrity_runs.claim(self._database, self._by, timedelta(seconds=HEARTBEAT_TIMEOUT_S))
@@ -51,13 +51,13 @@ class IntegrityRunner:
             self._under_way = asyncio.create_task(self._make(run), name="verify")
 
     async def close(self) -> None:
-        """Break off what is under way; another keeper makes it anew."""
+        """Cancel the running check; another keeper restarts it."""
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)
 
     async def _make(self, run: IntegrityRun) -> None:
-        """Check, telling how far it is; nothing that goes wrong here reaches the keeper."""
+        """Run a check and store its progress and result; errors never reach the keeper."""
         state, data = "failed", dict[str, Any]()
         try:
             found = await self._check(run)
@@ -66,14 +66,14 @@ class IntegrityRunner:
             state, data = "finished", report_to_json(found)
         except BoathookError as error:
             data = {"error": str(error)}
-        except Exception as error:  # noqa: BLE001 - the operator is to see that it ended
+        except Exception as error:  # noqa: BLE001 - the operator must see that the check ended
             _LOG.error("verify_failed", exc_info=error)
             data = {"error": f"{type(error).__name__}: {error}"}
         with contextlib.suppress(DatabaseError):
             await integrity_runs.end(self._database, run, self._by, state, data)
 
     async def _check(self, run: IntegrityRun) -> IntegrityReport | None:
-        """Return what a check finds; None where it was stopped, or is somebody else's."""
+        """Return the report of a check; None if it was stopped, or another process took it over."""
         reached: list[CheckProgress] = []
         database = await self._dial()
         try:
@@ -97,7 +97,7 @@ class IntegrityRunner:
         try:
             return await integrity_runs.save_progress(self._database, run, self._by, data)
         except DatabaseError:
-            return True  # the check itself finds out whether PostgreSQL is away for good
+            return True  # the check itself detects an unavailable PostgreSQL
 
 
 async def _verify(
@@ -114,7 +114,7 @@ async def _verify(
 
 
 def report_to_json(found: IntegrityReport) -> dict[str, Any]:
-    """Return what a check found as plain JSON values."""
+    """Convert a report to plain JSON values."""
     balance = asdict(found.balance) | {"missing": found.balance.missing}
     return {
         "balanced": found.is_consistent,

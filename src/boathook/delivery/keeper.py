@@ -1,8 +1,8 @@
-"""The keeper: tidies the journal. Any number may run; an advisory lock elects the one that works.
+"""The keeper: maintains the database. Any number may run; an advisory lock elects the active one.
 
-It takes back leases that ran out, frees order keys left waiting, buries what no endpoint will get, runs tasks and
-maintenance, and counts the backlog. None of that is needed for safety, only for progress, so a keeper that is late or
-absent harms nothing. Beside its own chores it does those of the apps, see `boathook.delivery.chores`.
+It reaps expired leases, unblocks order keys, dead-letters deliveries that no endpoint will receive, runs tasks and
+maintenance, and counts the backlog. This work is needed for progress, not for safety, so a late or missing keeper
+does no harm. It also runs the apps' chores, see `boathook.delivery.chores`.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from boathook.observability.metric_snapshot import AGES, ENDPOINTS
 ROUND_S: Final = 1.0
 COUNT_S: Final = 5.0
 BACK_S: Final = 0.2
-"""Seconds between two looks whether PostgreSQL is back."""
+"""Interval between two checks whether PostgreSQL is available again."""
 BURY_S: Final = 2.0
 SEAL_S: Final = 5.0
 SAMPLES_S: Final = 60.0
 _SEALINGS: Final = 5
 _SHARE: Final = 0.1
-"""A chore that grows slow is done less often, so that it takes no more than this share of the time."""
+"""A slow job runs less often, so that it takes no more than this share of the time."""
 
 
 class MaintenanceJob:
-    """Something to do every so many seconds."""
+    """A periodic maintenance job."""
 
     def __init__(self, name: str, every_s: float, do: Callable[[], Awaitable[object]]) -> None:
         self._name = name
@@ -55,16 +55,16 @@ class MaintenanceJob:
         self._due_at = 0.0
 
     def postpone(self, seconds: float) -> None:
-        """Do it no sooner than in *seconds*."""
+        """Postpone the next run by at least *seconds* from now."""
         self._due_at = max(self._due_at, time.monotonic() + seconds)
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for it."""
+        """Whether the job is due."""
         return time.monotonic() >= self._due_at
 
     async def do(self) -> None:
-        """Do it; one that fails is tried again next time and keeps no other from being done."""
+        """Run the job; a failed job is retried at its next run and does not affect other jobs."""
         began = time.monotonic()
         try:
             await self._do()
@@ -75,7 +75,7 @@ class MaintenanceJob:
 
 
 class Keeper:
-    """The chores, on connections it is given: two of its own, and one for each chore of the apps."""
+    """Runs the maintenance jobs on the given connections: two of its own, and one for each chore of the apps."""
 
     def __init__(self, database: Database, settings: Settings, hooks: Iterable[Boathook] = ()) -> None:
         self._database = database
@@ -106,7 +106,7 @@ class Keeper:
         )
 
     async def run(self, stop: asyncio.Event, beat: Callable[[], None]) -> None:
-        """Stand for election, and work while elected, until *stop* is set."""
+        """Take part in the election, and run jobs while elected, until *stop* is set."""
         while not stop.is_set():
             beat()
             try:
@@ -121,10 +121,10 @@ class Keeper:
                             await self._verifying.close()
             except DatabaseError as error:
                 get_logger("keeper").warning("keeper_interrupted", error=str(error))
-                # Leases ran out while nobody could renew them; their holders, who renew thrice in each, go first.
+                # Leases expired that could not be renewed. Their holders, which renew three times per lease, go first.
                 await self._until_back(stop, beat)
                 self._reaping.postpone(self._lease_s / 2)
-            # They are the elected keeper's to show, and would stay as they are in one that is not any more.
+            # Only the elected keeper reports these gauges; a former keeper would keep reporting old values.
             meters.drop_gauges()
             await _pause(stop, ROUND_S)
 
@@ -145,19 +145,19 @@ class Keeper:
 
     async def _reap(self) -> None:
         failpoint("keeper.before_reap")
-        while taken := await self._store.reap():
+        while reaped := await self._store.reap():
             failpoint("keeper.after_reap")
-            get_logger("keeper").warning("leases_reaped", leases=taken)
-            meters.count("boathook_leases_expired_total", taken)
+            get_logger("keeper").warning("leases_reaped", leases=reaped)
+            meters.count("boathook_leases_expired_total", reaped)
 
     async def _bury(self, max_age_s: float) -> None:
-        """Bury what no sender will ever send."""
-        while buried := await dead_letter_undeliverable(self._database, max_age_s=max_age_s):
-            get_logger("keeper").info("deliveries_buried", deliveries=buried)
-            meters.count("boathook_attempts_total", buried, recipient=ENDPOINTS, outcome="dead")
+        """Dead-letter the deliveries that no sender will ever send."""
+        while count := await dead_letter_undeliverable(self._database, max_age_s=max_age_s):
+            get_logger("keeper").info("deliveries_buried", deliveries=count)
+            meters.count("boathook_attempts_total", count, recipient=ENDPOINTS, outcome="dead")
 
     async def _seal(self) -> None:
-        """Seal what the audit tells, and tell the log the last seal, which nobody can change there."""
+        """Seal new audit rows, and log the last seal, where no database user can change it."""
         number = 0
         for _ in range(_SEALINGS):
             number += (encrypted := await audit.seal(self._database))
@@ -188,7 +188,7 @@ class Keeper:
 
 
 def _forget_counts() -> None:
-    """Withdraw what was counted: it is for the next keeper to say, who may be another process."""
+    """Drop the backlog gauges; the next keeper, possibly another process, reports them."""
     for name in _COUNTED:
         meters.drop_series(name)
 
@@ -206,7 +206,7 @@ _STATES: Final = ("due", "later", "blocked", "leased", "dead")
 
 
 def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
-    """Return the backlog with all endpoints as one: there may be too many of them to be told apart in metrics."""
+    """Return the backlog with all endpoints merged into one, because metrics cannot list each endpoint."""
     kept = [one for one in backlog if not one.recipient.startswith(RECIPIENT)]
     sent = [one for one in backlog if one.recipient.startswith(RECIPIENT)]
     if sent:
@@ -218,7 +218,7 @@ def _folded(backlog: Sequence[Backlog]) -> list[Backlog]:
 
 
 async def _confirm(seat: Connection) -> None:
-    """Raise DatabaseUnavailable where the seat is lost: its lock lives and dies with this connection."""
+    """Raise DatabaseUnavailable if the election is lost: the lock is held by this connection."""
     with translate_errors():
         await seat.fetchval("select 1")
 
@@ -245,7 +245,7 @@ async def _dial_verify(database: Database, settings: Settings) -> Database:
 async def run_keeper(
     settings: Settings, *, hooks: Iterable[Boathook] = (), stop: asyncio.Event, beat: Callable[[], None]
 ) -> None:
-    """Run a keeper until *stop* is set, which does the chores of *hooks* as well."""
+    """Run a keeper with the chores of *hooks* until *stop* is set."""
     hooks = tuple(hooks)
     dial = functools.partial(
         Database.open,

@@ -1,8 +1,8 @@
-"""Signs messages by Standard Webhooks 1.0.0: HMAC-SHA256 (``v1``) or Ed25519 (``v1a``), keyed once and used many times.
+"""Signs messages as specified by Standard Webhooks 1.0.0: HMAC-SHA256 (``v1``) or Ed25519 (``v1a``).
 
-A secret is ``whsec_`` and base64 of 24 to 75 random bytes, or ``whsk_`` and base64 of an Ed25519 private key: its seed
-of 32 bytes, alone or followed by the public key. What receivers of the latter verify with is ``whpk_`` and base64 of
-the public key.
+A symmetric secret is ``whsec_`` and base64 of 24 to 75 random bytes. An Ed25519 secret is ``whsk_`` and base64 of the
+private key: its seed of 32 bytes, alone or followed by the public key. Receivers of Ed25519 signatures verify with
+``whpk_`` and base64 of the public key. A signer is created once per secret and reused.
 """
 
 import secrets
@@ -15,38 +15,38 @@ from boathook.domain.signing import STANDARD_PREFIX, HmacKey, KeyFormat, decode_
 PRIVATE_PREFIX: Final = "whsk_"
 PUBLIC_PREFIX: Final = "whpk_"
 SYMMETRIC_BYTES: Final = range(24, 76)
-"""How long a symmetric key may be once decoded; 75 is included."""
+"""Valid lengths of a decoded symmetric key, in bytes; 75 is included."""
 _SEED_BYTES: Final = 32
 _ENTROPY_BYTES: Final = 24
 
 
 class SymmetricSigner:
-    """Signs with a key that the receiver has too."""
+    """Signs with a key that it shares with the receiver."""
 
     __slots__ = ("_mac", "public")
 
     def __init__(self, secret: str, key: bytes) -> None:
         self._mac = HmacKey(key)
         self.public = secret
-        """What the receiver verifies with: the secret itself."""
+        """The receiver's verification key: the secret itself."""
 
     def sign(self, message_id: str, timestamp: int, body: bytes) -> str:
-        """Return one signature, such as ``v1,g0hM...``; *timestamp* in Unix seconds."""
+        """Return one signature, such as ``v1,g0hM...``; *timestamp* is in Unix seconds."""
         return "v1," + encode_base64(self._mac.digest((f"{message_id}.{timestamp}.".encode(), body)))
 
 
 class AsymmetricSigner:
-    """Signs with a private key; the receiver knows only the public one."""
+    """Signs with a private key; the receiver has only the public key."""
 
     __slots__ = ("_key", "public")
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         self.public = PUBLIC_PREFIX + encode_base64(key.public_key().public_bytes_raw())
-        """What the receiver verifies with."""
+        """The receiver's verification key."""
 
     def sign(self, message_id: str, timestamp: int, body: bytes) -> str:
-        """Return one signature, such as ``v1a,hnO3...``; *timestamp* in Unix seconds."""
+        """Return one signature, such as ``v1a,hnO3...``; *timestamp* is in Unix seconds."""
         return "v1a," + encode_base64(self._key.sign(f"{message_id}.{timestamp}.".encode() + body))
 
 
@@ -54,10 +54,10 @@ Signer = SymmetricSigner | AsymmetricSigner
 
 
 def read_signer(secret: str) -> Signer:
-    """Return what signs with *secret*.
+    """Return a signer for *secret*.
 
     Raises:
-        ValueError: it is no secret of an endpoint; the message says what one looks like and does not repeat it.
+        ValueError: it is not a secret of an endpoint; the message describes the format and does not repeat the secret.
     """
     if secret.startswith(STANDARD_PREFIX):
         key = decode_key(secret, KeyFormat.STANDARD)
@@ -83,13 +83,13 @@ SignatureType = Literal["hmac256", "ed25519"]
 
 
 def make_secret(signature_type: SignatureType = "hmac256") -> str:
-    """Return a new secret of this type: a symmetric one of 24 random bytes, or a seed with its public key."""
+    """Generate a secret of this type: a symmetric one of 24 random bytes, or an Ed25519 seed with its public key."""
     if signature_type == "ed25519":
         return make_ed25519_secret()
     return STANDARD_PREFIX + encode_base64(secrets.token_bytes(_ENTROPY_BYTES))
 
 
 def make_ed25519_secret() -> str:
-    """Return a new Ed25519 secret: seed and public key."""
+    """Generate an Ed25519 secret: seed and public key."""
     key = Ed25519PrivateKey.generate()
     return PRIVATE_PREFIX + encode_base64(key.private_bytes_raw() + key.public_key().public_bytes_raw())

@@ -1,7 +1,7 @@
-"""Tasks run a piece at a time: each piece is one transaction, which also moves the task's place on.
+"""Runs background tasks in steps: each step is one transaction, which also advances the task's cursor.
 
-Any number of processes may run them. One that is killed loses the piece under way and nothing else: the next one begins
-where the last commit ended.
+Any number of processes may run them. A process that is killed loses only its current step; the next one continues
+from the last commit.
 """
 
 import time
@@ -34,30 +34,30 @@ _PURGED: Final = 200
 
 
 class _Impossible(Exception):
-    """A task cannot be done any more; the message says why."""
+    """A task can no longer be completed; the message says why."""
 
 
 async def run_tasks(database: Database, outbox: Outbox, *, budget_s: float = 1.0) -> int:
-    """Run pieces of whatever tasks there are, in turn, until nothing is left or *budget_s* seconds are over.
+    """Run steps of the pending tasks, in turn, until none is left or *budget_s* seconds have passed.
 
     Returns:
-        How many pieces were run.
+        The number of steps that were run.
     """
-    ends, pieces = time.monotonic() + budget_s, 0
+    ends, steps = time.monotonic() + budget_s, 0
     while await run_step(database, outbox):
-        pieces += 1
+        steps += 1
         if time.monotonic() > ends:
             break
-    return pieces
+    return steps
 
 
 async def run_step(database: Database, outbox: Outbox) -> bool:
-    """Run the next piece of the task that has waited longest; return whether there was one.
+    """Run the next step of the task that has waited longest; return whether there was one.
 
-    A task that meets a fault which no repetition cures is marked as failed.
+    A task that meets a permanent error is marked as failed.
 
     Raises:
-        DatabaseError: PostgreSQL cannot be reached, or sacrificed this transaction to others; the task goes on later.
+        DatabaseError: PostgreSQL is unavailable, or aborted this transaction in a conflict; the task continues later.
     """
     task: Task | None = None
     try:
@@ -76,16 +76,16 @@ async def run_step(database: Database, outbox: Outbox) -> bool:
 
 
 async def advance(connection: Connection, outbox: Outbox, task: Task) -> None:
-    """Do the next piece of a task in the transaction of *connection*, which has it locked."""
+    """Run the next step of a task in the transaction of *connection*, which holds the task's lock."""
     try:
-        piece = await _work(connection, task, _place(task))
+        step = await _work(connection, task, _place(task))
     except _Impossible as reason:
         await _end(connection, outbox, task, TaskState.FAILED, {**task.data, "error": str(reason)})
         return
-    if piece.place is None:
-        await _end(connection, outbox, task, TaskState.FINISHED, piece.data)
+    if step.place is None:
+        await _end(connection, outbox, task, TaskState.FINISHED, step.data)
     else:
-        await tasks.save(connection, task, TaskState.RUNNING, place=piece.place, data=piece.data)
+        await tasks.save(connection, task, TaskState.RUNNING, place=step.place, data=step.data)
 
 
 async def _give_up(database: Database, outbox: Outbox, task: Task, reason: str) -> None:
@@ -202,12 +202,12 @@ def _place(task: Task) -> UUID:
 
 
 def _from(last: UUID | None) -> Mapping[str, Any] | None:
-    """Return the place after the last row dealt with; None at the end."""
+    """Return the cursor after the last processed row; None at the end."""
     return None if last is None else {"after": str(last)}
 
 
 def _window(task: Task, after: UUID) -> Window:
-    """Return the messages that are left to look at: made before the task unless it names an earlier end."""
+    """Return the window of the remaining messages: created before the task unless it names an earlier end."""
     whole = range_of(_moment(task, "since"), _moment(task, "until"))
     return replace(whole, low=max(whole.low, UUID(int=after.int + 1)))
 

@@ -1,7 +1,7 @@
-"""What boathook tells about itself: `meters` counts, `metrics` names, `log` writes lines."""
+"""Metrics, logs and traces: `metrics` declares metrics, `meters` counts, `log` writes log lines."""
 
 from pathlib import Path
 from typing import Final
 
 ALERT_RULES: Final = Path(__file__).with_name("alerts.yml")
-"""Prometheus's alert rules for boathook itself."""
+"""Prometheus alert rules for boathook itself."""

@@ -1,4 +1,4 @@
-"""Grafana's dashboards of boathook, as the files in `grafana/` have them."""
+"""Grafana dashboards for boathook, read from the files in `grafana/`."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""Shows metrics: Prometheus's text format by its own client library, and JSON with rates and quantiles."""
+"""Renders metrics in the Prometheus text format, and as JSON with rates and quantiles."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -14,7 +14,7 @@ _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class _Families:
-    """A snapshot as a collector of prometheus_client."""
+    """Adapts a snapshot to the collector interface of prometheus_client."""
 
     def __init__(self, snapshot: MetricSnapshot) -> None:
         self._snapshot = snapshot
@@ -26,8 +26,8 @@ class _Families:
 
 
 def to_prometheus(snapshot: MetricSnapshot) -> bytes:
-    """Write the text exposition format, version 0.0.4."""
-    # Imported here, as processes that show nothing do without a web server of the standard library.
+    """Render the text exposition format, version 0.0.4."""
+    # Imported here, so that other processes do not load the standard library's web server.
     from prometheus_client.exposition import generate_latest
 
     return generate_latest(_Families(snapshot))
@@ -44,7 +44,7 @@ def _family(metric: Metric, snapshot: MetricSnapshot) -> "MetricFamily":
     family: CounterMetricFamily | UntypedMetricFamily | GaugeMetricFamily | HistogramMetricFamily
     match metric.kind:
         case MetricKind.COUNTER:
-            # An app may show a counter under a name that its owner's dashboards know; the library would append _total.
+            # An app may expose a counter under its dashboards' own name; the library would append _total.
             kind = CounterMetricFamily if metric.name.endswith("_total") else UntypedMetricFamily
             family = kind(metric.name, metric.help, labels=metric.labels)
             for labels, value in snapshot.counters.get(metric.name, {}).items():
@@ -68,10 +68,10 @@ def _cumulative(metric: Metric, buckets: Buckets) -> Iterator[tuple[str, float]]
 
 
 def from_prometheus(text: str, at: float) -> MetricSnapshot:
-    """Read what `to_prometheus` has written, elsewhere perhaps; what is not known here is left out.
+    """Parse the output of `to_prometheus`, which may come from another host; unknown metrics are ignored.
 
     Raises:
-        ValueError: it is no such text.
+        ValueError: the text is not in this format.
     """
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -137,9 +137,9 @@ def _quantiles(metric: Metric, buckets: Buckets) -> dict[str, float | None]:
 
 
 def history_to_json(samples: Iterable[tuple[float, MetricSnapshot]]) -> list[dict[str, Any]]:
-    """Return one object for each moment with its sample.
+    """Return one object per sample, with its time.
 
-    Metrics are summed over their labels: counters as what was counted, gauges as their highest of the time.
+    Metrics are summed over their labels: counters as their increase, gauges as their maximum in the period.
     """
     return [
         {"at": at, "seconds": sample.span_s}

@@ -1,11 +1,11 @@
-"""Named places at which a test can kill, freeze or fail this process, between two irreversible actions.
+"""Named failpoints at which a test can kill, freeze or fail this process, between two irreversible actions.
 
-``BOATHOOK_CRASH_POINT=claim.after_commit:3:kill`` kills the process with SIGKILL the third time it passes there;
-``stop`` freezes it with SIGSTOP, ``raise`` raises `FailpointHit`. A path behind a fourth colon makes it happen once in
-all processes that are given it: whoever fires makes that file, and nobody fires once it is there. Several settings
-stand behind one another with commas between them, each with hits of its own; processes that are started again after
-each death so walk through all of them. Unset, which is always but in fault tests, passing a point is a call of an empty
-function.
+``BOATHOOK_CRASH_POINT=claim.after_commit:3:kill`` kills the process with SIGKILL the third time it reaches that point;
+``stop`` freezes it with SIGSTOP, ``raise`` raises `FailpointHit`. An optional path after the action makes the point
+fire once in all processes with this setting: the process that fires creates that file, and no process fires once it
+exists. Several settings are separated by commas, and each counts its own hits. Processes that are restarted after each
+kill therefore go through all of them. If the variable is unset, as everywhere but in fault tests, a failpoint is a call
+of an empty function.
 """
 
 import os
@@ -44,15 +44,15 @@ FAILPOINTS: Final = (
     "keeper.before_reap",
     "keeper.after_reap",
 )
-"""Every point there is; fault tests are generated from this list, so that a point cannot be forgotten."""
+"""All failpoints; fault tests are generated from this list, so that none is forgotten."""
 
 
 class FailpointHit(RuntimeError):
-    """What the action ``raise`` raises."""
+    """Raised by the action ``raise``."""
 
 
 def arm(setting: str | None) -> Callable[[str], None]:
-    """Return the function to call at each point.
+    """Return the function to call at each failpoint.
 
     Raises:
         ValueError: a part of *setting* is not ``name:count:action`` or ``name:count:action:path`` with a known name and
@@ -115,4 +115,4 @@ def _raise(name: str) -> None:
 _ACTIONS: Final[dict[str, Callable[[str], None]]] = {"kill": _kill, "stop": _stop, "raise": _raise}
 
 failpoint: Final = arm(os.environ.get(VARIABLE))
-"""Pass a point by name."""
+"""Fire the failpoint of this name, if it is armed."""

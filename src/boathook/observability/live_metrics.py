@@ -1,9 +1,8 @@
-"""What the processes of one data directory have counted, put together from their memory and their files.
+"""Merges the metrics of all processes of one data directory, from memory and from their files.
 
-Each process writes its counters to `<data_dir>/metrics/<slot>.json` once a second; a slot is a place such as
-``gateway-0`` that outlives the process in it, so a restarted process continues its predecessor's counters. Counters
-and histograms are added up, gauges only of live processes. What apps show under names of their own is computed from
-the sums.
+Each process writes its counters to `<data_dir>/metrics/<slot>.json` once a second. A slot such as ``gateway-0``
+outlives its process, so a restarted process continues its predecessor's counters. Counters and histograms are summed;
+gauges are taken only from live processes. Metrics that apps expose under other names are computed from the sums.
 """
 
 import asyncio
@@ -27,19 +26,19 @@ _REMEMBERED_S: Final = 60.0
 
 
 class SnapshotFile:
-    """One slot's snapshot on disk."""
+    """The snapshot file of one slot."""
 
     def __init__(self, data_dir: Path, slot: str) -> None:
         self._path = data_dir / "metrics" / f"{slot}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def restore(self) -> None:
-        """Add what the slot's earlier process had counted; a missing or torn file counts as none."""
+        """Add the counters of the slot's earlier process; a missing or damaged file counts as empty."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             meters.restore(json.loads(self._path.read_bytes())["series"])
 
     def write(self, *, is_alive: bool = True) -> None:
-        """Replace the file by what is counted so far. A full or read-only disk must not stop the process."""
+        """Replace the file with the current values. A full or read-only disk must not stop the process."""
         content = {"at": time.time() if is_alive else 0, "series": meters.snapshot()}
         fresh = self._path.with_suffix(".new")
         with contextlib.suppress(OSError):
@@ -47,7 +46,7 @@ class SnapshotFile:
             fresh.replace(self._path)
 
     async def run(self) -> None:
-        """Write once a second, until cancelled; then once more, with the gauges withdrawn."""
+        """Write the file once a second until cancelled, then once more, marked as not alive, which drops its gauges."""
         try:
             while True:
                 self.write()
@@ -72,13 +71,13 @@ def gather(data_dir: Path | None, own_slot: str | None, now: float) -> MetricSna
             if is_alive:
                 _count_role(gathered, path.stem)
     for mirror in MIRRORS:
-        with contextlib.suppress(ConfigError):  # the settings that tell its labels are not known yet
+        with contextlib.suppress(ConfigError):  # the settings that define its labels are not loaded yet
             _apply_mirror(gathered, mirror)
     return gathered
 
 
 def _add(gathered: MetricSnapshot, series: Snapshot, *, is_alive: bool) -> None:
-    """Add one process's series; gauges of a process that is gone are left out."""
+    """Add one process's series; gauges of a process that has ended are ignored."""
     for name, rows in series.items():
         metric = METRICS.get(name)
         if metric is None or (metric.kind is MetricKind.GAUGE and not is_alive):
@@ -125,11 +124,11 @@ def _apply_mirror(gathered: MetricSnapshot, mirror: Mirror) -> None:
 
 
 class LiveMetrics:
-    """The metrics of one data directory now, and what was counted in the last seconds.
+    """The current metrics of one data directory, and those of the last seconds.
 
     Args:
-        data_dir: where the processes write their files; None: this process alone.
-        own_slot: of this process, whose counters are read from memory; None where it is none of them.
+        data_dir: where the processes write their files; None: only this process.
+        own_slot: the slot of this process, whose counters are read from memory; None if it has no slot.
     """
 
     def __init__(self, data_dir: Path | None, own_slot: str | None = None) -> None:
@@ -137,16 +136,16 @@ class LiveMetrics:
         self._steps: deque[MetricSnapshot] = deque(maxlen=int(_REMEMBERED_S / _STEP_S) + 1)
 
     def now(self) -> MetricSnapshot:
-        """Return what was counted since the counters began."""
+        """Return the metrics since the counters began."""
         return gather(self._data_dir, self._own_slot, time.time())
 
     def recent(self, now: MetricSnapshot, span_s: float = _REMEMBERED_S) -> MetricSnapshot:
-        """Return what was counted in about the last *span_s* seconds, as far as `run` remembers them."""
+        """Return the metrics of about the last *span_s* seconds, as far as `run` has kept them."""
         earlier = next((step for step in self._steps if step.at >= now.at - span_s), None)
         return now.since(earlier or (self._steps[-1] if self._steps else now))
 
     async def run(self) -> None:
-        """Remember the last minute in steps of five seconds, until cancelled."""
+        """Keep snapshots of the last minute, one every five seconds, until cancelled."""
         while True:
             self._steps.append(self.now())
             await asyncio.sleep(_STEP_S)

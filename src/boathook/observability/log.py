@@ -1,7 +1,7 @@
-"""Log lines: one JSON object a line, or text for people; never bodies or secrets, control characters escaped.
+"""Writes log lines, as one JSON object each or as text; never bodies or secrets, with control characters escaped.
 
-Lines go through a bounded buffer and a thread of their own, so a reader of standard error that is slow or has
-stopped costs lines, which are counted, and never stops the server.
+Lines go through a bounded buffer and a dedicated thread. A slow or stopped reader of standard error loses lines, which
+are counted, and never blocks the server.
 """
 
 import atexit
@@ -25,12 +25,12 @@ import structlog
 from boathook.observability import meters as emit
 
 MAX_FIELD: Final = 500
-"""Longest text of one field in characters; a traceback may have twenty times as much."""
+"""Longest text of one field in characters; a traceback may be twenty times as long."""
 _MAX_WAITING: Final = 20_000
 _PIPE_BUF: Final = 4_096
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _SENSITIVE_FIELD: Final = re.compile(r"secret|password|authorization|cookie|token|body|signature", re.IGNORECASE)
-# A scheme of bounded length keeps the search linear in the text, of which strangers may have written a megabyte.
+# The bounded length of the scheme keeps matching linear, even for a megabyte of text from a client.
 _URL_PASSWORD: Final = re.compile(r"(\w{1,20}://[^\s/:@]*:)[^\s/@]+@")
 _MAX_ELEMENTS: Final = 50
 _MAX_INT: Final = 2**63
@@ -42,7 +42,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, default=str
 
 
 class LineWriter:
-    """Writes lines to a file descriptor from a thread of its own; drops and counts them when it cannot."""
+    """Writes lines to a file descriptor in its own thread; drops and counts them if it cannot."""
 
     def __init__(self, descriptor: int = 2) -> None:
         self._descriptor = descriptor
@@ -52,7 +52,7 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def write(self, line: bytes) -> None:
-        """Queue one line, its newline included."""
+        """Queue one line, including its newline."""
         if len(self._lines) >= _MAX_WAITING:
             emit.count("boathook_log_lines_dropped_total")
             return
@@ -68,7 +68,7 @@ class LineWriter:
         self._wake.set()
 
     def flush(self, timeout_s: float = 1.0) -> None:
-        """Wait until what was queued is written, or for *timeout_s*."""
+        """Wait until all queued lines are written, for at most *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         while (self._lines or self._is_writing) and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -79,14 +79,14 @@ class LineWriter:
             self._wake.clear()
             self._is_writing = True
             lines, self._lines = self._lines, []
-            # Nobody reads any more where this fails; the lines are lost either way.
+            # If this fails, the reader has closed the pipe, and the lines are lost either way.
             with contextlib.suppress(OSError):
                 self._put(b"".join(lines))
             self._is_writing = False
             time.sleep(0.02)
 
     def _put(self, data: bytes) -> None:
-        # Pieces of at most 4 KiB are written whole, so lines of several processes on one pipe do not mix.
+        # Writes of at most 4 KiB are atomic on a pipe, so lines of several processes do not mix.
         start = 0
         while start < len(data):
             end = data.rfind(b"\n", start, start + _PIPE_BUF) + 1 or data.find(b"\n", start) + 1
@@ -97,7 +97,7 @@ _writer = LineWriter()
 
 
 class _LineLogger:
-    """What structlog calls at the end of its chain."""
+    """The last step of structlog's chain: queues the rendered line."""
 
     def msg(self, line: str) -> None:
         _writer.write(line.encode("ascii", "backslashreplace") + b"\n")
@@ -106,7 +106,7 @@ class _LineLogger:
 
 
 def configure(level: str = "info", form: Literal["auto", "json", "text"] = "auto", **bound: Any) -> None:
-    """Set up logging of this process; *bound* fields, such as ``process="gateway-0"``, are on every line."""
+    """Configure logging for this process; *bound* fields, such as ``process="gateway-0"``, are added to every line."""
     global _level, _bound
     is_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
     _level, _bound = _LEVELS[level], bound
@@ -130,17 +130,17 @@ def get_logger(name: str) -> Logger:
 
 
 def is_on(level: str) -> bool:
-    """Return whether lines of *level* are shown, so that a hot path can skip preparing them."""
+    """Return whether lines of *level* are written, so that a hot path can skip preparing them."""
     return _LEVELS[level] >= _level
 
 
 def flush() -> None:
-    """Wait shortly until all lines are written; before a process ends by os._exit."""
+    """Wait briefly until all lines are written; call it before os._exit."""
     _writer.flush()
 
 
 class RequestLog:
-    """The line of one request, for the hot path: the same form as all others at a third of the cost."""
+    """Writes request lines on the hot path, in the same format as other lines at a third of the cost."""
 
     def __init__(self, name: str) -> None:
         self._tail = "".join(f',"{key}":{_encode(value)}' for key, value in {"part": name, **_bound}.items())
@@ -150,7 +150,7 @@ class RequestLog:
         self._is_json = _render_json in structlog.get_config()["processors"]
 
     def info(self, event: str, now: float, fields: dict[str, Any]) -> None:
-        """Write *event* with *fields*, whose texts are capped by the caller and hold no secrets."""
+        """Write *event* with *fields*; the caller caps their texts and removes secrets."""
         if not self._is_json:
             self._structured.info(event, **fields)
             return
@@ -189,10 +189,10 @@ def _redact(_: Any, __: str, fields: Fields) -> Fields:
 
 
 def _redact_value(key: str, value: Any, longest: int) -> Any:
-    """Return *value* as what every format can write, whatever it is: a bounded number, a bounded text, or some."""
+    """Return *value* in a form that every format can write: bounded numbers and texts, also within lists and dicts."""
     match value:
         case float() if not math.isfinite(value):
-            return str(value)  # JSON knows no such numbers
+            return str(value)  # JSON has no such numbers
         case int() if abs(value) > _MAX_INT:
             return "[a huge number]"
         case None | int() | float():
@@ -209,10 +209,10 @@ def _redact_value(key: str, value: Any, longest: int) -> Any:
 
 
 def _safe_str(value: object) -> str:
-    """Return what *value* says of itself; those that raise, such as a user's exceptions, must not end the caller."""
+    """Return ``str(value)``; if that raises, as a user's exception may, return a placeholder."""
     try:
         return str(value)
-    except Exception:  # noqa: BLE001 - anything may come out of somebody else's class
+    except Exception:  # noqa: BLE001 - a foreign class may raise anything
         return f"[a {type(value).__name__} that cannot be shown]"
 
 
@@ -243,7 +243,7 @@ def _show(value: Any, *, is_event: bool = False) -> str:
 
 
 class _StdlibHandler(logging.Handler):
-    """Takes over what libraries say through the standard library's logging."""
+    """Forwards log records of libraries from the standard library's logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
@@ -254,7 +254,7 @@ class _StdlibHandler(logging.Handler):
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001 - a line whose arguments do not fit it must not end its caller
+    except Exception:  # noqa: BLE001 - a record whose arguments do not match must not fail its caller
         return _safe_str(record.msg)
 
 

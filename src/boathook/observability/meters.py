@@ -1,8 +1,8 @@
-"""Counting, from anywhere in boathook: three functions over plain dictionaries, safe when nobody listens.
+"""Counts metrics from anywhere in boathook, with three functions over plain dictionaries; no reader is required.
 
-A series is found by its name and label values, so a call is one dictionary look-up and an addition. Hot paths
-that know their labels beforehand keep a `Counter` or `Histogram` instead, which saves the look-up too.
-Everything here belongs to one process and one event loop; threads may lose an increment, never more.
+A series is found by its name and label values, so a call is one dictionary lookup and an addition. Hot paths that know
+their labels in advance keep a `Counter` or `Histogram` instead, which saves the lookup. All state belongs to one
+process and one event loop; calls from threads may lose an increment, nothing more.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ MAX_SERIES: Final = 2_000
 """Most series of one metric in one process; further label values are counted under ``other``."""
 
 MAX_LABEL_LENGTH: Final = 200
-"""Longest value of a label; of a longer one the beginning is kept."""
+"""Longest value of a label; longer ones are truncated."""
 
 SeriesKey = tuple[str, ...]
 
 
 class Counter:
-    """A number that rises, or for a gauge one that is set."""
+    """A number that increases or, for a gauge, is set."""
 
     __slots__ = ("value",)
 
@@ -29,7 +29,7 @@ class Counter:
         self.value = value
 
     def add(self, n: float = 1) -> None:
-        """Raise it by *n*."""
+        """Increase it by *n*."""
         self.value += n
 
 
@@ -50,15 +50,15 @@ class Histogram:
 
 
 Snapshot = dict[str, list[list[object]]]
-"""By metric name, its series: label values, then the value, or bucket counts and sum for a histogram."""
+"""The series by metric name: label values, then the value, or bucket counts and sum for a histogram."""
 
 _unregistered: Snapshot = {}
-"""What an earlier process counted of metrics that nobody has declared here, or used yet: their app may be loaded later,
-or not at all this time."""
+"""Values from an earlier process for metrics that are not registered or not used yet: their app may be loaded later,
+or not at all."""
 
 
 class _Tables(dict[str, Any]):
-    """The series of all metrics of one kind; those of an app are there from their first use."""
+    """The series of all metrics of one kind; those of an app are added at their first use."""
 
     def __init__(self, kind: MetricKind) -> None:
         super().__init__({name: {} for name, metric in METRICS.items() if metric.kind is kind})
@@ -68,7 +68,7 @@ class _Tables(dict[str, Any]):
         if METRICS[name].kind is not self._kind:
             raise KeyError(f"{name} is a {METRICS[name].kind}")
         table: dict[SeriesKey, Any] = self.setdefault(name, {})
-        with contextlib.suppress(TypeError, ValueError):  # somebody else's file
+        with contextlib.suppress(TypeError, ValueError):  # the file may be from another version
             restore({name: _unregistered.pop(name, [])})
         return table
 
@@ -79,11 +79,11 @@ _histograms: dict[str, dict[SeriesKey, Histogram]] = _Tables(MetricKind.HISTOGRA
 
 
 _series_cache: dict[tuple[object, ...], Counter] = {}
-"""Counters and gauges by name and labels as the caller wrote them, so that the usual call is one look-up."""
+"""Counters and gauges by name and labels as the caller passed them, so that the usual call is one lookup."""
 
 
 def count(name: str, n: float = 1, /, **labels: object) -> None:
-    """Raise a counter by *n*. Raises KeyError for a name or labels that are not in `metrics.TABLE`."""
+    """Increase a counter by *n*. Raises KeyError for a name or labels that are not in `metrics.METRICS`."""
     found = _series_cache.get((name, *labels.items()))
     if found is None:
         found = _cache_series(_counters, name, labels)
@@ -91,7 +91,7 @@ def count(name: str, n: float = 1, /, **labels: object) -> None:
 
 
 def gauge(name: str, value: float, /, **labels: object) -> None:
-    """Set a gauge. Raises KeyError for a name or labels that are not in `metrics.TABLE`."""
+    """Set a gauge. Raises KeyError for a name or labels that are not in `metrics.METRICS`."""
     found = _series_cache.get((name, *labels.items()))
     if found is None:
         found = _cache_series(_gauges, name, labels)
@@ -104,17 +104,17 @@ def observe(name: str, value: float, /, **labels: object) -> None:
 
 
 def counter(name: str, /, **labels: object) -> Counter:
-    """Return the counter behind a name and labels, to be kept by a hot path."""
+    """Return the counter for a name and labels, to be kept by a hot path."""
     return _series(_counters[name], name, labels)
 
 
 def gauge_handle(name: str, /, **labels: object) -> Counter:
-    """Return the gauge behind a name and labels; set its `value`."""
+    """Return the gauge for a name and labels; set its `value`."""
     return _series(_gauges[name], name, labels)
 
 
 def histogram(name: str, /, **labels: object) -> Histogram:
-    """Return the histogram behind a name and labels, to be kept by a hot path."""
+    """Return the histogram for a name and labels, to be kept by a hot path."""
     table = _histograms[name]
     key = _key(table, name, labels)
     found = table.get(key)
@@ -131,14 +131,14 @@ def _cache_series(tables: dict[str, dict[SeriesKey, Counter]], name: str, labels
 
 
 def drop_series(name: str) -> None:
-    """Drop all series of a gauge, so that recipients that are gone do not stay at their last value."""
+    """Drop all series of a gauge, so that removed recipients do not keep their last value."""
     _gauges[name].clear()
     for key in [key for key in _series_cache if key[0] == name]:
         del _series_cache[key]
 
 
 def drop_gauges() -> None:
-    """Drop all gauges of this process, as what set them is not its business any more."""
+    """Drop all gauges of this process, when it is no longer responsible for them."""
     for name, table in _gauges.items():
         if table:
             drop_series(name)
@@ -165,13 +165,13 @@ def _key(
 
 
 def _label_text(value: object) -> str:
-    """Return a label's value as every format can carry it: apps may have it from a stranger."""
+    """Return a label's value in a form that every format can encode; apps may pass untrusted text."""
     text = str(value)[:MAX_LABEL_LENGTH]
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def snapshot() -> Snapshot:
-    """Return everything counted so far, in a form that JSON can carry."""
+    """Return everything counted so far, in a form that JSON can encode."""
     out: Snapshot = {name: series for name, series in _unregistered.items() if not _is_gauge(name)}
     for tables in (_counters, _gauges):
         for name, table in list(tables.items()):
@@ -182,9 +182,9 @@ def snapshot() -> Snapshot:
 
 
 def restore(earlier: Snapshot) -> None:
-    """Continue counters and histograms from an earlier process's snapshot; gauges start anew.
+    """Continue counters and histograms from an earlier process's snapshot; gauges start empty.
 
-    Metrics that are not known yet, such as those of an app that is loaded later, are continued at their first use.
+    Metrics that are not registered yet, such as those of an app that is loaded later, continue at their first use.
     """
     for name, series in earlier.items():
         metric = METRICS.get(name)
@@ -212,7 +212,7 @@ def _restore_series(name: str, labels: dict[str, object], values: list[object]) 
 
 
 def reset() -> None:
-    """Forget everything counted; for tests."""
+    """Drop everything counted; for tests."""
     _series_cache.clear()
     _unregistered.clear()
     for table in (*_counters.values(), *_gauges.values()):

@@ -1,8 +1,8 @@
-"""Metric values of many processes as one value: added up over processes, over time and over hosts, and stored as JSON.
+"""Metric values of many processes as one value: summed over processes, time and hosts, and stored as JSON.
 
-A snapshot holds counters, gauges and histograms, each by label values. It is either what processes have counted since
-they began (`live_metrics.gather`) or what they counted in a span of time (`MetricSnapshot.since`). The latter are the
-samples that hosts store in PostgreSQL, and that charts and alert rules read.
+A snapshot holds counters, gauges and histograms, each by label values. It covers either the time since the processes
+began (`live_metrics.gather`) or one period (`MetricSnapshot.since`). Hosts store the latter in PostgreSQL as samples,
+which charts and alert rules read.
 """
 
 import math
@@ -20,35 +20,35 @@ SeriesKey = tuple[str, ...]
 Series = Mapping[SeriesKey, float]
 
 MAX_SERIES: Final = 500
-"""Most series of one metric that a stored sample tells apart; the smallest others are added up under `OTHERS`."""
+"""Most series of one metric in a stored sample; the smallest of the others are added up under `OTHERS`."""
 OTHERS: Final = "other"
 ENDPOINTS: Final = "endpoint"
-"""The recipient that all endpoints are together."""
+"""The recipient under which all endpoints are counted together."""
 AGES: Final = ("10s", "1m", "10m", "1h", "older")
 """How long deliveries have been due: less than ten seconds, a minute, ten minutes, an hour, or longer."""
 
 _SUMMED_LABELS: Final = frozenset({"source", "recipient"})
-"""Labels that totals do not tell apart."""
+"""Labels that `MetricSnapshot.totals` sums over."""
 _PROOF_REASONS: Final = ("signature_", "token_", "unknown_scheme")
-"""How reasons of rejections begin where the sender's proof failed."""
+"""Prefixes of rejection reasons that mean a failed verification."""
 
 Record = TypeVar("Record", bound=msgspec.Struct)
 Value = TypeVar("Value")
 
 
 class Buckets(msgspec.Struct, frozen=True):
-    """A histogram's counts, one more than its bounds, and the sum of what was observed."""
+    """A histogram's counts, one more than its bounds, and the sum of its observations."""
 
     counts: tuple[int, ...]
     total: float
 
     def __add__(self, other: "Buckets") -> "Buckets":
-        if len(self.counts) != len(other.counts):  # another version has counted them in other buckets
+        if len(self.counts) != len(other.counts):  # another version used other buckets
             return other
         return Buckets(tuple(map(sum, zip(self.counts, other.counts, strict=True))), self.total + other.total)
 
     def since(self, earlier: "Buckets | None") -> "Buckets":
-        """Return what was observed after *earlier*; a counter that went backwards was started anew."""
+        """Return the observations after *earlier*; a count that decreased means that the counter was reset."""
         if earlier is None or any(a < b for a, b in zip(self.counts, earlier.counts, strict=True)):
             return self
         differences = tuple(a - b for a, b in zip(self.counts, earlier.counts, strict=True))
@@ -68,31 +68,31 @@ class Buckets(msgspec.Struct, frozen=True):
 
 
 class SourceCounts(msgspec.Struct, frozen=True):
-    """Requests at one source."""
+    """Counts of requests at one source."""
 
     accepted: float = 0
     duplicates: float = 0
     conflicts: float = 0
     rejected: float = 0
     bad_signatures: float = 0
-    """Of those rejected, the ones whose proof failed."""
+    """Rejected requests whose verification failed."""
     requests: float = 0
     faults: float = 0
-    """Requests that were answered 5xx."""
+    """Requests with a 5xx response."""
 
 
 class RecipientCounts(msgspec.Struct, frozen=True):
-    """Attempts of one recipient that ended, by what became of the delivery."""
+    """Finished attempts of one recipient, by the result for the delivery."""
 
     succeeded: float = 0
     ignored: float = 0
     retried: float = 0
-    """Attempts after which another one is owed."""
+    """Attempts that are followed by a retry."""
     dead: float = 0
 
     @property
     def failed(self) -> float:
-        """Attempts that did not end well."""
+        """Attempts that did not succeed."""
         return self.retried + self.dead
 
     @property
@@ -102,16 +102,16 @@ class RecipientCounts(msgspec.Struct, frozen=True):
 
 
 class BacklogCounts(msgspec.Struct, frozen=True):
-    """Deliveries of one recipient that have not ended well, as the keeper last counted them."""
+    """Unfinished deliveries and dead letters of one recipient, as the keeper last counted them."""
 
     due: int = 0
     later: int = 0
-    """Pending and not due yet: most of them wait to be tried again."""
+    """Pending and not due yet; most of them wait for a retry."""
     blocked: int = 0
     leased: int = 0
     dead: int = 0
     under_10s: int = 0
-    """Of those that are due, the ones that have been so for less than ten seconds."""
+    """Due deliveries that have been due for less than ten seconds."""
     under_1m: int = 0
     """For less than a minute, and so on."""
     under_10m: int = 0
@@ -120,33 +120,33 @@ class BacklogCounts(msgspec.Struct, frozen=True):
 
     @property
     def ages(self) -> tuple[int, int, int, int, int]:
-        """Those that are due, by how long they have been so; see `AGES`."""
+        """Due deliveries by how long they have been due; see `AGES`."""
         return self.under_10s, self.under_1m, self.under_10m, self.under_1h, self.older
 
     @property
     def pending(self) -> int:
-        """All that a worker or sender has yet to end."""
+        """Deliveries that a worker or sender has yet to finish."""
         return self.due + self.later + self.blocked + self.leased
 
 
 class MetricSnapshot(msgspec.Struct):
-    """Metric values at one moment, or counted in one span of time."""
+    """Metric values at one time, or counted in one period."""
 
     at: float = 0.0
     """When it was taken, in seconds since 1970."""
     span_s: float = 0.0
-    """Seconds that were counted, 0: since the processes began; of several hosts, those of the longest."""
+    """Length of the period in seconds; 0: since the processes began. For several hosts, the longest."""
     roles: dict[str, int] = msgspec.field(default_factory=dict)
-    """Processes that are alive, by role."""
+    """Live processes by role."""
     counters: dict[str, dict[SeriesKey, float]] = msgspec.field(default_factory=dict)
     gauges: dict[str, dict[SeriesKey, float]] = msgspec.field(default_factory=dict)
     histograms: dict[str, dict[SeriesKey, Buckets]] = msgspec.field(default_factory=dict)
 
     def since(self, before: "MetricSnapshot") -> "MetricSnapshot":
-        """Return what was counted after *before*, with the present gauges.
+        """Return what was counted after *before*, with the current gauges.
 
-        A counter that fell was started anew and tells nothing. One that did not rise is there with 0; a histogram
-        without observations is left out.
+        A counter that decreased was reset and counts as 0. A counter that did not increase is included with 0; a
+        histogram without observations is left out.
         """
         return MetricSnapshot(
             at=self.at,
@@ -168,12 +168,12 @@ class MetricSnapshot(msgspec.Struct):
         )
 
     def only(self, metrics: Iterable[str]) -> "MetricSnapshot":
-        """Return a snapshot of these metrics alone."""
+        """Return a snapshot of only these metrics."""
         wanted = frozenset(metrics)
         return self._with(lambda series: {name: of for name, of in series.items() if name in wanted})
 
     def totals(self) -> "MetricSnapshot":
-        """Return the same summed over sources and recipients, whose names are `OTHERS` then."""
+        """Return a snapshot summed over sources and recipients, whose names become `OTHERS`."""
 
         def fold(series: Mapping[str, Mapping[SeriesKey, Any]]) -> dict[str, dict[SeriesKey, Any]]:
             return {name: _fold(of, _without_names(name)) for name, of in series.items()}
@@ -181,7 +181,7 @@ class MetricSnapshot(msgspec.Struct):
         return self._with(fold)
 
     def limited(self) -> "MetricSnapshot":
-        """Return the same with at most `MAX_SERIES` series of each metric, and one of what the others add up to."""
+        """Return a snapshot with at most `MAX_SERIES` series of each metric, and one for the sum of the others."""
         return self._with(lambda series: {name: _limit_series(of) for name, of in series.items()})
 
     def _with(self, change: Callable[[Any], Any]) -> "MetricSnapshot":
@@ -189,16 +189,16 @@ class MetricSnapshot(msgspec.Struct):
         return msgspec.structs.replace(self, **changed)
 
     def counter(self, name: str) -> float:
-        """Return a counter over all its labels."""
+        """Return a counter summed over all its labels."""
         return sum(self.counters.get(name, {}).values())
 
     def gauge(self, name: str) -> float:
-        """Return a gauge over all its labels: their sum or the highest, by `Metric.merge`; 0 if it was not set."""
+        """Return a gauge over all its labels: their sum or maximum, by `Metric.merge`; 0 if it was not set."""
         values = self.gauges.get(name, {}).values()
         return max(values, default=0.0) if METRICS[name].merge is Merge.MAX else sum(values)
 
     def histogram(self, name: str) -> Buckets | None:
-        """Return a histogram over all its labels."""
+        """Return a histogram summed over all its labels."""
         series = list(self.histograms.get(name, {}).values())
         return sum(series[1:], series[0]) if series else None
 
@@ -224,7 +224,7 @@ class MetricSnapshot(msgspec.Struct):
 
     @property
     def recipients(self) -> dict[str, RecipientCounts]:
-        """Attempts by recipient; those of all endpoints together under `ENDPOINTS`."""
+        """Attempts by recipient; those of all endpoints are together under `ENDPOINTS`."""
         table = _CountTable()
         for (recipient, outcome), n in self.counters.get("boathook_attempts_total", {}).items():
             table.add(recipient, _OUTCOME_FIELDS.get(outcome, "retried"), n)
@@ -234,7 +234,7 @@ class MetricSnapshot(msgspec.Struct):
 
     @property
     def owed(self) -> dict[str, BacklogCounts]:
-        """Deliveries that have not ended, by recipient."""
+        """Unfinished deliveries and dead letters by recipient."""
         found: dict[str, dict[str, int]] = {}
         for (recipient, state), value in self.gauges.get("boathook_backlog", {}).items():
             found.setdefault(recipient, {})[state] = int(value)
@@ -250,7 +250,7 @@ class MetricSnapshot(msgspec.Struct):
 
     @property
     def worked(self) -> RecipientCounts:
-        """Attempts of all recipients, endpoints included."""
+        """Attempts of all recipients, including endpoints."""
         return _total(RecipientCounts, self.recipients.values())
 
     @property
@@ -260,7 +260,7 @@ class MetricSnapshot(msgspec.Struct):
 
     @property
     def backlog(self) -> BacklogCounts:
-        """What all recipients are owed."""
+        """Unfinished deliveries and dead letters of all recipients."""
         return _total(BacklogCounts, self.owed.values())
 
 
@@ -268,7 +268,7 @@ class _CountTable(dict[str, dict[str, float]]):
     """Counts by name and field."""
 
     def add(self, name: str, field: str, n: float) -> None:
-        """Add to one field of a name."""
+        """Add *n* to one field of a name."""
         counts = self.setdefault(name, {})
         counts[field] = counts.get(field, 0) + n
 
@@ -283,17 +283,17 @@ _AGE_FIELDS: Final = dict(zip(AGES, ("under_10s", "under_1m", "under_10m", "unde
 
 
 def host_name(data_dir: Path) -> str:
-    """Return what samples call the processes that share a data directory: the machine, and the directory there."""
+    """Return the name of this host in samples: the machine and the data directory that its processes share."""
     return f"{platform.node()}:{data_dir.absolute()}"
 
 
 def concatenate(snapshots: Iterable[MetricSnapshot]) -> MetricSnapshot:
-    """Return one host's snapshots that follow one another as one: counts are added, gauges are the highest."""
+    """Merge consecutive snapshots of one host: counters are summed, gauges take the maximum."""
     return _combine(list(snapshots), span=sum, roles=max, gauge=lambda _name: max)
 
 
 def combine_hosts(snapshots: Iterable[MetricSnapshot]) -> MetricSnapshot:
-    """Return the snapshots of several hosts over one time as one; gauges are merged as `Metric.merge` says."""
+    """Merge the snapshots of several hosts for one period; gauges are merged by `Metric.merge`."""
     return _combine(list(snapshots), span=max, roles=sum, gauge=_merge_rule)
 
 
@@ -359,8 +359,8 @@ def _without_names(name: str) -> Callable[[SeriesKey], SeriesKey]:
 def _fold(series: Mapping[SeriesKey, Any], key_of: Callable[[SeriesKey], SeriesKey]) -> dict[SeriesKey, Any]:
     folded: dict[SeriesKey, Any] = {}
     for key, value in series.items():
-        place = key_of(key)
-        folded[place] = folded[place] + value if place in folded else value
+        target = key_of(key)
+        folded[target] = folded[target] + value if target in folded else value
     return folded
 
 
@@ -381,7 +381,7 @@ def _total(kind: type[Record], records: Iterable[Record]) -> Record:
 
 
 class _Stored(msgspec.Struct, omit_defaults=True):
-    """A snapshot as JSON can carry it: a series is its label values with its value."""
+    """A snapshot in its JSON form: a series is its label values with its value."""
 
     span_s: float = 0.0
     roles: dict[str, int] = {}
@@ -394,7 +394,7 @@ _DECODER: Final = msgspec.json.Decoder(_Stored)
 
 
 def encode(snapshot: MetricSnapshot) -> str:
-    """Write a snapshot as JSON; the moment at which it was taken is not part of it."""
+    """Encode a snapshot as JSON, without its time."""
     stored = _Stored(
         span_s=snapshot.span_s,
         roles=snapshot.roles,
@@ -410,14 +410,14 @@ def encode(snapshot: MetricSnapshot) -> str:
 
 
 def _as_rows(series: Series) -> list[tuple[SeriesKey, float]]:
-    """Return series as they are stored: whole numbers as integers, which are shorter, and none that is no number."""
+    """Return series in their stored form: whole numbers as integers, which are shorter, and only finite numbers."""
     return [
         (key, int(value) if value == int(value) else value) for key, value in series.items() if math.isfinite(value)
     ]
 
 
 def decode(text: str | bytes, at: float = 0.0) -> MetricSnapshot:
-    """Read what `encode` has written. Raises msgspec.DecodeError where it is something else."""
+    """Decode the output of `encode`. Raises msgspec.DecodeError for anything else."""
     stored = _DECODER.decode(text)
     return MetricSnapshot(
         at=at,
@@ -430,7 +430,7 @@ def decode(text: str | bytes, at: float = 0.0) -> MetricSnapshot:
 
 
 def _read(stored: Mapping[str, list[Any]], value_of: Callable[[Any], Value]) -> dict[str, dict[SeriesKey, Value]]:
-    """Return stored series; those with other labels than this version gives their metric are left out."""
+    """Return stored series, without those whose labels do not match this version's metric."""
     return {
         name: {row[0]: value_of(row) for row in rows if name not in METRICS or len(row[0]) == len(METRICS[name].labels)}
         for name, rows in stored.items()

@@ -1,4 +1,4 @@
-"""The one table of metrics: name, kind, what it says, and which labels it carries; apps add their own to it."""
+"""The table of all metrics: name, kind, help text and labels; apps register their own in addition."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class MetricKind(StrEnum):
-    """How a metric's values are kept and merged over processes."""
+    """How a metric's values are stored and merged over processes."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -18,7 +18,7 @@ class MetricKind(StrEnum):
 
 
 class Merge(StrEnum):
-    """How a gauge's values of several processes become one."""
+    """How a gauge's values from several processes are merged."""
 
     SUM = "sum"
     MAX = "max"
@@ -33,50 +33,50 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets, rising, without infinity."""
+    """Upper bounds of a histogram's buckets, increasing, without infinity."""
     merge: Merge = Merge.SUM
 
 
 LabelValue = str | Callable[[], str]
-"""A label's value, or what tells it whenever it is shown, such as one that the settings hold."""
+"""A label's value, or a function that returns it whenever it is exposed, such as one that reads the settings."""
 LabelValues = LabelValue | Sequence[str]
-"""One value, or any of several."""
+"""One value, or several allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A metric that is shown a second time, under the name that its owner's dashboards know."""
+    """A metric that is exposed a second time, under a name that the user's dashboards already use."""
 
     metric: Metric
-    """As what it is shown."""
+    """The metric under its second name."""
     of: str
-    """The name of the metric that it is computed from."""
+    """The name of the original metric."""
     where: tuple[tuple[str, LabelValues], ...] = ()
-    """Labels of that metric with the values that a series must have to be shown."""
+    """Labels of the original metric, with the values that a series must have to be exposed."""
     labels: tuple[tuple[str, str], ...] = ()
-    """Labels as shown, each with the label of that metric it is filled from; series that differ elsewhere are added."""
+    """Exposed labels, each with the original label that fills it; series that differ in other labels are summed."""
     constants: tuple[tuple[str, LabelValue], ...] = ()
-    """Labels as shown that have one value."""
+    """Exposed labels with a constant value."""
 
     def translator(self) -> Callable[[tuple[str, ...]], tuple[str, ...] | None]:
-        """Return what turns label values of that metric into the shown ones, None where the series is not shown."""
+        """Return a function that maps original label values to the exposed ones, or to None if not exposed."""
         old = METRICS[self.of].labels
         wanted = [(old.index(label), _resolve_labels(words)) for label, words in self.where]
         constants = {label: resolve_label(word) for label, word in self.constants}
-        places = {label: old.index(name) for label, name in self.labels}
+        indexes = {label: old.index(name) for label, name in self.labels}
 
         def translate(values: tuple[str, ...]) -> tuple[str, ...] | None:
-            if any(values[place] not in meant for place, meant in wanted):
+            if any(values[index] not in allowed for index, allowed in wanted):
                 return None
             return tuple(
-                constants[label] if label in constants else values[places[label]] for label in self.metric.labels
+                constants[label] if label in constants else values[indexes[label]] for label in self.metric.labels
             )
 
         return translate
 
 
 def resolve_label(word: LabelValue) -> str:
-    """Return the value that a word stands for at this moment."""
+    """Return the current value of a label."""
     return word if isinstance(word, str) else str(word())
 
 
@@ -203,21 +203,21 @@ TABLE: Final = (
 )  # fmt: skip
 
 MIRRORS: Final[list[Mirror]] = []
-"""What the apps of this process show a second time, in the order of declaration."""
+"""Metrics that the apps of this process expose a second time, in the order of declaration."""
 METRICS: Final = {metric.name: metric for metric in TABLE}
-"""All metrics of this process: boathook's own, and those that its apps have declared."""
+"""All metrics of this process: boathook's own, and those that its apps have registered."""
 
 _NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _RESERVED_LABELS: Final = frozenset({"le", "quantile", "__name__"})
-"""Labels that Prometheus gives a meaning of its own."""
+"""Labels that are reserved by Prometheus."""
 
 
 def register(metric: Metric) -> None:
-    """Add a metric of an app.
+    """Register a metric of an app.
 
     Raises:
-        ValueError: a name or the buckets are impossible, as all of /metrics would be for Prometheus then, or the name
-            means another metric already.
+        ValueError: a name or the buckets are invalid, which would make all of /metrics invalid, or the name belongs to
+            another metric.
     """
     if not _NAME.fullmatch(metric.name) or not all(_NAME.fullmatch(label) for label in metric.labels):
         raise ValueError(f"{metric.name}: names of metrics and labels are letters, digits and underscores")
@@ -239,10 +239,10 @@ def register_mirror(
     labels: Mapping[str, str],
     constants: Mapping[str, LabelValue],
 ) -> None:
-    """Show the metric *of* under another name as well; several may make up the series of one name.
+    """Expose the metric *of* under another name as well; several mirrors may contribute series to one name.
 
     Raises:
-        ValueError: there is no metric *of*, it has no such label, or the name is impossible or another metric's.
+        ValueError: there is no metric *of*, it has no such label, or the name is invalid or belongs to another metric.
     """
     shown = METRICS.get(of)
     if shown is None:

@@ -1,7 +1,7 @@
-"""Brings spans to a collector by OpenTelemetry's SDK: OTLP over HTTP in protobuf, in a thread, never in the way.
+"""Exports spans to a collector with OpenTelemetry's SDK: OTLP over HTTP in protobuf, in a background thread.
 
-The SDK's own exporter brings a second HTTP client into the house. This one is given a way to post, so that it goes
-through the room that speaks HTTP, with its proxy, its certificates and its time limits.
+The SDK's own exporter would add a second HTTP client. This one posts through a given function instead, so that it uses
+boathook's HTTP client with its proxy, certificates and timeouts.
 """
 
 import logging
@@ -27,28 +27,28 @@ from boathook.observability.log import get_logger
 from boathook.observability.tracing import Context, Kind, Span
 
 Post = Callable[[bytes, float], None]
-"""Posts one batch within so many seconds. Raises BoathookError."""
+"""Posts one batch with a timeout in seconds. Raises BoathookError."""
 
 _BATCH: Final = 512
 _EXPORT_INTERVAL_MS: Final = 1_000
 _EXPORT_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_TIMEOUT_S: Final = 2.0
-"""How long a process that stops goes on telling."""
+"""How long a stopping process continues to export."""
 _SCOPE: Final = InstrumentationScope("boathook")
 _KINDS: Final = {kind: SpanKind[kind.value] for kind in Kind}
 _LOG = get_logger("observability")
 
 
 class OtlpExporter:
-    """The way of spans to a collector; one for a process.
+    """Exports spans to a collector; one for a process.
 
     Args:
-        process: what this process is called, such as ``worker-0``.
-        post: how a batch gets there.
+        process: the name of this process, such as ``worker-0``.
+        post: sends a batch to the collector.
     """
 
     def __init__(self, settings: TracingSettings, *, process: str, post: Post) -> None:
-        # It would say of each span that is dropped that it was; they are counted.
+        # The SDK would log every dropped span; dropped spans are counted instead.
         logging.getLogger("opentelemetry.sdk").setLevel(logging.ERROR)
         self._resource = Resource.create({"service.name": settings.service, "service.instance.id": process})
         self._exporter = _Exporter(post)
@@ -61,11 +61,11 @@ class OtlpExporter:
         provider = TracerProvider(resource=self._resource, sampler=_sampler(settings), shutdown_on_exit=False)
         provider.add_span_processor(self._processor)
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-            # Spans of the user's own, made in handlers, go the same way, unless the user has chosen another.
+            # Spans that users create in handlers are exported too, unless they have set another provider.
             trace.set_tracer_provider(provider)
 
     def put(self, span: Span) -> None:
-        """Take a span; never waits, and drops one where there are too many."""
+        """Queue a span without waiting; it is dropped if the queue is full."""
         self._processor.on_end(
             ReadableSpan(
                 name=span.name,
@@ -83,17 +83,17 @@ class OtlpExporter:
         )
 
     def attach(self, context: Context) -> Callable[[], None]:
-        """Make a span the current one of this task; what is returned undoes that."""
+        """Make a span the current one of this task; the returned function undoes that."""
         token = contexts.attach(trace.set_span_in_context(NonRecordingSpan(_to_otel(context))))
         return lambda: contexts.detach(token)
 
     def present(self) -> Context | None:
-        """Return the current span of this task, whoever made it."""
+        """Return the current span of this task, even if another library created it."""
         found = trace.get_current_span().get_span_context()
         return Context(found.trace_id, found.span_id, found.trace_flags.sampled) if found.is_valid else None
 
     def close(self) -> None:
-        """Bring what waits to the collector, if it takes it within two seconds."""
+        """Export the queued spans, for at most two seconds."""
         self._exporter.set_deadline(_SHUTDOWN_TIMEOUT_S)
         closing = threading.Thread(target=self._processor.shutdown, daemon=True, name="boathook-traces-close")
         closing.start()
@@ -101,7 +101,7 @@ class OtlpExporter:
 
 
 def _sampler(settings: TracingSettings) -> Sampler:
-    """Return what decides about spans that are not of an event, such as those of requests to the API."""
+    """Return the sampler for spans that do not belong to an event, such as those of API requests."""
     share = TraceIdRatioBased(settings.sample)
     if settings.incoming == "trust":
         return ParentBased(share)
@@ -109,7 +109,7 @@ def _sampler(settings: TracingSettings) -> Sampler:
 
 
 class _Exporter(SpanExporter):
-    """Posts batches in the thread of the SDK."""
+    """Posts batches in the SDK's thread."""
 
     def __init__(self, post: Post) -> None:
         self._post = post
@@ -117,11 +117,11 @@ class _Exporter(SpanExporter):
         self._is_unreachable = False
 
     def set_deadline(self, within_s: float) -> None:
-        """Take no longer than this from now on, over all batches."""
+        """Limit the total time of all further batches."""
         self._until = time.monotonic() + within_s
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Post one batch; where that fails it is dropped, and counted."""
+        """Post one batch; a batch that fails is dropped and counted."""
         left_s = min(_EXPORT_TIMEOUT_S, self._until - time.monotonic())
         try:
             if left_s <= 0:
@@ -136,7 +136,7 @@ class _Exporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
     def _note(self, error: str | None) -> None:
-        """Say once that the collector is away, and once that it is back."""
+        """Log once that the collector is unavailable, and once that it is available again."""
         if error is not None and not self._is_unreachable:
             _LOG.warning("traces_dropped", error=error, note="until the collector is back; nothing else is affected")
         elif error is None and self._is_unreachable:

@@ -1,11 +1,11 @@
-"""Traces of events from the request that brings one to every attempt at its deliveries, across all processes.
+"""Traces events from the request that receives one to every attempt at its deliveries, across all processes.
 
-No process tells another which trace an event belongs to: it follows from what all of them know. An event that came
-with a W3C ``traceparent``, which is among its stored headers, belongs to that trace; any other event's trace id is its
-own id, whose 16 bytes are as unique. The span by which it entered has an id made of the event's id, and that of an
-attempt one made of event, ordinal and fence. So each process says its part, in any order, and may die before it has.
+Processes do not pass trace ids to each other; each derives them from the event. An event with a W3C ``traceparent``
+among its stored headers belongs to that trace. For any other event the trace id is the event id, whose 16 bytes are as
+unique. The id of the entry span is derived from the event id, and that of an attempt from event id, ordinal and fence.
+Processes therefore record their spans independently, in any order, and a process that dies affects no other's spans.
 
-Nobody traces unless `install` was called: `current` is None then, and nothing of OpenTelemetry is imported.
+Tracing is off until `install` is called: `current` returns None, and nothing of OpenTelemetry is imported.
 """
 
 import contextlib
@@ -20,17 +20,17 @@ from uuid import UUID
 from boathook.domain import ids
 
 HEADER: Final = "traceparent"
-"""Of W3C Trace Context, https://www.w3.org/TR/trace-context/#traceparent-header."""
+"""The header of W3C Trace Context, https://www.w3.org/TR/trace-context/#traceparent-header."""
 _TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED: Final = 0x01
 _RANDOM_MASK: Final = (1 << 56) - 1
-"""The part of an event's id that holds nothing but random bits."""
+"""The part of an event's id that holds only random bits."""
 
 Attributes = Mapping[str, str | int | bool | float]
 
 
 class Kind(Enum):
-    """What a span is to those at its ends, in OpenTelemetry's words."""
+    """The kind of a span, as defined by OpenTelemetry."""
 
     SERVER = "SERVER"
     CLIENT = "CLIENT"
@@ -41,42 +41,42 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One span, as others name it."""
+    """Identifies one span to other spans."""
 
     trace_id: int
     span_id: int
     is_sampled: bool
 
     def header(self) -> str:
-        """Return it as the value of a header ``traceparent``."""
+        """Return the value of a ``traceparent`` header."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.is_sampled:02x}"
 
     def with_span(self, span_id: int) -> "Context":
-        """Return another span of the same trace."""
+        """Return the context of another span of the same trace."""
         return Context(self.trace_id, span_id, self.is_sampled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One span that has ended."""
+    """A finished span."""
 
     name: str
     kind: Kind
     context: Context
     parent: Context | None
     began_ns: int
-    """Nanoseconds since 1970, as the end."""
+    """Nanoseconds since 1970, like `ended_ns`."""
     ended_ns: int
     attributes: Attributes
     error: str | None = None
-    """One line, where it failed."""
+    """One line, if it failed."""
     link: Context | None = None
-    """A span of another trace that it has to do with."""
+    """A related span of another trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntrySpan:
-    """How an event entered: its first span here, and the sender's, if that is known."""
+    """The first span of an event here, and the sender's span as its parent, if known."""
 
     context: Context
     parent: Context | None
@@ -84,36 +84,36 @@ class EntrySpan:
 
 @dataclass(frozen=True, slots=True)
 class TracingOptions:
-    """What is traced."""
+    """Which events are traced, and how."""
 
     sample: float = 1.0
-    """The share of events."""
+    """The share of events that is sampled."""
     continues: bool = True
-    """Whether an event goes on with the trace of its sender."""
+    """Whether an event continues the trace of its sender."""
     trusts: bool = False
-    """Whether the sender decides if it is sampled."""
+    """Whether the sender's sampling decision applies."""
     propagates: bool = True
-    """Whether endpoints are told of the trace."""
+    """Whether endpoints receive the trace header."""
 
 
 class SpanSink(Protocol):
-    """Where spans go; the one place that knows OpenTelemetry's classes."""
+    """Exports spans; only implementations use OpenTelemetry's classes."""
 
     def put(self, span: Span) -> None:
-        """Take a span; never waits, and drops it where there are too many."""
+        """Queue a span without waiting; drop it if the queue is full."""
         ...
 
     def attach(self, context: Context) -> Callable[[], None]:
-        """Make a span the current one of this task, for the user's own spans; what is returned undoes that."""
+        """Make a span the current one of this task, for the user's own spans; the returned function undoes that."""
         ...
 
     def present(self) -> Context | None:
-        """Return the current span of this task, whoever made it."""
+        """Return the current span of this task, even if another library created it."""
         ...
 
 
 class Tracer:
-    """Names spans and hands those that are sampled to an outlet."""
+    """Creates span ids and passes sampled spans to a sink."""
 
     def __init__(self, rules: TracingOptions, outlet: SpanSink) -> None:
         self.rules = rules
@@ -121,12 +121,12 @@ class Tracer:
         self._bound = int(rules.sample * (_RANDOM_MASK + 1))
 
     def entry(self, event_id: UUID, traceparent: str | None, *, is_ours: bool) -> EntrySpan:
-        """Return how an event entered.
+        """Return the entry span of an event.
 
         Args:
-            event_id: the event's.
-            traceparent: the header among those stored with it.
-            is_ours: whether it was published here, so that the header is ours too.
+            event_id: the event's id.
+            traceparent: the header among those stored with the event.
+            is_ours: whether boathook published the event, so that the header is ours too.
         """
         own = span_id_of(event_id, "entry")
         parent = read_traceparent(traceparent) if is_ours or self.rules.continues else None
@@ -137,13 +137,13 @@ class Tracer:
         return EntrySpan(Context(parent.trace_id, own, is_sampled), parent)
 
     def record(self, span: Span) -> None:
-        """Hand a span on, if its trace is sampled."""
+        """Pass a span to the sink, if its trace is sampled."""
         if span.context.is_sampled:
             self._sink.put(span)
 
     @contextlib.contextmanager
     def inside(self, context: Context) -> Iterator[None]:
-        """Make a span the current one for as long as the block lasts, also for what the user's code traces."""
+        """Make a span the current one while the block runs, also for spans of the user's code."""
         detach = self._sink.attach(context)
         try:
             yield
@@ -156,7 +156,7 @@ class Tracer:
 
 
 def read_traceparent(text: str | None) -> Context | None:
-    """Read the header; None where it is none, or says nothing."""
+    """Parse the header; return None if it is missing or invalid."""
     match = _TRACEPARENT.fullmatch(text.strip()) if text else None
     if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
         return None
@@ -165,7 +165,7 @@ def read_traceparent(text: str | None) -> Context | None:
 
 
 def span_id_of(event_id: UUID, *which: object) -> int:
-    """Return the id of a span about an event; *which* of them tells it from the event's others."""
+    """Derive the id of a span about an event; *which* distinguishes it from other spans of the event."""
     digest = blake2b(event_id.bytes + "/".join(map(str, which)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") or 1
 
@@ -174,18 +174,18 @@ _tracer: Tracer | None = None
 
 
 def install(tracer: Tracer | None) -> None:
-    """Trace in this process from now on; None ends that."""
-    global _tracer  # noqa: PLW0603 - one for a process, as all that telemetry has
+    """Trace in this process from now on; None stops tracing."""
+    global _tracer  # noqa: PLW0603 - one per process
     _tracer = tracer
 
 
 def current() -> Tracer | None:
-    """Return what traces in this process; None where nothing does."""
+    """Return the tracer of this process, or None."""
     return _tracer
 
 
 def with_traceparent(headers: dict[str, str]) -> dict[str, str]:
-    """Return the headers of a message about to be published, with the publisher's trace where there is one."""
+    """Return the headers of a message to publish, with the publisher's trace if there is one."""
     if _tracer is None or HEADER in headers:
         return headers
     present = _tracer.present()
@@ -193,7 +193,7 @@ def with_traceparent(headers: dict[str, str]) -> dict[str, str]:
 
 
 def record_publish(event_id: UUID, headers: Mapping[str, str], began_ns: int, ended_ns: int, type: str) -> None:
-    """Tell of a message that was published, whether or not its transaction will be committed."""
+    """Record the span of a published message, whether or not its transaction commits."""
     if _tracer is not None:
         entry = _tracer.entry(event_id, headers.get(HEADER), is_ours=True)
         _tracer.record(
@@ -215,5 +215,5 @@ def record_publish(event_id: UUID, headers: Mapping[str, str], began_ns: int, en
 
 
 def otel_attributes(**attributes: Any) -> Attributes:
-    """Return attributes under the names of OpenTelemetry's conventions: ``__`` for the dot, None left out."""
+    """Return attributes by their OpenTelemetry names: ``__`` becomes a dot, and None values are left out."""
     return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}

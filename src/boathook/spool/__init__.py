@@ -1,1 +1,1 @@
-"""The disk beside PostgreSQL: fsynced local files that take events in while the journal is away, drained in order."""
+"""The spool: fsynced local files that store events while PostgreSQL is unavailable, and are drained in order."""

@@ -1,4 +1,4 @@
-"""What the spool asks of a disk: few calls, each of which is durable when it returns, unless it says otherwise."""
+"""File operations of the spool: each is durable when it returns, unless it says otherwise."""
 
 import contextlib
 import errno
@@ -17,42 +17,42 @@ _NO_FALLOCATE_ERRORS: Final = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
 class File(Protocol):
-    """A file that is being written, from its beginning to its end."""
+    """A file that is written sequentially."""
 
     def write(self, data: bytes) -> None:
-        """Write *data* behind what was written before; durable only after `sync`."""
+        """Append *data*; it is durable only after `sync`."""
         ...
 
     def sync(self) -> None:
-        """Return once all that was written is durable."""
+        """Make all written data durable."""
         ...
 
     def close(self, size: int | None = None) -> None:
-        """Close it, unless it was; with *size*, cut off what lies behind and make that durable."""
+        """Close the file if it is open; with *size*, truncate it to that size and make that durable."""
         ...
 
 
 class Lock(Protocol):
-    """A folder that is held."""
+    """A lock on a folder."""
 
     def release(self) -> None:
-        """Let go of it."""
+        """Release the lock."""
         ...
 
 
 class Disk(Protocol):
-    """A file system. Every method raises OSError where it fails."""
+    """A file system. Every method raises OSError on failure."""
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder and those above it, readable for its owner alone."""
+        """Create a folder and its parents, readable only by the owner."""
         ...
 
     def create(self, path: Path, size: int, head: bytes = b"") -> File:
-        """Make a file that is not there yet, with *head* in it and room for *size* bytes, if that can be reserved."""
+        """Create a new file that starts with *head*, and reserve *size* bytes if the file system can."""
         ...
 
     def read(self, path: Path) -> bytes:
-        """Return all of a file."""
+        """Return the contents of a file."""
         ...
 
     def rename(self, old: Path, new: Path) -> None:
@@ -68,15 +68,15 @@ class Disk(Protocol):
         ...
 
     def names(self, folder: Path) -> list[str]:
-        """Return what a folder holds, in alphabetical order; nothing where there is no such folder."""
+        """Return the names in a folder, in alphabetical order; empty if there is no such folder."""
         ...
 
     def size(self, path: Path) -> int:
-        """Return the bytes of a file."""
+        """Return the size of a file in bytes."""
         ...
 
     def changed_at(self, path: Path) -> float:
-        """Return when a file was last changed, in seconds since 1970."""
+        """Return when a file was last modified, in seconds since 1970."""
         ...
 
     def used(self, folder: Path) -> float:
@@ -84,7 +84,7 @@ class Disk(Protocol):
         ...
 
     def lock(self, folder: Path) -> Lock | None:
-        """Hold a folder until the process ends or lets go; None where another process holds it."""
+        """Lock a folder until it is released or the process ends; return None if another process holds it."""
         ...
 
 
@@ -195,13 +195,13 @@ class _RealFile:
                 os.ftruncate(self._descriptor, size)
                 os.fsync(self._descriptor)
         finally:
-            if self._is_open:  # its number may be somebody else's by now
+            if self._is_open:  # a closed descriptor's number may be in use again
                 self._is_open = False
                 os.close(self._descriptor)
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    # With its blocks reserved a file cannot run out of space half-way, and a sync has no new length to write.
+    # With its blocks reserved, a file cannot run out of space midway, and a sync does not write a new length.
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
@@ -210,7 +210,7 @@ def _reserve(descriptor: int, size: int) -> None:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Lock it; else wait for a moment, as who only looks (`boathook.spool.inspection`) lets go at once."""
+    """Try to lock a folder; pause on failure, because `boathook.spool.inspection` holds its lock only briefly."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""A look at what lies under a spool's root, whoever holds it: nothing is taken, changed or kept from anybody.
+"""Inspects the folders of a spool without changing them or blocking the processes that hold them.
 
-Whether a folder is held is asked by a shared lock that is let go at once. Who holds it does not notice, and who comes
-to adopt it at that very moment tries again (`boathook.spool.disk`). A folder without segments is not asked about, so
-the one that a process is about to make its own is never touched.
+A shared lock, released immediately, tests whether a folder is held. Its holder does not notice, and a process that
+adopts the folder at the same time retries (`boathook.spool.disk`). A folder without segments is not tested, so the
+new folder of a process is never locked here.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from boathook.spool.segment_store import DAMAGED_SUFFIX, DONE_SUFFIX, PENDING_SU
 
 
 class SegmentState(StrEnum):
-    """What has become of a segment."""
+    """The state of a segment."""
 
     WAITING = "waiting"
-    """It is to be brought to PostgreSQL."""
+    """Waits to be drained to PostgreSQL."""
     DONE = "done"
-    """It was, and is kept for a while."""
+    """Drained; kept for a while."""
     BAD = "bad"
-    """It was, as far as it can be read: events are lost."""
+    """Drained as far as it can be read; events are lost."""
     REFUSED = "refused"
-    """It holds one event that PostgreSQL refuses to take."""
+    """Holds one event that PostgreSQL rejects."""
 
 
 _STATES: Final = {
@@ -41,42 +41,42 @@ _STATES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SegmentInfo:
-    """A segment as it lies there."""
+    """A segment file."""
 
     path: Path
     life: str
-    """The name of the folder it was written in."""
+    """The name of the folder in which it was written."""
     state: SegmentState
     size: int
-    """In bytes; while it is being written, with the room reserved for what is to come."""
+    """In bytes; includes the reserved space while the segment is being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolFolder:
-    """What one process life has left, or is writing."""
+    """The segments that one process has written or is writing."""
 
     life: str
     path: Path
     is_held: bool
-    """Whether a process holds it: the gateway whose it is, or one that drains it."""
+    """Whether a process holds the folder: the gateway that owns it, or one that drains it."""
     segments: tuple[SegmentInfo, ...]
     """In the order in which they were written."""
 
 
 def list_folders(root: Path) -> list[SpoolFolder]:
-    """Return the folders under *root* that hold segments, the oldest first; the refused events are a folder of theirs.
+    """Return the folders under *root* that hold segments, oldest first; rejected events have a folder of their own.
 
     Raises:
-        OSError: the root cannot be read; where there is none, there is nothing.
+        OSError: the root cannot be read. A missing root counts as empty.
     """
     return [folder for path in _children(root) if is_spool_folder(path.name) and (folder := _folder(path)) is not None]
 
 
 def read_contents(lying: SegmentInfo) -> SegmentContents | None:
-    """Return what is in a segment; None where it is gone, as it was drained or its time was up.
+    """Read a segment; return None if it no longer exists, because it was drained or has expired.
 
     Raises:
-        OSError: the disk does not give it.
+        OSError: the file cannot be read.
     """
     try:
         return read_segment(lying.path.read_bytes())

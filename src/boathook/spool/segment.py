@@ -1,13 +1,13 @@
-"""The format of a segment: a header and framed records, written front to back and read with suspicion.
+"""The segment format: a header and framed records, written sequentially and read with checks for damage.
 
 ::
 
     header   magic 8 · marker 8 · first sequence 8 · CRC-32 of those 4
     record   marker 8 · length 4 · sequence 8 · synced 8 · CRC-32 of length, sequence, synced and payload 4 · payload
 
-All numbers are little-endian. The marker is random, so that no stranger's body can be made to look like a record when a
-reader searches for the next one behind a damage. *synced* is the last sequence that was durable when the record was
-written: a gap up to there has lost what somebody was told is safe, a gap above it only what was never answered for.
+All numbers are little-endian. The marker is random, so that no request body can imitate a record when a reader searches
+for the next one after damage. *synced* is the last sequence that was durable when the record was written: a gap up to
+there means that acknowledged events are lost, and a gap above it contains only events that were never acknowledged.
 A sealed segment ends with a record of length 0, which holds no event.
 """
 
@@ -26,12 +26,12 @@ _MARKER_BYTES: Final = 8
 
 HEADER_BYTES: Final = _HEADER.size
 FRAME_BYTES: Final = _FRAME.size
-"""What a record takes besides its payload."""
+"""Size of a record without its payload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event as it lies in a segment."""
+    """One event in a segment."""
 
     sequence: int
     payload: bytes
@@ -39,38 +39,38 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentContents:
-    """What could be read of a segment."""
+    """The readable contents of a segment."""
 
     records: tuple[Record, ...]
     lost: int = 0
-    """Records that were durable once and cannot be read any more."""
+    """Records that were durable and can no longer be read."""
     torn: int = 0
-    """Bytes behind the last record that are none: what was being written when the machine stopped."""
+    """Bytes after the last record that are not a record: an incomplete write when the machine stopped."""
     is_sealed: bool = False
-    """Whether its writer ended it; else it died before."""
+    """Whether its writer completed it; otherwise the writer died."""
     is_readable: bool = True
-    """Whether the header is one."""
+    """Whether the header is valid."""
 
 
 class SegmentEncoder:
-    """Makes the bytes of one segment."""
+    """Encodes the bytes of one segment."""
 
     def __init__(self, first: int, marker: bytes | None = None) -> None:
         self._marker = os.urandom(_MARKER_BYTES) if marker is None else marker
         self.header = _HEADER.pack(_MAGIC, self._marker, first, _header_checksum(self._marker, first))
 
     def frame(self, sequence: int, payload: bytes, synced: int) -> bytes:
-        """Return one record's bytes."""
+        """Encode one record."""
         size = len(payload)
         return _FRAME.pack(self._marker, size, sequence, synced, _checksum(size, sequence, synced, payload)) + payload
 
     def seal(self, sequence: int) -> bytes:
-        """Return the last bytes of a segment whose last event has this sequence, all of it being durable."""
+        """Encode the end of a segment; *sequence* is that of its last event, and all its events are durable."""
         return self.frame(sequence, b"", sequence)
 
 
 def read_segment(data: bytes) -> SegmentContents:
-    """Return the events of a segment and what is wrong with it; damage is passed over, never raised."""
+    """Decode the events of a segment; damage is skipped and reported in the result, never raised."""
     opened = _open(data)
     if opened is None:
         return SegmentContents(records=(), torn=len(data.rstrip(b"\0")), is_readable=False)
@@ -102,24 +102,24 @@ def _open(data: bytes) -> tuple[bytes, int] | None:
 
 
 def _frames(data: bytes, marker: bytes) -> Iterator[tuple[int, Record, int]]:
-    """Yield each whole record with its place and what it says was durable, in the order they lie there."""
-    place, last = HEADER_BYTES, -1
-    while (place := data.find(marker, place)) >= 0:
-        found = _frame_at(data, place)
+    """Yield each complete record with its offset and its *synced* value, in file order."""
+    offset, last = HEADER_BYTES, -1
+    while (offset := data.find(marker, offset)) >= 0:
+        found = _frame_at(data, offset)
         if found is None or found[0].sequence < last:
-            place += 1
+            offset += 1
             continue
         record, synced = found
         last = record.sequence
-        yield place, record, synced
-        place += FRAME_BYTES + len(record.payload)
+        yield offset, record, synced
+        offset += FRAME_BYTES + len(record.payload)
 
 
-def _frame_at(data: bytes, place: int) -> tuple[Record, int] | None:
-    body = place + FRAME_BYTES
+def _frame_at(data: bytes, offset: int) -> tuple[Record, int] | None:
+    body = offset + FRAME_BYTES
     if body > len(data):
         return None
-    _, size, sequence, synced, checksum = _FRAME.unpack_from(data, place)
+    _, size, sequence, synced, checksum = _FRAME.unpack_from(data, offset)
     payload = data[body : body + size]
     if len(payload) < size or checksum != _checksum(size, sequence, synced, payload):
         return None

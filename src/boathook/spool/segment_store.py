@@ -1,14 +1,14 @@
-"""The spool's folders: one for each process life, holding its segments, and those of the dead to be adopted.
+"""The spool's folders: each process writes segments to its own, and adopts those of dead processes.
 
 ::
 
     <root>/<life>/00000000000000000001.seg    waits to be drained
     <root>/<life>/00000000000000000001.done   drained; kept for a while, to be offered to a restored database
-    <root>/<life>/00000000000000000001.bad    drained as far as it can be read; kept until somebody looks at it
-    <root>/refused/<life>-<sequence>.seg      an event that PostgreSQL refuses to take
+    <root>/<life>/00000000000000000001.bad    drained as far as it can be read; kept until an operator inspects it
+    <root>/refused/<life>-<sequence>.seg      an event that PostgreSQL rejects
 
-A life's folder is held by a lock while its process lives. Whoever gets the lock of another one drains that. Nothing
-here is awaited: `boathook.spool.spool` calls it from one thread.
+A *life* is one run of a process. Its folder is locked while the process lives; the next process that gets the lock
+drains it. All calls block: `boathook.spool.spool` makes them from one thread.
 """
 
 import contextlib
@@ -34,36 +34,36 @@ _MAX_FAILURES: Final = 2
 _MAX_READS: Final = 5
 _DISK_FULL_ERRORS: Final = {errno.ENOSPC, errno.EDQUOT}
 _RESOURCE_ERRORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
-"""What says nothing about a file that cannot be read."""
+"""Errors that say nothing about the file that cannot be read."""
 _BACKOFF_S: Final = 5.0
 _TYPICAL_EVENT_BYTES: Final = 1024
 _MIN_FOLDER_AGE_S: Final = 60.0
-"""An empty folder younger than this may be somebody's who is about to use it."""
+"""An empty folder younger than this may belong to a process that is about to use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolLimits:
-    """How much the spool may hold."""
+    """Limits of the spool."""
 
     max_bytes: int = 1 << 30
-    """Of events that wait."""
+    """Most bytes of waiting events."""
     segment_bytes: int = 8 << 20
     max_disk_used: float = 0.9
-    """Share of the disk beyond which nothing is taken in."""
+    """Share of the disk in use above which no event is accepted."""
     keep_s: float = 86_400.0
     """How long drained segments are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment that waits to be drained; nobody writes to it any more."""
+    """A segment that waits to be drained; it is no longer written to."""
 
     path: Path
     contents: SegmentContents
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something of it was durable once and cannot be read any more."""
+        """Whether records that were durable can no longer be read."""
         return self.contents.lost > 0 or (not self.contents.is_readable and self.contents.torn > 0)
 
 
@@ -77,7 +77,7 @@ class _OpenSegment:
     room: int
     size: int
     since: float
-    """When its first events came, in seconds since 1970."""
+    """When its first events were written, in seconds since 1970."""
     records: int = 0
 
 
@@ -87,9 +87,9 @@ class _PendingSegment:
     size: int
     since: float
     records: int | None
-    """None for those of a dead life that nobody has looked into yet."""
+    """None for a segment of a dead process that has not been read yet."""
     failures: int = 0
-    """How often it could not be read."""
+    """Number of failed reads."""
 
 
 @dataclass(slots=True)
@@ -100,12 +100,12 @@ class _ProcessFolder:
 
 
 def is_spool_folder(name: str) -> bool:
-    """Return whether a folder of this name is a life's, or the refused; what else lies there is somebody else's."""
+    """Return whether this is the name of a life's folder or of the folder of rejected events."""
     return name == REJECTED_FOLDER or name.isdecimal()
 
 
 class SegmentStore:
-    """The folders under *root* that this process holds: its own, once there is something in it, and adopted ones."""
+    """The folders under *root* that this process holds: its own, created at the first write, and adopted ones."""
 
     def __init__(self, root: Path, bounds: SpoolLimits, disk: Disk | None = None, *, name: str = "") -> None:
         self._root = root
@@ -115,7 +115,7 @@ class SegmentStore:
         self._own: _ProcessFolder | None = None
         self._adopted: deque[_ProcessFolder] = deque()
         self._not_renamed: set[Path] = set()
-        """Segments that are drained, and that the disk does not let be renamed."""
+        """Drained segments that cannot be renamed."""
         self._open: _OpenSegment | None = None
         self._next = 1
         self._synced = 0
@@ -124,7 +124,7 @@ class SegmentStore:
 
     @property
     def records(self) -> int:
-        """How many events wait; of adopted segments that nobody has looked into yet, about how many."""
+        """Number of waiting events; estimated for adopted segments that have not been read yet."""
         known = sum(
             one.size // _TYPICAL_EVENT_BYTES + 1 if one.records is None else one.records for one in self._waiting()
         )
@@ -132,50 +132,50 @@ class SegmentStore:
 
     @property
     def size(self) -> int:
-        """How many bytes wait."""
+        """Number of waiting bytes."""
         return sum(one.size for one in self._waiting()) + (self._open.size if self._open is not None else 0)
 
     @property
     def filled(self) -> float:
-        """The share of `SpoolLimits.max_bytes` that waits."""
+        """The used share of `SpoolLimits.max_bytes`."""
         return self.size / self._bounds.max_bytes
 
     @property
     def oldest_at(self) -> float | None:
-        """About when the oldest event that waits was written, in seconds since 1970; of an adopted one, at latest."""
+        """When the oldest waiting event was written, in seconds since 1970; for adopted segments at the latest."""
         times = [one.since for one in self._waiting()]
         return min([*times, self._open.since] if self._open is not None else times, default=None)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits here."""
+        """Whether no event is waiting."""
         return self._open is None and not any(self._waiting())
 
     @property
     def is_failing(self) -> bool:
-        """Whether the disk has failed to make things durable so often that it is left alone for some seconds."""
+        """Whether the disk has failed so often that it is not used for some seconds."""
         return self._failures >= _MAX_FAILURES
 
     def write(self, payloads: Sequence[bytes]) -> None:
         """Append events; all of them are durable when this returns.
 
         Raises:
-            SpoolUnavailable: the spool is full, or the disk fails. None of them counts as taken, though some may be
-                found later.
+            SpoolUnavailable: the spool is full, or the disk fails. None of the events counts as accepted, though some
+                may be found later.
         """
         if self.is_failing and time.monotonic() < self._backoff_until:
             raise SpoolUnavailable("the spool's disk has failed twice, and is left alone for some seconds")
         try:
-            place = 0
-            while place < len(payloads):
-                place += self._write_some(payloads, place)
+            index = 0
+            while index < len(payloads):
+                index += self._write_some(payloads, index)
         except OSError as error:
             self._fail(error)
             raise SpoolUnavailable(f"the spool cannot be written: {error.strerror or error}") from error
         self._failures = 0
 
     def _write_some(self, payloads: Sequence[bytes], start: int) -> int:
-        """Write and sync as many as fit into the open segment, at least one; return how many."""
+        """Write and sync as many events as fit into the open segment, at least one; return the number."""
         segment = self._room_for(len(payloads[start]) + FRAME_BYTES)
         frames: list[bytes] = []
         size, synced = 0, self._synced
@@ -185,7 +185,7 @@ class SegmentStore:
                 break
             frames.append(segment.framer.frame(self._next + len(frames), payload, synced))
             size += framed
-        # Before the write, so that a sequence is never used twice, whatever comes of it.
+        # Before the write, so that a sequence is never used twice, even if the write fails.
         self._next += len(frames)
         segment.file.write(b"".join(frames))
         segment.file.sync()
@@ -210,10 +210,10 @@ class SegmentStore:
         framer = SegmentEncoder(self._next)
         path = life.folder / f"{self._next:020d}{PENDING_SUFFIX}"
         try:
-            # Its header is durable before the first record is written: a power cut then leaves none that looks damaged.
+            # The header is durable before the first record, so that a power cut leaves no file that looks damaged.
             file = self._disk.create(path, room, framer.header)
         except OSError:
-            self._next += 1  # what may be left of the file bears this one in its name, and the next file needs another
+            self._next += 1  # a leftover file may have this name, so the next file needs another one
             raise
         self._open = _OpenSegment(path, file, framer, room, len(framer.header), time.time())
         return self._open
@@ -230,12 +230,12 @@ class SegmentStore:
         return self._own
 
     def _next_folder_name(self) -> str:
-        """Return a name behind all that are there: lives are drained by their names, and clocks may be set back."""
+        """Return a name after all existing ones: folders are drained in name order, and clocks may be set back."""
         last = max((name for name in self._names() if name != REJECTED_FOLDER), default="")
         return self._name if self._name > last else str(int(last) + 1).zfill(len(last))
 
     def _make_space(self, folder: Path) -> None:
-        """Keep to the share of the disk, giving up the oldest drained segments first."""
+        """Enforce the disk limit; delete the oldest drained segments first."""
         for path in self._kept():
             if self._disk.used(folder) < self._bounds.max_disk_used:
                 return
@@ -244,9 +244,9 @@ class SegmentStore:
             raise SpoolUnavailable("the disk of the spool is as full as spool.max_disk_used allows")
 
     def _fail(self, error: OSError) -> None:
-        """Leave the segment at hand for good: after a failed sync nobody knows what a later one would tell.
+        """Abandon the open segment: after a failed sync, the result of a later one is unreliable.
 
-        What was durable before stays there to be drained; what was not was never answered for.
+        Records that are durable remain to be drained; the others were never acknowledged.
         """
         self._failures += error.errno not in _DISK_FULL_ERRORS
         self._backoff_until = time.monotonic() + _BACKOFF_S
@@ -255,12 +255,12 @@ class SegmentStore:
             with contextlib.suppress(OSError):
                 broken.file.close()
             self._leave(broken)
-        if self._own is not None and error.errno == errno.ENOENT:  # somebody has removed the folder
+        if self._own is not None and error.errno == errno.ENOENT:  # the folder was removed
             self._adopted.append(self._own)
             self._own = None
 
     def _leave(self, broken: _OpenSegment) -> None:
-        if not broken.records:  # nobody was answered for it, and many would fill a failing disk
+        if not broken.records:  # no event was acknowledged, and many such files would fill a failing disk
             with contextlib.suppress(OSError):
                 self._disk.remove(broken.path)
                 return
@@ -268,7 +268,7 @@ class SegmentStore:
             self._own.segments.append(_PendingSegment(broken.path, broken.size, broken.since, broken.records))
 
     def seal(self) -> None:
-        """End the segment that is being written, if there is one, so that it can be drained."""
+        """Seal the open segment, if there is one, so that it can be drained."""
         segment, self._open = self._open, None
         if segment is None:
             return
@@ -277,15 +277,15 @@ class SegmentStore:
         try:
             segment.file.write(segment.framer.seal(self._next - 1))
             segment.file.close(segment.size + FRAME_BYTES)
-        except OSError:  # its records are durable all the same
+        except OSError:  # its records are durable anyway
             with contextlib.suppress(OSError):
                 segment.file.close()
 
     def adopt(self) -> int:
-        """Hold the folders of dead lives from now on, the oldest first; return how many were found.
+        """Lock the folders of dead processes, oldest first; return the number of adopted folders.
 
         Raises:
-            OSError: one of them cannot be read; the others are held all the same.
+            OSError: one of them cannot be read; the others are adopted.
         """
         held = {life.folder.name for life in self._folders()}
         found, failed = 0, None
@@ -307,7 +307,7 @@ class SegmentStore:
         if lock is None:
             return False
         try:
-            # Its last holder may have drained something between the look and the lock.
+            # Its last holder may have drained segments between the check and the lock.
             segments = deque(self._found(path) for path in self._left_in(folder))
         except OSError:
             lock.release()
@@ -326,10 +326,10 @@ class SegmentStore:
         return _PendingSegment(path, self._disk.size(path), self._disk.changed_at(path), None)
 
     def oldest(self) -> Segment | None:
-        """Return the segment to drain next, sealing the one at hand if there is no other; None: nothing waits.
+        """Return the segment to drain next, sealing the open one if there is no other; None if nothing is waiting.
 
         Raises:
-            OSError: it cannot be read; one that can never be is returned as such, after some tries.
+            OSError: it cannot be read; after several failures it is returned as unreadable.
         """
         self._release_drained()
         life = next((life for life in self._folders() if life.segments), None)
@@ -350,14 +350,14 @@ class SegmentStore:
             waiting.failures += error.errno not in _RESOURCE_ERRORS
             if waiting.failures < _MAX_READS and error.errno != errno.ENOENT:
                 raise
-            # It must not stand in the way of those behind it.
+            # It must not block the segments behind it.
             return SegmentContents(records=(), torn=waiting.size, is_readable=False)
 
     def finish(self, segment: Segment) -> None:
-        """Put aside a segment whose events are all in PostgreSQL, or among the refused.
+        """Set aside a segment whose events are all in PostgreSQL or among the rejected ones.
 
         Raises:
-            OSError: it cannot be renamed; this shelf does not give it again all the same.
+            OSError: it cannot be renamed; this store does not return it again.
         """
         for life in self._folders():
             if life.segments and life.segments[0].path == segment.path:
@@ -367,7 +367,7 @@ class SegmentStore:
         self._not_renamed.discard(segment.path)
 
     def refuse(self, segment: Segment, sequence: int, payload: bytes) -> None:
-        """Keep one event that PostgreSQL refuses in a segment of its own, for people to look at."""
+        """Store one event that PostgreSQL rejects in its own segment, for an operator to inspect."""
         folder = self._root / REJECTED_FOLDER
         self._disk.make_folder(folder)
         path = folder / f"{segment.path.parent.name}-{sequence:020d}{PENDING_SUFFIX}"
@@ -381,13 +381,13 @@ class SegmentStore:
         self._disk.rename(unfinished, path)
 
     def count_set_aside(self) -> tuple[int, int]:
-        """Return how many events PostgreSQL refuses, and how many damaged segments there are, for people to look at."""
+        """Return the number of events that PostgreSQL rejects and of damaged segments, for an operator to inspect."""
         refused = sum(name.endswith(PENDING_SUFFIX) for name in self._inside(self._root / REJECTED_FOLDER))
         names = (name for life in self._names() for name in self._inside(self._root / life))
         return refused, sum(name.endswith(DAMAGED_SUFFIX) for name in names)
 
     def check_writable(self) -> None:
-        """Make a small file durable and remove it, and try whether a folder can be held."""
+        """Test that a small file can be made durable and a folder can be locked."""
         self._disk.make_folder(self._root)
         path = self._root / f"{self._name}{_PROBE_SUFFIX}"
         self._disk.remove(path)
@@ -403,9 +403,9 @@ class SegmentStore:
             lock.release()
 
     def tidy(self, now: float) -> None:
-        """Remove drained segments that were kept long enough, and folders that hold nothing, where that is possible."""
+        """Delete drained segments that have expired and empty folders; errors are ignored."""
         for path in self._kept():
-            with contextlib.suppress(OSError):  # another process may have been quicker
+            with contextlib.suppress(OSError):  # another process may have been faster
                 if now - self._disk.changed_at(path) >= self._bounds.keep_s:
                     self._disk.remove(path)
         for name in self._names():
@@ -416,7 +416,7 @@ class SegmentStore:
                     self._remove_unused(folder)
 
     def _remove_unused(self, folder: Path) -> None:
-        """Remove an empty folder, unless a living process holds it, which may want to write there again."""
+        """Remove an empty folder, unless a live process holds it and may write to it again."""
         lock = self._disk.lock(folder)
         if lock is not None:
             try:
@@ -425,7 +425,7 @@ class SegmentStore:
                 lock.release()
 
     def close(self) -> None:
-        """End what is being written and let go of every folder."""
+        """Seal the open segment and release all folders."""
         self.seal()
         for life in self._folders():
             life.lock.release()
@@ -450,13 +450,13 @@ class SegmentStore:
         return [name for name in self._disk.names(self._root) if is_spool_folder(name)]
 
     def _inside(self, folder: Path) -> list[str]:
-        """Return what a folder holds, as far as that can be told."""
+        """Return the names in a folder; empty if it cannot be read."""
         try:
             return self._disk.names(folder)
         except OSError:
             return []
 
     def _kept(self) -> list[Path]:
-        """Return drained segments of all lives, the oldest first."""
+        """Return the drained segments of all folders, oldest first."""
         lives = [self._root / name for name in self._names()]
         return [folder / name for folder in lives for name in self._inside(folder) if name.endswith(DONE_SUFFIX)]

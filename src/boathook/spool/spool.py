@@ -1,4 +1,4 @@
-"""A gateway's spool: what many requests append at once is made durable together, by one thread that owns the disk."""
+"""A gateway's spool: makes concurrent appends durable in groups, in one thread that owns the disk."""
 
 import asyncio
 import contextlib
@@ -22,35 +22,35 @@ RunInThread = Callable[[Callable[[], T]], Awaitable[T]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolStatus:
-    """What waits in the spool, as of the last write or drain."""
+    """The contents of the spool, as of the last write or drain."""
 
     records: int = 0
     size: int = 0
     """In bytes."""
     is_empty: bool = True
     filled: float = 0.0
-    """Share of the spool's room that is used, from 0 to 1."""
+    """Used share of the spool's capacity, from 0 to 1."""
     oldest_at: float | None = None
-    """About when the oldest event was written, in seconds since 1970; None where nothing waits."""
+    """Approximate time at which the oldest event was written, in seconds since 1970; None if the spool is empty."""
     is_failing: bool = False
-    """Whether the disk is left alone for some seconds, as it failed twice to make something durable."""
+    """Whether the disk is not used for some seconds because it failed twice."""
 
 
 _MAX_GROUP: Final = 1024
 _STUCK_AFTER_S: Final = 5.0
-"""A disk that has not answered for so long hangs."""
+"""A disk that has not responded for so long is stuck."""
 _REJECTING_FOR_S: Final = 5.0
-"""For how long a refusal says that the next event would be refused as well."""
+"""How long after a rejection the next event is expected to be rejected too."""
 _LOG = get_logger("spool")
 
 
 class Spool:
-    """Appends events durably and gives them back in order.
+    """Appends events durably and returns them in order.
 
     Args:
-        shelf: the folders; used from one thread only.
-        run: calls a function in that thread; None: in one of its own. Simulations call it at once.
-        queue: most events waiting to be written.
+        shelf: the segment store; used from one thread only.
+        run: calls a function in that thread; None: in the spool's own thread. Simulations call it directly.
+        queue: most events that wait to be written.
     """
 
     def __init__(self, shelf: SegmentStore, *, run: RunInThread[Any] | None = None, queue: int = 8192) -> None:
@@ -64,10 +64,10 @@ class Spool:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
         self._call_times: list[float] = []
-        """When the thread was asked for what it has not answered yet."""
+        """Start times of calls that the thread has not finished."""
         self._refused_at = -_REJECTING_FOR_S
         self._last_error = ""
-        """Why the spool could not be read the last time."""
+        """The last error of reading the spool."""
         self.depth = SpoolStatus()
 
     @classmethod
@@ -76,15 +76,15 @@ class Spool:
         return cls(SegmentStore(root, bounds))
 
     async def open(self) -> bool:
-        """Start writing, adopt what dead processes have left, and return whether anything waits."""
-        # From nought on, so that the first one is an increase.
+        """Start the writer and adopt the folders of dead processes; return whether events are waiting."""
+        # Counters start at 0, so that the first event shows as an increase.
         meters.count("boathook_spool_rejected_total", 0)
         meters.count("boathook_spool_damaged_segments_total", 0)
         self._writer = asyncio.create_task(self._write_groups(), name="spool:write")
         return await self.adopt()
 
     async def adopt(self) -> bool:
-        """Adopt what processes that have died since have left, and return whether anything waits."""
+        """Adopt the folders of processes that have died since; return whether events are waiting."""
         try:
             refused, damaged = await self._call(self._adopt)
         except SpoolUnavailable as error:
@@ -99,23 +99,23 @@ class Spool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits here, and nothing is on its way in."""
+        """Whether no event is waiting and no write is pending."""
         return self.depth.is_empty and self._is_idle.is_set()
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the disk neither answers nor fails."""
+        """Whether a disk operation neither completes nor fails."""
         return bool(self._call_times) and time.monotonic() - self._call_times[0] > _STUCK_AFTER_S
 
     @property
     def is_rejecting(self) -> bool:
-        """Whether the disk is stuck, or an event was refused a moment ago."""
+        """Whether the disk is stuck, or an event was rejected recently."""
         return self.is_stuck or time.monotonic() - self._refused_at < _REJECTING_FOR_S
 
     def append(self, payload: bytes) -> "asyncio.Future[None]":
-        """Return what is done once *payload* is durable; appended in the order of the calls.
+        """Append *payload*, in call order; return a future that completes once it is durable.
 
-        It ends with `SpoolUnavailable` where the spool is full or its disk fails or hangs.
+        The future raises `SpoolUnavailable` if the spool is full or its disk fails or hangs.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._writer is None or len(self._pending) >= self._queue_size:
@@ -130,15 +130,15 @@ class Spool:
         return done
 
     async def flush(self) -> None:
-        """Return once all that was appended so far is written, or refused."""
+        """Wait until everything appended so far is written or rejected."""
         await self._is_idle.wait()
 
     async def check_writable(self) -> None:
-        """Try whether the disk makes a small file durable, leaving nothing behind. Raises SpoolUnavailable."""
+        """Test that the disk makes a small file durable, and remove the file. Raises SpoolUnavailable."""
         await self._call(self._shelf.check_writable)
 
     async def oldest(self) -> Segment | None:
-        """Return the segment to drain next; None where nothing waits.
+        """Return the segment to drain next; None if there is none.
 
         Raises:
             SpoolUnavailable: it cannot be read.
@@ -146,10 +146,10 @@ class Spool:
         return await self._call(self._shelf.oldest)
 
     async def finish(self, segment: Segment) -> None:
-        """Put aside a segment whose events are all in PostgreSQL, or refused.
+        """Set aside a segment whose events are all in PostgreSQL or rejected.
 
-        Where the disk does not let it be renamed, it is passed over for as long as this process lives: it must not
-        keep the others waiting, and the next life that offers its events again changes nothing.
+        If it cannot be renamed, this process skips it from then on, so that it does not block the other segments. The
+        next process drains it again, which changes nothing.
         """
         failpoint("drain.before_finish")
         try:
@@ -162,11 +162,11 @@ class Spool:
         failpoint("drain.after_finish")
 
     async def refuse(self, segment: Segment, sequence: int, payload: bytes) -> None:
-        """Keep one event of a segment that PostgreSQL refuses to take. Raises SpoolUnavailable."""
+        """Store one event of a segment that PostgreSQL rejects. Raises SpoolUnavailable."""
         await self._call(partial(self._shelf.refuse, segment, sequence, payload))
 
     async def close(self) -> None:
-        """Write what was appended, and let go of the folders; what waits there is drained by the next life."""
+        """Write what was appended and release the folders; the next process drains them."""
         await self.flush()
         if self._writer is not None:
             self._writer.cancel()
@@ -194,15 +194,15 @@ class Spool:
             failpoint("spool.before_write")
             await self._call(partial(self._shelf.write, [payload for payload, _ in group]))
             failpoint("spool.after_sync")
-        except Exception as error:  # noqa: BLE001 - the writer must outlive any surprise, and its callers must hear of it
+        except Exception as error:  # noqa: BLE001 - the writer must survive any error and pass it to its callers
             meters.count("boathook_spool_rejected_total", len(group))
             self._refused_at = time.monotonic()
-            told = (
+            failure = (
                 error if isinstance(error, SpoolUnavailable) else SpoolUnavailable(str(error) or type(error).__name__)
             )
             for _, done in group:
                 if not done.done():
-                    done.set_exception(told)
+                    done.set_exception(failure)
         else:
             self._refused_at = -_REJECTING_FOR_S
             meters.observe("boathook_spool_sync_seconds", time.perf_counter() - began)
@@ -212,7 +212,7 @@ class Spool:
                     done.set_result(None)
 
     async def _call(self, call: Callable[[], T]) -> T:
-        """Have the shelf do something, and learn what waits there afterwards; only that thread may look."""
+        """Run *call* in the disk thread and update the status; only that thread may use the store."""
 
         def call_and_look() -> tuple[T | Exception, SpoolStatus]:
             try:

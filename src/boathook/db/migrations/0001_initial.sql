@@ -1,41 +1,41 @@
--- boathook's journal: everything that is known to be true, in PostgreSQL 14 or later.
+-- boathook's database schema, for PostgreSQL 14 or later.
 --
--- The tables, in the order of the flow:
---   route, registry      who gets which events; registry.version rises with every change
---   dedup                which events were seen, until their memory expires
---   event                one accepted fact, immutable                      (partitioned by id)
---   unhandled            events of sources that nothing was ever owed for, as no handler matched
---   delivery             what is owed: pending and leased deliveries, and dead letters
---   attempt              one try of a delivery                             (partitioned by event id)
---   outcome              deliveries that succeeded or were ignored         (partitioned by event id)
---   effect, newest       what handlers asked to be remembered
---   reply                what a handler answers the sender who waits       (partitioned by event id)
---   conflict, rejection  what did not become an event, kept to be looked at
---   audit, audit_head,   who did what, and the last seal on it;
---   retention            what was dropped, and how much of it
---   application, endpoint, endpoint_secret, event_type   whom we send to, where, how signed, and what
---   endpoint_health      how an endpoint does: failures in a row, its breaker, its place in its rate
---   api_key, idempotency, task   who may call the API, what was answered before, what is done in the background
---   operator, operator_session   who may sign in to the console, and in which browsers they have
---   source_secret        secrets of sources that operators have added, encrypted
---   migration            which migrations were applied, boathook's own and those of apps
---   alert, alert_notification, alert_channel, alert_silence   what fires, whom that was told, how to reach them, and what is not told
---   alert_evaluation          what rules saw last
---   metric_sample        what each host has counted, in finer steps lately and in coarser ones for longer
+-- The tables, in the order of the data flow:
+--   route, route_version   which recipient gets which events; the version increases with every change
+--   dedup                  keys of known events, until they expire
+--   event                  one accepted fact, immutable                      (partitioned by id)
+--   unhandled              events of sources without deliveries, because no handler matched
+--   delivery               the queue: pending and leased deliveries, and dead letters
+--   attempt                one try of a delivery                             (partitioned by event id)
+--   delivery_archive       deliveries that succeeded or were ignored         (partitioned by event id)
+--   side_effect, entity_version   results and versions that handlers store
+--   reply                  a handler's reply to a waiting sender             (partitioned by event id)
+--   conflict, rejection    requests that did not become an event, stored for inspection
+--   audit, audit_head      operator actions, and the last seal on them
+--   purge_log              what was deleted, and how many rows
+--   application, endpoint, endpoint_secret, event_type   tenants, their endpoints and secrets, and message types
+--   endpoint_health        an endpoint's consecutive failures, circuit breaker and rate limit
+--   api_key, idempotency, task   API keys, stored API responses, and background tasks
+--   operator, operator_session   users of the console, and their sessions
+--   source_secret          secrets of sources that operators have added, encrypted
+--   migration              applied migrations, boathook's own and those of apps
+--   alert, alert_notification, alert_channel, alert_silence   alerts, their notifications, channel states, and silences
+--   alert_evaluation       the results of the latest rule evaluation
+--   metric_sample          metrics of each host, recent ones in finer steps than older ones
 --
--- A delivery is named by its event and an ordinal: 0 to event.fanout - 1 for those owed when the event was
--- accepted, higher ones for replays. A row of `delivery` that ends well leaves it and is written once to
--- `outcome`, so the queue stays small however long the history grows.
+-- A delivery is identified by its event and an ordinal: 0 to event.fanout - 1 for those created when the event was
+-- accepted, higher ones for replays. A delivery that succeeds or is ignored is moved from `delivery` to
+-- `delivery_archive`, so the queue stays small however long the history grows.
 --
--- A request that brings many items (a batch) is one event with its exact bytes; each of its deliveries is about one
--- item, named by its path in the JSON body. Dedup memory then holds a key for each item, and none for the whole; what it
--- calls body_sha256 is the hash of the item.
+-- A request with several items (a batch) is one event with its exact bytes. Each of its deliveries covers one item,
+-- which is identified by its path in the JSON body. The dedup table then has a key for each item and none for the whole
+-- event; its body_sha256 is the hash of the item.
 --
 -- Ids are UUIDv7, so a range of ids is a range of time: partitions are bounded by id, and dropping a week
--- drops its events with everything that hangs on them.
+-- drops its events with all their rows.
 --
--- Two rules keep the order of locks: `delivery` rows are locked before anything else is written, and
--- several of them only with SKIP LOCKED or in the order of their keys.
+-- Two rules define the lock order: `delivery` rows are locked before anything else is written, and
+-- several of them only with SKIP LOCKED or in key order.
 
 create schema if not exists boathook;
 
@@ -82,9 +82,9 @@ create table boathook.dedup (
     canonical bytea
 );
 create unique index dedup_replay_key on boathook.dedup (replay_key) where replay_key is not null;
--- Rows lie on disk about in the order of their events, and each page that is free again fills with those of one time: so
--- this tells which pages hold the keys of a range of events. Of each range of pages it keeps several spans of ids, as one
--- span from the first to the last would tell nothing once keys have been forgotten and others put in their place.
+-- Rows are stored roughly in the order of their events, and a page that becomes free fills with rows of one time. The
+-- index therefore finds the pages with the keys of a range of events. It keeps several id spans for each range of
+-- pages, because a single span from the first to the last id becomes useless once keys have been deleted and replaced.
 create index dedup_order on boathook.dedup using brin (expires_at, event_id uuid_minmax_multi_ops) with (autosummarize = on);
 
 create table boathook.event (
@@ -106,8 +106,8 @@ create table boathook.event (
     deliver_at timestamptz,
     content_until timestamptz,
     expunged_at timestamptz,
-    -- Of a batch: path and type of each item that came first here, whether a handler matched it or not. The default says
-    -- that nobody has noted whether it is a batch.
+    -- For a batch: path and type of each item that was new, whether a handler matched it or not. The default means that
+    -- it is unknown whether the event is a batch.
     items json default '[]',
     check (origin <> 'received' or source is not null),
     check (source is null or application is null)
@@ -116,8 +116,8 @@ create table boathook.event_default partition of boathook.event default;
 create index event_of_application on boathook.event (application, id) where application is not null;
 create index event_content on boathook.event (content_until) where content_until is not null and expunged_at is null;
 
--- Events of sources that are owed to nobody, as no handler matched. A row leaves when its event is routed again, or as old
--- as events may become.
+-- Events of sources without deliveries, because no handler matched. A row is deleted when its event is rerouted, or
+-- when it reaches the retention age of events.
 create table boathook.unhandled (
     event_id uuid primary key,
     source text not null
@@ -148,7 +148,7 @@ create table boathook.delivery (
     item_type text,
     free_retries smallint not null default 0 check (free_retries >= 0),
     is_manual boolean not null default false,
-    -- Who said, while it was leased, that it need wait no longer; the end of the attempt takes that into account.
+    -- Who made it due while it was leased; the end of the attempt takes that into account.
     woken_by text,
     primary key (event_id, ordinal),
     constraint a_lease_has_holder_and_end check ((state = 'leased') = (leased_by is not null and lease_until is not null)),
@@ -159,12 +159,12 @@ create table boathook.delivery (
     constraint an_item_has_a_path_and_a_type check ((item_path is null) = (item_type is null))
 ) with (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index delivery_due on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked;
--- Suspects are few, and looked for at every announcement: they are not to be looked for among all that is due.
+-- Suspects are rare, and queried at every notification; this index avoids a scan of all due deliveries.
 create index delivery_suspect on boathook.delivery (recipient, due_at) where state = 'pending' and not is_blocked and crashes >= 2;
 create index delivery_leased on boathook.delivery (lease_until) where state = 'leased';
 create index delivery_dead on boathook.delivery (recipient, dead_at) where state = 'dead';
 create index delivery_order on boathook.delivery (recipient, order_key, seq) where order_key is not null and state <> 'dead';
--- Two leases with one order key cannot exist, whatever races.
+-- Two leases with one order key cannot exist, whatever the race.
 create unique index delivery_one_lease_per_order_key on boathook.delivery (recipient, order_key)
     where state = 'leased' and order_key is not null;
 
@@ -280,7 +280,7 @@ create table boathook.audit (
     action text not null,
     subject text not null,
     note text,
-    -- Its place in the chain, and the hash of the seal before it with its own content; see boathook.seal_audit.
+    -- The row's position in the chain, and the hash of the previous seal with its content; see boathook.seal_audit.
     sealed_as bigint,
     seal bytea,
     constraint a_sealed_row_has_a_seal check ((sealed_as is null) = (seal is null))
@@ -290,7 +290,7 @@ create unique index audit_sealed on boathook.audit (sealed_as) where sealed_as i
 create index audit_to_seal on boathook.audit (id) where sealed_as is null;
 create index audit_by_time on boathook.audit (at, id);
 
--- The last seal there is, one row: without it, nobody would miss rows taken away from the end of the chain.
+-- The last seal, in a single row: without it, rows removed from the end of the chain would not be detected.
 create table boathook.audit_head (
     singleton boolean primary key default true check (singleton),
     place bigint not null,
@@ -429,7 +429,7 @@ create table boathook.task (
 create index task_running on boathook.task (id) where state = 'running';
 create index task_of_organization on boathook.task (organization, id);
 
--- People who may sign in to the console, and the browsers in which they have.
+-- Users of the console, and the sessions of their browsers.
 create table boathook.operator (
     id uuid primary key,
     name text not null check (name <> ''),
@@ -455,7 +455,7 @@ create table boathook.operator_session (
 create index operator_session_of_operator on boathook.operator_session (operator_id);
 create index operator_session_expiry on boathook.operator_session (expires_at);
 
--- Secrets of sources that operators have added to those of boathook.toml; encrypted for the source and this row alone.
+-- Secrets of sources that operators have added to those of boathook.toml; the encryption is bound to source and row.
 create table boathook.source_secret (
     id uuid primary key,
     source text not null check (source <> ''),
@@ -467,7 +467,7 @@ create table boathook.source_secret (
 );
 create index source_secret_of_source on boathook.source_secret (source, id);
 
--- The migrations that were applied, boathook's own and those of apps such as boathook.apps.billing, with the text's SHA-256.
+-- Applied migrations, of boathook and of apps such as boathook.apps.billing, with the SHA-256 of their text.
 create table boathook.migration (
     app text not null check (app <> ''),
     name text not null check (name <> ''),
@@ -476,20 +476,20 @@ create table boathook.migration (
     primary key (app, name)
 );
 
--- One row while an alert is open, and one for each that has recovered.
+-- One row for each open alert, and one for each that has recovered.
 create table boathook.alert (
     id uuid primary key,
     rule text not null,
     subject text not null,
     severity text not null check (severity in ('warning', 'critical')),
     state text not null check (state in ('pending', 'firing', 'clearing', 'recovered')),
-    -- When the present state began.
+    -- When the current state began.
     since timestamptz not null,
     value double precision not null,
     worst double precision not null,
     fired_at timestamptz,
     recovered_at timestamptz,
-    -- When messages about it were last written; those to come are told of it by this.
+    -- When a notification about it was last queued; it determines the next one.
     notified_at timestamptz,
     is_silenced boolean not null default false,
     constraint a_pending_alert_has_not_fired check ((state = 'pending') = (fired_at is null)),
@@ -498,7 +498,7 @@ create table boathook.alert (
 create unique index alert_open on boathook.alert (rule, subject) where state <> 'recovered';
 create index alert_history on boathook.alert (recovered_at) where state = 'recovered';
 
--- What a channel is to be told about an alert, written in the transaction that moves the alert.
+-- Notifications about alerts, inserted in the transaction that changes the alert.
 create table boathook.alert_notification (
     id bigint generated always as identity primary key,
     alert_id uuid not null references boathook.alert on delete cascade,
@@ -508,7 +508,7 @@ create table boathook.alert_notification (
     not_before timestamptz not null,
     created_at timestamptz not null default now(),
     ended_at timestamptz,
-    -- The message that carries it, and until when somebody is sending that.
+    -- The message that contains it, and the lease of the process that sends the message.
     message_id uuid,
     taken_until timestamptz,
     constraint what_waits_has_not_ended check ((state = 'waiting') = (ended_at is null))
@@ -517,14 +517,14 @@ create unique index alert_notification_once on boathook.alert_notification (aler
 create index alert_notification_waiting on boathook.alert_notification (channel, not_before) where state = 'waiting';
 create index alert_notification_alert on boathook.alert_notification (alert_id);
 
--- How each channel is doing.
+-- The state of each channel.
 create table boathook.alert_channel (
     name text primary key,
     failures integer not null default 0,
     not_before timestamptz not null default '-infinity',
     sent bigint not null default 0,
     sent_at timestamptz,
-    -- When messages went out within the last hour.
+    -- When messages were sent within the last hour.
     recent timestamptz[] not null default '{}',
     error text,
     error_at timestamptz
@@ -543,7 +543,7 @@ create table boathook.alert_silence (
 );
 create index alert_silence_until on boathook.alert_silence (until);
 
--- The latest look at the rules: one row.
+-- The latest evaluation of the rules: one row.
 create table boathook.alert_evaluation (
     singleton boolean primary key default true check (singleton),
     at timestamptz not null,
@@ -551,33 +551,33 @@ create table boathook.alert_evaluation (
     readings json not null
 );
 
--- What each host has counted, for charts and alert rules. Rows of the finest step are rolled up into those of the others.
+-- The metrics of each host, for charts and alert rules. Rows of the finest step are rolled up into the coarser steps.
 create table boathook.metric_sample (
     step_s integer not null check (step_s > 0),
     at timestamptz not null,
     host text not null check (host <> ''),
     series json not null,
-    -- The same summed over sources and recipients, as reading many rows for a chart is to be quick.
+    -- The same summed over sources and recipients, so that a chart can read many rows quickly.
     totals json not null,
     is_rolled_up boolean not null,
-    -- By this rules find what came late, as PostgreSQL was away.
+    -- Rules use it to find rows that arrived late, because PostgreSQL was unavailable.
     stored_at timestamptz not null default clock_timestamp(),
     primary key (step_s, at, host)
 );
 create index metric_sample_not_rolled_up on boathook.metric_sample (at) where not is_rolled_up;
 create index metric_sample_stored on boathook.metric_sample (stored_at) where step_s = 10;
 
--- Time to id: the smallest UUIDv7 of a moment.
+-- Time to id: the smallest UUIDv7 of a time.
 create function boathook.min_id(moment timestamptz) returns uuid language sql immutable strict parallel safe as $$
     select (lpad(to_hex(floor(extract(epoch from moment) * 1000)::bigint), 12, '0') || '00000000000000000000')::uuid
 $$;
 
--- Id to time: the millisecond at which a UUIDv7 was made.
+-- Id to time: the millisecond at which a UUIDv7 was generated.
 create function boathook.id_time(id uuid) returns timestamptz language sql immutable strict parallel safe as $$
     select to_timestamp(('x0000' || left(replace(id::text, '-', ''), 12))::bit(64)::bigint / 1000.0)
 $$;
 
--- What an error says apart from what differs each time: quoted values, numbers, ids, dates and runs of hexadecimal.
+-- An error without the parts that vary: quoted values, numbers, ids, dates and runs of hexadecimal.
 create function boathook.dead_shape(error text) returns text language sql immutable parallel safe as $$
     select left(
         regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(
@@ -590,17 +590,17 @@ create function boathook.dead_shape(error text) returns text language sql immuta
         200)
 $$;
 
--- Which dead letters failed alike: those of one recipient with one code, whose errors have one shape.
+-- The group of a dead letter: same recipient, same code, and errors of the same shape.
 create function boathook.dead_group(recipient text, code text, error text) returns uuid language sql immutable parallel safe as $$
     select encode(substr(sha256(convert_to(
         concat_ws(E'\n', recipient, coalesce(code, ''), boathook.dead_shape(error)), 'UTF8')), 1, 16), 'hex')::uuid
 $$;
 
--- Both hold dead letters alone, so that a delivery costs nothing more until it dies.
+-- Both indexes contain dead letters only, so that other deliveries have no cost.
 create index delivery_dead_group on boathook.delivery (boathook.dead_group(recipient, code, error), dead_at) where state = 'dead';
 create index delivery_dead_at on boathook.delivery (dead_at, event_id, ordinal) where state = 'dead';
 
--- What of a row of the audit is sealed, as bytes that are the same on every server.
+-- The sealed content of an audit row, as bytes that are the same on every server.
 create function boathook.audit_content(entry boathook.audit) returns bytea language sql stable as $$
     select convert_to(
         json_build_array(
@@ -608,8 +608,9 @@ create function boathook.audit_content(entry boathook.audit) returns bytea langu
         'UTF8')
 $$;
 
--- Gives rows of the audit that have none their place in the chain, and the hash of the seal before them with their content;
--- says how many. Those who write the audit know nothing of it: a chain that they kept would make each wait for the other.
+-- Gives unsealed audit rows their position in the chain, and the hash of the previous seal with their content; returns
+-- the number. Transactions that write audit rows do not seal them: a chain in these would make each wait for the
+-- others.
 create function boathook.seal_audit(max_rows integer) returns integer language plpgsql as $$
 declare
     entry boathook.audit;
@@ -632,7 +633,8 @@ begin
     return sealed;
 end $$;
 
--- Creates the weekly partitions (Monday to Monday, UTC) from this week to so many weeks ahead; says how many are new.
+-- Creates the weekly partitions (Monday to Monday, UTC) from this week to weeks_ahead weeks ahead; returns the number
+-- created.
 create function boathook.ensure_partitions(weeks_ahead integer) returns integer language plpgsql as $$
 declare
     monday timestamptz;
@@ -656,8 +658,8 @@ begin
     return made;
 end $$;
 
--- Lets the first waiting delivery of an order key run, if nothing of that key is before it. It falls due at this moment,
--- not in the past, where the claims' watermark would hide it for a while.
+-- Unblocks the first waiting delivery of an order key, if no delivery of that key precedes it. It becomes due now, not
+-- in the past, where the watermark of claims would hide it for a while.
 create function boathook.unblock(p_recipient text, p_order_key text) returns void language sql as $$
     update boathook.delivery d
     set is_blocked = false, due_at = greatest(d.due_at, clock_timestamp())
@@ -667,10 +669,10 @@ create function boathook.unblock(p_recipient text, p_order_key text) returns voi
           where o.recipient = p_recipient and o.order_key = p_order_key and o.state <> 'dead')
 $$;
 
--- Ends a delivery well, inside the transaction that holds its effects. Raises BH001 when the fence no longer
+-- Settles a delivery as succeeded or ignored, in the transaction of its effects. Raises BH001 when the fence no longer
 -- holds, which aborts that transaction: a stale worker cannot commit, even if its code swallows errors. Raises BH002
--- when p_mark is not what boathook.mark holds: it was set for this transaction only, so the handler has ended it.
--- "leased_by is not null" says "state = 'leased'" in words that keep the planner from walking the index of leases.
+-- when p_mark differs from boathook.mark: it was set for this transaction only, so the handler has ended it.
+-- "leased_by is not null" means "state = 'leased'", but keeps the planner from using the index of leases.
 create function boathook.settle(
     p_event uuid, p_ordinal integer, p_fence bigint, p_state text, p_note text, p_worker text, p_started timestamptz,
     p_mark text default null
@@ -702,8 +704,8 @@ begin
     end if;
 end $$;
 
--- Keeps what a handler answers a sender who waits, the first one's where several do, and tells whoever waits that an
--- attempt has ended; without a status it only tells.
+-- Stores a handler's reply to a waiting sender, the first one if there are several, and notifies waiting gateways that
+-- an attempt has ended. Without a status it only notifies.
 create function boathook.store_reply(
     p_event uuid, p_recipient text, p_status integer, p_content_type text, p_body bytea
 ) returns void language plpgsql as $$
@@ -716,9 +718,10 @@ begin
     perform pg_notify('boathook_reply', p_event::text);
 end $$;
 
--- Ends an attempt without success: due again at p_due, or dead where that is null. False when the fence no longer holds.
--- A free retry is counted, but not against the retry budget. The dead are told of, as a sender may wait for them.
--- Who was woken while the attempt was under way is due at once, and alive with a new budget where it would be dead.
+-- Ends an attempt without success: due again at p_due, or dead if that is null. Returns false if the fence no longer
+-- holds. A free retry is counted, but not against the retry budget. Dead letters are notified, as a sender may wait for
+-- them. A delivery that was woken during the attempt is due immediately, and revived with a new budget instead of
+-- dying.
 create function boathook.record_failure(
     p_event uuid, p_ordinal integer, p_fence bigint, p_due timestamptz, p_outcome text, p_code text, p_error text,
     p_traceback text, p_worker text, p_started timestamptz, p_is_free boolean default false
@@ -763,7 +766,7 @@ begin
     return true;
 end $$;
 
--- Whether this stamp is newer than every one seen for the key, remembering it if so; an equal one is not newer.
+-- Returns whether this stamp is newer than all earlier ones of the key, and stores it if so; an equal one is not newer.
 create function boathook.newer(p_recipient text, p_kind text, p_key text, p_stamp numeric, p_event uuid)
 returns boolean language sql as $$
     with kept as (
@@ -790,12 +793,13 @@ create function boathook.active_routes() returns json language sql stable as $$
             '[]'))
 $$;
 
--- Stores events that are new with their deliveries, in the transaction that has remembered their keys: the one statement
--- that inserts events, whatever they come from. The first arrays describe the events; null where no event has a value.
--- p_new names those to be stored, null is all. The d_ arrays describe the deliveries, in the order in which ordered ones
--- are to run; they are due at once, or at d_due where that is later. p_has_order says whether one of them has an order key,
--- p_has_unhandled whether an event of a source may have none, p_is_manual whether each gets one attempt only. Returns whether an ordered delivery waits for others: the
--- caller then unblocks its order key after the commit, as what it waits for may have ended meanwhile.
+-- Stores new events with their deliveries, in the transaction that has inserted their keys. Only this statement inserts
+-- events, whatever their origin. The first arrays describe the events; an array is null if no event has a value. p_new
+-- lists the events to be stored; null: all. The d_ arrays describe the deliveries, in the order in which ordered ones
+-- must run; they are due now, or at d_due if that is later. p_has_order says whether a delivery has an order key,
+-- p_has_unhandled whether an event of a source may have no deliveries, p_is_manual whether each gets only one attempt.
+-- Returns whether an ordered delivery is blocked: the caller then unblocks its order key after the commit, because the
+-- preceding delivery may have ended meanwhile.
 create function boathook.store_events(
     p_ids uuid[], p_sources text[], p_applications text[], p_types text[], p_dedup_keys text[], p_grades text[],
     p_origins text[], p_headers text[], p_content_types text[], p_bodies bytea[], p_hashes bytea[], p_fanouts smallint[],
@@ -851,8 +855,8 @@ begin
     return coalesce(true = any (blocked), false);
 end $$;
 
--- Owes events, or items of them, once more, as replays, resends and rerouting do: the one statement that adds deliveries
--- to events that are stored. A null time is now. An ordered one waits until `lines.unblock` finds it first of its order key.
+-- Adds deliveries to stored events, or items of them, for replays, resends and rerouting. Only this statement does so.
+-- A null time means now. An ordered delivery is blocked until `ordering.unblock` finds it first of its order key.
 create function boathook.add_deliveries(
     p_events uuid[], p_ordinals bigint[], p_recipients text[], p_order_keys text[], p_due timestamptz[], p_paths text[],
     p_types text[], p_is_manual boolean
@@ -867,14 +871,14 @@ create function boathook.add_deliveries(
     returning o.event_id, o.ordinal::integer, o.recipient, o.order_key
 $$;
 
--- An id as people see it: a prefix and 27 characters of Crockford's base 32.
+-- The public form of an id: a prefix and 27 characters of Crockford's base 32.
 create function boathook.show_id(prefix text, id uuid) returns text language sql immutable strict parallel safe as $$
     select prefix || '_' || string_agg(
         substr('0123456789abcdefghjkmnpqrstvwxyz', substr(bits, 5 * place + 1, 5)::bit(5)::integer + 1, 1), '' order by place)
     from (select '0000000' || ('x' || replace(id::text, '-', ''))::bit(128)::text as bits) as whole, generate_series(0, 26) as place
 $$;
 
--- What show_id wrote with this prefix, in either case; null where the text is no such id.
+-- Parses the output of show_id with this prefix, in either case; null if the text is not such an id.
 create function boathook.read_id(prefix text, name text) returns uuid language sql immutable strict parallel safe as $$
     select string_agg(lpad(to_hex(substr(bits, 8 + 32 * part, 32)::bit(32)::bigint), 8, '0'), '' order by part)::uuid
     from (
@@ -884,7 +888,7 @@ create function boathook.read_id(prefix text, name text) returns uuid language s
     where starts_with(name, prefix || '_') and lower(substr(name, length(prefix) + 2)) ~ '^0[0-7][0-9a-hjkmnp-tv-z]{25}$'
 $$;
 
--- The endpoint that deliveries to this recipient go to; null where it is no endpoint.
+-- The endpoint of a recipient; null if the recipient is not an endpoint.
 create function boathook.endpoint_of(recipient text) returns uuid language sql immutable strict parallel safe as $$
     select boathook.read_id('ep', substr(recipient, 10)) where recipient ~ '^endpoint:ep_[0-9a-hjkmnp-tv-z]{27}$'
 $$;
@@ -895,16 +899,17 @@ create function boathook.application_names(p_application text) returns text[] la
         select boathook.show_id('app', id) from boathook.application where uid = p_application and deleted_at is null)
 $$;
 
--- Whether a recipient can be owed anything more: any handler, and an endpoint that is neither deleted nor disabled.
+-- Returns whether a recipient accepts deliveries: any handler does, and any endpoint that is neither deleted nor
+-- disabled.
 create function boathook.accepts_deliveries(p_recipient text) returns boolean language sql stable as $$
     select not starts_with(p_recipient, 'endpoint:') or exists (
         select from boathook.endpoint e join boathook.application a on a.id = e.application_id
         where e.id = boathook.endpoint_of(p_recipient) and e.deleted_at is null and not e.is_disabled and a.deleted_at is null)
 $$;
 
--- Who gets what is published for an application, found by id or uid: its routes and their versions as one JSON document.
--- Each version has the mark of the transaction that wrote it, as one that is rolled back gives its number to another.
--- Handlers may name an application by id, one of the default organization by uid too, and one that is not known at all.
+-- The routes for messages of an application, found by id or uid, and their versions, as one JSON document.
+-- Each version includes the id of the transaction that wrote it, because a rollback lets another one reuse its number.
+-- Handlers may name an application by id, one of the default organization also by uid, and one that does not exist yet.
 create function boathook.routes_for(p_organization text, p_application text) returns json language sql stable as $$
     with found as materialized (
         select id, uid, routes_version || '.' || xmin::text as version, boathook.show_id('app', id) as name, is_operational
@@ -933,20 +938,20 @@ create function boathook.routes_for(p_organization text, p_application text) ret
         'routes', coalesce((select json_agg(route order by part, first, second) from lines), '[]'))
 $$;
 
--- Stores messages and what they are owed, each once. The t_ arrays describe for whom: what `routes_for` answered, and the
--- SHA-256 of the API token that asks, null for none; the m_ arrays the messages, each with the number of its target; the d_
--- arrays their deliveries. Of each message the verdict is null where it is stored, else
---   unauthorized      its token is not valid any more
---   outdated          the routes, or who bears the name, have changed; ask routes_for again
+-- Stores messages with their deliveries, each once. The t_ arrays describe the targets: the result of `routes_for`, and
+-- the SHA-256 of the requesting API token, null for none. The m_ arrays describe the messages, each with the number of
+-- its target, and the d_ arrays their deliveries. The verdict of a message is null if it is stored, else
+--   unauthorized      its token is no longer valid
+--   outdated          the routes, or the application with this name, have changed; call routes_for again
 --   missing           the application was deleted
---   duplicate ID      a message with this key and body is there already
---   conflict ID       one with this key is, but with another body
---   repeated ID       one with this idempotency key is, made of the same request: by its canonical form, or as it is
---                     written where an older version knew only that
---   clash ID          one with this idempotency key is, made of another request
--- Versions are compared without a lock: a publisher's transaction may be long, and must not hold up a deployment. Tokens
--- are locked, so that a revocation that has committed is seen. A key that another transaction is about to store is waited
--- for, up to p_lock_timeout. has_blocked is what store_events returns.
+--   duplicate ID      a message with this key and body exists
+--   conflict ID       a message with this key exists, but with another body
+--   repeated ID       a message with this idempotency key exists, from the same request: compared by its canonical form,
+--                     or by its raw form if an older version stored only that
+--   clash ID          a message with this idempotency key exists, from another request
+-- Versions are compared without a lock: a publisher's transaction may be long, and must not block a deployment. Tokens
+-- are locked, so that a committed revocation is seen. A key that another transaction is storing is waited for, up to
+-- p_lock_timeout. has_blocked is the result of store_events.
 create function boathook.publish_messages(
     t_organizations text[], t_applications uuid[], t_uids text[], t_registries text[], t_routes text[], t_tokens bytea[],
     m_targets integer[], m_ids uuid[], m_names text[], m_types text[], m_dedup_keys text[], m_keys uuid[],
@@ -1029,7 +1034,7 @@ begin
                 || same_request.event_id
             when same_key.event_id is not null then
                 case when same_key.body_sha256 = m.hash then 'duplicate ' else 'conflict ' end || same_key.event_id
-            else 'outdated'  -- its memory has run out this moment
+            else 'outdated'  -- its key has just expired
             end
         from unnest(m_targets, m_ids, m_keys, m_replay_keys, m_hashes, m_fingerprints, m_canonicals)
             with ordinality as m (target, id, key, replay_key, hash, fingerprint, canonical, position)
@@ -1038,8 +1043,8 @@ begin
         order by m.position);
 end $$;
 
--- Does what publish_messages does for one message, inside the publisher's transaction and through any driver: the message
--- is a JSON object of the columns below, p_deliveries a list. Answers 'accepted', or the verdict of publish_messages.
+-- Runs publish_messages for one message, in the publisher's transaction and through any driver. The message is a JSON
+-- object of the columns below, p_deliveries a list. Returns 'accepted', or the verdict of publish_messages.
 create function boathook.publish_message(p_message json, p_body bytea, p_deliveries json) returns text language sql as $$
     select coalesce(done.verdicts[1], 'accepted')
     from json_to_record(p_message) as m (

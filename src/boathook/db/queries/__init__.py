@@ -1,1 +1,1 @@
-"""Reads for pages and listings: bounded queries that change nothing."""
+"""Bounded, read-only queries for pages and lists."""

@@ -1,7 +1,7 @@
-"""What pages show of applications and endpoints: searched, counted and measured without looking at all of the history.
+"""Queries for pages about applications and endpoints, which never read the whole history.
 
-Lists are read in looks: a look goes through the next so many rows, newest first, keeps those that fit, and says where
-it stopped, so that a rare thing costs no more than a common one and the reader decides whether to look further.
+Lists are read in scans. A scan reads a bounded number of rows, newest first, keeps those that match, and returns its
+position. Rare rows therefore cost no more than common ones, and the caller decides whether to continue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,21 +22,21 @@ from boathook.domain.endpoints import recipient_of
 
 SQL = load(__file__)
 MAX_MEASURED: Final = 20_000
-"""Attempts that a measurement looks at."""
+"""Attempts that a measurement reads."""
 MAX_COUNTED: Final = 10_000
 SCAN_ROWS: Final = 2_000
-"""Rows that one step of a look goes through."""
+"""Rows that one step of a scan reads."""
 
 Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPage(Generic[Row]):
-    """What one step of a search has found."""
+    """The rows that one step of a scan found."""
 
     rows: list[Row]
     place: UUID | None
-    """Where the next step goes on; None where there is nothing further."""
+    """Where the next step continues; None if there is nothing further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class ApplicationSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointHealth:
-    """How an endpoint does."""
+    """The health of an endpoint."""
 
     failures: int = 0
-    """In a row."""
+    """Consecutive failures."""
     failing_since: datetime | None = None
     last_failed_at: datetime | None = None
     open_until: datetime | None = None
-    """Until when it is given a pause, where it is."""
+    """Until when deliveries are paused, if they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class UnhealthyEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class SecretValidity:
-    """Since when a secret signs, and until when; None is until it is rotated."""
+    """When a secret starts and stops signing; None: until it is rotated."""
 
     created_at: datetime
     expires_at: datetime | None
@@ -84,7 +84,7 @@ class SecretValidity:
 
 @dataclass(frozen=True, slots=True)
 class EndpointBacklog:
-    """What an endpoint is owed and what died there, each counted up to `MAX_COUNTED`."""
+    """An endpoint's pending deliveries and dead letters, each counted up to `MAX_COUNTED`."""
 
     pending: int
     dead: int
@@ -92,7 +92,7 @@ class EndpointBacklog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBucket:
-    """How the attempts of a stretch of time ended."""
+    """Results of the attempts in one time bucket."""
 
     start: datetime
     succeeded: int = 0
@@ -101,21 +101,21 @@ class TimeBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStats:
-    """How an endpoint's attempts of a time ended and how long they took."""
+    """Results and durations of an endpoint's attempts in a period."""
 
     succeeded: int
     failed: int
     p50_ms: int | None
-    """None where there were none."""
+    """None if there were none."""
     p95_ms: int | None
     stretches: tuple[TimeBucket, ...]
-    """All of them, those without attempts too, the earliest first."""
+    """All time buckets, including those without attempts, earliest first."""
     cut_at: datetime | None
-    """The earliest attempt that was looked at, where there were too many to look at all."""
+    """The earliest attempt that was read, if there were too many to read all."""
 
     @property
     def total(self) -> int:
-        """All attempts that were looked at."""
+        """All attempts that were read."""
         return self.succeeded + self.failed
 
 
@@ -127,7 +127,7 @@ class AttemptSummary:
     event_id: UUID
     type: str
     status: int
-    """0 where there was no answer."""
+    """0 if there was no response."""
     duration_ms: int
     is_success: bool
     is_manual: bool
@@ -135,23 +135,23 @@ class AttemptSummary:
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it."""
+        """The public id."""
         return ids.show(ids.ATTEMPT, self.id)
 
     @property
     def message(self) -> str:
-        """The id of its message."""
+        """The public id of its message."""
         return ids.show(ids.MESSAGE, self.event_id)
 
     @property
     def at(self) -> datetime:
-        """When it was made."""
+        """When the attempt was made."""
         return ids.created_at(self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSummary:
-    """A message in a list, with how many of its deliveries stand how."""
+    """A message in a list, with the number of its deliveries by state."""
 
     id: UUID
     type: str
@@ -165,7 +165,7 @@ class MessageSummary:
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it."""
+        """The public id."""
         return ids.show(ids.MESSAGE, self.id)
 
     @property
@@ -176,10 +176,10 @@ class MessageSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRequest:
-    """What is kept of a request that was sent."""
+    """The stored data of a sent request."""
 
     number: int
-    """Of the attempt at its delivery."""
+    """Number of the attempt at its delivery."""
     code: str | None
     started_at: datetime
     headers: tuple[tuple[str, str], ...]
@@ -189,7 +189,7 @@ class SentRequest:
 async def search_applications(
     connection: Connection, organization: str, words: str | None, place: UUID | None, *, limit: int
 ) -> list[ApplicationSummary]:
-    """Return applications whose name or uid holds *words*, the youngest first, from *place* on, exclusively."""
+    """Return applications whose name or uid contains *words*, newest first, after *place* (exclusive)."""
     pattern = None if words is None else like_pattern(f"*{words}*")
     rows = await connection.fetch(SQL["search_applications"], organization, place or MAX_ID, pattern, limit)
     return [ApplicationSummary(_application(row), row["endpoints"], row["disabled"]) for row in rows]
@@ -201,26 +201,26 @@ def _application(row: Record) -> Application:
 
 
 async def find_owner(connection: Connection, organization: str, endpoint_id: UUID) -> UUID | None:
-    """Return the organization's application that an endpoint belongs to."""
+    """Return the organization's application that owns an endpoint."""
     owner: UUID | None = await connection.fetchval(SQL["find_owner"], organization, endpoint_id)
     return owner
 
 
 async def list_unhealthy(connection: Connection, organization: str, *, limit: int) -> list[UnhealthyEndpoint]:
-    """Return an organization's endpoints that are disabled or failing, the latest change first."""
+    """Return an organization's endpoints that are disabled or failing, latest change first."""
     rows = await connection.fetch(SQL["list_troubled"], organization, limit)
     own = ("application_id", "application_name", "id", "url", "is_disabled", "disabled_because", "disabled_at")
     return [UnhealthyEndpoint(**{name: row[name] for name in own}, health=_health(row)) for row in rows]
 
 
 async def find_health(connection: Connection, endpoint_id: UUID) -> EndpointHealth:
-    """Return how an endpoint does."""
+    """Return the health of an endpoint."""
     row = await connection.fetchrow(SQL["find_health"], endpoint_id)
     return EndpointHealth() if row is None else _health(row)
 
 
 async def list_health(connection: Connection, endpoint_ids: Sequence[UUID]) -> Mapping[UUID, EndpointHealth]:
-    """Return how endpoints do, of those that ever failed."""
+    """Return the health of those of these endpoints that ever failed."""
     rows = await connection.fetch(SQL["list_health"], list(endpoint_ids))
     return {row["endpoint_id"]: _health(row) for row in rows}
 
@@ -231,19 +231,19 @@ def _health(row: Record) -> EndpointHealth:
 
 
 async def find_disabled_by(connection: Connection, endpoint: str) -> str | None:
-    """Return who disabled the endpoint with this shown id last."""
+    """Return who last disabled the endpoint with this public id."""
     actor: str | None = await connection.fetchval(SQL["find_disabler"], endpoint)
     return actor
 
 
 async def list_secrets(connection: Connection, endpoint_id: UUID) -> list[SecretValidity]:
-    """Return since when an endpoint's secrets sign: the current one first, then those that sign along."""
+    """Return the validity of an endpoint's secrets: the current one first, then old ones that still sign."""
     rows = await connection.fetch(SQL["list_secrets"], endpoint_id)
     return [SecretValidity(row["created_at"], row["expires_at"]) for row in rows]
 
 
 async def count_backlog(connection: Connection, endpoint_id: UUID) -> EndpointBacklog:
-    """Count what an endpoint is owed and what died there."""
+    """Count an endpoint's pending deliveries and dead letters."""
     (row,) = await connection.fetch(SQL["count_waiting"], _recipient(endpoint_id), MAX_COUNTED)
     return EndpointBacklog(min(row["pending"], MAX_COUNTED), row["dead"])
 
@@ -251,7 +251,7 @@ async def count_backlog(connection: Connection, endpoint_id: UUID) -> EndpointBa
 async def measure_attempts(
     connection: Connection, endpoint_id: UUID, now: datetime, span: timedelta, width: timedelta
 ) -> AttemptStats:
-    """Measure an endpoint's attempts of the *span* before *now*, in stretches of *width*."""
+    """Measure an endpoint's attempts in the *span* before *now*, in buckets of *width*."""
     since = ids.first_of(now - span)
     rows = await connection.fetch(SQL["measure_attempts"], _recipient(endpoint_id), since, MAX_MEASURED, width)
     (whole, *parts) = rows
@@ -273,7 +273,7 @@ _MONDAY: Final = datetime(2000, 1, 3, tzinfo=UTC)
 def _fill_buckets(parts: Sequence[Record], now: datetime, span: timedelta, width: timedelta) -> tuple[TimeBucket, ...]:
     known = {row["stretch"]: row for row in parts}
     start = _MONDAY + (now - span - _MONDAY) // width * width
-    starts = [start + width * place for place in range((now - start) // width + 1)]
+    starts = [start + width * index for index in range((now - start) // width + 1)]
     return tuple(
         TimeBucket(start=one, succeeded=row["succeeded"], failed=row["failed"])
         if (row := known.get(one)) is not None
@@ -292,11 +292,11 @@ async def scan_attempts(
     type: str | None = None,
     limit: int,
 ) -> ScanPage[AttemptSummary]:
-    """Look through an endpoint's next attempts, newest first, for at most *limit* that fit.
+    """Scan an endpoint's next attempts, newest first, for at most *limit* matches.
 
     Args:
-        status_class: the lowest status of a hundred; 0 for attempts without an answer.
-        type: of the message; ``*`` stands for any run of characters.
+        status_class: the lowest status of a class, such as 400; 0 for attempts without a response.
+        type: pattern for the message's type; ``*`` matches any characters.
     """
     arguments = (place or MAX_ID, SCAN_ROWS, is_success, status_class, like_pattern(type), limit)
     rows = await connection.fetch(SQL["look_at_attempts"], _recipient(endpoint_id), *arguments)
@@ -312,7 +312,7 @@ async def scan_messages(
     channel: str | None = None,
     limit: int,
 ) -> ScanPage[MessageSummary]:
-    """Look through an application's next messages, newest first, for at most *limit* that fit."""
+    """Scan an application's next messages, newest first, for at most *limit* matches."""
     arguments = (place or MAX_ID, SCAN_ROWS, like_pattern(type), channel, limit)
     rows = await connection.fetch(SQL["look_at_messages"], application, *arguments)
     return _to_scan_page(rows, _seen_message, limit)
@@ -353,7 +353,7 @@ def _seen_message(row: Record) -> MessageSummary:
 
 
 async def find_request(connection: Connection, event_id: UUID, attempt_id: UUID) -> SentRequest | None:
-    """Return what was sent with an attempt."""
+    """Return the request of an attempt."""
     row = await connection.fetchrow(SQL["find_request"], event_id, attempt_id)
     if row is None:
         return None

@@ -1,8 +1,8 @@
--- What pages show of applications and endpoints. None looks at more rows than it is told to, however long the history
--- is; those that search say where they stopped.
+-- Queries for pages about applications and endpoints. Each reads a bounded number of rows, however long the history is;
+-- searches return where they stopped.
 
 -- name: search_applications
--- Finds applications of an organization by a part of their names or uids, the youngest first, with their endpoints counted.
+-- Finds applications of an organization by a part of their names or uids, newest first, with the number of endpoints.
 select a.*, s.endpoints, s.disabled
 from (
     select * from boathook.application
@@ -18,13 +18,13 @@ cross join lateral (
 order by a.id desc
 
 -- name: find_owner
--- Returns which application of an organization an endpoint belongs to.
+-- Returns the application of an organization that owns an endpoint.
 select a.id from boathook.endpoint e
 join boathook.application a on a.id = e.application_id
 where e.id = $2 and a.organization = $1 and e.deleted_at is null and a.deleted_at is null and not a.is_operational
 
 -- name: list_troubled
--- Returns an organization's endpoints that are disabled or failing, the latest change first.
+-- Returns an organization's endpoints that are disabled or failing, latest change first.
 select a.name as application_name, a.id as application_id, e.id, e.url, e.is_disabled, e.disabled_because, e.disabled_at,
     h.failures, h.failing_since, h.last_failed_at, h.open_until
 from boathook.endpoint e
@@ -36,26 +36,26 @@ order by coalesce(e.disabled_at, h.last_failed_at) desc nulls last, e.id
 limit $2
 
 -- name: find_health
--- Returns how an endpoint does.
+-- Returns the health of an endpoint.
 select failures, failing_since, last_failed_at, open_until from boathook.endpoint_health where endpoint_id = $1
 
 -- name: list_health
--- Returns how some endpoints do, of those that ever failed.
+-- Returns the health of those of these endpoints that ever failed.
 select endpoint_id, failures, failing_since, last_failed_at, open_until
 from boathook.endpoint_health where endpoint_id = any ($1::uuid[])
 
 -- name: find_disabler
--- Returns who disabled an endpoint last.
+-- Returns who last disabled an endpoint.
 select actor from boathook.audit where subject = $1 and action = 'endpoint.disabled' order by id desc limit 1
 
 -- name: list_secrets
--- Returns since when an endpoint's secrets sign and until when: the current one first, then those that sign along.
+-- Returns the validity of an endpoint's secrets: the current one first, then old ones that still sign.
 select created_at, expires_at from boathook.endpoint_secret
 where endpoint_id = $1 and (expires_at is null or expires_at > now())
 order by expires_at is not null, id desc
 
 -- name: count_waiting
--- Counts what an endpoint is owed and what died there, each up to so many.
+-- Counts an endpoint's pending deliveries and dead letters, each up to $2.
 select
     (select count(*) from (
         select from boathook.delivery where recipient = $1 and state = 'pending' and not is_blocked limit $2) as o)
@@ -66,8 +66,8 @@ select
         select from boathook.delivery where recipient = $1 and state = 'dead' limit $2) as o) as dead
 
 -- name: measure_attempts
--- Counts an endpoint's attempts since an id by how they ended and tells how long they took, in stretches of time and
--- (where stretch is null) in all; of at most so many, the latest.
+-- Counts an endpoint's attempts since an id by result and returns their durations, in time buckets and (where stretch
+-- is null) in total; reads at most $3 attempts, the latest.
 select stretch, count(*) filter (where is_success) as succeeded, count(*) filter (where not is_success) as failed,
     percentile_disc(array[0.5, 0.95]) within group (order by duration_ms) as durations, min(started_at) as earliest
 from (
@@ -82,8 +82,8 @@ group by grouping sets ((stretch), ())
 order by stretch nulls first
 
 -- name: look_at_attempts
--- Reads the fitting ones of an endpoint's next so many attempts before an id, the latest first; and, in each row, how
--- many were looked at and which was the last.
+-- Scans an endpoint's next $3 attempts before an id and returns those that match, latest first; each row also has the
+-- number of scanned attempts and the last one.
 with looked as materialized (
     select a.id, a.event_id, a.status, a.duration_ms, a.outcome, a.error, a.code, a.is_manual, a.number
     from boathook.attempt a
@@ -105,8 +105,8 @@ left join lateral (
 order by f.id desc
 
 -- name: look_at_messages
--- Reads the fitting ones of an application's next so many messages before an id, the latest first, likewise; with how
--- many of the deliveries of each stand how.
+-- Scans an application's next $3 messages before an id and returns those that match, latest first, as above; with the
+-- number of deliveries of each by state.
 with looked as materialized (
     select e.id, e.type, e.dedup_key, e.channels, e.tags, e.deliver_at
     from boathook.event e
@@ -131,5 +131,5 @@ left join lateral (
 order by f.id desc
 
 -- name: find_request
--- Returns what is kept of one attempt besides its answer.
+-- Returns the stored data of one attempt except its response.
 select number, code, started_at, request_headers, worker from boathook.attempt where event_id = $1 and id = $2

@@ -1,4 +1,4 @@
-"""Reads events as they are committed, for those who listen."""
+"""Reads committed events for feeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,32 +19,32 @@ _LAST: Final = UUID(int=(1 << 128) - 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedFilter:
-    """Which events somebody wants to hear of; None lets everything through."""
+    """Selects the events of a feed; None matches everything."""
 
     organization: str = DEFAULT_ORGANIZATION
     source: str | None = None
     application: str | None = None
     """Its id or uid, or a name that is neither."""
     type: str | None = None
-    """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
+    """A pattern for the event's type or, for a batch, an item's type; ``*`` matches any characters."""
 
 
 class EventRef(NamedTuple):
-    """An event that was found and not read yet."""
+    """An event that was found but not read yet."""
 
     id: UUID
     size: int
-    """Bytes of its body."""
+    """Size of its body in bytes."""
 
 
 async def find_ids(
     database: Database, wish: FeedFilter, first: UUID, until: datetime | None, *, most: int
 ) -> list[EventRef]:
-    """Return the events from one on, oldest first, at most so many.
+    """Return at most *most* events, oldest first.
 
     Args:
-        first: inclusive.
-        until: when ids that are looked at were made before; None: no end.
+        first: lowest id, inclusive.
+        until: only events whose ids were generated before this time; None: no limit.
     """
     last = _LAST if until is None else UUID(int=ids.first_of(until).int - 1)
     rows = await database.fetch(
@@ -54,5 +54,5 @@ async def find_ids(
 
 
 async def read_events(database: Database, events: Sequence[UUID]) -> list[Event]:
-    """Return events with their bytes, oldest first; those that retention has dropped meanwhile are left out."""
+    """Return events with their bodies, oldest first; those that retention has deleted meanwhile are left out."""
     return [to_event(row) for row in await database.fetch(SQL["read_heard"], list(events))]

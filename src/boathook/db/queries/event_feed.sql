@@ -1,7 +1,7 @@
 -- name: find_heard
--- Finds the ids of events within a range, oldest first, and how large their bodies are.
--- $3 is who asks: the default organization has the sources and what is for a name that is no application; each has the
--- messages of its own applications. The items of a batch are looked into where their types differ.
+-- Finds the ids of events within a range, oldest first, and the size of their bodies. $3 is the requesting
+-- organization: the default one has the sources, and messages for names without an application; each one has the
+-- messages of its own applications. Only batches can have items with other types.
 select e.id, octet_length(e.body) as size
 from boathook.event e
 where e.id >= $1 and e.id <= $2 and e.expunged_at is null
@@ -16,7 +16,7 @@ order by e.id
 limit $7
 
 -- name: read_heard
--- Reads events with their bytes, oldest first.
+-- Reads events with their bodies, oldest first.
 select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
 from boathook.event
 where id = any ($1::uuid[])

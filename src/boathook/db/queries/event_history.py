@@ -1,4 +1,4 @@
-"""What became of one event: its deliveries and their attempts, and whatever else was done with it."""
+"""The history of one event: its deliveries and their attempts, side effects, reply, conflicts and operator actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from boathook.domain.errors import NotFound
 SQL = load(__file__)
 
 MAX_DELIVERIES_SHOWN: Final = 100
-"""Deliveries that a page shows."""
+"""Deliveries shown on a page."""
 MAX_ATTEMPTS_SHOWN: Final = 200
-"""Attempts at these that are shown, the latest."""
+"""Attempts at these that are shown, the latest ones."""
 MAX_RESPONSE_BYTES: Final = 4_096
-"""Bytes shown of what was answered."""
+"""Bytes shown of a response."""
 _MAX_NOTES: Final = 100
 _MAX_SIDE_EFFECTS: Final = 100
 _MAX_CONFLICTS: Final = 20
@@ -32,7 +32,7 @@ class AttemptDetail:
     """One attempt, at a handler or an endpoint."""
 
     ordinal: int
-    """Of its delivery."""
+    """The ordinal of its delivery."""
     number: int
     outcome: str
     code: str | None
@@ -42,26 +42,26 @@ class AttemptDetail:
     started_at: datetime
     ended_at: datetime
     url: str | None
-    """Of an endpoint, as the rest below."""
+    """The URL of an endpoint; this and the following are for endpoints only."""
     status: int | None
-    """Of the HTTP answer; 0 or None where there was none."""
+    """Status of the HTTP response; 0 or None if there was none."""
     duration_ms: int | None
     request_headers: Mapping[str, str]
     response: bytes | None
-    """The first bytes of the answer."""
+    """The first bytes of the response."""
     response_size: int | None
-    """Bytes kept of it."""
+    """Stored size of the response in bytes."""
     is_manual: bool
 
     @property
     def took_s(self) -> float:
-        """How long it took, in seconds."""
+        """Duration in seconds."""
         return (self.ended_at - self.started_at).total_seconds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipientSideEffect:
-    """A side effect that was done, and remembered."""
+    """A completed side effect with its stored result."""
 
     recipient: str
     name: str
@@ -72,31 +72,31 @@ class RecipientSideEffect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReply:
-    """What a handler answered the sender who waited."""
+    """A handler's reply to the waiting sender."""
 
     recipient: str
     status: int
     content_type: str
     body: bytes
-    """Its first bytes."""
+    """The first bytes of the body."""
     size: int
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventHistory:
-    """What is known of an event besides its content, within bounds."""
+    """The history of an event without its content, within limits."""
 
     deliveries: Sequence[DeliveryRow]
     next_ordinal: int | None
-    """The number of the first delivery that is not among them."""
+    """The ordinal of the first delivery that is not included."""
     tries: Sequence[AttemptDetail]
-    """Of these deliveries, the latest first."""
+    """Attempts at these deliveries, latest first."""
     has_more_tries: bool
     effects: Sequence[RecipientSideEffect]
     answer: StoredReply | None
     notes: Sequence[AuditRow]
-    """What people did to the event and to these deliveries, the latest first."""
+    """Operator actions on the event and these deliveries, latest first."""
     conflicts: Sequence[ConflictRow]
 
 
@@ -119,11 +119,11 @@ async def read_event_preview(database: Database, event_id: UUID, most: int) -> t
 
 
 async def read_history(database: Database, event_id: UUID, *, first: int = 0, only: int | None = None) -> EventHistory:
-    """Return what became of an event.
+    """Return the history of an event.
 
     Args:
-        first: the number of the first delivery to be shown.
-        only: the number of the only one.
+        first: ordinal of the first delivery to include.
+        only: ordinal of the only delivery to include.
     """
     start, most = (first, MAX_DELIVERIES_SHOWN) if only is None else (only, 1)
     rows = await database.fetch(SQL["list_some"], event_id, start, most + 1)
@@ -161,7 +161,7 @@ async def get_conflict(database: Database, conflict_id: UUID) -> ConflictDetail:
 
 
 async def find_url(database: Database, recipient: str) -> str | None:
-    """Return the URL of the endpoint that a recipient is; None where it is none, or gone."""
+    """Return the URL of a recipient's endpoint; None if it is not an endpoint or was deleted."""
     url: str | None = await database.fetchval(SQL["find_url"], recipient)
     return url
 
@@ -174,7 +174,7 @@ def _delivery(row: Record) -> DeliveryRow:
 
 
 def _try(row: Record) -> AttemptDetail:
-    # They are kept as pairs, in the order in which they were sent.
+    # The headers are stored as pairs, in the order in which they were sent.
     headers = row["request_headers"]
     return AttemptDetail(
         **dict(row) | {"request_headers": {} if headers is None else dict(msgspec.json.decode(headers))}

@@ -1,4 +1,4 @@
--- Each statement is about one event, and bounded: an event may have 32,767 deliveries, and bodies of many megabytes.
+-- Each statement reads one event, within limits: an event may have 32,767 deliveries, and bodies of many megabytes.
 
 -- name: read_head
 -- Reads an event with the first bytes of its body.
@@ -8,7 +8,7 @@ select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.
 from boathook.event e where e.id = $1
 
 -- name: list_some
--- Lists some of the event's deliveries, in order, from one on.
+-- Lists some of the event's deliveries, in order, starting at an ordinal.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
     d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
@@ -26,7 +26,7 @@ order by d.ordinal
 limit $3
 
 -- name: list_tries
--- Lists the attempts of some of its deliveries, the last ones first, with the first bytes of what was answered.
+-- Lists the attempts at some of its deliveries, latest first, with the first bytes of the response.
 select a.ordinal::integer as ordinal, a.number, a.outcome, a.code, a.error, a.traceback, a.worker, a.started_at, a.ended_at, a.url,
     a.status::integer as status, a.duration_ms, a.request_headers, substring(a.response from 1 for $4) as response,
     octet_length(a.response) as response_size, coalesce(a.is_manual, false) as is_manual
@@ -36,22 +36,22 @@ order by a.started_at desc, a.ordinal desc, a.number desc
 limit $3
 
 -- name: list_done
--- Lists the side effects that were done for the event, and will not be done again.
+-- Lists the completed side effects of the event, which will not run again.
 select recipient, name, result::text as result, done_at
 from boathook.side_effect where event_id = $1 order by done_at, recipient, name limit $2
 
 -- name: get_reply
--- Reads what a handler answered the sender who waited.
+-- Reads a handler's reply to the waiting sender.
 select recipient, status::integer as status, content_type, substring(body from 1 for $2) as body, octet_length(body) as size, created_at
 from boathook.reply where event_id = $1
 
 -- name: list_notes
--- Lists what people did to these subjects, the last first.
+-- Lists the operator actions on these subjects, latest first.
 select id, at, actor, action, subject, note
 from boathook.audit where subject = any ($1::text[]) order by id desc limit $2
 
 -- name: list_twins
--- Lists the conflicts with the event, the last first.
+-- Lists the conflicts with the event, latest first.
 select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size
 from boathook.conflict c where c.event_id = $1 order by c.id desc limit $2
 
@@ -62,5 +62,5 @@ select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen
 from boathook.conflict c where c.id = $1
 
 -- name: find_url
--- Tells where the endpoint of a recipient is.
+-- Reads the URL of a recipient's endpoint.
 select url from boathook.endpoint where id = boathook.endpoint_of($1)

@@ -1,9 +1,8 @@
-"""Looks for events in a history of any length, a bounded time at a time.
+"""Searches a history of any length for events, within a time limit per request.
 
-There is no index on what a sender wrote, as each would cost every event that is taken in. So a look walks back from the
-newest event in steps, each over so many rows, until its page is full or its time is used up; then it says how far it
-came, and where another look goes on. Steps grow as long as they are quick, and a text is looked for in few bytes at a
-time.
+Request bodies are not indexed, because an index would slow down every accepted event. A search instead scans back from
+the newest event in steps of a bounded number of rows, until its page is full or its time is up. It then returns how far
+it got and where the next search continues. Steps grow while they are fast, and bodies are searched in small portions.
 """
 
 import time
@@ -24,56 +23,56 @@ from boathook.domain.model import State
 SQL = load(__file__)
 
 BUDGET_S: Final = 0.11
-"""How long a look goes on taking steps."""
+"""How long a search starts new steps."""
 PAGE: Final = 50
 _TIMEOUT_S: Final = 1.5
-"""Of one statement: a step that must go on, as over one very large body, may take longer than the rest of the look."""
+"""Timeout of one statement: a step over one very large body may take longer than the rest of the search."""
 _FIRST_STEP: Final = 200
 _MAX_STEP: Final = 20_000
 _TARGET_STEP_S: Final = 0.02
-"""A step that took no longer is followed by one of twice its length; one that took twice as long by one of half."""
+"""After a faster step the length doubles; after a step that took twice as long it is halved."""
 _MAX_BYTES: Final = 2 << 20
-"""Of bodies that a text is looked for in by one statement, unless one alone is larger; unpacking costs most of it."""
+"""Most bytes of bodies per statement, unless a single body is larger; decompression is the main cost."""
 _MAX_BODIES: Final = 500
 MAX_SEARCHED_BODY: Final = 8 << 20
-"""Bytes of the largest body that a text is looked for in."""
+"""Size in bytes of the largest body that is searched for a text."""
 _MAX_APPLICATIONS: Final = 2_000
 _OPEN: Final = frozenset({State.PENDING, State.LEASED, State.DEAD})
 _BATCH: Final = "batch"
-"""The type of an event whose items have several; `boathook.verification.batch_items` gives it."""
+"""The type of an event whose items have several types; `boathook.verification.batch_items` assigns it."""
 _MAX_ID: Final = UUID(int=2**128 - 1)
 _MIN_ID: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events are looked for; None and nothing let everything through."""
+    """Selects events; None and empty values match everything."""
 
     source: str | None = None
     application: str | None = None
     """Its id or uid, or a name that is neither."""
     type: str | None = None
-    """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
+    """A pattern for the event's type or, for a batch, an item's type; ``*`` matches any characters."""
     key: str | None = None
     """The whole dedup key."""
     state: State | None = None
-    """Events with a delivery in it."""
+    """Events with a delivery in this state."""
     is_unhandled: bool = False
     """Only events of sources that no handler matched."""
     texts: tuple[bytes, ...] = ()
-    """Events whose bytes hold one of these as they are."""
+    """Events whose bytes contain one of these exactly."""
     words: tuple[bytes, ...] = ()
-    """Events whose bytes hold one of these, or that have one of `word_keys`."""
+    """Events whose bytes contain one of these, or that have one of `word_keys`."""
     word_keys: tuple[str, ...] = ()
     since: datetime | None = None
-    """Accepted then or later."""
+    """Accepted at this time or later."""
     until: datetime | None = None
     """Accepted before."""
     below: UUID | None = None
-    """Where the look before came to: only events with a lower id."""
+    """Where the previous search stopped: only events with a lower id."""
 
     def bounds(self) -> tuple[UUID, UUID]:
-        """Return the id that all are below, and the lowest."""
+        """Return the exclusive upper and the inclusive lower bound of ids."""
         until = _MAX_ID if self.until is None else ids.first_of(self.until)
         low = _MIN_ID if self.since is None else ids.first_of(self.since)
         return min(until, self.below or _MAX_ID), low
@@ -81,42 +80,42 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundEvent:
-    """An event that was found, and how many of its deliveries stand where; at most a thousand are counted."""
+    """A matching event with the number of its deliveries by state; at most a thousand are counted."""
 
     event: EventRow
     states: dict[State, int]
-    """Without those that no delivery is in."""
+    """Without states that no delivery has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPage:
-    """What one look found."""
+    """The result of one search."""
 
     events: Sequence[FoundEvent]
     looked_at: int
-    """Events that were compared, or deliveries where a state was looked for."""
+    """Number of scanned events, or of scanned deliveries in a search for a state."""
     place: UUID | None
-    """Where another look goes on, as `EventFilter.below`; None where there is nothing further back."""
+    """Where the next search continues, as `EventFilter.below`; None if there is nothing older."""
     reached: datetime | None
-    """How far back it came; None where it came to the end."""
+    """How far back the search got; None if it reached the end."""
     is_full: bool
-    """Whether it ended because its page was full, and not because its time was up."""
+    """Whether it ended because the page was full, not because of the time limit."""
     too_large: int
-    """Events that a text was not looked for in, as their bodies are larger than `MAX_SEARCHED_BODY`."""
+    """Events that were not searched for a text, because their bodies are larger than `MAX_SEARCHED_BODY`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DedupKeyMatch:
-    """An event that dedup memory has under a key."""
+    """An event with a dedup key."""
 
     event_id: UUID
     item_path: str | None
-    """The item of it that the key belongs to; None where it is the whole event's."""
+    """The item that the key belongs to; None for the whole event."""
 
 
 @dataclass(slots=True)
 class _SearchScan:
-    """One look while it goes on."""
+    """A search in progress."""
 
     wanted: EventFilter
     statement: str
@@ -132,11 +131,11 @@ class _SearchScan:
 
     @property
     def is_full(self) -> bool:
-        """Whether its page is."""
+        """Whether the page is full."""
         return len(self.hits) >= self.limit
 
     async def step(self, connection: Connection, until: float) -> None:
-        """Look at the next rows, and take what fits; texts are looked for until a moment of the monotonic clock."""
+        """Scan the next rows and keep matches; texts are searched until a time of the monotonic clock."""
         wanted = self.wanted
         began = time.monotonic()
         row = await connection.fetchrow(
@@ -169,19 +168,19 @@ class _SearchScan:
         self._advance(row)
 
     def _add_hits(self, found: Sequence[UUID]) -> None:
-        """Put what fits on the page; once it is full, another look goes on behind its last event."""
+        """Add matches to the page; once it is full, the next search continues after its last event."""
         self.hits += found[: self.limit - len(self.hits)]
         if self.is_full:
             self.place = self.hits[-1]
 
     def _advance(self, row: Record) -> None:
-        """Go on behind the last row, unless the page is full."""
+        """Continue after the last row, unless the page is full."""
         if not self.is_full:
             self.is_over = row["looked"] < self.length
             self.place = row["last"] or self.place
 
     def _adjust_step(self, took_s: float, left_s: float) -> None:
-        """Choose the length of the next step by how long this one took, such that it is over in time."""
+        """Choose the length of the next step from the duration of this one, so that it ends in time."""
         wanted = (
             2 * self.length
             if took_s < _TARGET_STEP_S
@@ -196,16 +195,16 @@ class _SearchScan:
 async def search(
     database: Database, wanted: EventFilter, *, limit: int = PAGE, budget_s: float = BUDGET_S
 ) -> SearchPage:
-    """Return the newest events that are wanted, as many as fit a page and are found within the time.
+    """Return the newest matching events, as many as fit on a page and are found in time.
 
-    Each look comes further back than the one before, even if a single step takes longer than that.
+    Each search gets further back than the previous one, even if a single step exceeds the time limit.
 
     Raises:
-        DatabaseUnavailable: PostgreSQL is away, or so busy that one step took more than a second.
+        DatabaseUnavailable: PostgreSQL is unavailable, or so busy that one step took more than a second.
     """
-    place, low = wanted.bounds()
-    # One more than the page holds shows that there is more.
-    walk = _SearchScan(wanted, _statement(wanted), place, low, limit + 1)
+    start, low = wanted.bounds()
+    # One event more than fits on the page shows that there are more.
+    walk = _SearchScan(wanted, _statement(wanted), start, low, limit + 1)
     until = time.monotonic() + budget_s
     async with _reading(database) as connection:
         while not (walk.is_over or walk.is_full):
@@ -225,25 +224,25 @@ async def search(
 
 
 async def read_events(database: Database, event_ids: Sequence[UUID]) -> list[FoundEvent]:
-    """Return those of these events that are stored, newest first."""
+    """Return the stored ones of these events, newest first."""
     async with _reading(database) as connection:
         return await _read(connection, event_ids)
 
 
 async def find_keys(database: Database, keys: Sequence[UUID]) -> list[DedupKeyMatch]:
-    """Return what dedup memory has under these hashes of keys, as `boathook.ingest.event_builder` makes them."""
+    """Return the events with these dedup key hashes, which `boathook.ingest.event_builder` computes."""
     return [DedupKeyMatch(**dict(row)) for row in await database.fetch(SQL["find_keys"], list(keys))]
 
 
 async def find_messages(database: Database, key: str, application: str | None = None) -> list[DedupKeyMatch]:
-    """Return the messages with this id of their publisher's own: of one application, or of the newest two thousand."""
+    """Return the messages with this publisher id, of one application or of the newest two thousand."""
     key_bytes = key.encode("utf-8", "surrogatepass")
     rows = await database.fetch(SQL["find_message_keys"], application, key_bytes, _MAX_APPLICATIONS)
     return [DedupKeyMatch(**dict(row)) for row in rows]
 
 
 def _statement(wanted: EventFilter) -> str:
-    """Return the step over the fewest rows: what is open or dead is little, and an application has an index."""
+    """Return the statement that scans the fewest rows: few deliveries are open, and applications have an index."""
     if wanted.is_unhandled:
         walk, events = "walk_unhandled", "select * from walked"
     elif wanted.state in _OPEN:
@@ -260,7 +259,7 @@ def _statement(wanted: EventFilter) -> str:
 
 
 def _split_by_size(event_ids: Sequence[UUID], sizes: Sequence[int]) -> Iterator[tuple[list[UUID], bool]]:
-    """Divide events so that the bytes of each portion are few together, or those of one event, and maybe too many."""
+    """Split events into portions of limited total size, and flag a portion whose single event is too large."""
     portion: list[UUID] = []
     total = 0
     for event_id, size in zip(event_ids, sizes, strict=True):
@@ -275,7 +274,7 @@ def _split_by_size(event_ids: Sequence[UUID], sizes: Sequence[int]) -> Iterator[
 
 @asynccontextmanager
 async def _reading(database: Database) -> AsyncIterator[Connection]:
-    """Lend a transaction whose statements are given up when they take long."""
+    """Begin a transaction whose statements have a short timeout."""
     async with database.transaction() as connection:
         await connection.execute(SQL["limit_statement"], f"{_TIMEOUT_S:g}s")
         yield connection

@@ -1,7 +1,7 @@
--- Words in braces are put in by search.py.
+-- event_search.py replaces words in braces.
 --
--- A walk gives the next $3 places below $1 and not below $2, newest first: whatever is wanted, it costs no more than so many
--- rows. Filters come after it, so that a step with few hits is as short as one with many.
+-- A scan reads the next $3 rows below $1 and not below $2, newest first: it costs no more than that, whatever the
+-- filter. Filters apply after it, so that a step with few matches is as short as one with many.
 
 -- name: walk_events
 -- All events.
@@ -25,25 +25,25 @@ cross join lateral (
 order by found.id desc limit $3
 
 -- name: walk_open
--- Deliveries that are owed or dead.
+-- Open deliveries and dead letters.
 select d.event_id as id, d.state from boathook.delivery d
 where d.event_id < $1 and d.event_id >= $2 order by d.event_id desc, d.ordinal desc limit $3
 
 -- name: walk_ended
--- Deliveries that ended well.
+-- Deliveries that succeeded or were ignored.
 select o.event_id as id, o.state from boathook.delivery_archive o
 where o.event_id < $1 and o.event_id >= $2 order by o.event_id desc, o.ordinal desc limit $3
 
 -- name: events_of_deliveries
--- The events of deliveries that were walked over, where they are in the state that is wanted.
+-- The events of scanned deliveries in the requested state.
 select e.id, e.source, e.application, e.type, e.dedup_key, octet_length(e.body) as size
 from (select distinct id from walked where state = $8) as w
 join boathook.event e on e.id = w.id
 
 -- name: take_step
--- Takes one step of a walk: how many places were looked at, the last of them, and the events that fit, newest
--- first, with the size of their bytes: source, application, type pattern, dedup key, state; null lets everything through.
--- Only a batch ($9) may have items of other types than its own.
+-- Takes one step of a scan: returns the number of scanned rows, the last of them, and the matching events, newest
+-- first, with the size of their bodies. Filters: source, application, type pattern, dedup key, state; null matches
+-- everything. Only a batch ($9) may have items of other types than its own.
 with walked as materialized ({walk}),
 fitting as (
     select e.id, e.size
@@ -66,14 +66,14 @@ select
     coalesce((select array_agg(size order by id desc) from fitting), '{}') as sizes
 
 -- name: stand_so
--- Which events have a delivery in the state that is wanted.
+-- The events with a delivery in the requested state.
 and ($8::text is null
     or exists (select from boathook.delivery d where d.event_id = e.id and d.state = $8)
     or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.state = $8))
 
 -- name: keep_texts
--- Says which of these events hold one of the texts in their bytes, and one of the words there or as their key; none of
--- either asks for nothing.
+-- Returns those of these events whose bytes contain one of the texts, and that contain one of the words or have it as
+-- their key; an empty list matches everything.
 select e.id from boathook.event e
 where e.id = any ($1::uuid[])
     and (cardinality($2::bytea[]) = 0 or exists (select from unnest($2::bytea[]) as text where position(text in e.body) > 0))
@@ -81,12 +81,12 @@ where e.id = any ($1::uuid[])
         or exists (select from unnest($3::bytea[]) as word where position(word in e.body) > 0))
 
 -- name: limit_statement
--- Lets no statement of this transaction take longer.
+-- Sets the statement timeout of this transaction.
 select set_config('statement_timeout', $1, true)
 
 -- name: read_rows
--- Reads these events without their bytes, newest first, and how their deliveries stand; of an event with very many, the
--- first thousand are counted.
+-- Reads these events without their bytes, newest first, and the number of their deliveries by state; of an event with
+-- very many deliveries, the first thousand are counted.
 select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
     octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at,
     s.pending, s.leased, s.succeeded, s.ignored, s.dead
@@ -106,12 +106,12 @@ where e.id = any ($1::uuid[])
 order by e.id desc
 
 -- name: find_keys
--- Finds the events that dedup memory has under these keys, and the item of the event that each is about.
+-- Finds the events with these dedup keys, and the item of the event that each key belongs to.
 select event_id, item_path from boathook.dedup where key = any ($1::uuid[])
 
 -- name: find_message_keys
--- Finds the same for the messages of applications, given an id or uid of one, or null for the newest $3 and whomever
--- handlers listen to by name.
+-- Finds the same for messages of applications, given an id or uid of one; null for the newest $3 and all names in the
+-- routes of handlers.
 select d.event_id, d.item_path
 from (
     select unnest(boathook.application_names($1)) as name where $1 is not null

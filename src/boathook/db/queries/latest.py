@@ -1,4 +1,4 @@
-"""What happened last: the newest events and dead letters, found by index however many there are."""
+"""Reads the newest events and dead letters, by index and therefore fast at any size."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,11 +13,11 @@ SQL = load(__file__)
 
 @dataclass(frozen=True, slots=True)
 class LatestEvent:
-    """An event that came lately."""
+    """A recent event."""
 
     id: UUID
     origin: str
-    """The source, or of what was published the application."""
+    """The source or, for a published message, the application."""
     is_published: bool
     type: str
     dedup_key: str
@@ -25,33 +25,33 @@ class LatestEvent:
 
     @property
     def shown_id(self) -> str:
-        """The id as people see it."""
+        """The public id."""
         return ids.show(ids.EVENT, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class LatestDeadLetter:
-    """A delivery that died lately."""
+    """A recent dead letter."""
 
     event_id: UUID
     ordinal: int
     recipient: str
     code: str
     error: str | None
-    """Its beginning."""
+    """The beginning of the error."""
     dead_at: datetime
 
     @property
     def shown_id(self) -> str:
-        """The delivery's id as people see it."""
+        """The delivery's public id."""
         return ids.show_delivery(self.event_id, self.ordinal)
 
 
 async def read_latest_events(database: Database, number: int) -> list[LatestEvent]:
-    """Return the events that came last, the newest first."""
+    """Return the latest events, newest first."""
     return [LatestEvent(**dict(row)) for row in await database.fetch(SQL["read_latest_events"], number)]
 
 
 async def read_latest_dead_letters(database: Database, number: int) -> list[LatestDeadLetter]:
-    """Return the dead letters that died last, the newest first."""
+    """Return the latest dead letters, newest first."""
     return [LatestDeadLetter(**dict(row)) for row in await database.fetch(SQL["read_latest_dead"], number)]

@@ -1,4 +1,4 @@
-"""Listings of what the journal holds, newest first, a page at a time."""
+"""Lists the contents of the database, newest first, in pages."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,26 +19,26 @@ SQL = load(__file__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListFilter:
-    """What a listing shows; None lets everything through."""
+    """Filters a list; None matches everything."""
 
     source: str | None = None
     application: str | None = None
     """Its id or uid, or a name that is neither."""
     type: str | None = None
-    """A pattern of the event's type or, of a batch, an item's; ``*`` stands for any run of characters."""
+    """A pattern for the event's type or, for a batch, an item's type; ``*`` matches any characters."""
     recipient: str | None = None
-    """A pattern, as `type`."""
+    """A pattern, like `type`."""
     state: str | None = None
     code: str | None = None
     """A dead letter's or delivery's error code, or a rejection's reason."""
     since: datetime | None = None
-    """Inclusive. Of dead letters the time of death, of all else the time it was accepted or refused."""
+    """Inclusive. For dead letters the time of death, otherwise the time of acceptance or rejection."""
     until: datetime | None = None
     """Exclusive."""
     is_unhandled: bool = False
-    """Of events: only those of sources that no handler matched."""
+    """For events: only those of sources that no handler matched."""
     after: str | None = None
-    """The id of the last row of the page before."""
+    """The id of the last row of the previous page."""
     limit: int = 50
 
 
@@ -57,12 +57,12 @@ class EventRow:
     content_type: str
     size: int
     fanout: int
-    """How many deliveries it was owed when it was accepted."""
+    """Number of deliveries created when it was accepted."""
     channels: Sequence[str] | None
-    """Of a message: what it was published under."""
+    """For a message: its channels."""
     tags: Sequence[str] | None
     expunged_at: datetime | None
-    """When its content was deleted; its bytes are gone."""
+    """When its content was deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,31 +75,31 @@ class DeliveryRow:
     source: str | None
     application: str | None
     type: str
-    """The event's, or that of the item it is about."""
+    """The type of the event or of the delivered item."""
     grade: str
-    """What the proof of the event's request covers."""
+    """The proof strength of the event's request."""
     item_path: str | None
-    """Which item of a batch it is about, by its path in the JSON body; None where it is about the whole event."""
+    """Path of the delivered batch item in the JSON body; None for the whole event."""
     state: str
     attempts: int
     due_at: datetime | None
-    """When a pending one is tried next."""
+    """When the next attempt of a pending delivery is due."""
     code: str | None
     note: str | None
-    """The last error of an open or dead one, why an ignored one was ignored."""
+    """The last error of an open delivery or dead letter, or why the delivery was ignored."""
     ended_at: datetime | None
-    """When it succeeded, was ignored or died."""
+    """When it succeeded, was ignored or became a dead letter."""
     order_key: str | None
     replays: int
     is_replay: bool
     """Whether it was added by replaying its event."""
     is_manual: bool
-    """Whether somebody asked for it by hand: it gets one attempt."""
+    """Whether it was requested manually: it gets one attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideEffectRow:
-    """A remembered side effect: done, and not to be done again."""
+    """A completed side effect, which will not run again."""
 
     name: str
     result: str
@@ -109,7 +109,7 @@ class SideEffectRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectionRow:
-    """A refused request without its bytes."""
+    """A rejected request without its bytes."""
 
     id: str
     source: str
@@ -122,14 +122,14 @@ class RejectionRow:
     url: str
     content_type: str
     body_size: int
-    """Bytes that were sent; fewer may have been kept."""
+    """Bytes that were sent; fewer may be stored."""
     event_id: str | None
-    """The event it became when it was verified again."""
+    """The event that was created when it was verified again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictRow:
-    """A request whose key or body, but not both, belonged to an event already."""
+    """A request whose key or body, but not both, matches an existing event."""
 
     id: str
     event_id: str
@@ -145,7 +145,7 @@ class ConflictRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """What somebody did, and to what."""
+    """An action with its actor and subject."""
 
     id: int
     at: datetime
@@ -157,7 +157,7 @@ class AuditRow:
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """The headers and bytes of an event or a refused request."""
+    """The headers and bytes of an event or a rejected request."""
 
     headers: Mapping[str, str]
     body: bytes
@@ -230,13 +230,13 @@ async def list_attempts(database: Database, event_id: UUID, ordinal: int) -> lis
 async def list_side_effects(
     database: Database, event_id: UUID, recipient: str, item_path: str | None = None
 ) -> list[SideEffectRow]:
-    """Return the side effects one recipient has done for an event, or for one item of it, once and for all."""
+    """Return the completed side effects of a recipient for an event, or for one item of it."""
     rows = await database.fetch(SQL["list_effects"], event_id, recipient, item_path)
     return [SideEffectRow(**dict(row)) for row in rows]
 
 
 async def list_rejections(database: Database, wanted: ListFilter) -> list[RejectionRow]:
-    """Return refused requests, newest first; `state` is ``open`` or ``accepted``, `code` a reason."""
+    """Return rejected requests, newest first; `state` is ``open`` or ``accepted``, `code` a reason."""
     rows = await database.fetch(
         SQL["list_rejections"], wanted.source, wanted.code, *_id_range(wanted), wanted.state,
         _after(ids.REJECTION, wanted), wanted.limit,
@@ -245,7 +245,7 @@ async def list_rejections(database: Database, wanted: ListFilter) -> list[Reject
 
 
 async def get_rejection(database: Database, rejection_id: UUID) -> tuple[RejectionRow, StoredRequest]:
-    """Return one refused request with its headers and bytes.
+    """Return one rejected request with its headers and bytes.
 
     Raises:
         NotFound: there is no such rejection.
@@ -269,14 +269,14 @@ async def list_conflicts(database: Database, wanted: ListFilter) -> list[Conflic
 async def list_audit(
     database: Database, wanted: ListFilter, *, subject: str | None = None, action: str | None = None
 ) -> list[AuditRow]:
-    """Return what operators did, newest first; of the filter only `since`, `until`, `after` and `limit` count."""
+    """Return operator actions, newest first; of the filter only `since`, `until`, `after` and `limit` apply."""
     after = None if wanted.after is None else int(wanted.after)
     rows = await database.fetch(SQL["list_audit"], subject, action, wanted.since, wanted.until, after, wanted.limit)
     return [AuditRow(**dict(row)) for row in rows]
 
 
 def like_pattern(pattern: str | None) -> str | None:
-    """Write a pattern in which ``*`` stands for any run of characters the way SQL's ``like_pattern`` reads it."""
+    """Convert a pattern with ``*`` for any characters to a pattern of SQL's ``like``."""
     if pattern is None:
         return None
     for special in "\\%_":
@@ -289,7 +289,7 @@ _UNHANDLED: Final = "from boathook.unhandled u join boathook.event e on e.id = u
 
 
 def choose_event_table(sql: str, wanted: ListFilter) -> str:
-    """Return a statement over events such that it goes over no more of them than *wanted* needs."""
+    """Return a statement over events that reads only the table that *wanted* needs."""
     return sql.replace(_EVENTS, _UNHANDLED) if wanted.is_unhandled else sql
 
 
@@ -314,7 +314,7 @@ def _event(row: Record) -> EventRow:
 
 
 def delivery_row(row: Record | Mapping[str, Any]) -> DeliveryRow:
-    """Return a delivery as listings show it, from a row with all their columns."""
+    """Build a delivery from a row with all listing columns."""
     values = dict(row)
     ordinal = values.pop("ordinal")
     values["id"] = ids.show_delivery(row["event_id"], ordinal)

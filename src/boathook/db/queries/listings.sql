@@ -1,5 +1,5 @@
--- Listings, newest first. Each takes the same optional filters as its first arguments and, for the page after, the key
--- of the last row seen; rows are found by index however far the pages go back.
+-- Lists, newest first. Each takes the same optional filters as its first arguments and, for the next page, the key of
+-- the last row; rows are found by index, however old the page is.
 
 -- name: list_events
 -- Lists events: source, application, type pattern, first id, id before.
@@ -25,7 +25,7 @@ select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.
 from boathook.event e where e.id = $1
 
 -- name: list_deliveries
--- Lists deliveries, open and ended, by their event's age.
+-- Lists deliveries, open and ended, by the age of their event.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
     d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
     e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
@@ -70,7 +70,7 @@ where $2::integer is null or d.ordinal = $2
 order by d.ordinal
 
 -- name: list_dead
--- Lists dead letters by their event's age; the times are those of death.
+-- Lists dead letters by the age of their event; the times are those of death.
 select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, null::timestamptz as due_at, d.code,
     d.error as note, d.dead_at as ended_at, d.order_key, d.replays::integer as replays, d.is_replay,
     d.is_manual, d.item_path, e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
@@ -95,14 +95,14 @@ from boathook.attempt where event_id = $1 and ordinal = $2
 order by number
 
 -- name: list_effects
--- Lists the side effects that a recipient has done for an event, or for an item of it, and that will not be done again.
+-- Lists the completed side effects of a recipient for an event, or for an item of it, which will not run again.
 select coalesce(substr(name, length($3) + 2), name) as name, result::text as result, done_at
 from boathook.side_effect
 where event_id = $1 and recipient = $2 and ($3::text is null or starts_with(name, $3 || '/'))
 order by done_at, name
 
 -- name: list_rejections
--- Lists refused requests; `state` open means not accepted since.
+-- Lists rejected requests; `state` open means not accepted since.
 select r.id, r.source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
     r.event_id
 from boathook.rejection r
@@ -116,13 +116,13 @@ order by r.id desc
 limit $7
 
 -- name: get_rejection
--- Reads one refused request with its headers and bytes.
+-- Reads one rejected request with its headers and bytes.
 select r.id, r.source, r.status::integer as status, r.reason, r.detail, r.client_address, r.method, r.url, r.content_type, r.body_size,
     r.event_id, r.headers, r.body
 from boathook.rejection r where r.id = $1
 
 -- name: list_conflicts
--- Lists requests whose key or body, but not both, were seen before.
+-- Lists requests whose key or body, but not both, was seen before.
 select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size
 from boathook.conflict c
 where ($1::text is null or c.source = $1)
@@ -134,7 +134,7 @@ order by c.id desc
 limit $6
 
 -- name: list_audit
--- Lists what operators did.
+-- Lists operator actions.
 select a.id, a.at, a.actor, a.action, a.subject, a.note
 from boathook.audit a
 where ($1::text is null or a.subject = $1)

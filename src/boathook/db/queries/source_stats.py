@@ -1,4 +1,4 @@
-"""What operators want to see of sources at a glance; each look is bounded, however much is stored."""
+"""Summaries of sources for operators; each query reads a bounded number of rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from boathook.domain import ids
 
 SQL = load(__file__)
 MAX_SCANNED: Final = 10_000
-"""Events among which the latest of each source is looked for."""
+"""Number of latest events that are searched for the latest event of each source."""
 MAX_COUNTED: Final = 1_000
 
 
@@ -31,29 +31,29 @@ class LatestSourceEvent:
 
 @dataclass(frozen=True, slots=True)
 class RejectionSummary:
-    """What was refused at a source."""
+    """The rejections at a source."""
 
     lately: int
-    """Refusals kept of the last day, counted up to `MAX_COUNTED`."""
+    """Stored rejections of the last day, counted up to `MAX_COUNTED`."""
     id: UUID | None
-    """The latest one."""
+    """The latest rejection."""
     reason: str | None
     detail: str | None
 
     @property
     def refused_at(self) -> datetime | None:
-        """When the latest one came."""
+        """When the latest rejection happened."""
         return None if self.id is None else ids.created_at(self.id)
 
 
 async def latest_events(connection: Connection) -> Mapping[str, LatestSourceEvent]:
-    """Return the latest event of each source that is among the latest `MAX_SCANNED` of all."""
+    """Return the latest event of each source, among the latest `MAX_SCANNED` of all."""
     rows = await connection.fetch(SQL["list_latest_events"], MAX_SCANNED)
     return {row["source"]: LatestSourceEvent(row["id"], row["type"]) for row in rows}
 
 
 async def summarize_rejections(connection: Connection, sources: Sequence[str]) -> Mapping[str, RejectionSummary]:
-    """Return what was refused at each of these sources."""
+    """Return the rejections at each of these sources."""
     since = ids.first_of(datetime.now(UTC) - timedelta(days=1))
     rows = await connection.fetch(SQL["list_refusals"], list(sources), since, MAX_COUNTED)
     return {row["source"]: RejectionSummary(row["lately"], row["id"], row["reason"], row["detail"]) for row in rows}

@@ -6,7 +6,7 @@ where source is not null
 order by source, id desc
 
 -- name: list_refusals
--- Reads the latest refusal of each of these sources, and how many there were since an id, counted up to a bound.
+-- Reads the latest rejection at each of these sources, and the number of rejections since an id, up to a limit.
 select s.name as source, r.id, r.reason, r.detail, (
     select count(*) from (
         select from boathook.rejection c where c.source = s.name and c.id >= $2 limit $3) as counted) as lately
