@@ -1,7 +1,9 @@
 """Words that users read, and names in the code, are standard terms: no word of a private dialect comes back."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,7 +14,11 @@ INVENTED = (
     "ailing", "amiss", "errand", "errands", "haul", "hush", "letterhead", "mend", "mended", "mends", "premises",
     "salvage",
 )  # fmt: skip
-"""Banned from names, from the first sentences of docstrings, and from all that users read."""
+"""Banned from names, from docstrings and comments, and from all that users read."""
+PROSE = (
+    *INVENTED, "anew", "likewise", "nobody", "owe", "owed", "owes", "somebody", "stranger", "strangers", "told", "whoever",
+)  # fmt: skip
+"""Banned from docstrings and comments."""
 DIALECT = (
     *INVENTED, "alarm", "alarms", "bell", "books", "buried", "courier", "likewise", "nobody", "owed", "owes", "people",
     "somebody", "stands", "stranger", "strangers", "tick", "ticked", "told", "whoever",
@@ -24,6 +30,7 @@ ALLOWED = {
     ("src/boathook/apps", "told"): "a customer's payment is told by a payment provider: the apps' own protocols",
 }
 """Why a word is right in a folder."""
+SQL_COMMENT = re.compile(r"--(?! name:)[^\n]*")
 SQL = re.compile(r"\s*(select|insert|update|delete|with|create|alter|from)\b")
 JINJA = re.compile(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", re.DOTALL)
 LITERAL = re.compile(r'"([^"]*)"')
@@ -42,13 +49,21 @@ def shown_by_template(text: str) -> str:
     return "\n".join([JINJA.sub("\n", text), *literals])
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
-    """Yield each documented node with the first sentence of its docstring."""
+def prose(tree: ast.Module, text: str) -> Iterator[str]:
+    """Yield the docstrings of a module, those of attributes included, and its comments."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text:
-                yield node, re.split(r"(?<=[.:])\s|\n\n", text)[0]
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def helps(tree: ast.Module) -> Iterator[str]:
+    """Yield the first sentence of each command's help."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(".command(" in ast.unparse(one) for one in node.decorator_list):
+            yield re.split(r"(?<=[.:])\s|\n\n", ast.get_docstring(node) or "")[0]
 
 
 def messages(tree: ast.Module) -> Iterator[str]:
@@ -58,9 +73,7 @@ def messages(tree: ast.Module) -> Iterator[str]:
         text = node.value if isinstance(node, ast.Constant) and id(node) not in silent else None
         if isinstance(text, str) and " " in text and not SQL.match(text):
             yield text
-    for node, sentence in docstrings(tree):
-        if any(".command(" in ast.unparse(one) for one in getattr(node, "decorator_list", ())):
-            yield sentence
+    yield from helps(tree)
 
 
 def names(tree: ast.Module) -> Iterator[str]:
@@ -77,11 +90,13 @@ def complaints(path: str, text: str) -> list[str]:
         found += [(word, "shown") for word in banned(shown_by_template(text), DIALECT)]
     elif path.endswith(".md"):
         found += [(word, "written") for word in banned(text, IN_DOCUMENTS)]
+    elif path.endswith(".sql"):
+        found += [(word, "comment") for one in SQL_COMMENT.findall(text) for word in banned(one, PROSE)]
     else:
         tree = ast.parse(text)
         found += [(word, f"shown: {one[:60]!r}") for one in messages(tree) for word in banned(one, DIALECT)]
         found += [(word, "name") for one in (path.replace("_", " "), *names(tree)) for word in banned(one, INVENTED)]
-        found += [(word, f"docstring: {one[:60]!r}") for _, one in docstrings(tree) for word in banned(one, INVENTED)]
+        found += [(word, f"prose: {one[:60]!r}") for one in prose(tree, text) for word in banned(one, PROSE)]
     allowed = {word for folder, word in ALLOWED if path.startswith(folder)}
     return [f"{path}: {word} ({where})" for word, where in found if word not in allowed]
 
@@ -93,7 +108,8 @@ def pages() -> Iterator[Path]:
 
 
 def test_no_word_of_a_private_dialect_is_used() -> None:
-    files = [*sorted(SOURCE.rglob("*.py")), *sorted(SOURCE.rglob("*.html")), *pages()]
+    files = [one for kind in ("py", "sql", "html") for one in sorted(SOURCE.rglob(f"*.{kind}"))]
+    files += pages()
     found = [one for file in files for one in complaints(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))]
     assert found == []
 
@@ -112,6 +128,8 @@ def test_mutant_a_planted_word_is_seen() -> None:
         "src/boathook/cli/b.py": '@app.command("x")\ndef x() -> None:\n    """Tell whoever listens."""',
         "src/boathook/delivery/a.py": "class Haul:\n    pass",
         "src/boathook/delivery/b.py": '"""Errands of a process: one each."""',
+        "src/boathook/delivery/c.py": "x = 1  # whoever asks is told",
+        "src/boathook/db/a.sql": "-- Finds what somebody is owed.\nselect 1",
         "src/boathook/delivery/salvage.py": "",
         "docs/a.md": "The Letterhead has the headers.",
     }
@@ -121,6 +139,6 @@ def test_mutant_a_planted_word_is_seen() -> None:
 def test_mutant_a_plain_word_is_not_taken_for_a_banned_one() -> None:
     plain = {
         "src/boathook/console/templates/a.html": "<p>Recommended: understands <b>standards</b>.</p>{# nobody reads #}",
-        "src/boathook/db/a.py": 'QUERY = "select told from notice"\n"""Whoever reads a comment."""',
+        "src/boathook/db/a.py": 'QUERY = "select told from notice"\n"""A mention of ``retold`` stories."""',
     }
     assert [complaint for path, text in plain.items() for complaint in complaints(path, text)] == []

@@ -6,7 +6,7 @@ create table billing.users (
     email text not null check (email <> '' and email = btrim(email)),
     created_at timestamptz not null default now()
 );
-comment on table billing.users is 'Who can have a subscription. Any row counts, whoever inserts it.';
+comment on table billing.users is 'Who can have a subscription. Rows may be inserted by any program.';
 create unique index users_email on billing.users (lower(email));
 
 create table billing.plans (
@@ -63,9 +63,9 @@ create table billing.payments (
     check (reversed_at is null or (subscription_applied_at is not null and status = 'REFUNDED')),
     check (problem is null or status = 'SUCCEEDED')
 );
-comment on table billing.payments is 'Every payment a provider told of, known user or not.';
+comment on table billing.payments is 'Every payment that a provider reported, even without a known user.';
 comment on column billing.payments.status is 'Only moves forward: RECEIVED, FAILED, SUCCEEDED, REFUNDED.';
-comment on column billing.payments.email is 'As the provider told it, or as it was linked by hand.';
+comment on column billing.payments.email is 'As the provider sent it, or as linked manually.';
 comment on column billing.payments.is_late is 'Whether the news of its success came too long after it was paid.';
 comment on column billing.payments.problem is 'Why a successful payment is not applied; null where nothing is wrong.';
 comment on column billing.payments.subscription_applied_at is
@@ -74,7 +74,7 @@ comment on column billing.payments.applied_days is 'How many days it added; what
 comment on column billing.payments.applied_stretch is
     'The subscription''s active_since when it was applied: once that is another one, its days are used up.';
 comment on column billing.payments.wakes is
-    'How often its events were told to go on because its user is known; less and less often, as something hinders them.';
+    'How often its events were resumed after its user became known; the interval grows with each try.';
 create index payments_user on billing.payments (user_id);
 create index payments_waiting on billing.payments (lower(email)) where problem in ('USER_MISSING', 'UNLINKED_PAYMENT');
 create index payments_problem on billing.payments (problem) where problem is not null;
@@ -86,6 +86,6 @@ create table billing.payment_events (
     status_before text check (status_before in ('RECEIVED', 'FAILED', 'SUCCEEDED', 'REFUNDED')),
     accepted_at timestamptz not null
 );
-comment on table billing.payment_events is 'Which event told what of a payment.';
+comment on table billing.payment_events is 'The events of each payment, and what each reported.';
 comment on column billing.payment_events.status_before is 'The payment''s status until then; null where it was unknown.';
 create index payment_events_payment on billing.payment_events (payment_id);

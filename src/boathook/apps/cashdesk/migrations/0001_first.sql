@@ -17,7 +17,7 @@ create table cashdesk.sessions (
 );
 create index on cashdesk.sessions (expires_at);
 
--- Every object has a revision, 1 when it is made and one more with each change, so that whoever hears of changes out of
+-- Every object has a revision, 1 when it is made and one more with each change, so that a consumer that gets changes out of
 -- order knows which is the latest. Keys with user_id in them keep one user's objects from pointing at another's.
 
 create table cashdesk.products (

@@ -1,6 +1,6 @@
 create schema fleet;
 
--- What every event said, as it was understood; appended to, never changed. The tables below can be told from it.
+-- The parsed content of every event; append-only. The tables below can be rebuilt from it.
 create table fleet.change (
     event_id uuid primary key,
     source text not null,
@@ -17,7 +17,7 @@ create table fleet.change (
 create index change_order on fleet.change (entity, entity_id, stamp, accepted_at, event_id);
 create index change_age on fleet.change (accepted_at);
 
--- Things with changes that are not applied yet. The row of a thing is locked by whoever notes or applies one.
+-- Things with changes that are not applied yet. A transaction that records or applies a change locks the thing's row.
 create table fleet.dirty (
     entity text not null,
     entity_id text not null,
@@ -27,7 +27,7 @@ create table fleet.dirty (
     primary key (entity, entity_id)
 );
 
--- Requests that nobody understood; the events keep their bytes.
+-- Requests that could not be parsed; the events keep their bytes.
 create table fleet.unknown (
     event_id uuid primary key,
     source text not null,
@@ -38,7 +38,7 @@ create table fleet.unknown (
 );
 create index unknown_age on fleet.unknown (accepted_at);
 
--- A row without a stamp is a stub: something named it, and nothing has told of it yet.
+-- A row without a stamp is a stub: another object refers to it, and no event about it has arrived.
 create table fleet.branches (
     id text primary key,
     name text,
@@ -128,7 +128,7 @@ create table fleet.messages (
     updated_at timestamptz not null default now()
 );
 
--- The latest news of each thing, numbered in the order of the commits: whoever has seen one number has seen all below.
+-- The latest change of each thing, numbered in commit order: a client that has seen one number has seen all lower ones.
 create sequence fleet.news_version;
 create table fleet.news (
     entity text not null,
@@ -167,7 +167,7 @@ create table fleet.dead_retry (
 );
 create index dead_retry_due on fleet.dead_retry (next_at) where next_at is not null;
 
--- One row for each kind of critical error: what is to be told about it, and when something was told last.
+-- One row for each kind of critical error: the pending message, and when one was last sent.
 create table fleet.alarm (
     kind text primary key,
     text text not null,
