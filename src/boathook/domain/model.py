@@ -69,7 +69,7 @@ MAX_DELIVERIES: Final = 32_767
 """Maximum number of deliveries of an event when it is accepted, and of its items: ordinals are 16-bit integers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NewEvent:
     """An event to be stored, with everything that the accepting transaction needs."""
 
@@ -131,7 +131,7 @@ class NewDelivery:
     """The index of the event's item that it delivers, from 0; None if the event is not a batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Accepted:
     """The event is durable, and so are its deliveries."""
 

@@ -10,7 +10,7 @@ from boathook.domain.model import ProofStrength
 from boathook.domain.replies import Reply as Reply  # noqa: PLC0414 - part of the verdicts, re-exported
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Request:
     """An unauthenticated request, as verification reads it."""
 
@@ -98,7 +98,7 @@ class BatchItem:
     """The parsed item."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Verified:
     """The request is verified, with the values that identify the event."""
 

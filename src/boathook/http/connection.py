@@ -483,9 +483,9 @@ class Connection(HttpToolsProtocol):
 
     def _enter(self, phase: Phase) -> None:
         if self._is_counted:
-            if phase in _IDLE_PHASES:
+            if phase is Phase.IDLE or phase is Phase.FRESH:
                 self.registry.connections.mark_idle(self._address, self)
-            elif self.phase in _IDLE_PHASES:
+            elif self.phase is Phase.IDLE or self.phase is Phase.FRESH:
                 self.registry.connections.mark_busy(self._address, self)
         self.phase = phase
         self.since = self.loop.time()

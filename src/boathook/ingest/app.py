@@ -72,7 +72,7 @@ class EventAcceptor(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Response:
     """The response to a request, with the fields of its log line."""
 
