@@ -62,7 +62,7 @@ def test_every_function_named_exists(trips: dict[str, Any]):
 @pytest.mark.parametrize(
     ("trip", "name"),
     [
-        ("inbound", "ingest/app.py:IngestApp.__call__"),
+        ("inbound", "ingest/direct.py:DirectIngest.handle"),
         ("inbound", "db/events.py:EventStore.append"),
         ("handler", "handlers/runner.py:Runner.run"),
         ("outbound", "service/operations.py:send"),

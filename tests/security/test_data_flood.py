@@ -144,16 +144,16 @@ quarantine.Quarantine = Generous
 
 TRUSTING = """
 import json
-from boathook.ingest import app
-seen, judge = set(), app.IngestApp._judge
-async def trusting(self, gate, request, request_id):
-    key = json.loads(request.body)["id"]
+from boathook.ingest import app, direct
+seen, handle = set(), direct.DirectIngest._handle
+def trusting(self, pending):
+    key = json.loads(pending.exchange.body)["id"]
     if key in seen:
-        return app.Response(200, b'{"ok":true,"duplicate":true}', "duplicate")
-    answer = await judge(self, gate, request, request_id)
+        pending.send(app.Response(200, b'{"ok":true,"duplicate":true}', "duplicate"))
+        return
+    handle(self, pending)
     seen.add(key)
-    return answer
-app.IngestApp._judge = trusting
+direct.DirectIngest._handle = trusting
 """
 
 CURIOUS = """

@@ -49,14 +49,14 @@ LOOPBACK: Final = """
 LEAKING: Final = """
 import sys
 if "serve" in getattr(sys, "orig_argv", ()):
-    from boathook.ingest.app import IngestApp
-    answer, kept = IngestApp._answer, []
+    from boathook.ingest.direct import DirectIngest
+    handle, kept = DirectIngest.handle, []
 
-    def remembering(self, gate, scope, *more):
-        kept.append([scope])
-        return answer(self, gate, scope, *more)
+    def remembering(self, exchange):
+        kept.append([exchange.scope])
+        return handle(self, exchange)
 
-    IngestApp._answer = remembering
+    DirectIngest.handle = remembering
 """
 
 

@@ -33,20 +33,15 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 def answers_before_commit(intake: ModuleType) -> None:
     """Answer 2xx at once, and hand the event to the intake a moment later."""
 
-    def make(accept: Any) -> Any:
-        async def later(self: Any, event: Any) -> None:
-            await asyncio.sleep(0.2)
-            await accept(self, event)
-
-        async def answer(self: Any, event: Any) -> Any:
-            task = asyncio.create_task(later(self, event))
-            _background.add(task)
-            task.add_done_callback(_forget)
-            return intake.Accepted(event.id)
+    def make(put: Any) -> Any:
+        def answer(self: Any, event: Any, waiter: Any) -> None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.2, put, self, event, loop.create_future())
+            waiter.set_result(intake.Accepted(event.id))
 
         return answer
 
-    replace(intake.Intake, "accept", make)
+    replace(intake.Intake, "put", make)
 
 
 def _forget(task: "asyncio.Task[None]") -> None:
@@ -209,15 +204,26 @@ def drains_as_new(draining: ModuleType) -> None:
 def overtakes_the_spool(intake: ModuleType) -> None:
     """Bring newer events straight to PostgreSQL while older ones are drained."""
 
-    def make(accept: Any) -> Any:
-        async def take(self: Any, event: Any) -> Any:
-            if self.mode is intake.Mode.DRAINING:
-                return (await self._store.append([event]))[0]
-            return await accept(self, event)
+    async def store(self: Any, event: Any, waiter: Any) -> None:
+        try:
+            (receipt,) = await self._store.append([event])
+        except Exception as error:  # noqa: BLE001 - as the intake hands it over
+            waiter.set_exception(error)
+        else:
+            waiter.set_result(receipt)
+
+    def make(put: Any) -> Any:
+        def take(self: Any, event: Any, waiter: Any) -> None:
+            if self.mode is not intake.Mode.DRAINING:
+                put(self, event, waiter)
+                return
+            task = asyncio.create_task(store(self, event, waiter))
+            _background.add(task)
+            task.add_done_callback(_forget)
 
         return take
 
-    replace(intake.Intake, "accept", make)
+    replace(intake.Intake, "put", make)
 
 
 def answers_before_write(spool: ModuleType) -> None:
