@@ -36,7 +36,7 @@ API: Final = "settings:outbound.max_message"
 BODY: Final = "settings:limits.max_body"
 HEAD: Final = "settings:limits.max_head"
 DEPTH: Final = "boathook.domain.json_document:MAX_DEPTH"
-FORM: Final = "boathook.console.rendering:_MAX_FORM_BYTES"
+FORM: Final = "boathook.pages.rendering:_MAX_FORM_BYTES"
 SCHEMA: Final = "boathook.verification.json_schema:MAX_SCHEMA"
 OPENAPI: Final = "boathook.service.openapi_import:"
 
@@ -47,13 +47,13 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/messages.py": {"json": (API,)},
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
     "service/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
-    "console/app.py": {"json": ("boathook.console.app:_MAX_REPORT_BYTES",)},
+    "pages/site.py": {"json": ("boathook.pages.site:_MAX_REPORT_BYTES",)},
     "console/applications.py": {"json": (FORM,)},
-    "console/endpoint_forms.py": {"json": (FORM,)},
+    "pages/endpoint_forms.py": {"json": (FORM,)},
     "console/event_types.py": {"json": (FORM, SCHEMA)},
-    "console/rendering.py": {"form": (FORM, "boathook.console.rendering:_MAX_FORM_FIELDS")},
+    "pages/rendering.py": {"form": (FORM, "boathook.pages.rendering:_MAX_FORM_FIELDS")},
     "console/login.py": {"json": (HEAD,)},
-    "console/portal.py": {"form": (HEAD,)},
+    "portal/app.py": {"form": (HEAD,)},
     "service/endpoint_values.py": {"key": ("boathook.service.endpoint_values:MAX_PEM",)},
     "service/endpoints.py": {"json": (OURS,)},
     "service/idempotency.py": {"json": (OURS,)},

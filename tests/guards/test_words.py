@@ -122,8 +122,8 @@ def test_every_exception_is_needed() -> None:
 
 def test_mutant_a_planted_word_is_seen() -> None:
     planted = {
-        "src/boathook/console/templates/a.html": "<p>Nobody is owed anything.</p>",
-        "src/boathook/console/templates/b.html": '{{ parts.empty("It stands here.") }}',
+        "src/boathook/pages/templates/a.html": "<p>Nobody is owed anything.</p>",
+        "src/boathook/pages/templates/b.html": '{{ parts.empty("It stands here.") }}',
         "src/boathook/cli/a.py": 'raise Misused("somebody must mend it")',
         "src/boathook/cli/b.py": '@app.command("x")\ndef x() -> None:\n    """Tell whoever listens."""',
         "src/boathook/delivery/a.py": "class Haul:\n    pass",
@@ -138,7 +138,7 @@ def test_mutant_a_planted_word_is_seen() -> None:
 
 def test_mutant_a_plain_word_is_not_taken_for_a_banned_one() -> None:
     plain = {
-        "src/boathook/console/templates/a.html": "<p>Recommended: understands <b>standards</b>.</p>{# nobody reads #}",
+        "src/boathook/pages/templates/a.html": "<p>Recommended: understands <b>standards</b>.</p>{# nobody reads #}",
         "src/boathook/db/a.py": 'QUERY = "select told from notice"\n"""A mention of ``retold`` stories."""',
     }
     assert [complaint for path, text in plain.items() for complaint in complaints(path, text)] == []

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 
-from boathook.console import build_console
 from boathook.db.applications import Application
 from boathook.db.database import Database
 from boathook.db.endpoints import Endpoint
@@ -18,6 +17,7 @@ from boathook.db.operators import ClientInfo
 from boathook.domain.model import Role
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics
+from boathook.server.console import build_site
 from boathook.service import applications, endpoints, keys, messages, operators
 from boathook.service.applications import NewApplication
 from boathook.service.endpoints import NewEndpoint
@@ -72,7 +72,7 @@ class ConsoleApp:
 
     def __init__(self, context: AppContext) -> None:
         self.context = context
-        self.app = build_console(context, LiveMetrics(None))
+        self.app = build_site(context, LiveMetrics(None))
 
     async def tenant(self, name: str, organization: str = "default") -> Tenant:
         async with self.context.work(organization, "test") as work:

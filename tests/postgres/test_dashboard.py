@@ -8,7 +8,6 @@ from pathlib import Path
 
 from boathook import config
 from boathook.console.dashboard import DashboardState
-from boathook.console.rendering import ConsoleState, PageRenderer
 from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore
 from boathook.db.migrations import migrate
@@ -16,6 +15,7 @@ from boathook.db.queries.latest import read_latest_dead_letters
 from boathook.db.secret_box import open_secret_box
 from boathook.handlers.outbox import Outbox
 from boathook.observability.live_metrics import LiveMetrics
+from boathook.pages.rendering import ConsoleState, PageRenderer
 from boathook.service.unit_of_work import AppContext
 from tests.conftest import FreshServer
 from tests.support import eventually

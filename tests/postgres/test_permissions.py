@@ -7,14 +7,15 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-import boathook.console
+import boathook.pages
 from boathook.api import app as api_module
 from boathook.api import build_api
 from boathook.api import route as calls
-from boathook.console import build_console, dashboard
+from boathook.console import dashboard
 from boathook.console import routes as pages
 from boathook.domain.model import Role
 from boathook.observability.live_metrics import LiveMetrics
+from boathook.server.console import build_site
 from boathook.service.authorization import (
     ACCESS_RULES,
     Capability,
@@ -75,12 +76,12 @@ def test_each_permission_has_a_rule_and_is_asked_for():
 
 
 def _sources() -> list[str]:
-    root = Path(boathook.console.__file__).parents[2]
+    root = Path(boathook.pages.__file__).parents[2]
     return [file.read_text() for file in root.rglob("*.py") if file.name != "authorization.py"]
 
 
 def test_pages_ask_for_permissions_by_their_names():
-    folder = Path(boathook.console.__file__).parent / "templates"
+    folder = Path(boathook.pages.__file__).parent / "templates"
     words = [
         word for file in folder.rglob("*.html") for word in re.findall(r'\b(?:can|may)\("([^"]*)"\)', file.read_text())
     ]
@@ -181,7 +182,7 @@ def test_the_console_does_not_start_with_a_route_that_asks_for_nothing(db, monke
         dashboard.routes, "entries", [*dashboard.routes.entries, pages.RouteSpec("GET", "/x", None, forgotten)]
     )
     with pytest.raises(TypeError, match="names no permission"):
-        build_console(make_context(db), LiveMetrics(None))
+        build_site(make_context(db), LiveMetrics(None))
 
 
 # Without the decision

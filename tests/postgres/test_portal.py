@@ -10,13 +10,14 @@ from urllib.parse import urlencode
 
 import pytest
 
-from boathook.console import context as visits
-from boathook.console import endpoint_lists, portal
-from boathook.console.application_pages import Page
-from boathook.console.portal import PortalContext, all_pages
-from boathook.console.rendering import csrf_token
 from boathook.db import api_keys
 from boathook.domain import ids
+from boathook.pages import context as visits
+from boathook.pages import endpoint_lists
+from boathook.pages.application_pages import Page
+from boathook.pages.rendering import csrf_token
+from boathook.portal import app as portal
+from boathook.portal.app import PortalContext, all_pages
 from boathook.service import endpoints, event_types, keys, portal_sessions
 from boathook.service.authorization import ACCESS_RULES, Capability, Principal
 from boathook.service.endpoints import NewEndpoint

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from boathook.console import query_params
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.alerts import show_number
 from boathook.domain.errors import InvalidValue
+from boathook.pages import query_params
 from boathook.service import alerts as actions
 from boathook.service.alerts import SendFailed, Sent
 from boathook.service.authorization import Permission

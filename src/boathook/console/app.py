@@ -1,12 +1,8 @@
-"""The console as one ASGI application that combines all areas."""
+"""The routes of the console: its areas, and the pages of an application that the portal shows too."""
 
-import time
-from typing import Any, Final, cast
+from typing import Final
 
-import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route, Router
+from starlette.routing import Route
 
 from boathook.console import (
     alerts,
@@ -15,9 +11,6 @@ from boathook.console import (
     background_work,
     dashboard,
     dead_letters,
-    endpoint_actions,
-    endpoint_lists,
-    endpoints,
     event_types,
     events,
     keys,
@@ -26,17 +19,10 @@ from boathook.console import (
     rejections,
     sources,
 )
-from boathook.console.application_pages import console_routes
 from boathook.console.login import LoginPages
-from boathook.console.portal import portal_routes
-from boathook.console.rendering import CSP_REPORT_PATH, STATIC, ConsoleState, PageRenderer
-from boathook.console.routes import BASE, build_route
-from boathook.http.asgi import Asgi, Receive, Send
-from boathook.observability import meters
-from boathook.observability.live_metrics import LiveMetrics
-from boathook.observability.log import get_logger
-from boathook.service.authorization import Permission, check_routes, requires
-from boathook.service.unit_of_work import AppContext
+from boathook.console.routes import build_route
+from boathook.pages import APPLICATION_PAGES
+from boathook.pages.rendering import PageRenderer
 
 AREAS: Final = (
     login.routes,
@@ -51,109 +37,15 @@ AREAS: Final = (
     keys.routes,
     alerts.routes,
     operators.routes,
-    endpoints.routes,
     applications.routes,
-    console_routes(endpoints.pages),
-    console_routes(endpoint_actions.pages),
-    console_routes(endpoint_lists.pages),
+    *map(applications.operator_routes, APPLICATION_PAGES),
 )  # fmt: skip
 """The routes of each area; the first match counts."""
-_MAX_REPORT_BYTES: Final = 16_384
-_MAX_LOGGED_CHARS: Final = 300
-_LOG = get_logger("console")
 
 
-def build_console(app_context: AppContext, live_metrics: LiveMetrics) -> "Console":
-    """Return the console below /console."""
-    return Console(PageRenderer(ConsoleState(app_context, live_metrics)))
-
-
-class Console:
-    """The console as an ASGI application."""
-
-    def __init__(self, renderer: PageRenderer) -> None:
-        self._renderer = renderer
-        routes = [
-            Route(f"{STATIC}/{{path:path}}", renderer.serve_file, methods=["GET"]),
-            Route(CSP_REPORT_PATH, _CspReports().note, methods=["POST"]),
-            *LoginPages(renderer).routes,
-            *(build_route(renderer, entry) for area in AREAS for entry in area.entries),
-            *portal_routes(renderer.state),
-        ]
-        check_routes(routes)
-        self._router = Router(
-            routes,
-            redirect_slashes=False,
-            default=cast("Any", self._answer_404),
-        )
-
-    def warm(self) -> None:
-        """Load everything that would delay the first request; may run in a thread."""
-        self._renderer.warm()
-
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        path = scope["path"]
-        if path.endswith("/"):
-            scope = {**scope, "path": path.rstrip("/")}
-        answer = _SecurityHeadersSender(self._renderer, send)
-        try:
-            # With "app" in the scope, the router raises for a wrong method instead of sending its own response.
-            await cast("Asgi", self._router)({**scope, "app": self}, receive, answer.send)
-        except Exception as error:
-            if answer.has_started:
-                raise
-            response = self._renderer.show_error(error, visit=None)
-            await cast("Asgi", response)(scope, receive, answer.send)
-
-    async def _answer_404(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        response = self._renderer.show(
-            "error.html", 404, visit=None, title="Not found", text="There is no such page.", back=BASE
-        )
-        await cast("Asgi", response)(scope, receive, send)
-
-
-class _SecurityHeadersSender:
-    """Sends a response with the security headers; files and errors need them too."""
-
-    def __init__(self, renderer: PageRenderer, send: Send) -> None:
-        self._renderer = renderer
-        self._send = send
-        self.has_started = False
-
-    async def send(self, message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            self.has_started = True
-            message = {**message, "headers": self._renderer.complete_headers(message.get("headers", ()))}
-        await self._send(message)
-
-
-class _CspReports:
-    """Counts reports of Content-Security-Policy violations, and logs at most one per second."""
-
-    def __init__(self) -> None:
-        self._quiet_until = 0.0
-
-    @requires(Permission.PUBLIC)
-    async def note(self, request: Request) -> Response:
-        """Receive one report."""
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MAX_REPORT_BYTES:
-                return Response(status_code=413)
-        meters.count("boathook_csp_reports_total")
-        if time.monotonic() > self._quiet_until:
-            self._quiet_until = time.monotonic() + 1
-            _LOG.warning("csp_report", report=_summarize_report(body))
-        # A page that was prevented from embedding one of ours sends its report from its own origin.
-        return Response(status_code=204, headers={"cross-origin-resource-policy": "cross-origin"})
-
-
-def _summarize_report(body: bytes) -> str:
-    try:
-        report = msgspec.json.decode(body)["csp-report"]
-        text = f"{report['effective-directive']} kept {report['blocked-uri']} from {report['document-uri']}"
-    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
-        return "unreadable"
-    return text[:_MAX_LOGGED_CHARS]
+def console_routes(renderer: PageRenderer) -> list[Route]:
+    """Return the routes below /console."""
+    return [
+        *LoginPages(renderer).routes,
+        *(build_route(renderer, entry) for area in AREAS for entry in area.entries),
+    ]

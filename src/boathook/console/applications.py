@@ -1,25 +1,26 @@
 """Pages of applications for operators: list, create, edit and delete applications, publish, and create portal links."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
-from boathook.console.application_pages import APPLICATIONS_PATH, ApplicationScope, operator_scope
-from boathook.console.endpoint_forms import FormReader, InvalidForm, form_problems, submitted_values
-from boathook.console.endpoints import list_rows, list_type_names
-from boathook.console.routes import ConsoleContext, Routes
+from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
-from boathook.service import applications, endpoint_stats, keys, messages, portal_sessions
+from boathook.pages.application_pages import ApplicationScope, Page, Pages
+from boathook.pages.endpoint_forms import FormReader, InvalidForm, form_problems, submitted_values
+from boathook.pages.endpoints import list_rows, list_type_names
+from boathook.service import applications, endpoint_stats, endpoints, keys, messages, portal_sessions
 from boathook.service.applications import Application
 from boathook.service.authorization import Capability, Permission
 from boathook.service.messages import NewMessage
 from boathook.service.portal_sessions import PortalAppearance
 from boathook.service.schemas.messages import ApplicationIn, ApplicationPatch, MessageIn
 
+APPLICATIONS_PATH: Final = f"{BASE}/applications"
 routes = Routes()
 
 _PAGE: Final = 50
@@ -33,6 +34,28 @@ CAPABILITIES: Final = {
     Capability.CREATE_ATTEMPTS: "test endpoints, resend and recover messages",
 }
 """Capabilities of a portal link besides viewing."""
+_MAX_UNHEALTHY: Final = 100
+
+
+@routes.get("/applications/in-trouble", Permission.APPLICATION_LIST)
+async def list_unhealthy(context: ConsoleContext) -> Response:
+    """Show the disabled and failing endpoints of all applications."""
+    async with context.work() as work:
+        rows = await endpoint_stats.list_unhealthy(work, limit=_MAX_UNHEALTHY)
+    shown = [
+        (ids.show(ids.ENDPOINT, row.id), f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}", row)
+        for row in rows
+    ]
+    return context.page("endpoints/troubled.html", rows=shown, most=_MAX_UNHEALTHY)
+
+
+@routes.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
+async def find_endpoint(context: ConsoleContext) -> Response:
+    """Redirect to the page of an endpoint, whose application is looked up."""
+    reference = context.path["endpoint"]
+    async with context.work() as work:
+        owner = await endpoints.find_owner(work, reference)
+    return context.to(f"{APPLICATIONS_PATH}/{owner}/endpoints/{reference}")
 
 
 @routes.get("/applications", Permission.APPLICATION_LIST)
@@ -249,4 +272,32 @@ async def revoke_portal_sessions(context: ConsoleContext) -> Response:
     return context.to(
         f"{APPLICATIONS_PATH}/{application.shown_id}",
         "All portal sessions and API tokens of this application are revoked.",
+    )
+
+
+def operator_routes(pages: Pages) -> Routes:
+    """Return the routes of application pages for operators."""
+    routes = Routes()
+    for page in pages.entries:
+        register = routes.get if page.method == "GET" else routes.post
+        register(f"/applications/{{application}}{page.path}", page.permission)(_operator_handler(page))
+    return routes
+
+
+def _operator_handler(page: Page) -> Callable[[ConsoleContext], Awaitable[Response]]:
+    async def handler(context: ConsoleContext) -> Response:
+        return await page.handler(operator_scope(context, context.path["application"]))
+
+    return handler
+
+
+def operator_scope(context: ConsoleContext, reference: str) -> ApplicationScope:
+    """Return the scope of an application for an operator."""
+    return ApplicationScope(
+        context=context,
+        reference=reference,
+        base=f"{APPLICATIONS_PATH}/{reference}",
+        layout="base.html",
+        is_portal=False,
+        may=context.may,
     )

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 from starlette.responses import Response, StreamingResponse
 
-from boathook.console import query_params
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import InvalidValue
+from boathook.pages import query_params
 from boathook.service import audit
 from boathook.service.audit import AuditCursor, AuditPage, AuditRow
 from boathook.service.authorization import Permission

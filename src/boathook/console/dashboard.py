@@ -13,10 +13,10 @@ from weakref import WeakKeyDictionary
 from starlette.responses import HTMLResponse, Response
 
 from boathook.console.live import REFRESH_INTERVAL_S, LiveState, stream_updates
-from boathook.console.rendering import PageRenderer
 from boathook.console.routes import ConsoleContext, Routes
 from boathook.domain.errors import DatabaseError
 from boathook.observability.metric_snapshot import MetricSnapshot
+from boathook.pages.rendering import PageRenderer
 from boathook.service.alerts import alert_view
 from boathook.service.authorization import Permission
 from boathook.service.live_stats import (

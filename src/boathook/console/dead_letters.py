@@ -8,10 +8,10 @@ from typing import Final
 
 from starlette.responses import Response
 
-from boathook.console import query_params
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
+from boathook.pages import query_params
 from boathook.service import audit, bulk_jobs, dead_letters, listings
 from boathook.service.authorization import Permission
 from boathook.service.dead_letters import DeadLetterCursor, DeadLetterGroup, DeadLetterPage, Key

@@ -9,10 +9,10 @@ import msgspec
 from starlette.datastructures import FormData
 from starlette.responses import Response
 
-from boathook.console import query_params
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.endpoints import check_type
 from boathook.domain.errors import AdminError, InvalidValue
+from boathook.pages import query_params
 from boathook.service import event_types as actions
 from boathook.service import openapi_import
 from boathook.service.authorization import Permission

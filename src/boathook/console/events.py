@@ -8,13 +8,13 @@ from uuid import UUID
 from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
-from boathook.console import query_params
 from boathook.console.background_work import JOBS_PATH
 from boathook.console.event_detail import routes
 from boathook.console.routes import BASE, ConsoleContext
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.model import State
+from boathook.pages import query_params
 from boathook.service import bulk_jobs, search
 from boathook.service.authorization import Permission
 from boathook.service.search import MAX_SEARCHED_BODY, UNHANDLED, DirectMatch, SearchPage, SearchQuery

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from boathook.console.rendering import PageRenderer, check_origin, read_form
 from boathook.console.routes import BASE, SIGN_IN, ConsoleContext, Routes, cookie_name
 from boathook.domain.errors import BoathookError, FetchFailed, InvalidState, LimitReached
 from boathook.http.limits import client_key
 from boathook.observability.log import get_logger
+from boathook.pages.rendering import PageRenderer, check_origin, read_form
 from boathook.service import operators
 from boathook.service.authorization import Permission, requires
 from boathook.service.oidc import AuthorizationRequest, OidcProvider, OidcRejected

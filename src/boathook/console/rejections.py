@@ -8,13 +8,13 @@ from uuid import UUID
 
 from starlette.responses import Response
 
-from boathook.console import query_params
 from boathook.console.event_detail import attachment, render_body
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.line_diff import side_by_side
 from boathook.domain.verification import Reason
+from boathook.pages import query_params
 from boathook.service import body_view, conflicts, listings
 from boathook.service.authorization import Permission
 from boathook.service.diagnosis import diagnose

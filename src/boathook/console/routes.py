@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from boathook.console.context import RequestContext, read_notice, read_verified_form, write_notice
-from boathook.console.rendering import ConsoleState, PageRenderer, csrf_token
 from boathook.domain.model import Role
+from boathook.pages.context import RequestContext, read_notice, read_verified_form, write_notice
+from boathook.pages.rendering import ConsoleState, PageRenderer, csrf_token
 from boathook.service import alerts, operators
 from boathook.service.alerts import FiringCount
 from boathook.service.authorization import ACCESS_RULES, Permission, requires, role_may

@@ -8,18 +8,15 @@ user. `Pages` collects them with the permission that each requires. The console 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
-from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.service import applications
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission
 from boathook.service.unit_of_work import AppContext, UnitOfWork
-
-APPLICATIONS_PATH: Final = f"{BASE}/applications"
 
 
 class PageContext(Protocol):
@@ -128,31 +125,3 @@ class Pages:
             return handler
 
         return add
-
-
-def console_routes(pages: Pages) -> Routes:
-    """Return the routes of application pages for operators."""
-    routes = Routes()
-    for page in pages.entries:
-        register = routes.get if page.method == "GET" else routes.post
-        register(f"/applications/{{application}}{page.path}", page.permission)(_operator_handler(page))
-    return routes
-
-
-def _operator_handler(page: Page) -> Callable[[ConsoleContext], Awaitable[Response]]:
-    async def handler(context: ConsoleContext) -> Response:
-        return await page.handler(operator_scope(context, context.path["application"]))
-
-    return handler
-
-
-def operator_scope(context: ConsoleContext, reference: str) -> ApplicationScope:
-    """Return the scope of an application for an operator."""
-    return ApplicationScope(
-        context=context,
-        reference=reference,
-        base=f"{APPLICATIONS_PATH}/{reference}",
-        layout="base.html",
-        is_portal=False,
-        may=context.may,
-    )

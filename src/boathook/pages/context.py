@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 from starlette.datastructures import FormData, QueryParams
 from starlette.requests import Request
 
-from boathook.console.rendering import PageRenderer, check_csrf_token, check_origin, read_form
+from boathook.pages.rendering import PageRenderer, check_csrf_token, check_origin, read_form
 from boathook.service.unit_of_work import AppContext
 
 _MAX_NOTICE_CHARS: Final = 1_000

@@ -5,12 +5,12 @@ from typing import Final
 
 from starlette.responses import Response
 
-from boathook.console import query_params
-from boathook.console.application_pages import ApplicationScope, Pages
-from boathook.console.endpoints import GRACE_PERIODS, list_type_names
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.domain.windows import after_message
+from boathook.pages import query_params
+from boathook.pages.application_pages import ApplicationScope, Pages
+from boathook.pages.endpoints import GRACE_PERIODS, list_type_names
 from boathook.service import attempts, endpoint_secrets, endpoints, messages, tasks
 from boathook.service.applications import Application
 from boathook.service.attempts import AttemptRow

@@ -11,10 +11,10 @@ import msgspec
 from starlette.responses import Response
 
 from boathook.config import Settings
-from boathook.console.application_pages import ApplicationScope, Pages
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.windows import after_message
+from boathook.pages.application_pages import ApplicationScope, Pages
 from boathook.service import attempts, endpoints, messages
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission

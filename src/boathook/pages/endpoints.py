@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from boathook.console.application_pages import APPLICATIONS_PATH, ApplicationScope, Pages
-from boathook.console.endpoint_forms import (
+from boathook.domain import ids
+from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached, SecretUnreadable
+from boathook.pages.application_pages import ApplicationScope, Pages
+from boathook.pages.endpoint_forms import (
     NEW_ENDPOINT_VALUES,
     RETRY_PRESET_NAMES,
     FormReader,
@@ -19,10 +21,7 @@ from boathook.console.endpoint_forms import (
     form_problems,
     submitted_values,
 )
-from boathook.console.endpoint_lists import HEIGHT, WIDTH, build_bars, endpoint_status, name_disabler
-from boathook.console.routes import ConsoleContext, Routes
-from boathook.domain import ids
-from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached, SecretUnreadable
+from boathook.pages.endpoint_lists import HEIGHT, WIDTH, build_bars, endpoint_status, name_disabler
 from boathook.service import attempts, endpoint_secrets, endpoint_stats, endpoints, event_types
 from boathook.service.applications import Application, PageRequest
 from boathook.service.authorization import Permission
@@ -34,33 +33,11 @@ from boathook.service.unit_of_work import UnitOfWork
 pages = Pages()
 GRACE_PERIODS: Final = (("0", "0 seconds"), ("3600", "one hour"), ("86400", "one day"), ("604800", "one week"))
 """How long an old secret can stay valid: seconds, and the label in the form."""
-routes = Routes()
 
 _MAX_SHOWN: Final = 100
 _MAX_TYPES: Final = 500
 _MAX_RECENT: Final = 10
 _FORM_ERRORS: Final = (InvalidValue, InvalidMessage, AlreadyExists, LimitReached)
-
-
-@routes.get("/applications/in-trouble", Permission.APPLICATION_LIST)
-async def list_unhealthy(context: ConsoleContext) -> Response:
-    """Show the disabled and failing endpoints of all applications."""
-    async with context.work() as work:
-        rows = await endpoint_stats.list_unhealthy(work, limit=_MAX_SHOWN)
-    shown = [
-        (ids.show(ids.ENDPOINT, row.id), f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}", row)
-        for row in rows
-    ]
-    return context.page("endpoints/troubled.html", rows=shown, most=_MAX_SHOWN)
-
-
-@routes.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
-async def find_endpoint(context: ConsoleContext) -> Response:
-    """Redirect to the page of an endpoint, whose application is looked up."""
-    reference = context.path["endpoint"]
-    async with context.work() as work:
-        owner = await endpoints.find_owner(work, reference)
-    return context.to(f"{APPLICATIONS_PATH}/{owner}/endpoints/{reference}")
 
 
 @pages.get("/endpoints", Permission.ENDPOINT_VIEW)

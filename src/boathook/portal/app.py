@@ -12,11 +12,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from boathook.console import endpoint_actions, endpoint_lists, endpoints
-from boathook.console.application_pages import ApplicationScope, Page, Pages
-from boathook.console.context import RequestContext, read_notice, read_verified_form, write_notice
-from boathook.console.rendering import ConsoleState, PageRenderer, check_origin, csrf_token, read_form
 from boathook.domain import ids
+from boathook.pages import APPLICATION_PAGES
+from boathook.pages.application_pages import ApplicationScope, Page, Pages
+from boathook.pages.context import RequestContext, read_notice, read_verified_form, write_notice
+from boathook.pages.rendering import ConsoleState, PageRenderer, check_origin, csrf_token, read_form
 from boathook.service import event_types, keys
 from boathook.service.authorization import Permission, Principal, principal_of, requires
 from boathook.service.event_types import EventType
@@ -227,8 +227,7 @@ pages = Pages()
 
 def all_pages() -> list[Page]:
     """Return every application page of the portal."""
-    areas = (endpoints.pages, endpoint_actions.pages, endpoint_lists.pages, pages)
-    return [page for area in areas for page in area.entries]
+    return [page for area in (*APPLICATION_PAGES, pages) for page in area.entries]
 
 
 def portal_routes(state: ConsoleState) -> list[Route]:

@@ -23,7 +23,9 @@ from boathook.observability.log import get_logger
 from boathook.server.proxies import apply_forwarded_headers
 
 if TYPE_CHECKING:
+    from boathook.pages.site import Site
     from boathook.server.mounts import Mounts
+    from boathook.service.unit_of_work import AppContext
 
 _CONNECTIONS: Final = 8
 """Database connections of one gateway for the API; each request uses one while it is processed."""
@@ -171,13 +173,24 @@ class Console:
         return mounted or WebSocketRefusal.NO_HANDLER
 
 
+def build_site(app_context: "AppContext", live_metrics: LiveMetrics) -> "Site":
+    """Return the pages below /console and /portal; their modules are loaded when they are first needed."""
+    from boathook.console import console_routes
+    from boathook.console.routes import BASE
+    from boathook.pages.rendering import ConsoleState, PageRenderer
+    from boathook.pages.site import Site
+    from boathook.portal import portal_routes
+
+    renderer = PageRenderer(ConsoleState(app_context, live_metrics))
+    return Site(renderer, [*console_routes(renderer), *portal_routes(renderer.state)], home=BASE)
+
+
 AppBuilder = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
 
 
 def _prepare(settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event) -> AppBuilder:
     """Return a function that builds the API and the operators' pages."""
     from boathook.api import build_api
-    from boathook.console import build_console
     from boathook.db.secret_box import open_secret_box
     from boathook.handlers.outbox import Outbox, message_dedup_days
     from boathook.service.unit_of_work import AppContext
@@ -186,9 +199,9 @@ def _prepare(settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Eve
 
     def build(database: Database, notify_due: Callable[[], None]) -> tuple[Asgi, Asgi]:
         app_context = AppContext(settings, database, secret_box, outbox, notify_due, closing)
-        api, console = build_api(app_context), build_console(app_context, live_metrics)
-        console.warm()
-        return api, console
+        site = build_site(app_context, live_metrics)
+        site.warm()
+        return build_api(app_context), site
 
     return build
 

@@ -27,6 +27,8 @@ _MODULES: Final = {
     "console": (
         "boathook.api",
         "boathook.console",
+        "boathook.pages.site",
+        "boathook.portal",
         "boathook.service.app_platform",
         "boathook.verification.asymmetric",
         "boathook.verification.jwt",
