@@ -11,7 +11,7 @@ from typing import Any, Final
 import boathook
 from boathook import testing
 from boathook.handlers import sessions
-from boathook.handlers.platform import Desk, Http
+from boathook.handlers.platform import Http, Operations
 
 HEAD: Final = """\
 # Python API
@@ -24,7 +24,7 @@ they are used is told in [handlers](handlers.md), [apps](apps.md) and [verify](.
 
 MODULES: Final[dict[str, dict[str, Any]]] = {
     "boathook": {name: getattr(boathook, name) for name in boathook.__all__},
-    "What running apps are lent": {"hook.desk": Desk, "hook.http": Http},
+    "What running apps are lent": {"hook.operations": Operations, "hook.http": Http},
     "boathook.testing": {name: getattr(testing, name) for name in testing.__all__},
     "boathook.handlers.sessions": {
         name: one

@@ -49,9 +49,9 @@ async def vitals(request):
 async def open_garage(request):
     async with hook.transaction() as tx:
         await tx.execute("insert into garage_open values (1)")
-        rows = await hook.desk.deliveries(state="pending", recipient="handler:garage.wash")
+        rows = await hook.operations.deliveries(state="pending", recipient="handler:garage.wash")
         for event_id in sorted(row.event_id for row in rows):
-            await hook.desk.wake(tx, event_id)
+            await hook.operations.wake(tx, event_id)
     return JSONResponse({"woken": len(rows)})
 
 hook.mount("/garage", Starlette(routes=[Route("/garage/vitals", vitals), Route("/garage/open", open_garage)]), is_open=True)

@@ -15,7 +15,7 @@ import yaml
 import boathook
 from boathook import cli, config, testing
 from boathook.domain.model import TRANSITIONS
-from boathook.handlers.platform import Desk, Http
+from boathook.handlers.platform import Http, Operations
 from boathook.observability.metrics import TABLE
 from scripts import docs_http, write_docs
 
@@ -72,7 +72,7 @@ class TestEverythingIsDocumented:
 
     def test_everything_that_an_app_can_declare_and_use(self):
         told = read("reference/apps.md") + read("reference/handlers.md")
-        lent = {"hook.desk": Desk, "hook.http": Http, "hook": boathook.Boathook}
+        lent = {"hook.operations": Operations, "hook.http": Http, "hook": boathook.Boathook}
         names = {f"{place}.{name}" for place, cls in lent.items() for name in vars(cls) if not name.startswith("_")}
         assert [name for name in sorted(names - FOR_BOATHOOK) if not re.search(rf"\b{name}\b", told)] == []
 

@@ -140,7 +140,7 @@ class TestTransaction:
         async def write(number: int) -> None:
             async with hook.transaction() as tx:
                 await tx.execute("insert into note values ($1)", f"{number:02}")
-                await hook.desk.deliveries(limit=1)
+                await hook.operations.deliveries(limit=1)
 
         await asyncio.gather(*(write(number) for number in range(30)))
         assert len(await read(notes)) == 30
@@ -205,12 +205,12 @@ class TestRun:
     def test_names_the_migrations_that_lack(self, empty_url: str, tmp_path: Path):
         platform = open_platform(settings_for(empty_url, tmp_path))
         with pytest.raises(ConfigError, match=r"database migrations are missing: .*run `boathook migrate`"):
-            platform.run(platform.desk.deliveries())
+            platform.run(platform.operations.deliveries())
 
     def test_says_where_there_is_no_database(self, tmp_path: Path):
         platform = open_platform(settings_for("", tmp_path))
         with pytest.raises(ConfigError, match=r"database\.url"):
-            platform.run(platform.desk.deliveries())
+            platform.run(platform.operations.deliveries())
 
 
 class TestResolve:
@@ -288,39 +288,39 @@ class TestDeskForDeliveries:
         store = Store(db)
         first, second = await store.accept("one", "handler:a"), await store.accept("two", "handler:b")
         await store.fail(second, is_last=True)
-        rows = await hook.desk.deliveries()
+        rows = await hook.operations.deliveries()
         assert [row.event_id for row in rows] == [ids.show(ids.EVENT, second), ids.show(ids.EVENT, first)]
-        (dead,) = await hook.desk.deliveries(state="dead")
+        (dead,) = await hook.operations.deliveries(state="dead")
         assert (dead.recipient, dead.code) == ("handler:b", "BROKEN")
-        (older,) = await hook.desk.deliveries(after=rows[0].id, limit=1)
+        (older,) = await hook.operations.deliveries(after=rows[0].id, limit=1)
         assert older == rows[1]
-        assert [row.recipient for row in await hook.desk.deliveries(recipient="handler:a")] == ["handler:a"]
+        assert [row.recipient for row in await hook.operations.deliveries(recipient="handler:a")] == ["handler:a"]
 
     async def test_refuses_what_is_no_id(self, hook: Boathook):
         with pytest.raises(InvalidValue, match="dlv_"):
-            await hook.desk.deliveries(after="yesterday")
+            await hook.operations.deliveries(after="yesterday")
         with pytest.raises(InvalidValue, match="dlv_"):
-            await hook.desk.replay(["yesterday"])
+            await hook.operations.replay(["yesterday"])
 
     async def test_shows_one_with_its_attempts_and_its_event(self, hook: Boathook, db: Database):
         store = Store(db)
         event = await store.accept("one", "handler:a", body=b'{"n":  1}')
         await store.fail(event)
-        (row,) = await hook.desk.deliveries()
-        found = await hook.desk.delivery(row.id)
+        (row,) = await hook.operations.deliveries()
+        found = await hook.operations.delivery(row.id)
         assert found["delivery"] == row
         assert [(attempt.number, attempt.code) for attempt in found["attempts"]] == [(1, "BROKEN")]
         assert (found["event"].type, found["headers"], found["body"]) == ("payment.paid", {}, b'{"n":  1}')
         with pytest.raises(NotFound):
-            await hook.desk.delivery(ids.show_delivery(event, 7))
+            await hook.operations.delivery(ids.show_delivery(event, 7))
 
     async def test_replays_the_dead_among_those_named_in_the_apps_name(self, hook: Boathook, db: Database):
         store = Store(db)
         dead, alive = await store.accept("one", "a"), await store.accept("two", "a")
         await store.fail(dead, is_last=True)
         names = [ids.show_delivery(one, 0) for one in (dead, alive, dead)]
-        assert await hook.desk.replay(names, note="try again") == [names[0]]
-        assert await hook.desk.replay(names) == []
+        assert await hook.operations.replay(names, note="try again") == [names[0]]
+        assert await hook.operations.replay(names) == []
         (row,) = await listings.list_audit(db, ListFilter())
         assert (row.actor, row.action, row.subject, row.note) == ("app:shop", "dead.replay", names[0], "try again")
         assert (await store.verify()).violations == ()
@@ -331,9 +331,9 @@ class TestDeskForDeliveries:
         await store.fail(dead, is_last=True)
         name = ids.show_delivery(dead, 0)
         with pytest.raises(InvalidValue, match="note"):
-            await hook.desk.ignore([name], note=" ")
-        assert await hook.desk.ignore([name], note="wrong branch") == [name]
-        (row,) = await hook.desk.deliveries()
+            await hook.operations.ignore([name], note=" ")
+        assert await hook.operations.ignore([name], note="wrong branch") == [name]
+        (row,) = await hook.operations.deliveries()
         assert (row.state, row.note) == ("ignored", "wrong branch")
 
 
@@ -341,7 +341,7 @@ class TestDeskForEndpoints:
     async def test_makes_an_application_once_also_when_two_do_so_at_once(self, hook: Boathook):
         async def make() -> str:
             async with hook.transaction() as tx:
-                return await hook.desk.put_application(tx, "cabinet-1", name="Shop")
+                return await hook.operations.put_application(tx, "cabinet-1", name="Shop")
 
         made = await asyncio.gather(*(make() for _ in range(5)))
         assert len(set(made)) == 1
@@ -349,22 +349,22 @@ class TestDeskForEndpoints:
 
     async def test_puts_lists_and_deletes_endpoints(self, hook: Boathook, db: Database):
         async with hook.transaction() as tx:
-            await hook.desk.put_application(tx, "cabinet-1", name="Shop")
-            made = await hook.desk.put_endpoint(
+            await hook.operations.put_application(tx, "cabinet-1", name="Shop")
+            made = await hook.operations.put_endpoint(
                 tx, "cabinet-1", "hook-1", url="https://example.com/a", event_types=["products.*"], retry=[5, 60]
             )
-            await hook.desk.put_endpoint(tx, "cabinet-1", "hook-2", url="https://example.com/b")
+            await hook.operations.put_endpoint(tx, "cabinet-1", "hook-2", url="https://example.com/b")
         async with hook.transaction() as tx:
-            changed = await hook.desk.put_endpoint(
+            changed = await hook.operations.put_endpoint(
                 tx, "cabinet-1", "hook-1", url="https://example.com/c", event_types=["receipts.*"], is_disabled=True
             )
             assert (changed.id, changed.url, changed.is_disabled) == (made.id, "https://example.com/c", True)
-            assert [one.uid for one in await hook.desk.endpoints(tx, "cabinet-1")] == ["hook-1", "hook-2"]
-            assert await hook.desk.delete_endpoint(tx, "cabinet-1", "hook-2")
-            assert not await hook.desk.delete_endpoint(tx, "cabinet-1", "hook-2")
-            assert not await hook.desk.delete_endpoint(tx, "nobody", "hook-2")
-            assert [one.uid for one in await hook.desk.endpoints(tx, "cabinet-1")] == ["hook-1"]
-            assert await hook.desk.endpoints(tx, "nobody") == []
+            assert [one.uid for one in await hook.operations.endpoints(tx, "cabinet-1")] == ["hook-1", "hook-2"]
+            assert await hook.operations.delete_endpoint(tx, "cabinet-1", "hook-2")
+            assert not await hook.operations.delete_endpoint(tx, "cabinet-1", "hook-2")
+            assert not await hook.operations.delete_endpoint(tx, "nobody", "hook-2")
+            assert [one.uid for one in await hook.operations.endpoints(tx, "cabinet-1")] == ["hook-1"]
+            assert await hook.operations.endpoints(tx, "nobody") == []
         actors = {row.actor for row in await listings.list_audit(db, ListFilter(limit=100))}
         assert actors == {"app:shop"}
 
@@ -372,8 +372,8 @@ class TestDeskForEndpoints:
         with contextlib.suppress(KeyError):
             async with hook.transaction() as tx:
                 await tx.execute("insert into note values ('one')")
-                await hook.desk.put_application(tx, "cabinet-1", name="Shop")
-                await hook.desk.put_endpoint(tx, "cabinet-1", "hook-1", url="https://example.com/")
+                await hook.operations.put_application(tx, "cabinet-1", name="Shop")
+                await hook.operations.put_endpoint(tx, "cabinet-1", "hook-1", url="https://example.com/")
                 raise KeyError
         assert await read(notes) == []
         assert await notes.fetchval("select count(*) from boathook.endpoint") == 0
@@ -381,19 +381,19 @@ class TestDeskForEndpoints:
     async def test_refuses_what_operators_may_not_either(self, hook: Boathook):
         async with hook.transaction() as tx:
             with pytest.raises(NotFound):
-                await hook.desk.put_endpoint(tx, "nobody", "hook-1", url="https://example.com/")
-            await hook.desk.put_application(tx, "cabinet-1", name="Shop")
+                await hook.operations.put_endpoint(tx, "nobody", "hook-1", url="https://example.com/")
+            await hook.operations.put_application(tx, "cabinet-1", name="Shop")
             with pytest.raises(InvalidValue, match="the address must start"):
-                await hook.desk.put_endpoint(tx, "cabinet-1", "hook-1", url="ftp://example.com/")
+                await hook.operations.put_endpoint(tx, "cabinet-1", "hook-1", url="ftp://example.com/")
 
     async def test_owes_the_endpoint_what_is_published_and_shows_its_secret(self, hook: Boathook, db: Database):
         async with hook.transaction() as tx:
-            await hook.desk.put_application(tx, "cabinet-1", name="Shop")
-            endpoint = await hook.desk.put_endpoint(tx, "cabinet-1", "hook-1", url="https://example.com/")
+            await hook.operations.put_application(tx, "cabinet-1", name="Shop")
+            endpoint = await hook.operations.put_endpoint(tx, "cabinet-1", "hook-1", url="https://example.com/")
             await hook.publish(tx, application="cabinet-1", type="products.create", payload={"id": 1})
-            assert (await hook.desk.endpoint_secret(tx, "cabinet-1", "hook-1")).startswith("whsec_")
-            assert await hook.desk.attempts(tx, "cabinet-1", "hook-1") == []
-        (row,) = await hook.desk.deliveries(type="products.*")
+            assert (await hook.operations.endpoint_secret(tx, "cabinet-1", "hook-1")).startswith("whsec_")
+            assert await hook.operations.attempts(tx, "cabinet-1", "hook-1") == []
+        (row,) = await hook.operations.deliveries(type="products.*")
         assert row.recipient == f"endpoint:{endpoint.id}"
 
     async def test_shows_the_latest_requests_to_an_endpoint(self, hook: Boathook, db: Database):
@@ -403,14 +403,16 @@ class TestDeskForEndpoints:
         await factory.attempt(message, moment=ago(minutes=4), status=503)
         await factory.attempt(message, moment=ago(minutes=3), status=200, outcome="succeeded")
         async with hook.transaction() as tx:
-            rows = await hook.desk.attempts(tx, "cabinet-1", "hook-1")
+            rows = await hook.operations.attempts(tx, "cabinet-1", "hook-1")
             assert [(row.status, row.is_success) for row in rows] == [(200, True), (503, False)]
-            assert len(await hook.desk.attempts(tx, "cabinet-1", "hook-1", limit=1)) == 1
+            assert len(await hook.operations.attempts(tx, "cabinet-1", "hook-1", limit=1)) == 1
 
     async def test_declares_event_types_where_they_are_not_known(self, hook: Boathook, db: Database):
         async with hook.transaction() as tx:
-            await hook.desk.declare_types(tx, {"products.create": "A product came.", "receipts.create": "A receipt."})
-            await hook.desk.declare_types(tx, {"products.create": "Other words."})
+            await hook.operations.declare_types(
+                tx, {"products.create": "A product came.", "receipts.create": "A receipt."}
+            )
+            await hook.operations.declare_types(tx, {"products.create": "Other words."})
         rows = await db.fetch("select name, description from boathook.event_type order by name")
         assert [tuple(row) for row in rows] == [
             ("products.create", "A product came."),

@@ -350,7 +350,7 @@ class TestAComparison:
         await store.events.append([first])
         await store.events.append([new_event("forged", body=b"{}", replay=replay)])
         found = await self.conflict(store.db)
-        assert found.twin.row.differs == "key"
+        assert found.conflict.row.differs == "key"
         assert "forged came with what was accepted as real" in found.verdict
         assert found.lines is None
 
@@ -376,7 +376,7 @@ class TestAComparison:
         await store.db.execute("delete from boathook.event")
         found = await self.conflict(store.db)
         assert (found.event, found.first, found.lines) == (None, None, None)
-        assert found.twin.stored.body == b"2"
+        assert found.conflict.stored.body == b"2"
 
     async def test_of_what_is_not_there_is_not_found(self, db: Database):
         with pytest.raises(NotFound):

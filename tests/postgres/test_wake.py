@@ -347,9 +347,9 @@ async def test_a_handler_wakes_what_waits_for_it_and_it_is_done_at_once(db: Data
     @hook.on("shop", "driver")
     async def hire(event: Event, tx: Transaction) -> None:
         await tx.execute("insert into driver values ($1)", event.json["name"])
-        waiting = await hook.desk.deliveries(recipient="handler:shop.drive", state="pending")
+        waiting = await hook.operations.deliveries(recipient="handler:shop.drive", state="pending")
         for event_id in sorted(delivery.event_id for delivery in waiting):
-            await hook.desk.wake(tx, event_id)
+            await hook.operations.wake(tx, event_id)
 
     async with running_worker(db, hook, poll_interval_s=5.0):
         trips = await accept_events(db, *({"driver": "ann"} for _ in range(3)), type="trip")
@@ -372,11 +372,11 @@ async def all_put_off(db: Database, number: int) -> bool:
 async def test_a_transaction_of_the_app_wakes_by_the_event_or_messages_id(db: Database, platform: AppPlatform):
     waiting, dead = await put_off(db), await put_off(db, due_in_s=None)
     async with platform.transaction() as tx:
-        assert await platform.desk.wake(tx, ids.show(ids.EVENT, waiting)) == 1
-        assert await platform.desk.wake(tx, ids.show(ids.MESSAGE, dead)) == 1
-        assert await platform.desk.wake(tx, ids.make(1, 1)) == 0
+        assert await platform.operations.wake(tx, ids.show(ids.EVENT, waiting)) == 1
+        assert await platform.operations.wake(tx, ids.show(ids.MESSAGE, dead)) == 1
+        assert await platform.operations.wake(tx, ids.make(1, 1)) == 0
         with pytest.raises(InvalidValue, match="evt_"):
-            await platform.desk.wake(tx, "yesterday's")
+            await platform.operations.wake(tx, "yesterday's")
     assert len(await claim(DeliveryStore(db))) == 2
     assert await audit(db) == [("app:shop", ids.show_delivery(dead, 0))]
 

@@ -483,7 +483,7 @@ def test_a_token_under_another_key_or_algorithm_is_refused(google_keys):
 
 def test_mutant_without_the_account_any_google_customer_could_push(google_keys, monkeypatch):
     foreign = google_token(google_keys, NOW, email="push@stranger.iam.gserviceaccount.com")
-    mutant = replace(cloud.PUBSUB, proof=replace(cloud.PUBSUB.proof, judge=lambda _claims, _facts: None))
+    mutant = replace(cloud.PUBSUB, proof=replace(cloud.PUBSUB.proof, check_claims=lambda _claims, _facts: None))
     monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: mutant)
     assert isinstance(pubsub(google_keys, NOW).verify(request(PUSH, foreign), NOW), Verified)
 

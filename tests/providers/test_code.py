@@ -400,7 +400,7 @@ def test_other_tokens_are_not_netlifys(headers):
 
 
 def test_mutant_without_its_claim_netlifys_token_would_go_with_any_body(monkeypatch):
-    careless = replace(code.NETLIFY, proof=replace(code.NETLIFY.proof, judge=lambda _claims, _facts: None))
+    careless = replace(code.NETLIFY, proof=replace(code.NETLIFY.proof, check_claims=lambda _claims, _facts: None))
     monkeypatch.setattr("boathook.verification.source.find_recipe", lambda _name: careless)
     sent = request(b'{"altered":true}', netlify_token(b"{}"))
     assert isinstance(verifier("netlify", LONG_SECRET).verify(sent, NOW), Verified)

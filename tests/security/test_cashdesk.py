@@ -261,8 +261,8 @@ async def test_a_receipt_whose_dead_letter_is_settled_as_ignored_ends_as_failed(
     id = await given_up(cabinet, shop)
     shift = (await shop.do("GET", f"receipts/{id}"))["shift_id"]
     async with cabinet.bound_app():
-        [dead] = await hook.desk.deliveries(recipient=fiscal.RECIPIENT, state="dead")
-        assert await hook.desk.ignore([dead.id], note="the drive is broken") == [dead.id]
+        [dead] = await hook.operations.deliveries(recipient=fiscal.RECIPIENT, state="dead")
+        assert await hook.operations.ignore([dead.id], note="the drive is broken") == [dead.id]
         assert (await shop.ask("POST", f"shifts/{shift}/close")).status_code == 409
         await fiscal.end_ignored()
         await fiscal.end_ignored()

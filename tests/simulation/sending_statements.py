@@ -247,7 +247,7 @@ def release_probes(
     return []
 
 
-def heal_endpoints(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]:
+def mark_healthy(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]:
     for health in _healths(t, endpoint_ids):
         if health.failures > 0 or health.failing_since is not None or health.open_until is not None:
             sometimes("a breaker closed", if_=health.open_until is not None)
@@ -255,7 +255,7 @@ def heal_endpoints(t: Transaction, endpoint_ids: Sequence[UUID]) -> list[Record]
     return []
 
 
-def judge_failures(
+def update_health(
     t: Transaction, endpoint_ids: Sequence[UUID], failed: Sequence[int], after_success: Sequence[bool],
     theirs: Sequence[bool], probes: Sequence[bool], lucks: Sequence[float], opens_after: int, pause_s: float,
     longest_s: float, hopeless_after: timedelta,
@@ -326,7 +326,7 @@ def forget_failures(t: Transaction, endpoint_id: UUID) -> list[Record]:
     return []
 
 
-def list_barred(t: Transaction, first: str, last: str, max_age_s: float) -> list[Record]:
+def list_paused(t: Transaction, first: str, last: str, max_age_s: float) -> list[Record]:
     recipients = {row.recipient for row in t.rows("delivery") if _is_pending(row) and first < row.recipient <= last}
     found = []
     for recipient in sorted(recipients):
@@ -337,7 +337,7 @@ def list_barred(t: Transaction, first: str, last: str, max_age_s: float) -> list
     return found
 
 
-def bury_pending(
+def dead_letter_pending(
     t: Transaction, recipients: Sequence[str], ages_s: Sequence[float], code: str, error: str, most: int
 ) -> list[Record]:
     ages = dict(zip(recipients, ages_s, strict=True))

@@ -74,7 +74,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
         name: getattr(sending_statements, name)
         for name in (
             "list_due", "claim_sends", "read_addresses", "settle_sends", "ensure_health", "take_tokens", "return_tokens",
-            "take_probes", "release_probes", "heal_endpoints", "judge_failures", "lock_failing", "list_barred", "bury_pending",
+            "take_probes", "release_probes", "mark_healthy", "update_health", "lock_failing", "list_paused", "dead_letter_pending",
         )
     },
     endpoints: {"disable_endpoint": sending_statements.disable_endpoint, "forget_failures": sending_statements.forget_failures},

@@ -68,9 +68,9 @@ def test_every_statement_must_be_signed():
 def test_mutant_if_only_the_first_statement_counted_the_rest_could_be_forged(monkeypatch):
     forged = json.dumps([{"amount": 1, "sig": mac("1")}, {"amount": 9_999, "sig": mac("1")}]).encode()
     assert isinstance(judge(source(ITEMS, KEY), forged), Rejected)
-    judge_all = verification_hmac.FieldCheck._judge
+    judge_all = verification_hmac.FieldCheck._check_key
     monkeypatch.setattr(
-        verification_hmac.FieldCheck, "_judge", lambda self, key, claims: judge_all(self, key, claims[:1])
+        verification_hmac.FieldCheck, "_check_key", lambda self, key, claims: judge_all(self, key, claims[:1])
     )
     assert isinstance(judge(source(ITEMS, KEY), forged), Verified)
 

@@ -249,7 +249,7 @@ def test_a_token_without_an_end_needs_a_recipe_that_allows_it():
 
 def test_mutant_without_the_times_an_old_token_would_hold(monkeypatch):
     one = sent(by_hand(CLAIMS | {"exp": NOW - 9_999}, {"alg": "HS256"}))
-    monkeypatch.setattr(JwtCheck, "_judge_times", lambda *_: None)
+    monkeypatch.setattr(JwtCheck, "_check_times", lambda *_: None)
     assert check_of().check(one, NOW) == ValidProof(NOW)
 
 

@@ -56,7 +56,7 @@ class AlertDispatcher:
             max_per_hour=chosen.max_per_hour,
         )
         for name in due:
-            task = self._busy[name] = asyncio.create_task(self._tell(name), name=f"telling:{name}")
+            task = self._busy[name] = asyncio.create_task(self._notify(name), name=f"notify:{name}")
             task.add_done_callback(lambda _, name=name: self._busy.pop(name, None))  # type: ignore[misc]
 
     async def close(self) -> None:
@@ -66,7 +66,7 @@ class AlertDispatcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(self, channel: str) -> None:
+    async def _notify(self, channel: str) -> None:
         lease_s = self._settings.notifications.timeout_s + _LEASE_S
         try:
             message = await alert_store.claim_message(self._database, channel, new_id(), lease_s)

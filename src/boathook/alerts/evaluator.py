@@ -116,13 +116,13 @@ class AlertEvaluator:
             status = transition(alert.status if alert is not None else None, reading, rule.delays, now)
             if alert is None and status is not None:
                 fresh = _begun(rule, subject, status)
-                saved = await self._tell(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
+                saved = await self._save(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
                 _log_move(saved)
             elif alert is not None and status is None:
                 await alert_store.delete(connection, alert)
             elif alert is not None and status is not None:
                 after = _moved(replace(alert, severity=rule.settings.severity), status)
-                saved = await self._tell(connection, rule.name, rule.settings, after, silences, now)
+                saved = await self._save(connection, rule.name, rule.settings, after, silences, now)
                 if saved.state is not alert.state:
                     _log_move(saved)
 
@@ -138,9 +138,9 @@ class AlertEvaluator:
             status = transition(replace(alert.status, state=AlertState.FIRING), None, AlertDelays(0, 0), now)
             assert status is not None  # `transition` never drops a firing alert
             settings = self._settings.rules.get(alert.rule, RuleSettings())
-            await self._tell(connection, alert.rule, settings, _moved(alert, status), silences, now)
+            await self._save(connection, alert.rule, settings, _moved(alert, status), silences, now)
 
-    async def _tell(
+    async def _save(
         self,
         connection: Connection,
         name: str,

@@ -61,7 +61,7 @@ class LocalEvaluator:
                 if status is not None and status.state is not AlertState.RECOVERED:
                     self._statuses[key] = status
                     self._note(rule, key, status)
-        await self._tell(now)
+        await self._notify(now)
 
     def _note(self, rule: Rule, key: AlertKey, status: AlertStatus) -> None:
         if status.state is AlertState.FIRING and key not in self._notified:
@@ -69,7 +69,7 @@ class LocalEvaluator:
             self._pending_channels[key] = set(self._settings.notifications.channels_of(rule.settings))
             _LOG.warning("alert_fires", rule=rule.name, subject=key[1], value=status.value, alone=True)
 
-    async def _tell(self, now: datetime) -> None:
+    async def _notify(self, now: datetime) -> None:
         due = {name for names in self._pending_channels.values() for name in names if self._may_try(name, now)}
         for name in sorted(due):
             self._tried_at[name] = now

@@ -194,9 +194,9 @@ async def has_open(hook: Boathook, *, recipients: Sequence[str] = ()) -> bool:
         recipients: patterns of recipients in addition to the app's handlers.
     """
     for recipient in (f"handler:{hook.name}.*", *recipients):
-        if await hook.desk.deliveries(recipient=recipient, state="leased", limit=1):
+        if await hook.operations.deliveries(recipient=recipient, state="leased", limit=1):
             return True
-        rows = await hook.desk.deliveries(recipient=recipient, state="pending", limit=_MOST_OPEN)
+        rows = await hook.operations.deliveries(recipient=recipient, state="pending", limit=_MOST_OPEN)
         if any(row.due_at <= datetime.now(UTC) for row in rows):
             return True
     return False

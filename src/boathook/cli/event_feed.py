@@ -24,7 +24,7 @@ _RETRY_DELAYS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 _POLL_INTERVAL_S: Final = 0.5
 _MAX_LINE_BYTES: Final = 32 * 1_048_576
 
-NoticeCallback = Callable[[str], None]
+MessageCallback = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class SeenEvents:
 
 
 async def from_gateway(
-    gateway: GatewayAddress, wish: FeedFilter, since: datetime | None, say: NoticeCallback
+    gateway: GatewayAddress, event_filter: FeedFilter, since: datetime | None, say: MessageCallback
 ) -> AsyncGenerator[FeedEvent, None]:
     """Yield the events of a gateway, each once, and reconnect after a lost connection.
 
@@ -75,7 +75,7 @@ async def from_gateway(
     memory, tries, has_begun = SeenEvents(), 0, False
     while True:
         try:
-            async for kind, data in _messages(gateway, _query(wish, since, memory.latest)):
+            async for kind, data in _messages(gateway, _query(event_filter, since, memory.latest)):
                 if kind == "began":
                     if tries and has_begun:
                         say("connected again; nothing was missed")
@@ -108,11 +108,11 @@ def _hint(error: FetchFailed) -> str:
             return ""
 
 
-def _query(wish: FeedFilter, since: datetime | None, after: UUID | None) -> str:
+def _query(event_filter: FeedFilter, since: datetime | None, after: UUID | None) -> str:
     pairs = {
-        "source": wish.source,
-        "application": wish.application,
-        "type": wish.type,
+        "source": event_filter.source,
+        "application": event_filter.application,
+        "type": event_filter.type,
         "since": since and since.astimezone(UTC).isoformat().replace("+00:00", "Z"),
         "after": after and ids.show(ids.EVENT, after),
     }
@@ -155,7 +155,7 @@ def _read(data: str) -> FeedEvent:
 
 
 async def from_database(
-    settings: Settings, wish: FeedFilter, since: datetime | None, say: NoticeCallback
+    settings: Settings, event_filter: FeedFilter, since: datetime | None, say: MessageCallback
 ) -> AsyncGenerator[FeedEvent, None]:
     """Yield the events of the configured database, each once.
 
@@ -164,7 +164,7 @@ async def from_database(
         DatabaseError: the first query failed.
     """
     async with open_database(settings, purpose="listen") as database:
-        tail = EventFeed(database, wish, feed_start(datetime.now(UTC), since, None))
+        tail = EventFeed(database, event_filter, feed_start(datetime.now(UTC), since, None))
         is_away, has_begun = False, False
         while True:
             try:

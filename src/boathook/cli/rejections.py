@@ -144,10 +144,10 @@ def show_conflict(
 
     (conflict_id,) = read_ids(ids.CONFLICT, [conflict])
     found = run_with_database(ctx, lambda database: actions.compare_conflict(database, conflict_id))
-    row = found.twin.row
+    row = found.conflict.row
     if as_json:
         event = None if found.event is None or found.first is None else {**asdict(found.event), **asdict(found.first)}
-        shown = {**asdict(row), **asdict(found.twin.stored), "content_type": found.twin.content_type}
+        shown = {**asdict(row), **asdict(found.conflict.stored), "content_type": found.conflict.content_type}
         difference = None if found.lines is None else actions.unified_diff(found)
         compared = {"verdict": found.verdict, "item_path": found.item_path, "difference": difference, "event": event}
         output.print_json(shown | compared)
@@ -172,5 +172,5 @@ def show_conflict(
     if found.lines:
         output.print_block("- original event, + conflict", actions.unified_diff(found))
     else:
-        body = found.twin.stored.body.decode("utf-8", "backslashreplace")
+        body = found.conflict.stored.body.decode("utf-8", "backslashreplace")
         output.print_block(f"body of the conflict, {row.size} bytes", body)

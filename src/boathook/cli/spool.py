@@ -269,9 +269,9 @@ def _row(one: SpooledEvent) -> dict[str, object]:
         "key": None if event is None else event.dedup_key,
         "accepted_at": None if event is None else ids.created_at(event.id),
         "bytes": len(one.record.payload if event is None else event.body),
-        "state": one.lying.state,
-        "life": one.lying.life,
-        "segment": str(one.lying.path),
+        "state": one.location.state,
+        "life": one.location.life,
+        "segment": str(one.location.path),
         "sequence": one.record.sequence,
     }
 

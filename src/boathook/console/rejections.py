@@ -58,17 +58,19 @@ async def show_conflict(context: ConsoleContext) -> Response:
     """Show a conflict next to the original event."""
     found = await conflicts.compare_conflict(context.app_context.database, _conflict_id(context))
     is_unified = context.query.get("view") == "unified"
-    twin = found.twin
+    conflict = found.conflict
     return context.page(
         "conflicts/show.html",
         found=found,
-        row=twin.row,
+        row=conflict.row,
         is_unified=is_unified,
         pairs=side_by_side(found.lines or ()),
-        later=await render_body(twin.stored.body[: body_view.MAX_BYTES], twin.row.size, None, twin.content_type),
+        later=await render_body(
+            conflict.stored.body[: body_view.MAX_BYTES], conflict.row.size, None, conflict.content_type
+        ),
         earlier=found.first
         and await render_body(found.first.body[: body_view.MAX_BYTES], len(found.first.body), None, ""),
-        headers=body_view.mask(dict(twin.stored.headers)),
+        headers=body_view.mask(dict(conflict.stored.headers)),
         first_headers=body_view.mask(dict(found.first.headers)) if found.first else {},
     )
 
@@ -76,8 +78,8 @@ async def show_conflict(context: ConsoleContext) -> Response:
 @routes.get("/conflicts/{id}/body", Permission.CONFLICT_VIEW)
 async def download(context: ConsoleContext) -> Response:
     """Download the body of the conflicting request."""
-    twin = await conflicts.get(context.app_context.database, _conflict_id(context))
-    return attachment(twin.stored.body, f"{twin.row.id}.bin")
+    conflict = await conflicts.get(context.app_context.database, _conflict_id(context))
+    return attachment(conflict.stored.body, f"{conflict.row.id}.bin")
 
 
 def _conflict_id(context: ConsoleContext) -> UUID:

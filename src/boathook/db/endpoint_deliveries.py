@@ -287,7 +287,7 @@ class EndpointDeliveryStore:
 
     async def mark_healthy(self, endpoints: Sequence[UUID]) -> None:
         """Reset the failures of endpoints that accepted a message."""
-        await self._database.execute(SQL["heal_endpoints"], endpoints)
+        await self._database.execute(SQL["mark_healthy"], endpoints)
 
     async def update_health(
         self, failures: Sequence[FailureSummary], rules: BreakerRules, jitter: Callable[[], float]
@@ -297,7 +297,7 @@ class EndpointDeliveryStore:
         async with self._database.transaction() as connection:
             await connection.execute(SQL["ensure_health"], endpoints)
             rows = await connection.fetch(
-                SQL["judge_failures"],
+                SQL["update_health"],
                 endpoints,
                 [one.failed for one in failures],
                 [one.is_after_success for one in failures],
@@ -357,14 +357,14 @@ async def dead_letter_undeliverable(database: Database, *, max_age_s: float, mos
     Args:
         max_age_s: age at which deliveries expire, for endpoints without their own limit.
     """
-    rows = await database.fetch(SQL["list_barred"], _MIN_RECIPIENT, _MAX_RECIPIENT, max_age_s)
+    rows = await database.fetch(SQL["list_paused"], _MIN_RECIPIENT, _MAX_RECIPIENT, max_age_s)
     gone = [row["recipient"] for row in rows if row["is_deleted"]]
     disabled = [row for row in rows if not row["is_deleted"]]
     count: int = await database.fetchval(
-        SQL["bury_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", most
+        SQL["dead_letter_pending"], gone, [0.0] * len(gone), "ENDPOINT_DELETED", "its endpoint was deleted", most
     )
     count += await database.fetchval(
-        SQL["bury_pending"],
+        SQL["dead_letter_pending"],
         [row["recipient"] for row in disabled],
         [row["max_age_s"] for row in disabled],
         "EXPIRED",

@@ -247,7 +247,7 @@ select event_id, ordinal::integer as ordinal, recipient, order_key from gone
 insert into boathook.audit (actor, action, subject, note)
 select $1, $2, subject, $4 from unnest($3::text[]) as u (subject)
 
--- name: heal_endpoints
+-- name: mark_healthy
 -- Resets the failures of endpoints that accepted a message; writes nothing for those without any.
 with held as materialized (
     select endpoint_id from boathook.endpoint_health
@@ -259,7 +259,7 @@ update boathook.endpoint_health h
 set failures = 0, failing_since = null, last_failed_at = null, open_until = null, pauses = 0
 from held where h.endpoint_id = held.endpoint_id
 
--- name: judge_failures
+-- name: update_health
 -- Counts consecutive failures, opens breakers and extends their pauses; returns the health of each endpoint. $3: a
 -- success preceded these failures; $4: they are the endpoint's own fault; $5: one was a probe; $6: jitter in [0, 1). $7
 -- is the number of failures that opens a breaker, $8 the first and $9 the longest pause, and $10 how long an endpoint
@@ -324,7 +324,7 @@ where p.id = any ($1::uuid[]) and not a.is_operational and exists (
 -- Reads the ids that publishers gave to messages.
 select id, dedup_key from boathook.event where id = any ($1::uuid[])
 
--- name: list_barred
+-- name: list_paused
 -- Walks from one endpoint with pending work to the next and returns those that are deleted, and those that are disabled
 -- with their maximum age ($3 unless they set their own).
 with recursive walked as (
@@ -351,7 +351,7 @@ left join boathook.endpoint p on p.id = boathook.endpoint_of(w.recipient)
 left join boathook.application a on a.id = p.application_id
 where p.id is null or p.deleted_at is not null or a.deleted_at is not null or p.is_disabled
 
--- name: bury_pending
+-- name: dead_letter_pending
 -- Dead-letters the next pending deliveries of these recipients that are older than their maximum age; returns the
 -- number.
 with found as materialized (

@@ -37,7 +37,7 @@ ROUND_S: Final = 1.0
 COUNT_S: Final = 5.0
 BACK_S: Final = 0.2
 """Interval between two checks whether PostgreSQL is available again."""
-BURY_S: Final = 2.0
+DEAD_LETTER_S: Final = 2.0
 SEAL_S: Final = 5.0
 SAMPLES_S: Final = 60.0
 _SEALINGS: Final = 5
@@ -91,7 +91,7 @@ class Keeper:
         self._chores = (
             self._reaping,
             MaintenanceJob("unblock", ROUND_S, self._store.unblock),
-            MaintenanceJob("bury", BURY_S, lambda: self._bury(policy.max_age_s)),
+            MaintenanceJob("dead_letter", DEAD_LETTER_S, lambda: self._dead_letter_expired(policy.max_age_s)),
             MaintenanceJob("free", settings.retention.maintenance_interval_s, lambda: delete_expired(database)),
             MaintenanceJob("tasks", ROUND_S, lambda: run_tasks(database, outbox)),
             MaintenanceJob("verify", ROUND_S, self._verifying.begin),
@@ -150,7 +150,7 @@ class Keeper:
             get_logger("keeper").warning("leases_reaped", leases=reaped)
             meters.count("boathook_leases_expired_total", reaped)
 
-    async def _bury(self, max_age_s: float) -> None:
+    async def _dead_letter_expired(self, max_age_s: float) -> None:
         """Dead-letter the deliveries that no sender will ever send."""
         while count := await dead_letter_undeliverable(self._database, max_age_s=max_age_s):
             get_logger("keeper").info("deliveries_buried", deliveries=count)

@@ -25,7 +25,7 @@ from boathook.handlers.manifest import (
     make_mirror,
 )
 from boathook.handlers.outbox import Message, Outbox, receipt_of
-from boathook.handlers.platform import Desk, Http, Platform
+from boathook.handlers.platform import Http, Operations, Platform
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 from boathook.handlers.transaction import SyncTransaction, Transaction
 from boathook.observability.log import get_logger
@@ -197,9 +197,9 @@ class Boathook:
         return self.platform.subscribe(channel)
 
     @property
-    def desk(self) -> Desk:
+    def operations(self) -> Operations:
         """Actions on deliveries, dead letters, applications and endpoints; see `boathook.handlers.platform`."""
-        return self.platform.desk
+        return self.platform.operations
 
     @property
     def http(self) -> Http:

@@ -76,7 +76,7 @@ class EndpointView:
     updated_at: datetime
 
 
-class Desk(Protocol):
+class Operations(Protocol):
     """The actions of operators, for apps that offer them to their own users."""
 
     async def deliveries(
@@ -169,7 +169,7 @@ class Platform(Protocol):
     """The services of one process for its apps; connections are opened on first use."""
 
     @property
-    def desk(self) -> Desk:
+    def operations(self) -> Operations:
         """The actions of operators."""
         ...
 

@@ -190,10 +190,10 @@ def find_denial(address: str, allow: Sequence[Network] = ()) -> str | None:
         return None
     if isinstance(number, IPv4Address):
         return next((why for network, why in _DENIED_4 if number in network), None)
-    return _judge_6(number)
+    return _check_ipv6(number)
 
 
-def _judge_6(number: IPv6Address) -> str | None:
+def _check_ipv6(number: IPv6Address) -> str | None:
     for network, why in _DENIED_6:
         if number in network:
             return why

@@ -117,7 +117,7 @@ class HttpSender:
         self._done = done
         self._loop = asyncio.get_running_loop()
         self._results: deque[list[RequestResult]] = deque()
-        self._is_told = False
+        self._is_scheduled = False
         self._thread = CurlThread(settings, done=self._hand_over)
 
     def send(self, batch: Sequence[OutgoingRequest]) -> None:
@@ -130,14 +130,14 @@ class HttpSender:
 
     def _hand_over(self, results: list[RequestResult]) -> None:
         self._results.append(results)
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
             # A closed loop has no receiver for results.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._tell)
+                self._loop.call_soon_threadsafe(self._report)
 
-    def _tell(self) -> None:
-        self._is_told = False
+    def _report(self) -> None:
+        self._is_scheduled = False
         results: list[RequestResult] = []
         while self._results:
             results.extend(self._results.popleft())

@@ -277,7 +277,7 @@ class IngestApp:
             return None
         if len(body) > compiled.max_body:
             return error_response(413, "body_too_large", request_id)
-        answer = await self.judge(compiled, make_request(compiled, scope, headers, body, client), request_id)
+        answer = await self.process(compiled, make_request(compiled, scope, headers, body, client), request_id)
         if compiled.inline is None or answer.event_id is None:
             return answer
         return await self._wait_for_reply(compiled.source, compiled.inline, answer, receive, started)
@@ -318,7 +318,7 @@ class IngestApp:
             return error_response(413, "body_too_large", request_id)
         return None
 
-    async def judge(self, compiled: CompiledSource, request: Request, request_id: str) -> Response:
+    async def process(self, compiled: CompiledSource, request: Request, request_id: str) -> Response:
         """Verify a request, and store the event that it brings or answer what else it is."""
         if compiled.ensure_fresh is not None and time.monotonic() > compiled.fresh_until:
             await compiled.ensure_fresh()

@@ -79,7 +79,7 @@ class DirectIngest:
             return
         request = make_request(compiled, scope, headers, bytes(pending.exchange.body), client)
         if compiled.ensure_fresh is not None and pending.started > compiled.fresh_until:
-            self._continue(pending, app.judge(compiled, request, request_id))
+            self._continue(pending, app.process(compiled, request, request_id))
             return
         now, decoder = time.time(), make_decoder(compiled, request)
         verdict = app.verify(compiled, request, now, decoder)

@@ -19,7 +19,7 @@ UNSTORED_STATES: Final = frozenset({SegmentState.WAITING, SegmentState.REFUSED})
 class SpooledEvent:
     """One record of a segment."""
 
-    lying: SegmentInfo
+    location: SegmentInfo
     record: Record
     event: NewEvent | None
     """None if this version cannot decode it."""

@@ -108,7 +108,7 @@ def scheme_sns(reader: RequestReader) -> SignatureAlgorithm | str:
 # Google Pub/Sub.
 
 
-def judge_pubsub(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
+def check_pubsub_claims(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
     """Check that Google's token is for this audience and from our service account.
 
     Anyone can have Google sign a token for our audience, but not for our service account.
@@ -285,7 +285,7 @@ PUBSUB = Recipe(
         algorithms=("RS256",),
         key_set="https://www.googleapis.com/oauth2/v3/certs",
         issuers=("https://accounts.google.com", "accounts.google.com"),
-        judge=judge_pubsub,
+        check_claims=check_pubsub_claims,
         claim=claim_pubsub,
     ),
     sample=Sample(

@@ -71,7 +71,7 @@ def _escape(text: str) -> str:
     return quote(text, safe="")
 
 
-def judge_connect(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
+def check_connect_claims(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
     """Check that Atlassian's claims match this request line and come from the configured site."""
     request, wanted = reader.request, reader.settings.get("client_key", "")
     if claims.get("qsh") != hash_request(request.method, request.url, reader.settings.get("base_url", "")):
@@ -95,7 +95,7 @@ def claim_connect(reader: RequestReader, now: float) -> dict[str, Any]:
 # Netlify.
 
 
-def judge_netlify(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
+def check_netlify_claims(claims: Mapping[str, Any], reader: RequestReader) -> str | None:
     """Check that Netlify's claim is the hash of this body.
 
     https://docs.netlify.com/site-deploys/notifications/#payload-signature
@@ -234,7 +234,13 @@ _JIRA_CONNECT = replace(
     docs="https://developer.atlassian.com/cloud/jira/platform/understanding-jwt-for-connect-apps/",
     # The token covers method, path and query; the body is unsigned.
     grade=ProofStrength.METADATA,
-    proof=Jwt(header="authorization", prefix="JWT ", algorithms=("HS256",), judge=judge_connect, claim=claim_connect),
+    proof=Jwt(
+        header="authorization",
+        prefix="JWT ",
+        algorithms=("HS256",),
+        check_claims=check_connect_claims,
+        claim=claim_connect,
+    ),
     needs_url=True,
     sample=replace(_JIRA.sample, settings={"scheme": "connect"}),
     settings=(
@@ -309,7 +315,7 @@ NETLIFY = Recipe(
         algorithms=("HS256",),
         issuers=("netlify",),
         must_expire=False,
-        judge=judge_netlify,
+        check_claims=check_netlify_claims,
         claim=claim_netlify,
     ),
     sample=Sample(

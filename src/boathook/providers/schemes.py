@@ -167,7 +167,7 @@ class Jwt:
     issuers: tuple[str, ...] = ()
     """Accepted values of ``iss``; empty accepts any."""
     must_expire: bool = True
-    judge: Callable[[Mapping[str, Any], RequestReader], str | None]
+    check_claims: Callable[[Mapping[str, Any], RequestReader], str | None]
     """Returns, for the operator, what is wrong with the claims, or None if they match the request and the settings."""
     claim: Callable[[RequestReader, float], dict[str, Any]]
     """Returns this sender's claims for a request made at a time, in seconds since 1970; for `boathook.testing`."""

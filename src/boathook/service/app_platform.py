@@ -80,7 +80,7 @@ class AppResources:
         self._http: Client | None = None
         self._url = LazyResource(self._find_server)
         self._transaction_pool = LazyResource(lambda: self._connect("apps", _MAX_TRANSACTIONS))
-        self._operations_pool = LazyResource(lambda: self._connect("apps-desk", _MAX_OPERATIONS))
+        self._operations_pool = LazyResource(lambda: self._connect("apps-operations", _MAX_OPERATIONS))
 
     async def transaction_database(self) -> Database:
         """Return the database for the apps' own transactions. Raises DatabaseUnavailable, ConfigError."""
@@ -157,7 +157,7 @@ class AppPlatform:
 
     def __init__(self, resources: AppResources, name: str = "") -> None:
         self._resources = resources
-        self.desk = AppOperations(resources, actor=f"app:{name}" if name else "app")
+        self.operations = AppOperations(resources, actor=f"app:{name}" if name else "app")
 
     def for_app(self, name: str) -> "AppPlatform":
         """Return the platform for the app of this name, which appears as the actor in the audit."""

@@ -28,7 +28,7 @@ _MAX_EVENT_BYTES: Final = 64 << 20
 class Comparison:
     """A conflicting request and the event that came first."""
 
-    twin: ConflictDetail
+    conflict: ConflictDetail
     event: EventRow | None
     """None if retention has deleted it."""
     first: StoredRequest | None
@@ -50,31 +50,33 @@ async def get(database: Database, conflict_id: UUID) -> ConflictDetail:
 
 async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:
     """Return a conflict compared with its event. Raises NotFound if there is no such conflict."""
-    twin = await event_history.get_conflict(database, conflict_id)
-    event_id = ids.read(ids.EVENT, twin.row.event_id)
+    conflict = await event_history.get_conflict(database, conflict_id)
+    event_id = ids.read(ids.EVENT, conflict.row.event_id)
     try:
         event, first = await event_history.read_event_preview(database, event_id, _MAX_EVENT_BYTES)
     except NotFound:
         return Comparison(
-            twin=twin, event=None, first=None, item_path=None, lines=None, is_cut=False,
+            conflict=conflict, event=None, first=None, item_path=None, lines=None, is_cut=False,
             verdict="The event that came first is not stored any more, so there is nothing to compare this with.",
         )  # fmt: skip
-    item_path = await _item_of(database, twin, event_id)
+    item_path = await _item_of(database, conflict, event_id)
     body = first.body if item_path is None else JsonSlicer(first.body).cut(item_path)
     # Comparing may take long; keep it off the event loop.
-    return await asyncio.to_thread(compare_bodies, twin, event, StoredRequest(first.headers, body), item_path)
+    return await asyncio.to_thread(compare_bodies, conflict, event, StoredRequest(first.headers, body), item_path)
 
 
-def compare_bodies(twin: ConflictDetail, event: EventRow, first: StoredRequest, item_path: str | None) -> Comparison:
+def compare_bodies(
+    conflict: ConflictDetail, event: EventRow, first: StoredRequest, item_path: str | None
+) -> Comparison:
     """Return the comparison of a conflict with its event; slow for large bodies."""
-    left, right = first.body, twin.stored.body
+    left, right = first.body, conflict.stored.body
     lines, how = (None, "") if event.expunged_at else _compare(left, right)
     return Comparison(
-        twin=twin,
+        conflict=conflict,
         event=event,
         first=first,
         item_path=item_path,
-        verdict=_verdict(twin, event, how),
+        verdict=_verdict(conflict, event, how),
         lines=None if lines is None else collapse_equal(lines),
         is_cut=max(len(left), len(right)) > body_view.MAX_BYTES,
     )

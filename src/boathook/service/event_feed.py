@@ -95,13 +95,13 @@ class EventFeed:
 
     Args:
         database: the database.
-        wish: the filter.
+        event_filter: the filter.
         since: events with older ids are skipped.
     """
 
-    def __init__(self, database: Database, wish: FeedFilter, since: datetime) -> None:
+    def __init__(self, database: Database, event_filter: FeedFilter, since: datetime) -> None:
         self._database = database
-        self._wish = wish
+        self._filter = event_filter
         self._since = since
         """All events before this time were found."""
         self._heard: set[UUID] = set()
@@ -154,7 +154,7 @@ class EventFeed:
 
     async def _find(self, scan: _Scan) -> None:
         """Find events that were not found before."""
-        found = await find_ids(self._database, self._wish, scan.first, scan.until, most=_MAX_IDS)
+        found = await find_ids(self._database, self._filter, scan.first, scan.until, most=_MAX_IDS)
         new_refs = [ref for ref in found if ref.id not in self._heard]
         self._waiting.extend(new_refs)
         self._heard.update(ref.id for ref in new_refs)
@@ -185,12 +185,12 @@ class ListenerSlots:
     @contextlib.contextmanager
     def acquire(self) -> Iterator[bool]:
         """Hold a slot for the duration of the block; yield False if none is free."""
-        has_place = self._free > 0
-        self._free -= has_place
+        has_slot = self._free > 0
+        self._free -= has_slot
         try:
-            yield has_place
+            yield has_slot
         finally:
-            self._free += has_place
+            self._free += has_slot
 
 
 def feed_start(now: datetime, since: datetime | None, after: UUID | None) -> datetime:

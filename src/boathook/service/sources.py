@@ -168,9 +168,9 @@ class Traffic:
     accepted: float = 0
     duplicates: float = 0
     refused: float = 0
-    requests_lately: float = 0
+    recent_requests: float = 0
     """In the last minute, or since this process began if that is less; the next field too."""
-    refused_lately: float = 0
+    recent_rejections: float = 0
     skew_s: float | None = None
     """The sender's clock minus ours, at the latest verified request."""
 
@@ -185,8 +185,8 @@ def read_traffic(live_metrics: LiveMetrics) -> Mapping[str, Traffic]:
             accepted=counts.accepted,
             duplicates=counts.duplicates,
             refused=counts.rejected,
-            requests_lately=recent[name].requests,
-            refused_lately=recent[name].rejected,
+            recent_requests=recent[name].requests,
+            recent_rejections=recent[name].rejected,
         )
         for name, counts in now.sources.items()
     }

@@ -72,14 +72,14 @@ def list_folders(root: Path) -> list[SpoolFolder]:
     return [folder for path in _children(root) if is_spool_folder(path.name) and (folder := _folder(path)) is not None]
 
 
-def read_contents(lying: SegmentInfo) -> SegmentContents | None:
+def read_contents(segment_info: SegmentInfo) -> SegmentContents | None:
     """Read a segment; return None if it no longer exists, because it was drained or has expired.
 
     Raises:
         OSError: the file cannot be read.
     """
     try:
-        return read_segment(lying.path.read_bytes())
+        return read_segment(segment_info.path.read_bytes())
     except FileNotFoundError:
         return None
 

@@ -214,7 +214,7 @@ class Spool:
     async def _call(self, call: Callable[[], T]) -> T:
         """Run *call* in the disk thread and update the status; only that thread may use the store."""
 
-        def call_and_look() -> tuple[T | Exception, SpoolStatus]:
+        def call_and_measure() -> tuple[T | Exception, SpoolStatus]:
             try:
                 return call(), self._read_status()
             except (OSError, SpoolUnavailable) as error:
@@ -223,7 +223,7 @@ class Spool:
         asked = time.monotonic()
         self._call_times.append(asked)
         try:
-            answer, depth = await self._run(call_and_look)
+            answer, depth = await self._run(call_and_measure)
         finally:
             self._call_times.remove(asked)
         self._set_status(depth)

@@ -84,7 +84,7 @@ class AsymmetricCheck:
         keys = self._keys_for(reader, scheme, now)
         if isinstance(keys, Rejected | KeyRequired):
             return keys
-        return self._judge(claims, keys, scheme) or ValidProof(
+        return self._check_keys(claims, keys, scheme) or ValidProof(
             sent_at, (join_signed(claims),) if self._proof.is_signed_once else ()
         )
 
@@ -130,7 +130,7 @@ class AsymmetricCheck:
         except ValueError as error:
             return reject(Reason.KEY_UNAVAILABLE, f"what lies at the address in {where} is no key: {error}")
 
-    def _judge(
+    def _check_keys(
         self, claims: Sequence[SignedMessage], keys: Sequence[PublicKey], scheme: SignatureAlgorithm
     ) -> Rejected | None:
         """Return why one of the claims is not validly signed, or None if all are."""

@@ -65,7 +65,7 @@ class FieldCheck:
             )
             if isinstance(claims, Rejected):
                 return claims
-            rejection = self._judge(key, claims)
+            rejection = self._check_key(key, claims)
             if rejection is None:
                 return ValidProof(sent_at, self._once(claims))
             refused = rejection
@@ -90,7 +90,7 @@ class FieldCheck:
             return self._write(hashlib.new(self._proof.algorithm.value, signed, usedforsecurity=False).digest())
         return self._write(key.mac.digest((signed,)))
 
-    def _judge(self, key: _Key, claims: tuple[SignedMessage, ...]) -> Rejected | None:
+    def _check_key(self, key: _Key, claims: tuple[SignedMessage, ...]) -> Rejected | None:
         """Return a rejection unless every claim is signed with this key."""
         for selector, claim in enumerate(claims, 1):
             if not self._fits(key, claim):
@@ -175,7 +175,7 @@ class HmacCheck:
             found = parsed.timestamp if names.timestamp is None else request.headers.get(names.timestamp)
             if found is None:
                 return _timestamp_missing(names)
-            result = self._window.judge(found, now)
+            result = self._window.check(found, now)
             if isinstance(result, Rejected):
                 return result
             timestamp, moment = found, result

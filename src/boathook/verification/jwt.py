@@ -86,8 +86,8 @@ class JwtCheck:
         if isinstance(claims, Rejected):
             return claims
         return (
-            self._judge_times(claims, now)
-            or self._judge_claims(claims, request)
+            self._check_times(claims, now)
+            or self._check_claims(claims, request)
             or ValidProof(_numeric_date(claims, "iat"))
         )
 
@@ -142,7 +142,7 @@ class JwtCheck:
             return claims
         return reject(Reason.SIGNATURE_MISMATCH, f"the token fits none of {len(keys)} keys", may_reverify=True)
 
-    def _judge_times(self, claims: Mapping[str, Any], now: float) -> Rejected | None:
+    def _check_times(self, claims: Mapping[str, Any], now: float) -> Rejected | None:
         for name in ("exp", "nbf", "iat"):
             if name in claims and _numeric_date(claims, name) is None:
                 return reject(Reason.TIMESTAMP_MALFORMED, f"the token's {name} is no number of seconds since 1970")
@@ -157,12 +157,12 @@ class JwtCheck:
             return reject(Reason.TIMESTAMP_IN_FUTURE, detail, may_reverify=True)
         return None
 
-    def _judge_claims(self, claims: Mapping[str, Any], request: Request) -> Rejected | None:
+    def _check_claims(self, claims: Mapping[str, Any], request: Request) -> Rejected | None:
         issuers = self._proof.issuers
         if issuers and claims.get("iss") not in issuers:
             return reject(Reason.SIGNATURE_MISMATCH, f"the token's issuer is not {' or '.join(issuers)}")
         try:
-            trouble = self._proof.judge(claims, RequestReader(request, self._settings))
+            trouble = self._proof.check_claims(claims, RequestReader(request, self._settings))
         except Exception as error:  # noqa: BLE001 - whatever was sent, it is rejected
             trouble = f"the token's claims cannot be read ({type(error).__name__})"
         return None if trouble is None else reject(Reason.SIGNATURE_MISMATCH, trouble, may_reverify=True)

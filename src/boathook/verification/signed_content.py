@@ -50,7 +50,7 @@ class TimestampWindow:
                 f"write seconds above 0 and up to {MAX_TOLERANCE_S:.0f}, such as 300"
             )
 
-    def judge(self, text: str, now: float) -> float | Rejected:
+    def check(self, text: str, now: float) -> float | Rejected:
         """Return the time in *text*, in seconds since 1970, or a rejection if it is malformed or too far from *now*."""
         moment = parse_timestamp(text, self._unit)
         if moment is None:
@@ -138,7 +138,7 @@ def read_signed_timestamp(
     text = reader.text(timestamp.selector)
     if text is None:
         return reject(Reason.TIMESTAMP_MISSING, f"there is no timestamp in {describe_selector(timestamp.selector)}")
-    return window.judge(text, now)
+    return window.check(text, now)
 
 
 def join_signed(claims: tuple[SignedMessage, ...]) -> bytes:

@@ -139,7 +139,7 @@ class Verifier:
         self._reply = _static_reply(recipe.reply)
         self._event_methods = spec.methods or recipe.methods
         # Never the query if the proof covers the body but not the URL.
-        self._tells_by_query = self._is_forgeable or "GET" in recipe.methods or recipe.signs_url
+        self._reads_query = self._is_forgeable or "GET" in recipe.methods or recipe.signs_url
         self.proof_headers = self.check.proof_headers
         self.reverify_headers = self.proof_headers | frozenset(self._kept)
         self.methods = self._event_methods | self._handshakes.methods
@@ -167,11 +167,11 @@ class Verifier:
         if not isinstance(proven, ValidProof):
             return proven
         if decode is None:
-            return self._look(request, proven, now, request.body, is_encoded=False)
+            return self._read_event(request, proven, now, request.body, is_encoded=False)
         decoded = decode(request.body)
         if isinstance(decoded, Rejected):
             return decoded
-        return self._look(replace(request, body=decoded), proven, now, request.body, is_encoded=True)
+        return self._read_event(replace(request, body=decoded), proven, now, request.body, is_encoded=True)
 
     def explain(
         self,
@@ -206,7 +206,9 @@ class Verifier:
         checks = {one.source: one.check for one in others if one is not self}
         return diagnostics.explain(case, rejected.reason, checks)
 
-    def _look(self, request: Request, proven: ValidProof, now: float, sent: bytes, *, is_encoded: bool) -> Verdict:
+    def _read_event(
+        self, request: Request, proven: ValidProof, now: float, sent: bytes, *, is_encoded: bool
+    ) -> Verdict:
         """Parse a verified request, whose raw body was *sent*, and return its event."""
         extracted = self._extractor.extract(request.body) if self._needs_json else {}
         if extracted is None:
@@ -230,7 +232,7 @@ class Verifier:
                 # Item keys come from the signed body, so nothing unsigned can change them.
                 key, common = self._dedup_keys.made(request.body, type, now), batch_type(items)
                 return self._verified(request, proven, type=common, dedup_key=key, replay_material=None, items=items)
-        query = self._query_of(request) if self._tells_by_query and request.method == "GET" else None
+        query = self._query_of(request) if self._reads_query and request.method == "GET" else None
         name = self._dedup_keys.from_request(request, extracted) if proven.id is None else make_dedup_key(proven.id)
         # Content-Encoding is not signed: a captured body could be replayed without it and hide its own id.
         is_named_for_good = self._is_id_proven and not is_encoded and name is not None

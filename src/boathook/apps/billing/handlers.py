@@ -58,7 +58,7 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
 async def wake(tx: Transaction, payment_id: int) -> None:
     """Wake all events that wait for data of a payment, when *tx* commits."""
     for event_id in await books.waiting_events(tx, payment_id):
-        await hook.desk.wake(tx, event_id)
+        await hook.operations.wake(tx, event_id)
 
 
 async def go_on(tx: Transaction, payment_id: int) -> None:

@@ -37,11 +37,11 @@ async def resume() -> None:
     with a result were settled by the handler and have no dead letter.
     """
     since = datetime.now(UTC) - _RESUMED
-    dead = await hook.desk.deliveries(
+    dead = await hook.operations.deliveries(
         application=OWN, type=FISCALISE, recipient=RECIPIENT, state="dead", since=since, limit=_PAGE
     )
     if dead:
-        resumed = await hook.desk.replay([row.id for row in dead], note="its receipt has no end yet")
+        resumed = await hook.operations.replay([row.id for row in dead], note="its receipt has no end yet")
         hook.log.info("receipts_resumed", count=len(resumed))
 
 
@@ -53,7 +53,7 @@ async def end_ignored() -> None:
     if oldest is None:
         return
     after = None
-    while rows := await hook.desk.deliveries(
+    while rows := await hook.operations.deliveries(
         application=OWN, type=FISCALISE, recipient=RECIPIENT, state="ignored", since=oldest - _SKEW, after=after,
         limit=_PAGE,
     ):  # fmt: skip
@@ -63,7 +63,7 @@ async def end_ignored() -> None:
 
 
 async def _set_aside(delivery: str) -> None:
-    found = await hook.desk.delivery(delivery)
+    found = await hook.operations.delivery(delivery)
     if found["event"].expunged_at is not None:
         return
     work = msgspec.json.decode(found["body"])

@@ -17,7 +17,7 @@ async def attempts(tx: Transaction, user: User, id: int, limit: int) -> list[dic
     """Return the latest requests to a webhook with their responses, newest first. Raises Missing."""
     webhook = await webhooks.get(tx, user, id)
     try:
-        rows = await hook.desk.attempts(tx, user.application, webhook.uid, limit=limit)
+        rows = await hook.operations.attempts(tx, user.application, webhook.uid, limit=limit)
     except BoathookError as error:
         if error.name != "NotFound":
             raise
@@ -40,7 +40,7 @@ async def attempts(tx: Transaction, user: User, id: int, limit: int) -> list[dic
 async def deliveries(tx: Transaction, user: User, id: int, state: str | None, limit: int) -> list[dict[str, Any]]:
     """Return the deliveries to a webhook in any state, newest first. Raises Missing."""
     webhook = await webhooks.get(tx, user, id)
-    rows = await hook.desk.deliveries(recipient=_recipient(webhook), state=state, limit=limit)
+    rows = await hook.operations.deliveries(recipient=_recipient(webhook), state=state, limit=limit)
     return [_delivery(row) for row in rows]
 
 
@@ -64,14 +64,14 @@ async def delivery(tx: Transaction, user: User, id: int, name: str) -> dict[str,
 async def replay(tx: Transaction, user: User, id: int, name: str) -> bool:
     """Replay a dropped delivery; return whether it was dropped. Raises Missing."""
     await _own(tx, user, id, name)
-    return bool(await hook.desk.replay([name], note=f"asked for by user {user.id} of the cabinet"))
+    return bool(await hook.operations.replay([name], note=f"asked for by user {user.id} of the cabinet"))
 
 
 async def _own(tx: Transaction, user: User, id: int, name: str) -> dict[str, Any]:
     """Return a delivery if it belongs to this webhook."""
     webhook = await webhooks.get(tx, user, id)
     try:
-        found = await hook.desk.delivery(name)
+        found = await hook.operations.delivery(name)
     except BoathookError as error:
         if error.name not in {"NotFound", "InvalidValue"}:
             raise

@@ -42,8 +42,8 @@ async def add(tx: Transaction, name: str) -> tuple[User, str]:
         "insert into cashdesk.users (name, token_sha256) values ($1, $2) returning id", name, _hash(token)
     )
     user = User(id, name)
-    await hook.desk.put_application(tx, user.application, name=name)
-    await hook.desk.declare_types(tx, EVENT_TYPES)
+    await hook.operations.put_application(tx, user.application, name=name)
+    await hook.operations.declare_types(tx, EVENT_TYPES)
     return user, token
 
 

@@ -129,14 +129,14 @@ async def remove(tx: Transaction, user: User, id: int) -> None:
     tag = await tx.execute("delete from cashdesk.webhooks where user_id = $1 and id = $2", user.id, min(id, _LARGEST))
     if tag != "DELETE 1":
         raise Missing(f"you have no webhook with the id {id}")
-    await hook.desk.delete_endpoint(tx, user.application, _uid(id))
+    await hook.operations.delete_endpoint(tx, user.application, _uid(id))
 
 
 async def secret(tx: Transaction, user: User, id: int) -> str:
     """Return the signing secret of a webhook. Raises Missing, and Conflict if its endpoint is gone."""
     webhook = await get(tx, user, id)
     try:
-        return await hook.desk.endpoint_secret(tx, user.application, webhook.uid)
+        return await hook.operations.endpoint_secret(tx, user.application, webhook.uid)
     except BoathookError as error:
         if error.name != "NotFound":
             raise
@@ -155,9 +155,9 @@ async def test(tx: Transaction, user: User, id: int) -> None:
 async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm) -> None:
     mask = mask_of(form.types.wanted())
     # An operator may have deleted the application; saving a webhook restores it.
-    await hook.desk.put_application(tx, user.application, name=user.name)
+    await hook.operations.put_application(tx, user.application, name=user.name)
     try:
-        await hook.desk.put_endpoint(
+        await hook.operations.put_endpoint(
             tx,
             user.application,
             _uid(id),
@@ -176,7 +176,7 @@ async def _put_endpoint(tx: Transaction, user: User, id: int, form: WebhookForm)
 
 
 async def _endpoints(tx: Transaction, user: User) -> Mapping[str | None, Any]:
-    return {view.uid: view for view in await hook.desk.endpoints(tx, user.application)}
+    return {view.uid: view for view in await hook.operations.endpoints(tx, user.application)}
 
 
 def _webhook(row: Any, endpoints: Mapping[str | None, Any]) -> Webhook:

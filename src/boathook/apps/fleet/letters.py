@@ -66,7 +66,7 @@ async def list_dead(
     limit: int = 50,
 ) -> list[dict[str, Any]]:
     """Return a page of dead letters, those of the newest events first, each with its retry plan."""
-    rows = await hook.desk.deliveries(
+    rows = await hook.operations.deliveries(
         recipient=_ours(hook), state="dead", source=source, type=type, after=after, limit=limit
     )
     async with hook.transaction() as tx:
@@ -79,7 +79,7 @@ async def replay(hook: Boathook, id: str) -> Decision:
     found = await _find(hook, id)
     if found is not None:
         return found
-    return Decided() if await hook.desk.replay([id], note="replayed by the owner") else NotDead("being handled")
+    return Decided() if await hook.operations.replay([id], note="replayed by the owner") else NotDead("being handled")
 
 
 async def ignore(hook: Boathook, id: str, note: str) -> Decision:
@@ -87,14 +87,14 @@ async def ignore(hook: Boathook, id: str, note: str) -> Decision:
     found = await _find(hook, id)
     if found is not None:
         return found
-    return Decided() if await hook.desk.ignore([id], note=note) else NotDead("being handled")
+    return Decided() if await hook.operations.ignore([id], note=note) else NotDead("being handled")
 
 
 async def ignore_old(hook: Boathook, *, days: float) -> list[str]:
     """Settle as ignored all deliveries that have been dead for more than *days*; return their ids."""
     until = datetime.now(UTC) - timedelta(days=min(days, _OLDEST_DAYS))
     old = [row.id async for row in _all_dead(hook, until=until) if row.ended_at and row.ended_at < until]
-    return await hook.desk.ignore(old, note=f"cleaned up: dead for more than {days:g} days") if old else []
+    return await hook.operations.ignore(old, note=f"cleaned up: dead for more than {days:g} days") if old else []
 
 
 async def look_after(hook: Boathook) -> Round:
@@ -107,7 +107,7 @@ async def look_after(hook: Boathook) -> Round:
     fresh = {row["delivery_id"] for row in seen if row["is_fresh"]}
     return Round(
         fresh=[row for row in dead if row.id in fresh],
-        replayed=await hook.desk.replay(due, note="replayed by itself") if due else [],
+        replayed=await hook.operations.replay(due, note="replayed by itself") if due else [],
         given_up=[row["delivery_id"] for row in seen if row["is_given_up"]],
     )
 
@@ -119,7 +119,9 @@ def _ours(hook: Boathook) -> str:
 async def _all_dead(hook: Boathook, until: datetime | None = None) -> AsyncIterator[Any]:
     after, seen = None, 0
     while seen < MOST:
-        page = await hook.desk.deliveries(recipient=_ours(hook), state="dead", until=until, after=after, limit=_PAGE)
+        page = await hook.operations.deliveries(
+            recipient=_ours(hook), state="dead", until=until, after=after, limit=_PAGE
+        )
         for row in page:
             yield row
         if len(page) < _PAGE:
@@ -132,7 +134,7 @@ async def _find(hook: Boathook, id: str) -> Missing | NotDead | None:
     if not is_id(id):
         return Missing()
     try:
-        found = (await hook.desk.delivery(id))["delivery"]
+        found = (await hook.operations.delivery(id))["delivery"]
     except BoathookError as error:
         if error.name not in {"NotFound", "InvalidValue"}:
             raise

@@ -61,7 +61,7 @@ async def listed(
     whose: dict[str, Any] = {"source": SOURCE} if kind is Kind.CALLBACK else {"application": APPLICATION}
     rows: list[Any] = []
     for state in (None,) if standing is None else _STATES[standing]:
-        rows += await hook.desk.deliveries(**whose, state=state, after=after, limit=limit)
+        rows += await hook.operations.deliveries(**whose, state=state, after=after, limit=limit)
     # Ids ascend with time.
     rows.sort(key=lambda row: (row.event_id, row.id), reverse=True)
     return await _with_tracks(rows[:limit])
@@ -69,7 +69,7 @@ async def listed(
 
 async def shown(id: str) -> dict[str, Any]:
     """Return a delivery with its attempts, headers and body. Raises NotFound, InvalidValue."""
-    found = await hook.desk.delivery(id)
+    found = await hook.operations.delivery(id)
     row = (await _with_tracks([found["delivery"]]))[0]
     attempts = [asdict(attempt) for attempt in found["attempts"]]
     body = found["body"].decode("utf-8", "replace")
@@ -78,12 +78,12 @@ async def shown(id: str) -> dict[str, Any]:
 
 async def replay(ids: Sequence[str], *, note: str | None = None) -> list[str]:
     """Retry failed deliveries; return the ids of those that had failed."""
-    return await hook.desk.replay(ids, note=note)
+    return await hook.operations.replay(ids, note=note)
 
 
 async def give_up(ids: Sequence[str], *, note: str) -> list[str]:
     """Settle failed deliveries permanently, with a note; return the ids of those that had failed."""
-    return await hook.desk.ignore(ids, note=note)
+    return await hook.operations.ignore(ids, note=note)
 
 
 async def clean_up(days: float) -> int:

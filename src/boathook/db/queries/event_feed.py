@@ -38,7 +38,7 @@ class EventRef(NamedTuple):
 
 
 async def find_ids(
-    database: Database, wish: FeedFilter, first: UUID, until: datetime | None, *, most: int
+    database: Database, event_filter: FeedFilter, first: UUID, until: datetime | None, *, most: int
 ) -> list[EventRef]:
     """Return at most *most* events, oldest first.
 
@@ -48,7 +48,14 @@ async def find_ids(
     """
     last = _LAST if until is None else UUID(int=ids.first_of(until).int - 1)
     rows = await database.fetch(
-        SQL["find_heard"], first, last, wish.organization, wish.source, wish.application, like_pattern(wish.type), most
+        SQL["find_matching"],
+        first,
+        last,
+        event_filter.organization,
+        event_filter.source,
+        event_filter.application,
+        like_pattern(event_filter.type),
+        most,
     )
     return [EventRef(row["id"], row["size"]) for row in rows]
 

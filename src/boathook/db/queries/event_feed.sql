@@ -1,4 +1,4 @@
--- name: find_heard
+-- name: find_matching
 -- Finds the ids of events within a range, oldest first, and the size of their bodies. $3 is the requesting
 -- organization: the default one has the sources, and messages for names without an application; each one has the
 -- messages of its own applications. Only batches can have items with other types.
