@@ -32,7 +32,7 @@ demo: setup ## start everything and send it real signed traffic; ARGS="--seconds
 
 test: dev ## run the checks and the tests that every change needs; ARGS="-k name" picks some
 	@$(PREPARE)
-	@$(PYTEST) -n 6 $(ARGS)
+	@$(PYTEST) -n 4 $(ARGS)
 
 test-all: dev ## run the checks and all tests, with every example of the property tests
 	@$(PREPARE)

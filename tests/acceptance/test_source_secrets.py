@@ -86,6 +86,7 @@ def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
     return shared_boathook(BOATHOOK_SERVER_GATEWAYS="2")
 
 
+@pytest.mark.extended("runs under load; the tests of each step of a rotation stay")
 def test_a_rotation_under_load_refuses_nothing(running: BoathookProcess):
     with Load(running.base, SECRET) as load:
         load.more()

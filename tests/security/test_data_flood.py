@@ -125,6 +125,7 @@ def server() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.extended("is a flood; the tests of the quarantine's limits stay")
 def test_ten_thousand_forged_requests_leave_only_the_quarantine(server: str, tmp_path: Path, record_property):
     with isolated_gateway.gateway(tmp_path, server) as running:
         measured = flooded(running, FORGED, REAL)

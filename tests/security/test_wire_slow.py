@@ -102,6 +102,7 @@ def beside(one: Gateway, *, clients: int, calm_s: float, give_up_s: float) -> Lo
     return LoadResult(slow_clients, good.failed, crowded / calm, one.seen.num_fds() - before)
 
 
+@pytest.mark.extended("is a flood; the tests of each deadline stay")
 def test_two_thousand_slow_clients_are_all_closed_and_good_ones_all_answered():
     with gateway(limits=QUICK, send_buffer=4096) as one:
         result = beside(one, clients=2_000, calm_s=0.3, give_up_s=CLOSED_WITHIN_S)

@@ -389,6 +389,7 @@ async def lookups(do: Callable[[], Awaitable[None]]) -> int:
     return seen.count("boathook.routes_for")
 
 
+@pytest.mark.extended("waits for the breaker; tests/postgres/test_sender.py stays")
 async def test_an_endpoint_that_is_down_is_not_hammered(cabinet: Cabinet):
     """While 200 events wait for a shop that is down it gets a few requests, and its neighbour gets all of its own."""
     async with receiving(lambda path, _number: 503 if path == "/down" else 204) as receiver:

@@ -370,6 +370,7 @@ def cloudy(tmp_path_factory, admin_url, pg_template, s3_server):
         yield running
 
 
+@pytest.mark.extended("downloads large files; the tests of the client's caps stay")
 def test_size_caps_hold_by_kind(cloudy, studio):
     task = unique()
     cloudy.register(task)
@@ -381,6 +382,7 @@ def test_size_caps_hold_by_kind(cloudy, studio):
     assert cloudy.listing("dead", "list")[0]["code"] == "REFUSED"
 
 
+@pytest.mark.extended("starts a server of its own; the tests of the storage stay")
 def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, studio, s3_server):
     task = unique()
     cloudy.register(task)
