@@ -94,6 +94,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "cli/apps.py": {"_hidden": (OWNER,), "_configured_table": (OWNER,)},
     "cli/event_feed.py": {"json": (OURS,)},
     "cli/options.py": {"json": (OWNER,)},
+    "cli/sources.py": {"json": (OWNER,)},
     "cli/config.py": {"json": (OURS,)},
     "cli/output.py": {"plain": (OURS,)},
     "cli/spool.py": {"json": (OURS,)},

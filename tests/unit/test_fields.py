@@ -222,7 +222,7 @@ def test_mutant_without_a_window_an_old_capture_would_pass(monkeypatch):
     old = int(NOW) - 86_400
     body, headers = json.dumps({"at": old}).encode(), {"x-sig": mac(str(old))}
     assert isinstance(judge(source(stamped(), KEY), body, headers), Rejected)
-    monkeypatch.setattr(signed_content.TimestampWindow, "judge", lambda _self, text, _now: float(text))
+    monkeypatch.setattr(signed_content.TimestampWindow, "check", lambda _self, text, _now: float(text))
     assert isinstance(judge(source(stamped(), KEY), body, headers), Verified)
 
 

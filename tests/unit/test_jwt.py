@@ -43,7 +43,7 @@ def check_of(ring=None, secrets=(SECRET,), spec=None, **changes):
         "header": "x-token",
         "algorithms": ("HS256",),
         "issuers": ("issuer",),
-        "judge": judge_hash,
+        "check_claims": judge_hash,
         "claim": lambda *_: {},
     }
     proof = Jwt(**(fields | changes))
@@ -254,7 +254,7 @@ def test_mutant_without_the_times_an_old_token_would_hold(monkeypatch):
 
 
 def test_a_judge_that_stumbles_is_a_refusal():
-    verdict = check_of(judge=lambda claims, _facts: claims["absent"]).check(sent(SHORT_KEY_TOKEN), NOW)
+    verdict = check_of(check_claims=lambda claims, _facts: claims["absent"]).check(sent(SHORT_KEY_TOKEN), NOW)
     assert verdict.reason is Reason.SIGNATURE_MISMATCH
 
 

@@ -289,7 +289,7 @@ def forged_request(provider):
 def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monkeypatch):
     looks = []
     monkeypatch.setattr(extractor.FieldExtractor, "extract", lambda _self, body: looks.append(body))
-    monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
+    monkeypatch.setattr(Verifier, "_read_event", lambda *_args, **_more: looks.append("key"))
     source = verifier(provider)
     forgeries = list(forged_request(provider))
     for forged in forgeries:
@@ -302,7 +302,7 @@ def test_a_forged_request_is_refused_without_a_look_into_its_body(provider, monk
 def test_mutant_if_the_proof_came_last_the_body_would_have_been_looked_at(provider, monkeypatch):
     looks = []
     monkeypatch.setattr(HmacCheck, "check", lambda *_args: ValidProof(None))
-    monkeypatch.setattr(Verifier, "_look", lambda *_args, **_more: looks.append("key"))
+    monkeypatch.setattr(Verifier, "_read_event", lambda *_args, **_more: looks.append("key"))
     for forged in forged_request(provider):
         verifier(provider).verify(forged, NOW)
     assert looks
