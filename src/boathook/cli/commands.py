@@ -62,6 +62,11 @@ COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
         "Publish one message to the endpoints and handlers of an application.",
         example("boathook send --application acme --type invoice.paid --data '{\"id\": 7}'"),
     ),
+    "trigger": CommandEntry(
+        "sources:trigger",
+        "Send a running boathook signed requests of a source, as its sender would.",
+        example("boathook trigger stripe payment_intent.succeeded --set data.object.amount=500 --times 3"),
+    ),
     "listen": CommandEntry(
         "listen:listen",
         "Show events as they are accepted, and forward them to a local server, signed again.",

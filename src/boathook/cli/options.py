@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -109,6 +110,16 @@ def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, s
             raise UsageError(f"{option}: write NAME{separator}VALUE, not {word!r}")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def read_bytes(path: str) -> bytes:
+    """Read a file; ``-`` is standard input. Raises UsageError."""
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
 
 
 def read_json(option: str, text: str) -> Any:

@@ -1,6 +1,5 @@
 """Commands that run boathook and maintain an installation: serve, migrate, doctor, demo, send."""
 
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,6 @@ from rich.text import Text
 
 from boathook.cli import output
 from boathook.cli.context import (
-    UsageError,
     action,
     cli_context,
     open_database,
@@ -18,7 +16,7 @@ from boathook.cli.context import (
     run,
     startup_progress,
 )
-from boathook.cli.options import read_pairs
+from boathook.cli.options import read_bytes, read_pairs
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
@@ -237,11 +235,6 @@ def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
 
 
 def _read_data(data: str) -> bytes:
-    if data == "-":
-        return sys.stdin.buffer.read()
-    if not data.startswith("@"):
+    if data != "-" and not data.startswith("@"):
         return data.encode()
-    try:
-        return Path(data[1:]).read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot read {data[1:]}: {error.strerror}") from None
+    return read_bytes(data.removeprefix("@"))

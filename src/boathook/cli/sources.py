@@ -1,5 +1,6 @@
 """Commands for sources, and for the secrets that operators add to them at runtime."""
 
+import json
 import sys
 from dataclasses import asdict
 from datetime import timedelta
@@ -11,7 +12,7 @@ from rich.text import Text
 from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, action, cli_context, out, run, run_in_transaction, run_with_database
-from boathook.cli.options import Json, lifetime_option
+from boathook.cli.options import Json, lifetime_option, read_bytes, read_pairs
 from boathook.cli.output import Column, View, say
 from boathook.config import Settings
 from boathook.domain.errors import ConfigError
@@ -21,7 +22,7 @@ from boathook.service import sources as source_views
 from boathook.service.database import Database
 from boathook.service.shown_settings import all_settings
 from boathook.service.source_secrets import SecretView
-from boathook.service.source_trial import SourceTestStep, run_source_test
+from boathook.service.source_trial import SourceTestStep, run_source_test, trigger_source
 
 sources = typer.Typer(no_args_is_help=True, help="Sources: where requests arrive.")
 secrets = typer.Typer(no_args_is_help=True, help="Source secrets added without a restart.")
@@ -99,6 +100,54 @@ def try_one(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
             out.print(mark, output.text(f" {step.what}: {step.found}"), sep="", soft_wrap=True)
     if not all(step.ok for step in steps):
         raise typer.Exit(1)
+
+
+def trigger(
+    ctx: typer.Context,
+    source: SourceName,
+    type: Annotated[
+        str | None, typer.Argument(metavar="[TYPE]", help="The event type; the sample's own by default.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Set a JSON field of the body; repeatable."),
+    ] = None,
+    file: Annotated[str | None, typer.Option(help="The body, from this file; - reads standard input.")] = None,
+    times: Annotated[int, typer.Option(min=1, max=10_000, help="How many requests to send.")] = 1,
+    url: Annotated[str, typer.Option(help="Address of the gateway; server.bind by default.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Send a running boathook signed requests of a source, as its sender would.
+
+    The body is the provider's sample with a new event id for each request, signed with the source's newest secret. Your
+    handlers receive the events. Exits with 1 if a request is refused.
+    """
+    settings = cli_context(ctx).settings()
+    body = None if file is None else read_bytes(file)
+    fields = {path: _json_or_text(text) for path, text in read_pairs("--set", changes or [], "=").items()}
+    is_accepted = True
+
+    async def send() -> None:
+        nonlocal is_accepted
+        sending = trigger_source(settings, source, type=type, fields=fields, body=body, times=times, url=url)
+        async for one in sending:
+            is_accepted = is_accepted and one.is_accepted
+            line = f"{one.status}  {one.event_id or one.response}{' (duplicate)' if one.is_duplicate else ''}"
+            output.print_done(asdict(one), line, as_json=as_json)
+
+    try:
+        run(send())
+    except ConnectionError:
+        raise ConfigError(f"no response from {url or settings.server.bind}; start `boathook serve` first") from None
+    if not is_accepted:
+        raise typer.Exit(1)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 @sources.command("secret", epilog="Example: boathook sources secret notion")

@@ -1,8 +1,8 @@
-"""Tests a source of a running boathook with a genuine and a forged sample request."""
+"""Sends sample requests to a source of a running boathook: to test it, or to trigger its handlers."""
 
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -14,7 +14,7 @@ from boathook.ingest.sources import source_spec
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import Addresses, Asymmetric, Jwt
 from boathook.service.remote import HttpResponse, RemoteClient
-from boathook.verification.provider_signer import Signed, signed_request
+from boathook.verification.provider_signer import Signed, edit_request, signed_request
 from boathook.verification.source import ResolvedSource, resolve_source
 
 TEST_USER_AGENT: Final = "boathook-test"
@@ -37,6 +37,72 @@ class SourceTestStep:
     """The event that was created."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggeredRequest:
+    """A request that `trigger_source` has sent, and its response."""
+
+    sent: str
+    """The request line, without credentials, and the body's size."""
+    status: int
+    response: str
+    """The response's body, its first 120 characters."""
+    event_id: str | None
+    is_duplicate: bool
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the request became an event, or is a copy of one."""
+        return 200 <= self.status < 300 and self.event_id is not None
+
+
+async def trigger_source(
+    settings: Settings,
+    name: str,
+    *,
+    type: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    body: bytes | None = None,
+    times: int = 1,
+    url: str = "",
+    added: SecretsCache | None = None,
+) -> AsyncIterator[TriggeredRequest]:
+    """Send signed requests as the sender of a source would, each with a new event id, and yield the responses.
+
+    Args:
+        settings: contain the source.
+        name: the source's name.
+        type: the event type; None keeps that of the sample.
+        fields: JSON values by dotted path, to set in the body.
+        body: the body; None uses the provider's sample.
+        times: how many requests to send.
+        url: the gateway's address, such as ``https://hooks.example.com``; empty uses ``server.bind``.
+        added: the secrets that operators have added; None reads those that a gateway of this host saved last.
+
+    Raises:
+        ConfigError: there is no such source, its settings are wrong, the sender signs with a private key, or the type
+            or a field cannot be set.
+        ConnectionError: no gateway listens there.
+    """
+    resolved = _resolve(settings, name, added)
+    if _only_sender_can_sign(resolved):
+        raise ConfigError(
+            f"only {resolved.recipe.title} itself can sign its requests; "
+            f"configure a source of the provider hmac to try your handlers"
+        )
+    gateway = url.rstrip("/") or _gateway_url(settings, None)
+    for _ in range(times):
+        signed = _genuine_request(resolved, name, type=type, fields=fields, body=body)
+        answer = await _send(gateway, signed)
+        document = _read_json(answer)
+        yield TriggeredRequest(
+            sent=_line(signed),
+            status=answer.status,
+            response=answer.body[:120].decode("utf-8", "replace"),
+            event_id=document.get("event_id"),
+            is_duplicate=document.get("duplicate") is True,
+        )
+
+
 async def run_source_test(
     settings: Settings, name: str, *, at: tuple[str, int] | None = None, added: SecretsCache | None = None
 ) -> AsyncIterator[SourceTestStep]:
@@ -55,14 +121,8 @@ async def run_source_test(
         ConfigError: there is no such source, or its settings are wrong.
         ConnectionError: no gateway listens there.
     """
-    if name not in settings.sources:
-        known = ", ".join(sorted(settings.sources)) or "none"
-        raise ConfigError(f"unknown source {name!r}; configured: {known}")
-    resolved = resolve_source(source_spec(settings, name, added))
-    resolved = resolved._replace(spec=replace(resolved.spec, secrets=resolved.spec.secrets[:1]))
-    host, port = at or (settings.server.host, settings.server.port)
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the address to call, not to listen on
-    gateway = f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    resolved = _resolve(settings, name, added)
+    gateway = _gateway_url(settings, at)
     if _only_sender_can_sign(resolved):
         yield await _send_unsigned(gateway, resolved, name)
         return
@@ -70,6 +130,21 @@ async def run_source_test(
     yield await _send_genuine(gateway, genuine, has_schema=resolved.spec.schema is not None)
     if not resolved.spec.unsigned:
         yield await _send_forged(gateway, _forged_request(resolved, name))
+
+
+def _resolve(settings: Settings, name: str, added: SecretsCache | None) -> ResolvedSource:
+    """Return a source with the newest of its secrets. Raises ConfigError."""
+    if name not in settings.sources:
+        known = ", ".join(sorted(settings.sources)) or "none"
+        raise ConfigError(f"unknown source {name!r}; configured: {known}")
+    resolved = resolve_source(source_spec(settings, name, added))
+    return resolved._replace(spec=replace(resolved.spec, secrets=resolved.spec.secrets[:1]))
+
+
+def _gateway_url(settings: Settings, at: tuple[str, int] | None) -> str:
+    host, port = at or (settings.server.host, settings.server.port)
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the address to call, not to listen on
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
 
 def _only_sender_can_sign(resolved: ResolvedSource) -> bool:
@@ -80,22 +155,44 @@ def _only_sender_can_sign(resolved: ResolvedSource) -> bool:
     return isinstance(proof, Asymmetric | Addresses) or (isinstance(proof, Jwt) and proof.key_set is not None)
 
 
-def _genuine_request(resolved: ResolvedSource, name: str, **changes: Any) -> Signed:
-    """Return the sample under a new id, signed with the source's own secret."""
+def _genuine_request(
+    resolved: ResolvedSource,
+    name: str,
+    *,
+    secrets_used: tuple[str, ...] | None = None,
+    type: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    body: bytes | None = None,
+) -> Signed:
+    """Return the sample under a new id, edited, and signed with the source's own secret."""
     recipe, spec = resolved.recipe, resolved.spec
     mark = f"{_SAMPLE_ID}-{secrets.token_hex(4)}"
     headers = {key: value.replace(_SAMPLE_ID, mark) for key, value in recipe.sample.headers.items()}
-    headers["user-agent"] = TEST_USER_AGENT
+    sample = _new_sample(recipe, mark) if body is None else body
+    blank = Signed(recipe.sample.method, _url(resolved, name), {**headers, "user-agent": TEST_USER_AGENT}, sample)
+    is_marked = mark.encode() in sample or any(mark in value for value in headers.values())
+    edited = edit_request(recipe, blank, is_new=not is_marked, type=type, fields=fields)
     return signed_request(
         spec.provider,
-        changes.get("secrets", spec.secrets),
-        recipe.sample.body.replace(_SAMPLE_ID.encode(), mark.encode()),
-        url=_url(resolved, name),
-        method=recipe.sample.method,
+        spec.secrets if secrets_used is None else secrets_used,
+        edited.body,
+        url=edited.url,
+        method=edited.method,
         content_type=recipe.sample.content_type,
-        headers=headers,
+        headers=edited.headers,
         **spec.options,
     )
+
+
+def _new_sample(recipe: Recipe, mark: str) -> bytes:
+    """Return the sample's body, different each time: where an id is not signed, the same body again is a duplicate."""
+    body = recipe.sample.body.replace(_SAMPLE_ID.encode(), mark.encode())
+    if mark.encode() in body:
+        return body
+    if body.startswith(b"{") and body.rstrip().endswith(b"}"):
+        return b'%s,"boathook_sample":"%s"}' % (body.rstrip()[:-1].rstrip(), mark.encode())
+    is_form = recipe.sample.content_type.startswith("application/x-www-form-urlencoded")
+    return b"%s&boathook_sample=%s" % (body, mark.encode()) if is_form and body else body
 
 
 def _url(resolved: ResolvedSource, name: str) -> str:
@@ -106,7 +203,7 @@ def _url(resolved: ResolvedSource, name: str) -> str:
 def _forged_request(resolved: ResolvedSource, name: str) -> Signed:
     """Return a request whose signature alone is wrong: it was made with another secret."""
     other = tuple(_another(secret) for secret in resolved.spec.secrets)
-    return _genuine_request(resolved, name, secrets=other)
+    return _genuine_request(resolved, name, secrets_used=other)
 
 
 def _another(secret: str) -> str:

@@ -4,7 +4,8 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, assert_never
@@ -147,6 +148,83 @@ def signed_request(
     return Signed(proven.method, proven.url, proven.headers, proven.body)
 
 
+def edit_request(
+    recipe: Recipe,
+    request: Signed,
+    *,
+    is_new: bool = False,
+    type: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+) -> Signed:
+    """Return an unsigned request with another event id, event type and other JSON fields.
+
+    Args:
+        recipe: the sender's recipe.
+        request: the request, before it is signed.
+        is_new: whether to set a random event id, in the form of the present one.
+        type: the event type as boathook reads it, such as ``issues.opened``; None keeps it.
+        fields: JSON values by dotted path.
+
+    Raises:
+        ConfigError: the sender's requests state no type, or the body is not JSON.
+    """
+    edited = _set_new_id(recipe, _to_request(request)) if is_new else _to_request(request)
+    if type is not None:
+        edited = _set_type(recipe, edited, type)
+    for path, value in (fields or {}).items():
+        document = parse(edited.body)
+        if not isinstance(document, dict | list):
+            raise ConfigError(f"{path} cannot be set: the body of {recipe.title} is not JSON; use --file")
+        try:
+            _set_json_value(document, split_path(path), value)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            raise ConfigError(f"{path} cannot be set: the body has no object or list there") from None
+        edited = replace(edited, body=json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+    return Signed(edited.method, edited.url, edited.headers, edited.body)
+
+
+def _set_new_id(recipe: Recipe, request: Request) -> Request:
+    reader = RequestReader(request)
+    for selector in _flat(recipe.id.selectors):
+        present = reader.text(selector)
+        if present:
+            new = uuid.uuid4()
+            return _put(request, selector, str(new.int)[: len(present)] if present.isdigit() else str(new))
+    return request
+
+
+def _set_type(recipe: Recipe, request: Request, type: str) -> Request:
+    items = recipe.items
+    if items is not None and items.type.selectors and parse(request.body) is not UNREADABLE:
+        selectors = [Json(f"{path}.{one.path}") for path in items.paths for one in _flat(items.type.selectors[:1])]
+    else:
+        selectors = list(_flat(recipe.type.selectors[:1]))
+    if not selectors:
+        raise ConfigError(f"requests of {recipe.title} state no event type that can be set; use --file")
+    parts = type.split(".", len(selectors) - 1)
+    for selector, text in zip(selectors, parts, strict=False):
+        request = _put(request, selector, text)
+    return request
+
+
+def _flat(selectors: Sequence[Selector | tuple[Selector, ...]]) -> Iterator[Any]:
+    for selector in selectors:
+        yield from selector if isinstance(selector, tuple) else (selector,)
+
+
+def _to_request(request: Signed) -> Request:
+    parts = urlsplit(request.url)
+    return Request(
+        method=request.method,
+        url=request.url,
+        path=parts.path,
+        query=parts.query,
+        headers=request.headers,
+        body=request.body,
+        client="127.0.0.1",
+    )
+
+
 def _resolve(provider: str, settings: Mapping[str, Any]) -> tuple[Recipe, dict[str, str]]:
     # Unsigned, so that no secret is required: the settings alone select the recipe.
     settled = resolve_source(SourceSpec(name="test", provider=provider, options=settings, unsigned=True))
@@ -163,16 +241,7 @@ def _unsigned_request(
         if sample.query and "?" not in url:
             url = f"{url}?{sample.query}"
         method = method or sample.method
-    parts = urlsplit(url)
-    return Request(
-        method=method or "POST",
-        url=url,
-        path=parts.path,
-        query=parts.query,
-        headers=headers,
-        body=body,
-        client="127.0.0.1",
-    )
+    return _to_request(Signed(method or "POST", url, headers, body))
 
 
 def _sample_proof_headers(recipe: Recipe) -> dict[str, str]:
@@ -311,16 +380,18 @@ def _with_pair(pairs: list[tuple[str, str]], name: str, text: str) -> str:
     return urlencode([(key, value) for key, value in pairs if key != name] + [(name, text)])
 
 
-def _set_json_value(document: Any, parts: Sequence[str], text: str) -> None:
+def _set_json_value(document: Any, parts: Sequence[str], value: Any) -> None:
     here, *rest = parts
     if here == "*":
         for inner in document:
-            _set_json_value(inner, rest, text)
+            _set_json_value(inner, rest, value)
+    elif isinstance(document, list) and rest:
+        _set_json_value(document[int(here)], rest, value)
     elif isinstance(document, list):
-        _set_json_value(document[int(here)], rest, text)
+        document[int(here)] = value
     elif rest:
-        _set_json_value(document.setdefault(here, {}), rest, text)
+        _set_json_value(document.setdefault(here, {}), rest, value)
     else:
         # Keep the type if the sample has a number here.
-        held = document.get(here)
-        document[here] = int(text) if type(held) is int and text.isdigit() else text
+        is_number = type(document.get(here)) is int and isinstance(value, str) and value.isdigit()
+        document[here] = int(value) if is_number else value
