@@ -15,6 +15,10 @@ SOURCES = """
     [sources.telegram]
     provider = "telegram"
     secrets = ["a_secret_of_telegram"]
+    [sources.vk]
+    provider = "vk"
+    secrets = ["a_secret_of_vk"]
+    confirmation = "a1b2c3"
     [sources.paypal]
     provider = "paypal"
     webhook_id = "5ML55517062060"
@@ -41,6 +45,11 @@ def test_a_handler_gets_it(running: BoathookProcess) -> None:
     until(lambda: [one["state"] for one in running.listing("deliveries", "list") if one["event_id"] == row["event_id"]])
 
 
+def test_a_sender_that_wants_a_reply_of_its_own_is_accepted_too(running: BoathookProcess) -> None:
+    (row,) = running.listing("trigger", "vk")
+    assert (row["status"], row["response"], row["event_id"]) == (200, "ok", None)
+
+
 def test_a_body_from_a_file_is_sent_as_it_is_signed(running: BoathookProcess) -> None:
     (running.folder / "body.json").write_text('{"action": "closed", "issue": {"number": 1}}')
     (row,) = running.listing("trigger", "github", "--file", "body.json")
@@ -52,7 +61,7 @@ def test_a_body_from_a_file_is_sent_as_it_is_signed(running: BoathookProcess) ->
     ("arguments", "text"),
     [
         (("paypal",), "only PayPal itself can sign its requests"),
-        (("githb",), "unknown source 'githb'; configured: github, paypal, stripe, telegram"),
+        (("githb",), "unknown source 'githb'; configured: github, paypal, stripe, telegram, vk"),
         (("github", "--file", "nowhere.json"), "cannot read nowhere.json"),
         (("github", "--set", "issue"), "--set: write NAME=VALUE"),
         (("github", "--url", "http://127.0.0.1:9"), "no response from http://127.0.0.1:9"),

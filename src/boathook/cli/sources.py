@@ -125,18 +125,18 @@ def trigger(
     settings = cli_context(ctx).settings()
     body = None if file is None else read_bytes(file)
     fields = {path: _json_or_text(text) for path, text in read_pairs("--set", changes or [], "=").items()}
-    is_accepted = True
 
-    async def send() -> None:
-        nonlocal is_accepted
+    async def send() -> bool:
+        is_accepted = True
         sending = trigger_source(settings, source, type=type, fields=fields, body=body, times=times, url=url)
         async for one in sending:
             is_accepted = is_accepted and one.is_accepted
             line = f"{one.status}  {one.event_id or one.response}{' (duplicate)' if one.is_duplicate else ''}"
             output.print_done(asdict(one), line, as_json=as_json)
+        return is_accepted
 
     try:
-        run(send())
+        is_accepted = run(send())
     except ConnectionError:
         raise ConfigError(f"no response from {url or settings.server.bind}; start `boathook serve` first") from None
     if not is_accepted:

@@ -51,8 +51,8 @@ class TriggeredRequest:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the request became an event, or is a copy of one."""
-        return 200 <= self.status < 300 and self.event_id is not None
+        """Whether the request was accepted; a sender that wants a reply of its own gets no event id."""
+        return 200 <= self.status < 300
 
 
 async def trigger_source(
