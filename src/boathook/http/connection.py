@@ -62,7 +62,6 @@ class Phase(Enum):
 
 
 _CLOSING_PHASES: Final = frozenset({Phase.CLOSING, Phase.FLUSHING})
-_IDLE_PHASES: Final = frozenset({Phase.FRESH, Phase.IDLE})
 
 
 class WebSocketRefusal(Enum):
@@ -396,7 +395,7 @@ class Connection(HttpToolsProtocol):
         self._wire_size = self._body_size = len(exchange.body)
         if exchange.handler is not None:
             if not exchange.more_body:
-                self.loop.call_soon(exchange.handle, exchange.handler)
+                self.loop.call_soon(exchange.handle)
             return
         task = self.loop.create_task(exchange.run(self.registry.app))
         self.registry.tasks.add(task)
@@ -422,7 +421,7 @@ class Connection(HttpToolsProtocol):
         if self.phase is Phase.BODY and exchange is self.active:
             self._enter(Phase.IDLE if exchange.response_complete else Phase.BUSY)
             if exchange.handler is not None:  # not inside the parser, as an answer may close the connection
-                self.loop.call_soon(exchange.handle, exchange.handler)
+                self.loop.call_soon(exchange.handle)
 
     # What the client gets
 

@@ -130,10 +130,10 @@ class Exchange:
         connection.transport.write(error_response(500))
         connection.on_response_complete()
 
-    def handle(self, handler: DirectHandler) -> None:
-        """Have a whole request answered without ASGI, unless its client is gone."""
-        if not self.disconnected:
-            handler.handle(self)
+    def handle(self) -> None:
+        """Have a whole request answered by its handler, unless the client is gone."""
+        if self.handler is not None and not self.disconnected:
+            self.handler.handle(self)
 
     def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """Write a whole answer; a client that is gone gets none."""

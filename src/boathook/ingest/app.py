@@ -325,9 +325,7 @@ class IngestApp:
         now = time.time()
         decoder = make_decoder(compiled, request)
         verdict = self.verify(compiled, request, now, decoder)
-        if not isinstance(verdict, Verified):
-            return await self.conclude(compiled, request, verdict, request_id, now, decoder)
-        return await self._accept(compiled, request, verdict, request_id, now, decoder)
+        return await self.conclude(compiled, request, verdict, request_id, now, decoder)
 
     def verify(self, compiled: CompiledSource, request: Request, now: float, decoder: Decoder | None) -> Verdict:
         """Verify a request with the source's present secret."""
@@ -338,29 +336,28 @@ class IngestApp:
         self,
         compiled: CompiledSource,
         request: Request,
-        verdict: Challenge | Rejected | KeyRequired,
+        verdict: Verdict,
         request_id: str,
         now: float,
         decoder: Decoder | None,
     ) -> Response:
-        """Answer a request that brings no event, or that needs a public key to be fetched first."""
-        known: Verdict = verdict
+        """Do what follows from a verdict: fetch the public key it needs, store the event, or answer without one."""
         if isinstance(verdict, KeyRequired) and self._verification_io is not None:
-            known = await self._verification_io.verify_with_key(
+            verdict = await self._verification_io.verify_with_key(
                 compiled.source, compiled.verifier, verdict, request, now, decoder
             )
-        match known:
+        match verdict:
             case Verified():
-                return await self._accept(compiled, request, known, request_id, now, decoder)
+                return await self._accept(compiled, request, verdict, request_id, now, decoder)
             case Challenge():
-                return await self._answer_challenge(compiled, known, request_id)
+                return await self._answer_challenge(compiled, verdict, request_id)
             case Rejected():
-                return self.reject(compiled, request, known, request_id, now)
+                return self.reject(compiled, request, verdict, request_id, now)
             case KeyRequired():
                 meters.count("boathook_rejections_total", source=compiled.source, reason=Reason.KEY_UNAVAILABLE)
                 return error_response(503, Reason.KEY_UNAVAILABLE, request_id, _retry_after(RETRY_S))
             case _:
-                assert_never(known)
+                assert_never(verdict)
 
     def build_event(
         self, compiled: CompiledSource, request: Request, verified: Verified, now: float, decoder: Decoder | None

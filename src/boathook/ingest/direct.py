@@ -10,7 +10,6 @@ import time
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewEvent, Receipt
 from boathook.http.exchange import Exchange
 from boathook.ingest.app import (
@@ -63,10 +62,8 @@ class DirectIngest:
         pending = _PendingResponse(app, exchange, compiled, *app.begin())
         try:
             self._handle(pending)
-        except BoathookError as error:
-            pending.set_exception(error)
         except Exception as error:  # noqa: BLE001 - an internal error must never be reported as the sender's
-            pending.send(fault_response(error, compiled, pending.request_id))
+            pending.set_exception(error)
 
     def _handle(self, pending: "_PendingResponse") -> None:
         app, compiled, request_id = self._app, pending.compiled, pending.request_id
