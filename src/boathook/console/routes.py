@@ -1,6 +1,6 @@
 """The context of a signed-in operator's request, and the routes of an area of the console."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from boathook.domain.model import Role
 from boathook.pages.context import RequestContext, read_notice, read_verified_form, write_notice
+from boathook.pages.registry import PageRegistry, PageSpec
 from boathook.pages.rendering import ConsoleState, PageRenderer, csrf_token
 from boathook.service import alerts, operators
 from boathook.service.alerts import FiringCount
@@ -125,39 +126,9 @@ class ConsoleContext(RequestContext):
         }
 
 
-PageHandler = Callable[[ConsoleContext], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class RouteSpec:
-    """A page or an action."""
-
-    method: str
-    path: str
-    permission: Permission
-    handler: PageHandler
-
-
-class Routes:
-    """The pages and actions of one area; paths are relative to /console."""
-
-    def __init__(self) -> None:
-        self.entries: list[RouteSpec] = []
-
-    def get(self, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
-        """Register a page."""
-        return self._add("GET", path, permission)
-
-    def post(self, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
-        """Register the handler of a form."""
-        return self._add("POST", path, permission)
-
-    def _add(self, method: str, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
-        def add(handler: PageHandler) -> PageHandler:
-            self.entries.append(RouteSpec(method, path, permission, handler))
-            return handler
-
-        return add
+RouteSpec = PageSpec[ConsoleContext]
+"""A page or an action; its path is relative to /console."""
+Routes = PageRegistry[ConsoleContext]
 
 
 def cookie_name(request: Request) -> str:

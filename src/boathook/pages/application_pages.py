@@ -5,7 +5,7 @@ user. `Pages` collects them with the permission that each requires. The console 
 /console/applications/{application}, the portal below /portal.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
+from boathook.pages.registry import PageRegistry, PageSpec
 from boathook.service import applications
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission
@@ -91,37 +92,6 @@ class ApplicationScope:
         return self.may(Permission(permission))
 
 
-PageHandler = Callable[[ApplicationScope], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page of an application, or the handler of a form."""
-
-    method: str
-    path: str
-    """Relative to the application's base path."""
-    permission: Permission
-    handler: PageHandler
-
-
-class Pages:
-    """The pages and forms of one area."""
-
-    def __init__(self) -> None:
-        self.entries: list[Page] = []
-
-    def get(self, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
-        """Register a page."""
-        return self._add("GET", path, permission)
-
-    def post(self, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
-        """Register the handler of a form."""
-        return self._add("POST", path, permission)
-
-    def _add(self, method: str, path: str, permission: Permission) -> Callable[[PageHandler], PageHandler]:
-        def add(handler: PageHandler) -> PageHandler:
-            self.entries.append(Page(method, path, permission, handler))
-            return handler
-
-        return add
+Page = PageSpec[ApplicationScope]
+"""A page of an application; its path is relative to the application's base path."""
+Pages = PageRegistry[ApplicationScope]
