@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from boathook.db import migrations
+from boathook.service.spool import count
 from boathook.spool.segment_store import REJECTED_FOLDER
 from tests.acceptance.conftest import TABLES, BoathookProcess, payload, signed
 from tests.commands import boathook_command
@@ -49,7 +50,8 @@ def _ready(gateway: BoathookProcess, postgres: OwnServer) -> None:
     postgres.restart()
     if gateway.process is None or gateway.process.poll() is not None:
         gateway.start()
-    until(lambda: away(gateway) == 0)
+    # The next test would find in the spool what the gateway has not drained yet.
+    until(lambda: away(gateway) == 0 and count(gateway.folder / "data" / "spool").events == 0)
 
 
 def away(gateway: BoathookProcess) -> float:
