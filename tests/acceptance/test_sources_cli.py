@@ -108,8 +108,8 @@ def test_a_wrong_source_is_listed_as_not_ready_and_shown_with_its_fault(cli: Cli
     assert "not ready" in cli.run("sources", "list").stdout
     (shown,) = cli.objects("sources", "show", "square")
     assert shown["ready"].startswith("no: sources.square.public_url")
-    assert "unknown source 'nobody'; configured: shop, square" in cli.complaint("sources", "show", "nobody")
-    assert "unknown source 'nobody'" in cli.complaint("sources", "test", "nobody")
+    assert "unknown source 'nobody'; configured: shop, square" in cli.complaint("sources", "show", "nobody", code=1)
+    assert "unknown source 'nobody'" in cli.complaint("sources", "test", "nobody", code=1)
     assert "start `boathook serve` first" in cli.complaint("sources", "test", "shop")
 
 

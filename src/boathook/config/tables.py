@@ -29,7 +29,7 @@ from boathook.config.types import (
     split_address,
 )
 from boathook.domain.endpoints import read_retry
-from boathook.domain.errors import ConfigError
+from boathook.domain.errors import ConfigError, NotFound
 from boathook.domain.policy import RetryDefaults
 
 
@@ -279,6 +279,13 @@ class Settings(Table):
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ConfigError(f"{key}: cannot read {path}: {reason}") from None
+
+    def source(self, name: str) -> SourceSettings:
+        """Return the settings of one source. Raises NotFound, which lists the configured ones."""
+        if name not in self.sources:
+            known = ", ".join(sorted(self.sources)) or "none"
+            raise NotFound(f"unknown source {name!r}; configured: {known}")
+        return self.sources[name]
 
     def secrets_of(self, source: str) -> tuple[str, ...]:
         """Return the resolved secrets of a source, in order. Raises ConfigError as `resolve` does."""

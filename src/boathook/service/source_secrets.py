@@ -60,10 +60,7 @@ async def forget_secret(database: Database, settings: Settings, name: str, actio
 
 
 def _check_handshake(settings: Settings, name: str) -> None:
-    if name not in settings.sources:
-        known = ", ".join(sorted(settings.sources)) or "none"
-        raise NotFound(f"unknown source {name!r}; configured: {known}")
-    if not captures_secret(settings.sources[name]):
+    if not captures_secret(settings.source(name)):
         raise ConfigError(f"sources.{name}: its secret is configured in sources.{name}.secrets")
 
 
@@ -110,10 +107,9 @@ async def list_secrets(work: UnitOfWork, source: str) -> list[SecretView]:
     Raises:
         NotFound: there is no such source.
     """
-    settings = work.app_context.settings
-    _check(settings, source)
-    kept = [_configured_secret_view(reference) for reference in settings.sources[source].secrets]
-    if captures_secret(settings.sources[source]):
+    configured = work.app_context.settings.source(source)
+    kept = [_configured_secret_view(reference) for reference in configured.secrets]
+    if captures_secret(configured):
         kept.append(SecretView(where="from the sender's handshake", name=f"boathook sources secret {source}"))
     added, now = await source_secrets.list_by_source(work.connection, source), datetime.now(UTC)
     return [*kept, *(_added_secret_view(work, one, now) for one in added)]
@@ -163,7 +159,7 @@ async def add(
         LimitReached: the source has the maximum number of secrets.
         InvalidState: this source's requests are not verified by a secret.
     """
-    _check(work.app_context.settings, source)
+    work.app_context.settings.source(source)  # raises NotFound
     after = None if others_end_after is None else _checked(others_end_after)
     if len(note_text) > _MAX_NOTE_LENGTH:
         raise InvalidValue(f"it has at most {_MAX_NOTE_LENGTH} characters", "note")
@@ -260,8 +256,7 @@ async def remove(work: UnitOfWork, source: str, id: str) -> None:
 
 
 async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_ending: bool) -> UUID:
-    settings = work.app_context.settings
-    _check(settings, source)
+    configured = work.app_context.settings.source(source)
     try:
         id = ids.read(ids.SOURCE_SECRET, shown_id)
     except ValueError:
@@ -270,7 +265,7 @@ async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_endi
     known = await source_secrets.list_by_source(work.connection, source)
     # Ignore secrets that cannot be decrypted: they verify nothing, so the last readable one must stay.
     others = [one for one in known if one.id != id and one.ends_at is None and _is_readable(work, one)]
-    is_last = not others and not settings.sources[source].secrets and not captures_secret(settings.sources[source])
+    is_last = not others and not configured.secrets and not captures_secret(configured)
     if is_ending and is_last and any(one.id == id for one in known):
         raise InvalidState(
             f"it is the last secret of {source} that has no end; add another one first, or nothing would be accepted",
@@ -283,9 +278,3 @@ def _checked(after: timedelta) -> timedelta:
     if not timedelta() <= after <= MAX_GRACE:
         raise InvalidValue(f"write a time from 0 to {MAX_GRACE.days} days", "after")
     return after
-
-
-def _check(settings: Settings, source: str) -> None:
-    if source not in settings.sources:
-        known = ", ".join(sorted(settings.sources)) or "none"
-        raise NotFound(f"unknown source {source!r}; configured: {known}")

@@ -79,8 +79,8 @@ async def trigger_source(
         added: the secrets that operators have added; None reads those that a gateway of this host saved last.
 
     Raises:
-        ConfigError: there is no such source, its settings are wrong, the sender signs with a private key, or the type
-            or a field cannot be set.
+        NotFound: there is no such source.
+        ConfigError: its settings are wrong, the sender signs with a private key, or the type or a field cannot be set.
         ConnectionError: no gateway listens there.
     """
     resolved = _resolve(settings, name, added)
@@ -118,7 +118,8 @@ async def run_source_test(
         added: the secrets that operators have added; None reads those that a gateway of this host saved last.
 
     Raises:
-        ConfigError: there is no such source, or its settings are wrong.
+        NotFound: there is no such source.
+        ConfigError: its settings are wrong.
         ConnectionError: no gateway listens there.
     """
     resolved = _resolve(settings, name, added)
@@ -133,10 +134,8 @@ async def run_source_test(
 
 
 def _resolve(settings: Settings, name: str, added: SecretsCache | None) -> ResolvedSource:
-    """Return a source with the newest of its secrets. Raises ConfigError."""
-    if name not in settings.sources:
-        known = ", ".join(sorted(settings.sources)) or "none"
-        raise ConfigError(f"unknown source {name!r}; configured: {known}")
+    """Return a source with the newest of its secrets. Raises NotFound, or ConfigError for wrong settings."""
+    settings.source(name)  # raises NotFound
     resolved = resolve_source(source_spec(settings, name, added))
     return resolved._replace(spec=replace(resolved.spec, secrets=resolved.spec.secrets[:1]))
 

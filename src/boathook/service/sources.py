@@ -8,7 +8,7 @@ from boathook.db import source_secrets
 from boathook.db.queries import source_stats
 from boathook.db.queries.source_stats import MAX_SCANNED as MAX_SCANNED  # noqa: PLC0414 - re-exported
 from boathook.db.queries.source_stats import LatestSourceEvent, RejectionSummary
-from boathook.domain.errors import ConfigError, NotFound
+from boathook.domain.errors import ConfigError
 from boathook.domain.model import ProofStrength
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, compile_verifier
@@ -104,10 +104,7 @@ def view_of(settings: Settings, name: str, added: SecretsCache | None = None) ->
         name: its name.
         added: the secrets that operators have added; None reads those that a gateway of this host saved last.
     """
-    if name not in settings.sources:
-        known = ", ".join(sorted(settings.sources)) or "none"
-        raise NotFound(f"unknown source {name!r}; configured: {known}")
-    source = settings.sources[name]
+    source = settings.source(name)
     recipe, trouble = find_provider(source.provider), ""
     try:
         recipe = compile_verifier(settings, name, added=added).recipe
