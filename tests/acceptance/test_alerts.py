@@ -162,6 +162,7 @@ def test_a_rule_of_ones_own_about_any_metric(gateway: BoathookProcess, alert_rec
     alert_receiver.await_kind("mine", "fires", "recovered", subject="stripe")
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_an_endpoint_is_disabled(gateway: BoathookProcess, alert_receiver: AlertReceiver) -> None:
     application = gateway.listing("applications", "create", "Acme")[0]["id"]
     endpoint = gateway.listing(

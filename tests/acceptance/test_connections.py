@@ -86,6 +86,7 @@ def test_five_clients_with_all_connections_shut_nobody_out(boathook: Callable[..
     [ASK, pytest.param(SLOW, marks=pytest.mark.extended("another mutant of the same test stays"))],
     ids=["idle", "slow bodies"],
 )
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_without_eviction_and_reserve_nobody_gets_in(boathook: Callable[..., BoathookProcess], request_: bytes):
     running = start(boathook, NO_EVICTION)
     with contextlib.ExitStack() as stack:

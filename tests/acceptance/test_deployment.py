@@ -144,6 +144,7 @@ def payments(url: str) -> list[tuple[str, int]]:
         return connection.execute("select id, amount from payment").fetchall()
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_the_whole_test_on_the_page_about_tests_passes(pg_url, tmp_path, monkeypatch):
     page = Path(__file__).parents[2] / "docs/how-to/test-handlers.md"
     *_, block = [block for block in blocks(page) if block.language == "python"]

@@ -115,6 +115,7 @@ class TestStripe:
         found = refused(running, "stripe", from_stripe(body, at=time.time() - 3_600, secret="whsec_nobodys"), body)
         assert "its signature would not have been right either" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_another_scheme(self, running: BoathookProcess):
         body = body_of()
         found = refused(running, "stripe", from_stripe(body, version="v0"), body)
@@ -133,6 +134,7 @@ class TestStripe:
         assert found["reason"] == "signature_missing"
         assert "stripe-signature" in found["detail"]
 
+    @pytest.mark.extended("starts several servers of its own")
     def test_a_secret_that_was_decoded(self, running: BoathookProcess):
         body, stamp = body_of(), int(time.time())
         mac = hex_mac(STRIPE.removeprefix("whsec_"), f"{stamp}.", body)

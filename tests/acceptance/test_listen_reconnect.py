@@ -149,6 +149,7 @@ def test_a_local_server_that_redirects_is_shown_and_not_followed(running: Boatho
     assert Odd.seen == ["/hook", "/hook"]
 
 
+@pytest.mark.extended("differs in the size of its bodies only")
 def test_bodies_of_five_megabytes_come_whole(running: BoathookProcess, listen: Any):
     rows = [made(f"large {n}", datetime.now(UTC), type="large.one", body=random.randbytes(5_000_000)) for n in range(6)]
     commit(running, rows)

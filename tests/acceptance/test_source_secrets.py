@@ -105,6 +105,7 @@ def test_a_rotation_under_load_refuses_nothing(running: BoathookProcess):
     assert is_known(running.base, SECRET), "those of boathook.toml stay"
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_without_the_overlap_the_load_sees_refusals(running: BoathookProcess):
     """The mutant: a secret that ends before its sender has changed to the next one."""
     early = add(running, "whsec_ended too early")

@@ -115,6 +115,7 @@ def test_no_pattern_of_types_is_slow_on_a_megabyte(subject: str):
     assert dear == {}
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_as_a_regular_expression_one_of_them_would_take_for_ever():
     text = "a" * 2_000
 

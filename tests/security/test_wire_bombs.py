@@ -211,6 +211,7 @@ def test_what_never_ends_is_cut_off_and_costs_no_memory(shared: Gateway, name: s
     assert shared.peak - before <= MOST_RSS
 
 
+@pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_without_the_cap_chunks_of_one_byte_are_all_read():
     with gateway(mutant="no cap on chunks") as one:
         assert statuses(one.ask(FLOODS["chunks of one byte, to their end"])) == [200]

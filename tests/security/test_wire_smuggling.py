@@ -72,7 +72,10 @@ def misread(one: Gateway, cut: Callable[[bytes], list[bytes]], *, ends: bool = F
     return wrong
 
 
-@pytest.mark.parametrize("cut", [whole, in_two, by_the_byte])
+@pytest.mark.parametrize(
+    "cut",
+    [whole, pytest.param(in_two, marks=pytest.mark.extended("another cut of the same requests stays")), by_the_byte],
+)
 def test_each_vector_is_refused_or_read_in_the_one_way_that_is_meant(cut: Callable[[bytes], list[bytes]]):
     with gateway() as one:
         assert misread(one, cut) == {}

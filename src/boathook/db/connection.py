@@ -35,6 +35,9 @@ _COMMIT_STATEMENT: Final = re.compile(r"(?:^|;)\s*(?:commit|end)\b", re.IGNORECA
 _SYNC_REP_FUNCTION: Final = "SyncRepWaitForLSN"
 """The PostgreSQL function that reports a commit made visible before its standby had it."""
 _FIND_UNAPPLIED: Final = "select name from pg_settings where name = any ($1) and source <> 'client'"
+_READ_VALUES: Final = "select array_agg(current_setting(name) order by name) from unnest($1::text[]) as name"
+_applied_values: Final[dict[frozenset[tuple[str, str]], list[str]]] = {}
+"""For settings that were all applied at a session's start: their values there, as the server writes them."""
 
 
 class SafeConnection(asyncpg.Connection):
@@ -73,11 +76,18 @@ class SafeConnection(asyncpg.Connection):
 
     async def settle(self, settings: Mapping[str, str], timeout_s: float | None) -> None:
         """Apply those of *settings* that were not applied at session start, because a pooler drops most of them."""
-        rows = await self.fetch(_FIND_UNAPPLIED, list(settings), timeout=timeout_s)
+        names, wanted = list(settings), frozenset(settings.items())
+        values = await self.fetchval(_READ_VALUES, names, timeout=timeout_s)
+        if values == _applied_values.get(wanted):
+            return
+        # It reads all settings of the server, so each new connection would spend a third of its start on it.
+        rows = await self.fetch(_FIND_UNAPPLIED, names, timeout=timeout_s)
         dropped = {row["name"]: settings[row["name"]] for row in rows}
         if dropped:
             self.restore = _set_config_statement(dropped)
             await self.execute(self.restore, timeout=timeout_s)
+        else:
+            _applied_values[wanted] = values
 
 
 def _set_config_statement(settings: Mapping[str, str]) -> str:

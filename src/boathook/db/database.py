@@ -352,13 +352,13 @@ async def _read_session_settings(url: str, timeout_s: float) -> dict[str, str]:
     connection = await connect(url, timeout=timeout_s, command_timeout=timeout_s)
     try:
         rows = await connection.fetch("""
-            select name, case setting when 'remote_apply' then setting else 'on' end as value from pg_settings
-            where name = 'synchronous_commit'
+            select 'synchronous_commit' as name, case level when 'remote_apply' then level else 'on' end as value
+            from current_setting('synchronous_commit') as level
             union all
             select name, 'lz4' from pg_settings where name = 'default_toast_compression' and 'lz4' = any (enumvals)
             union all
-            select name, 'public' from pg_settings
-            where name = 'search_path' and setting = '"$user", public' and current_user = 'boathook'
+            select 'search_path', 'public'
+            where current_setting('search_path') = '"$user", public' and current_user = 'boathook'
         """)
         return {row["name"]: row["value"] for row in rows}
     finally:

@@ -224,6 +224,7 @@ def test_a_pinned_python_client_works_unchanged(version, server, receiver, run_i
     run.judge_receivers()
 
 
+@pytest.mark.extended("the client that all tests of this folder use is as good")
 def test_the_newest_python_client_works_unchanged(server, receiver):
     run = Run(server, receiver, "python-newest")
     judge(run.go(sys.executable, str(HERE / "sdk_driver.py"), folder=""), (98, 0))
