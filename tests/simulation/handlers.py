@@ -53,7 +53,7 @@ async def _handle(world: "World", name: str, event: Event, tx: Transaction) -> o
         return Ignore("not for us")
     if action == "late":
         await asyncio.sleep(world.rng.random() * world.plan.lease_s)
-    await tx.execute(EFFECT, event.json["n"])
+    await tx.execute(EFFECT, claim.event_id, claim.ordinal, claim.fence, event.json["n"])
     match action:
         case "fail":
             raise ValueError("it does not work")

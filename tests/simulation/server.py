@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.simulation.driver import Connection
 
 _MARK: Final = re.compile(r"begin; set local boathook\.mark = '([^']*)'")
+_NEXT: Final = re.compile(r"(; begin; set local boathook\.mark = '([^']*)')?$")
+"""What begins the next transaction in the message that ends one."""
 _LITERAL: Final = re.compile(r"E'((?:[^'\\]|''|\\\\)*)'|(null)")
 SETTLE: Final = "select boathook.settle("
 COMMIT: Final = "; commit; reset all"
@@ -349,6 +351,9 @@ class Request:
             transaction.roll_back()
         else:
             transaction.commit()
+            if (following := _NEXT.search(self.sql)) is not None and following.group(2) is not None:
+                self.connection.transaction_ = Transaction(server.tables, self.connection)
+                self.connection.transaction_.mark = following.group(2)
         if rates.lost_after and rng.random() < rates.lost_after:
             sometimes("a connection was lost after a commit", if_=is_change)
             self.connection.lose()
@@ -382,7 +387,7 @@ def _execute(
         return [], None
     if sql.startswith(SETTLE):
         _settle(transaction, sql)
-        return [], "commit" if sql.endswith(COMMIT) else None
+        return [], "commit" if _NEXT.sub("", sql).endswith(COMMIT) else None
     match sql:
         case "begin":
             return [], None
@@ -410,7 +415,7 @@ def _execute(
 
 
 def _settle(transaction: Transaction, sql: str) -> None:
-    call = sql[len(SETTLE) :].removesuffix(COMMIT)
+    call = _NEXT.sub("", sql)[len(SETTLE) :].removesuffix(COMMIT)
     found = [None if null else text.replace("''", "'").replace("\\\\", "\\") for text, null in _LITERAL.findall(call)]
     event_id, ordinal, fence, state, note, _worker, _started, mark = found
     assert event_id is not None

@@ -34,10 +34,9 @@ Statement = Callable[..., list[Record]]
 # What simulated handlers and deployments send
 
 
-def _do_effect(t: Transaction, value: object) -> list[Record]:
+def _do_effect(t: Transaction, event_id: UUID, ordinal: int, fence: int, value: object) -> list[Record]:
     assert t.mark is not None, "an effect outside the transaction of an attempt"
-    event_id, ordinal, fence = t.mark.split("/")
-    t.effects.append(Effect(UUID(event_id), int(ordinal), int(fence), value))
+    t.effects.append(Effect(event_id, ordinal, fence, value))
     return []
 
 
@@ -46,7 +45,7 @@ def _deploy(t: Transaction) -> list[Record]:
     return []
 
 
-EFFECT = "insert into deed values ($1)"
+EFFECT = "insert into deed values ($1, $2, $3, $4)"
 DEPLOY = "update boathook.route set changed_at = now()"
 
 BY_TEXT: dict[str, tuple[str, Statement]] = {EFFECT: ("effect", _do_effect), DEPLOY: ("deploy", _deploy)}

@@ -130,8 +130,14 @@ def transaction_mark(claim: Claim) -> str:
     return f"{claim.event_id}/{claim.ordinal}/{claim.fence}"
 
 
-def settle_arguments(claim: Claim, move: Complete, *, worker: str, started_at: datetime) -> Arguments:
-    """Return the arguments of `SETTLE` that complete *claim* with success."""
+def settle_arguments(
+    claim: Claim, move: Complete, *, worker: str, started_at: datetime, mark: str | None = None
+) -> Arguments:
+    """Return the arguments of `SETTLE` that complete *claim* with success.
+
+    Args:
+        mark: the mark of the transaction; None means `transaction_mark`.
+    """
     return (
         str(claim.event_id),
         str(claim.ordinal),
@@ -140,7 +146,7 @@ def settle_arguments(claim: Claim, move: Complete, *, worker: str, started_at: d
         move.ignored_because,
         worker,
         started_at.isoformat(),
-        transaction_mark(claim),
+        transaction_mark(claim) if mark is None else mark,
     )
 
 

@@ -33,6 +33,8 @@ from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 
 _OWN_CONNECTIONS: Final = 2
+_IDLE_S: Final = 0.5
+"""Interval of looking for transactions that began for a claim which then did not start."""
 _NO_REPLIES: Final[Mapping[str, frozenset[int]]] = MappingProxyType({})
 
 
@@ -43,20 +45,22 @@ class HandlerExecutor(Executor[HandlerAttempt]):
         own: connections for boathook's own statements.
         handlers: connections for the transactions of handlers.
         is_keeping_connections: whether there is a connection for each concurrent attempt.
+        has_waiting: returns whether a claim waits for a slot.
     """
 
     is_fenced = True
 
     def __init__(
         self, runner: Runner | TracedRunner, hooks: Hooks | Boathook, *, own: Database, handlers: Database,
-        is_keeping_connections: bool,
+        is_keeping_connections: bool, has_waiting: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._runner = runner
         self._hooks = hooks
         self._published = hooks.published
         self._notifier = DueNotifier(functools.partial(notify_due, own))
-        self._handlers = handlers
-        self._is_keeping_connections = is_keeping_connections
+        self._new_slot = functools.partial(
+            RunSlot, handlers, keeps_connection=is_keeping_connections, has_waiting=has_waiting
+        )
         self._slots: list[RunSlot] = []
         """Unused slots; the most recently used one is reused first."""
         self._threads: list[tuple[HandlerThread, float]] = []
@@ -65,14 +69,12 @@ class HandlerExecutor(Executor[HandlerAttempt]):
     async def execute(self, attempt: HandlerAttempt) -> Result:
         """Run the handler and settle its delivery in one transaction."""
         work = attempt.work
-        running = attempt.running = RunningAttempt(work, attempt.started_at)
+        running = attempt.running = RunningAttempt(work, attempt.started_at, attempt.claimed_s)
         if work.claim.attempt == 1 and work.event is not None:
             waited_s = (attempt.started_at - work.event.accepted_at).total_seconds()
             meters.observe("boathook_first_attempt_delay_seconds", max(0.0, waited_s))
         loop = asyncio.get_running_loop()
-        slot = (
-            self._slots.pop() if self._slots else RunSlot(self._handlers, keeps_connection=self._is_keeping_connections)
-        )
+        slot = self._slots.pop() if self._slots else self._new_slot()
         began = loop.time()
         try:
             return await self._runner.run(attempt.queue.handler, running, slot)
@@ -108,8 +110,16 @@ class HandlerExecutor(Executor[HandlerAttempt]):
         return None
 
     async def run(self) -> None:
-        """Notify other processes of messages that handlers have published."""
-        await self._notifier.run()
+        """Notify other processes of messages that handlers have published, and end transactions that nothing uses."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._notifier.run())
+            group.create_task(self._end_idle_transactions())
+
+    async def _end_idle_transactions(self) -> None:
+        while True:
+            await asyncio.sleep(_IDLE_S)
+            for slot in list(self._slots):
+                await slot.end_transaction()
 
     async def close(self) -> None:
         """Release the connections."""
@@ -164,7 +174,7 @@ def make_worker(
     tracer = tracing.current()
     executor = HandlerExecutor(
         runner if tracer is None else TracedRunner(runner, tracer), hooks, own=own, handlers=handlers,
-        is_keeping_connections=settings.database.worker_connections >= places,
+        is_keeping_connections=settings.database.worker_connections >= places, has_waiting=queues.has_waiting,
     )  # fmt: skip
     return Dispatcher(
         queues, executor, HandlerRecorder(store, worker_id), database=own, deliveries=store, clock=clock,

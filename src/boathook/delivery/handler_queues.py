@@ -47,7 +47,7 @@ _EWMA_WEIGHT: Final = 0.2
 class HandlerAttempt(Attempt):
     """One attempt to run the handler of a delivery."""
 
-    __slots__ = ("is_blocking", "queue", "running", "work")
+    __slots__ = ("claimed_s", "is_blocking", "queue", "running", "work")
 
     SUCCEEDED_EVENT = "attempt_ended"
     SUCCEEDED_LEVEL = INFO
@@ -58,6 +58,7 @@ class HandlerAttempt(Attempt):
         super().__init__(work.claim, lease_until)
         self.work = work
         self.queue = queue
+        self.claimed_s = time.monotonic()
         self.is_blocking = work.claim.order_key is not None or queue.handler.max_concurrency is not None
         self.running: RunningAttempt | None = None
 
@@ -185,6 +186,10 @@ class HandlerQueues:
     def running(self) -> int:
         """Number of running attempts."""
         return sum(queue.running for queue in self.queues.values())
+
+    def has_waiting(self) -> bool:
+        """Return whether a claim waits for a slot."""
+        return any(queue.waiting for queue in self.queues.values())
 
     # Claiming
 

@@ -12,8 +12,9 @@ Failures between the handler's return and the result of the commit:
 
 import asyncio
 import functools
+import time
 import traceback as tracebacks
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import TracebackType
@@ -80,11 +81,15 @@ class NoTransaction(Exception):
 class RunningAttempt:
     """One attempt in progress, as seen by its worker."""
 
-    __slots__ = ("_deadline", "error", "is_lost", "is_stopped", "overdue_at", "started_at", "thread", "work")
+    __slots__ = (
+        "_deadline", "claimed_s", "error", "is_lost", "is_stopped", "overdue_at", "started_at", "thread", "work",
+    )  # fmt: skip
 
-    def __init__(self, work: ClaimedDelivery, started_at: datetime) -> None:
+    def __init__(self, work: ClaimedDelivery, started_at: datetime, claimed_s: float) -> None:
         self.work = work
         self.started_at = started_at
+        self.claimed_s = claimed_s
+        """When the delivery was claimed, by the monotonic clock."""
         self.overdue_at: float | None = None
         """Loop time of the handler's deadline, while the handler runs."""
         self.thread: HandlerThread | None = None
@@ -131,18 +136,83 @@ class RunningAttempt:
 
 
 class RunSlot:
-    """One of a worker's slots for attempts; keeps a connection from one attempt to the next."""
+    """One of a worker's slots for attempts; keeps a connection from one attempt to the next.
 
-    def __init__(self, database: Database, *, keeps_connection: bool = True) -> None:
+    If another claim waits when an attempt commits, the same message begins the next transaction.
+
+    Args:
+        keeps_connection: whether there is a connection for each slot.
+        has_waiting: returns whether a claim waits for a slot.
+    """
+
+    def __init__(
+        self, database: Database, *, keeps_connection: bool = True, has_waiting: Callable[[], bool] = lambda: False
+    ) -> None:
         self._database = database
         self._keeps = keeps_connection
+        self._has_waiting = has_waiting
         self._stack: AsyncExitStack | None = None
         self._connection: Connection | None = None
+        self._transactions = 0
+        self._begun_s: float | None = None
+        """When the transaction began that no attempt uses yet, by the monotonic clock; None without one."""
+        self._ending = asyncio.Lock()
+
+    @property
+    def is_idle_in_transaction(self) -> bool:
+        """Whether a transaction has begun that no attempt uses yet."""
+        return self._begun_s is not None
+
+    async def begin(self, claimed_s: float) -> tuple[Connection, str]:
+        """Return a connection in a new transaction, and the transaction's mark.
+
+        Args:
+            claimed_s: when the attempt's delivery was claimed; an older transaction would have an older ``now()``.
+
+        Raises:
+            DatabaseUnavailable: the connection cannot be made, or was lost.
+        """
+        if self._ending.locked() or (self._begun_s is not None and self._begun_s < claimed_s):
+            await self.end_transaction()
+        connection = await self.connection()
+        if self._begun_s is None:
+            with translate_errors():
+                await connection.execute(self._begin_statement())
+        self._begun_s = None
+        return connection, self._mark
+
+    async def commit(self, connection: Connection, calls: Sequence[str]) -> None:
+        """Execute the calls that settle a delivery, and commit."""
+        # One message: PostgreSQL commits only if the settle did not raise. Session settings of the handler must not
+        # leak to the next one.
+        statements = [*calls, "commit", *reset_statements(connection)]
+        begun_s = None
+        if self._keeps and self._has_waiting():
+            begun_s = time.monotonic()
+            statements.append(self._begin_statement())
+        await connection.execute("; ".join(statements))
+        self._begun_s = begun_s
+
+    async def end_transaction(self) -> None:
+        """Roll back a transaction that no attempt uses; close the connection if that fails."""
+        async with self._ending:
+            if self._begun_s is not None and self._connection is not None:
+                self._begun_s = None
+                await _roll_back(self._connection, self)
+
+    def _begin_statement(self) -> str:
+        self._transactions += 1
+        return f"begin; set local boathook.mark = '{self._mark}'"
+
+    @property
+    def _mark(self) -> str:
+        return str(self._transactions)
 
     async def connection(self) -> Connection:
-        """Return a connection outside any transaction."""
+        """Return a connection; it is in a transaction only if `is_idle_in_transaction`."""
         if self._connection is not None and (
-            is_connection_closed(self._connection) or self._connection.is_in_transaction()
+            is_connection_closed(self._connection)
+            or self._connection.is_in_transaction() is not self.is_idle_in_transaction
         ):
             await self.release()
         if self._connection is None:
@@ -157,6 +227,8 @@ class RunSlot:
 
     async def release(self) -> None:
         """Return the connection to the pool."""
+        if self._begun_s is not None:
+            await self.end_transaction()
         stack, self._stack, self._connection = self._stack, None, None
         if stack is not None:
             await stack.aclose()
@@ -210,7 +282,7 @@ class Runner:
         return None if forbidden_statuses is None else ReplySlot(forbidden_statuses)
 
     def _conclude(
-        self, running: RunningAttempt, slot: ReplySlot | None, value: object
+        self, running: RunningAttempt, slot: ReplySlot | None, value: object, mark: str
     ) -> tuple[str, tuple[SqlCall, ...]]:
         """Turn the handler's return value into the calls that settle the delivery, or raise to roll back."""
         if running.is_lost:
@@ -227,7 +299,7 @@ class Runner:
         move = Complete() if isinstance(outcome, Success) else complete_ignored(outcome.reason)
         claim = running.work.claim
         steps: tuple[SqlCall, ...] = (
-            (SETTLE, settle_arguments(claim, move, worker=self._worker, started_at=running.started_at)),
+            (SETTLE, settle_arguments(claim, move, worker=self._worker, started_at=running.started_at, mark=mark)),
         )
         if slot is not None:
             steps += ((ANSWER, replies.reply_arguments(claim, slot.reply)),)
@@ -263,7 +335,11 @@ class Runner:
         completion: Completion,
         seconds: float,
     ) -> None:
-        connection = await self._begin(run_slot, completion)
+        try:
+            connection, completion.mark = await run_slot.begin(running.claimed_s)
+        except DatabaseUnavailable as error:
+            await run_slot.release()
+            raise NoTransaction from error
         completion.is_started = True
         is_committed = False
         try:
@@ -277,10 +353,7 @@ class Runner:
                 raise DatabaseUnavailable("the connection was lost under the handler")
             if not connection.is_in_transaction():
                 raise HandlerMisuse("the handler ended the transaction that boathook opened for it")
-            # One message: PostgreSQL commits only if the settle did not raise. Session settings of the handler must not
-            # leak to the next one.
-            calls = [function.literal(arguments) for function, arguments in steps]
-            await connection.execute("; ".join([*calls, "commit", *reset_statements(connection)]))
+            await run_slot.commit(connection, [function.literal(arguments) for function, arguments in steps])
             is_committed = True
         finally:
             if not is_committed:
@@ -288,17 +361,6 @@ class Runner:
                 await _roll_back(connection, run_slot)
             else:
                 await run_slot.free()
-
-    @staticmethod
-    async def _begin(run_slot: RunSlot, completion: Completion) -> Connection:
-        try:
-            connection = await run_slot.connection()
-            with translate_errors():
-                await connection.execute(f"begin; set local boathook.mark = '{completion.mark}'")
-        except DatabaseUnavailable as error:
-            await run_slot.release()
-            raise NoTransaction from error
-        return connection
 
     def _handle(
         self, handler: Handler, event: Event, transaction: Transaction, running: RunningAttempt

@@ -45,9 +45,9 @@ class Completion:
     """Marks and settles one attempt on the user's connection."""
 
     mark: str
-    conclude: Callable[[object], tuple[str, tuple[SqlCall, ...]]]
-    """Turns the handler's return value into the resulting state and the calls that settle the delivery, or raises to
-    roll back."""
+    conclude: Callable[[object, str], tuple[str, tuple[SqlCall, ...]]]
+    """Turns the handler's return value and the mark into the resulting state and the calls that settle the delivery, or
+    raises to roll back."""
     is_started: bool = False
     """Whether the handler has been called."""
     has_lost_connection: bool = False
@@ -57,7 +57,7 @@ class Completion:
 
     def begin(self, value: object) -> tuple[SqlCall, ...]:
         """Return the calls that settle the handler's return value, in order."""
-        self.state, steps = self.conclude(value)
+        self.state, steps = self.conclude(value, self.mark)
         failpoint("handler.before_commit")
         return steps
 
