@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from boathook.console import login as signing_in
 from boathook.console.app import AREAS
-from boathook.console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH, LoginRateLimiter
+from boathook.console.login import LINK_PATH, OIDC_CALLBACK_PATH, OIDC_START_PATH, LoginRateLimiter
 from boathook.console.routes import BASE, ConsoleContext, RouteSpec
 from boathook.db import operators as operator_journal
 from boathook.db.database import Database
@@ -44,7 +44,9 @@ from tests.support import sampled
 
 ENTRIES = [entry for area in AREAS for entry in area.entries]
 FORMS = [entry for entry in ENTRIES if entry.method == "POST"]
-OPEN = {f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", OIDC_START_PATH, OIDC_CALLBACK_PATH}
+OPEN = {
+    f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", LINK_PATH, OIDC_START_PATH, OIDC_CALLBACK_PATH,
+}  # fmt: skip
 """What needs no session."""
 OUTSIDERS = ("nobody", "invented", "disabled", "expired", "idle", "customer", "program")
 FORGED: tuple[dict[str, str], ...] = (
