@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from boathook.console import login as signing_in
 from boathook.console.app import AREAS
-from boathook.console.login import LINK_PATH, OIDC_CALLBACK_PATH, OIDC_START_PATH, LoginRateLimiter
+from boathook.console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH, LoginRateLimiter
 from boathook.console.routes import BASE, ConsoleContext, RouteSpec
 from boathook.db import operators as operator_journal
 from boathook.db.database import Database
@@ -38,6 +38,7 @@ from boathook.server.proxies import apply_forwarded_headers
 from boathook.service import keys, operators
 from boathook.service.authorization import ACCESS_RULES
 from boathook.service.oidc import AuthorizationRequest
+from boathook.service.sign_in_link import LINK_PATH
 from tests.permission_matrix import is_covered
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, PageClient, open_console
 from tests.support import sampled

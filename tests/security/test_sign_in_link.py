@@ -10,14 +10,12 @@ import httpx
 import pytest
 
 from boathook.console import login
-from boathook.console.login import LINK_PATH
 from boathook.db.database import Database
 from boathook.domain.errors import InvalidState
 from boathook.domain.model import Role
-from boathook.server import dev
 from boathook.service import operators
 from boathook.service.oidc import OidcIdentity
-from boathook.service.sign_in_link import LIFETIME_S, create_token, redeem_token, revoke_tokens
+from boathook.service.sign_in_link import LIFETIME_S, LINK_PATH, create_token, redeem_token, revoke_tokens
 from tests.postgres.portal_client import ConsoleApp, open_console
 
 LOCAL = "http://127.0.0.1:8080"
@@ -143,7 +141,3 @@ def test_a_new_token_revokes_the_earlier_one_and_only_its_owner_reads_it(tmp_pat
     assert (file.parent.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
     assert token not in file.name + file.read_text()
     assert [redeem_token(tmp_path, one) for one in (earlier, token)] == [False, True]
-
-
-def test_dev_prints_the_path_that_the_console_serves():
-    assert dev.LINK_PATH == LINK_PATH

@@ -30,7 +30,7 @@ def dev(
 
     # Each `boathook serve` reads .env itself, so that a changed one counts.
     environment = dict(os.environ)
-    settings = cli_context(ctx).plain_settings(server__app=app, server__port=port, server__roles=_ROLES.split(","))
+    settings = cli_context(ctx).plain_settings(server__app=app, server__port=port)
     flags = ["--role", _ROLES]
     if app is not None:
         flags += ["--app", app]

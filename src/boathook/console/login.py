@@ -25,13 +25,12 @@ from boathook.service import operators
 from boathook.service.authorization import Permission, requires
 from boathook.service.oidc import AuthorizationRequest, OidcProvider, OidcRejected
 from boathook.service.operators import ClientInfo, NewSession
+from boathook.service.sign_in_link import LINK_PATH
 
 routes = Routes()
 
 OIDC_START_PATH: Final = f"{SIGN_IN}/away"
 OIDC_CALLBACK_PATH: Final = f"{SIGN_IN}/return"
-LINK_PATH: Final = f"{SIGN_IN}/link"
-"""The link that `boathook dev` prints."""
 _PROXY_HEADERS: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ATTEMPT_COOKIE: Final = "boathook_attempt"
 _REFILL_S: Final = 12.0

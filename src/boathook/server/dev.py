@@ -21,10 +21,9 @@ from watchfiles import PythonFilter, awatch
 from boathook.config import FILE_NAME, Settings
 from boathook.db.embedded import EmbeddedServer
 from boathook.observability.log_text import render_text
-from boathook.service.sign_in_link import LIFETIME_S, create_token, revoke_tokens
+from boathook.service.sign_in_link import LIFETIME_S, LINK_PATH, create_token, revoke_tokens
 from boathook.service.source_trial import gateway_url
 
-LINK_PATH: Final = "/console/sign-in/link"
 _ENVIRONMENT: Final = {
     "BOATHOOK_LOG_FORMAT": "json",
     "BOATHOOK_LOG_LEVEL": "debug",
@@ -127,7 +126,7 @@ class _Developer:
         """Print where everything is."""
         url = gateway_url(self._settings)
         self._log.base = url
-        if "console" in self._settings.server.roles and self._settings.server.port:
+        if self._settings.server.port:  # else only the started gateway knows its port
             token = create_token(self._settings.server.data_dir)
             self._say(f"console  {url}{LINK_PATH}?token={token}", _BOLD)
             self._say(f"         this link signs you in once, within {LIFETIME_S / 60:.0f} minutes", _DIM)

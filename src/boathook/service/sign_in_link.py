@@ -14,6 +14,7 @@ from typing import Final
 
 from boathook.service.keys import hash_token
 
+LINK_PATH: Final = "/console/sign-in/link"
 LIFETIME_S: Final = 600.0
 """How long a token can be used."""
 _FOLDER: Final = "sign-in"
