@@ -18,9 +18,8 @@ from boathook.providers.recipe import (
 )
 from boathook.providers.request_reader import BasicPassword, Form, Header, Json, Query, Selector
 from boathook.providers.schemes import Addresses, Asymmetric, ConfiguredKey, FieldMac, Hmac, Jwt, NoProof, Proof, Token
+from boathook.service.scaffold import PUBLIC_URL, secret_variable, source_settings
 from boathook.testing import make_keys, signed_request
-
-PUBLIC: Final = "https://hooks.example.com"
 
 PROOF_COVERAGE: Final = {
     "body signed": "The proof covers the whole body: nobody without the secret can have changed a byte.",
@@ -40,12 +39,6 @@ def pages() -> dict[str, str]:
     return {recipe.name: "".join(_page(recipe)) for recipe in RECIPES}
 
 
-def secret_variable(recipe: Recipe) -> str:
-    """Return the environment variable that the page keeps the provider's secret in."""
-    word = recipe.name.upper().replace("-", "_")
-    return f"{word}_PUBLIC_KEY" if isinstance(recipe.proof, Asymmetric) else f"{word}_SECRET"
-
-
 def _page(recipe: Recipe) -> Iterator[str]:
     yield f"# {recipe.title}\n\n<!-- Written by `make docs`; edit src/boathook/providers instead. -->\n\n"
     aliases = f" (also {', '.join(f'`{name}`' for name in recipe.aliases)})" if recipe.aliases else ""
@@ -63,12 +56,12 @@ def _page(recipe: Recipe) -> Iterator[str]:
 def _set_up(recipe: Recipe) -> Iterator[str]:
     yield "\n## At the sender\n\n"
     for number, step in enumerate(recipe.setup, 1):
-        yield f"{number}. {step.format(url=f'`{PUBLIC}/in/{recipe.name}`')}\n"
-    yield f"\n`{PUBLIC}` stands for the address at which your boathook is reached.\n"
+        yield f"{number}. {step.format(url=f'`{PUBLIC_URL}/in/{recipe.name}`')}\n"
+    yield f"\n`{PUBLIC_URL}` stands for the address at which your boathook is reached.\n"
 
 
 def _settings(recipe: Recipe) -> Iterator[str]:
-    yield f"\n## In boathook.toml\n\n```toml\n{settings_of(recipe)}```\n\n"
+    yield f"\n## In boathook.toml\n\n```toml\n{source_settings(recipe)}```\n\n"
     if recipe.takes_secrets:
         yield f"The secret itself is in the environment variable `{secret_variable(recipe)}`, or in a file: "
         yield '`"file:PATH"`.\n'
@@ -86,19 +79,6 @@ def _settings(recipe: Recipe) -> Iterator[str]:
     if recipe.schemes:
         words = ", ".join(f'`scheme = "{scheme}"`' for scheme in recipe.schemes)
         yield f"\nIt can prove itself in other ways too: {words}.\n"
-
-
-def settings_of(recipe: Recipe) -> str:
-    """Return the source's table as it is written into boathook.toml."""
-    lines = [f"[sources.{recipe.name}]"]
-    if recipe.takes_secrets:
-        lines.append(f'secrets = ["env:{secret_variable(recipe)}"]')
-    if isinstance(recipe.proof, NoProof):
-        lines.append("unsigned = true")
-    if recipe.signs_url:
-        lines.append(f'public_url = "{PUBLIC}"')
-    lines += [f'{name} = "{value}"' for name, value in recipe.sample.settings.items()]
-    return "\n".join(lines) + "\n"
 
 
 def _test_section(recipe: Recipe) -> Iterator[str]:
@@ -265,7 +245,7 @@ def sample_type(recipe: Recipe) -> str:
     if isinstance(recipe.proof, Asymmetric):
         pair = make_keys(recipe.name, **settings)
         private, public = pair.private, pair.public
-    sent = signed_request(recipe.name, private, url=f"{PUBLIC}/in/{recipe.name}", **settings)
+    sent = signed_request(recipe.name, private, url=f"{PUBLIC_URL}/in/{recipe.name}", **settings)
     result = verify(recipe.name, public, sent.headers, sent.body, sent.url, method=sent.method, **settings)
     kind = result.event.type if result.event is not None else ""
     return "" if kind in {"unknown", "batch"} else kind

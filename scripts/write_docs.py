@@ -109,6 +109,8 @@ separated by commas. An unknown key is refused, with the nearest known one.
 Secrets are not written into the file: `"env:NAME"` reads an environment variable, `"file:PATH"` a file, relative to the
 folder of `boathook.toml`.
 
+Commands read `.env` beside `boathook.toml` for variables that the environment lacks.
+
 `boathook config show` prints the settings in force. A table that is not listed here, such as `[billing]`, is kept for
 the app that reads it.
 """

@@ -9,9 +9,9 @@ import pytest
 from boathook import config
 from boathook.providers import RECIPES
 from boathook.providers.schemes import Asymmetric
+from boathook.service.scaffold import secret_variable
 from boathook.service.source_trial import run_source_test
 from boathook.testing import make_keys
-from scripts import docs_providers
 from tests.acceptance.conftest import BoathookProcess, free_port
 from tests.guards.documents import ROOT, blocks
 
@@ -29,7 +29,7 @@ def secrets() -> dict[str, str]:
         secret = recipe.sample.secret
         if isinstance(recipe.proof, Asymmetric):
             secret = make_keys(recipe.name, **recipe.sample.settings).public
-        found[docs_providers.secret_variable(recipe)] = secret
+        found[secret_variable(recipe)] = secret
     return found
 
 

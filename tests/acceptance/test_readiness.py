@@ -27,6 +27,9 @@ NOT_COUNTED = "\nconsole.Console.problem = None\n"
 PAGES = {"/api/v1/health": 204, "/console/sign-in": 200}
 
 
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
 def start(boathook: Callable[..., BoathookProcess], site: str) -> BoathookProcess:
     running = boathook(roles="gateway,console", start=False)
     (running.folder / "sitecustomize.py").write_text(site)
@@ -45,6 +48,10 @@ def test_a_gateway_is_ready_once_its_api_and_console_answer(boathook: Callable[.
     assert told.status_code == 503
     assert told.json()["problems"] == ["the API and the console are starting"]
     assert statuses(running) == dict.fromkeys(PAGES, 503)
+    waiting = httpx.get(f"{running.base}/console", headers=BROWSER, timeout=300)
+    assert waiting.status_code == 503
+    assert '<meta http-equiv="refresh" content="1">' in waiting.text, "the page reloads by itself"
+    assert httpx.get(f"{running.base}/console", timeout=300).json()["code"] == "unavailable"
     assert "child_ready" not in running.log()
     body, headers = signed(payload("evt_early"))
     assert httpx.post(f"{running.base}/webhooks/stripe", content=body, headers=headers).status_code == 200
@@ -52,6 +59,11 @@ def test_a_gateway_is_ready_once_its_api_and_console_answer(boathook: Callable[.
     until(lambda: httpx.get(f"{running.base}/readyz", timeout=300).status_code == 200)
     assert statuses(running) == PAGES
     running.wait_logged("child_ready")
+
+    root = httpx.get(running.base, headers=BROWSER, timeout=300)
+    assert (root.status_code, root.headers["location"]) == (302, "/console")
+    program = httpx.get(running.base, timeout=300)
+    assert (program.status_code, program.json()["name"], program.json()["console"]) == (200, "boathook", "/console")
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")

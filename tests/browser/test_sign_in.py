@@ -1,10 +1,15 @@
 """Signing in to the console: who gets in, who does not, and what a foreign page can do."""
 
 import re
+from collections.abc import Callable
 
 import httpx
 import pytest
+from playwright.sync_api import Browser
 
+from boathook.service.sign_in_link import LINK_PATH, create_token
+from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - a fixture
+from tests.acceptance.test_readiness import HELD_UP
 from tests.browser.conftest import ADMIN, PASSWORD, CheckedPage, ConsoleServer
 from tests.support import until
 
@@ -142,3 +147,21 @@ def test_what_browsers_report_is_counted_and_never_trusted(console: ConsoleServe
         assert httpx.post(f"{console.base}/console/csp-reports", content=body).status_code == 204
     assert httpx.post(f"{console.base}/console/csp-reports", content=b"x" * 20_000).status_code == 413
     until(lambda: reports() == before + 3)
+
+
+def test_a_page_that_waits_for_the_console_becomes_that_page(
+    shared_boathook: Callable[..., BoathookProcess],  # noqa: F811
+    browser: Browser,
+):
+    running = shared_boathook(roles="gateway,console", start=False)
+    (running.folder / "sitecustomize.py").write_text(HELD_UP)
+    running.start(wait=False)
+    until(lambda: httpx.get(f"{running.base}/healthz", timeout=300).status_code == 200)
+    token = create_token(running.folder / "data")
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{running.base}{LINK_PATH}?token={token}")
+        page.get_by_text("boathook is starting").wait_for()
+        (running.folder / "go").touch()
+        page.wait_for_url("**/console")
+        page.get_by_text("boathook dev").first.wait_for()

@@ -55,11 +55,12 @@ def commands(shell: str) -> Iterator[list[str]]:
 
 
 def _is_called(words: Sequence[str], place: int, word: str) -> bool:
-    """Return whether a word is boathook as a program: by itself, by its path, or behind what runs it in a container."""
+    """Return whether a word is boathook as a program: by itself, by its path, or behind what runs it."""
     if Path(word).name != "boathook":
         return False
     before = words[max(0, place - 2) : place]
-    return place == 0 or word.endswith("/bin/boathook") or before[-1] == "--" or "exec" in before[:1]
+    is_run_by_uvx = before[:1] == ["--from"]
+    return place == 0 or word.endswith("/bin/boathook") or before[-1] == "--" or "exec" in before[:1] or is_run_by_uvx
 
 
 def _simple(line: str) -> Iterator[list[str]]:

@@ -24,8 +24,8 @@ from boathook import config, verify
 from boathook.ingest.sources import compile_sources
 from boathook.providers import RECIPES
 from boathook.providers.schemes import Asymmetric
+from boathook.service.scaffold import secret_variable
 from boathook.testing import make_keys, sign
-from scripts import docs_providers
 from scripts.write_docs import commands as all_commands
 from tests.commands import boathook_command
 from tests.guards.documents import ROOT, Block, Misunderstood, blocks, commands, parse_command
@@ -195,7 +195,7 @@ class TestSettings:
         secret = recipe.sample.secret
         if isinstance(recipe.proof, Asymmetric):
             secret = make_keys(recipe.name, **recipe.sample.settings).public
-        monkeypatch.setenv(docs_providers.secret_variable(recipe), secret)
+        monkeypatch.setenv(secret_variable(recipe), secret)
         (block,) = [
             one for one in blocks(ROOT / f"docs/reference/providers/{recipe.name}.md") if one.language == "toml"
         ]
@@ -244,6 +244,7 @@ class TestCommands:
             ("docker compose exec boathook boathook check | tee out", [["boathook", "check"]]),
             ("kubectl -n boathook exec pod -- boathook doctor", [["boathook", "doctor"]]),
             ("kubectl -n boathook rollout status", []),
+            ('uvx --from "boathook[embedded]" boathook init', [["boathook", "init"]]),
             (
                 "boathook alerts rules > file && boathook check",
                 [["boathook", "alerts", "rules"], ["boathook", "check"]],

@@ -38,13 +38,16 @@ from boathook.server.proxies import apply_forwarded_headers
 from boathook.service import keys, operators
 from boathook.service.authorization import ACCESS_RULES
 from boathook.service.oidc import AuthorizationRequest
+from boathook.service.sign_in_link import LINK_PATH
 from tests.permission_matrix import is_covered
 from tests.postgres.portal_client import ORIGIN, ConsoleApp, PageClient, open_console
 from tests.support import sampled
 
 ENTRIES = [entry for area in AREAS for entry in area.entries]
 FORMS = [entry for entry in ENTRIES if entry.method == "POST"]
-OPEN = {f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", OIDC_START_PATH, OIDC_CALLBACK_PATH}
+OPEN = {
+    f"{BASE}/static/{{path:path}}", f"{BASE}/csp-reports", f"{BASE}/sign-in", LINK_PATH, OIDC_START_PATH, OIDC_CALLBACK_PATH,
+}  # fmt: skip
 """What needs no session."""
 OUTSIDERS = ("nobody", "invented", "disabled", "expired", "idle", "customer", "program")
 FORGED: tuple[dict[str, str], ...] = (

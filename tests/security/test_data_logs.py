@@ -199,7 +199,23 @@ def faults_of_json(log: bytes, expected: Counter[str]) -> list[str]:
     return found + [f"{word}: {seen[word]} lines, not {n}" for word, n in expected.items() if seen[word] != n]
 
 
-HEAD = re.compile(rb"\d\d:\d\d:\d\d\.\d{3} (debug  |info   |warning|error  ) (\S+)")
+HEADS = [
+    re.compile(rb"\d\d:\d\d:\d\d " + rest)
+    for rest in (
+        rb"(?:debug  |info   |warning|error  ) (?P<word>\S+)",
+        rb"\S+  (?P<word>accepted|refused|duplicate|conflict)  \d{3}  ",
+        rb"\S.*? -> (?P<recipient>\S+)  (?P<result>ok|ignored|failed|dead)  ",
+    )
+]
+
+
+def word_of_text(line: bytes) -> str | None:
+    """Return the event of a line in text format; None for a line that begins no record."""
+    head = next((found.groupdict() for found in (head.match(line) for head in HEADS) if found), None)
+    if head is None or "word" in head:
+        return None if head is None else head["word"].decode()
+    kind = ("sent", "send_failed") if head["recipient"].startswith(b"ep_") else ("attempt_ended", "attempt_failed")
+    return kind[head["result"] in {b"failed", b"dead"}]
 
 
 def faults_of_text(log: bytes, expected: Counter[str]) -> list[str]:
@@ -208,11 +224,11 @@ def faults_of_text(log: bytes, expected: Counter[str]) -> list[str]:
     for line in log.split(b"\n")[:-1]:
         if len(line) > LONGEST or re.search(rb"[^\x20-\x7e]", line):
             found.append(f"not plain: {line[:100]!r}")
-        head = HEAD.match(line)
-        if head is None and not line.startswith(b"    "):
+        word = word_of_text(line)
+        if word is None and not line.startswith(b"    "):
             found.append(f"no record: {line[:100]!r}")
-        elif head is not None:
-            seen[head[2].decode()] += 1
+        elif word is not None:
+            seen[word] += 1
         if b"geheim" in line and b" accepted " not in line:
             found.append("a password")
     return found + [f"{word}: {seen[word]} lines, not {n}" for word, n in expected.items() if seen[word] != n]
@@ -247,11 +263,11 @@ def test_one_input_is_one_line(form: str, admin_url: str, pg_template: str, tmp_
 
 TELL = """
 import json, sys
-from boathook.observability import log
+from boathook.observability import log, log_text
 texts, form, mutant = json.load(sys.stdin), sys.argv[1], sys.argv[2]
 log.configure("info", form, process="p")
 if mutant == "raw":
-    log._show = lambda value, is_event=False: str(value)
+    log_text.show = log_text._value = str
     log._encode = lambda fields: json.dumps(fields, ensure_ascii=False, default=str).replace("\\\\n", "\\n")
 if mutant == "whole":
     log._redact_text = lambda text, longest: text

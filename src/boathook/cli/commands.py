@@ -32,6 +32,16 @@ class CommandEntry:
 
 
 COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
+    "init": CommandEntry(
+        "init:init",
+        "Write the files of a new project: settings, a handler, and a test of it that passes.",
+        example("boathook init --source stripe"),
+    ),
+    "dev": CommandEntry(
+        "dev:dev",
+        "Serve while you write handlers: restarts when a file is saved, and prints one line for each attempt.",
+        example("boathook dev --port 8080"),
+    ),
     "serve": CommandEntry(
         "serve:serve",
         "Run boathook: the gateway, the workers and the keeper.",

@@ -16,7 +16,7 @@ from boathook.cli import output
 from boathook.cli.context import UsageError, cli_context, err, out, run
 from boathook.cli.event_feed import GatewayAddress, from_database, from_gateway
 from boathook.cli.forwarding import Answered, Failed, Forwarded, Forwarder, SigningOptions, Unsigned, check_secret
-from boathook.cli.options import Application, Json, Since, Source, Type, read_pairs
+from boathook.cli.options import Application, Json, Since, Source, Type, complete_providers, read_pairs
 from boathook.config import Settings
 from boathook.service.event_feed import FeedEvent, FeedFilter
 from boathook.service.remote import RemoteClient
@@ -31,14 +31,6 @@ class _DisplayOptions:
 
     as_json: bool
     verbose: bool
-
-
-def _providers(incomplete: str) -> list[str]:
-    """Return the providers for shell completion."""
-    # Imported only here, as it imports all provider recipes.
-    from boathook.service.sources import list_providers
-
-    return [recipe.name for recipe in list_providers() if recipe.name.startswith(incomplete)]
 
 
 def listen(
@@ -67,7 +59,7 @@ def listen(
     provider: Annotated[
         str | None,
         typer.Option(
-            help="Sign in the format of this provider instead of the event's source.", autocompletion=_providers
+            help="Sign in the format of this provider instead of the event's source.", autocompletion=complete_providers
         ),
     ] = None,
     option: Annotated[

@@ -34,6 +34,14 @@ def _known_sources(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def complete_providers(incomplete: str) -> list[str]:
+    """Return the providers for shell completion."""
+    # Imported only here, as it imports all provider recipes.
+    from boathook.service.sources import list_providers
+
+    return [recipe.name for recipe in list_providers() if recipe.name.startswith(incomplete)]
+
+
 Source = Annotated[str | None, typer.Option(help="Only of this source.", autocompletion=_known_sources)]
 Application = Annotated[str | None, typer.Option(help="Only for this application (id or uid).")]
 Type = Annotated[str | None, typer.Option(help="Only this event type; * matches any characters.")]

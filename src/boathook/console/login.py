@@ -6,6 +6,7 @@ import time
 import unicodedata
 from collections import OrderedDict
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -24,11 +25,13 @@ from boathook.service import operators
 from boathook.service.authorization import Permission, requires
 from boathook.service.oidc import AuthorizationRequest, OidcProvider, OidcRejected
 from boathook.service.operators import ClientInfo, NewSession
+from boathook.service.sign_in_link import LINK_PATH
 
 routes = Routes()
 
 OIDC_START_PATH: Final = f"{SIGN_IN}/away"
 OIDC_CALLBACK_PATH: Final = f"{SIGN_IN}/return"
+_PROXY_HEADERS: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ATTEMPT_COOKIE: Final = "boathook_attempt"
 _REFILL_S: Final = 12.0
 _TRIES: Final = 10
@@ -114,6 +117,7 @@ class LoginPages:
         self.routes = [
             Route(SIGN_IN, self._show, methods=["GET"]),
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
+            Route(LINK_PATH, self._sign_in_with_link, methods=["GET"]),
             Route(OIDC_START_PATH, self._redirect_to_provider, methods=["GET"]),
             Route(OIDC_CALLBACK_PATH, self._handle_callback, methods=["GET"]),
         ]
@@ -164,6 +168,30 @@ class LoginPages:
             return self._page(wanted, "Wrong name or password.", name, 401)
         self._rate_limiter.forget(*tried)
         return start_session(self._renderer, request, signed_in, wanted)
+
+    @requires(Permission.PUBLIC)
+    async def _sign_in_with_link(self, request: Request) -> Response:
+        """Sign in a browser on this machine with the token of `boathook dev`."""
+        if not _is_local(request):
+            _LOG.warning(
+                "sign_in_refused", error="a link from another machine", client=browser_of(request).client_address
+            )
+            return self._page("", "This link works only on the machine that runs boathook dev.", status=403)
+        if request.method == "HEAD" or "prefetch" in request.headers.get("sec-purpose", ""):
+            return self._renderer.with_security_headers(Response(status_code=204))  # the token must not be spent
+        app_context = self._renderer.state.app_context
+        lifetime = timedelta(hours=app_context.settings.console.session_hours)
+        try:
+            signed_in = await operators.sign_in_with_link(
+                app_context, request.query_params.get("token", ""), lifetime, browser_of(request)
+            )
+        except InvalidState as error:
+            return self._show_failure(error)
+        except Exception as error:  # noqa: BLE001 - the error is logged and shown as a page
+            return self._renderer.show_error(error, visit=None)
+        if signed_in is None:
+            return self._page("", "This link was used or has expired; restart boathook dev for another.", status=403)
+        return start_session(self._renderer, request, signed_in, BASE)
 
     @requires(Permission.PUBLIC)
     async def _redirect_to_provider(self, request: Request) -> Response:
@@ -226,6 +254,20 @@ class LoginPages:
     def _callback_url(self, request: Request) -> str:
         base = self._renderer.state.app_context.settings.server.public_url or str(request.base_url).rstrip("/")
         return f"{base}{OIDC_CALLBACK_PATH}"
+
+
+def _is_local(request: Request) -> bool:
+    """Return whether a browser on this machine asks by a local address: not through a proxy, tunnel or other name."""
+    client = request.client.host if request.client else ""
+    is_forwarded = any(name in request.headers for name in _PROXY_HEADERS)
+    return _is_loopback(client) and _is_loopback(request.url.hostname or "") and not is_forwarded
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _read_attempt(request: Request) -> AuthorizationRequest | None:

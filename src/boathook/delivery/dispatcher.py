@@ -15,6 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
+from logging import DEBUG
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from boathook.config import Settings
@@ -29,6 +30,7 @@ from boathook.domain.policy import (
     DeadLetter,
     Decision,
     Failure,
+    Interruption,
     NotStarted,
     Outcome,
     Result,
@@ -463,13 +465,17 @@ class Dispatcher(Generic[A]):
                 words = {**attempt.fields(), "outcome": outcome, "took_s": round(attempt.took_s or 0.0, 4)}
                 self._log.log(attempt.SUCCEEDED_LEVEL, attempt.SUCCEEDED_EVENT, **words)
             return
-        error = {"code": decision.code, "error": decision.error}
-        self._log.warning(attempt.FAILED_EVENT, **attempt.fields(), outcome=outcome, **error)
+        took_s, wait_s = round(attempt.took_s or 0.0, 4), None
+        error: dict[str, Any] = {"code": decision.code, "error": decision.error}
         if isinstance(decision, RetryAt):
+            wait_s = max(0.0, (decision.due_at - self._clock.now()).total_seconds())
+            error["retry_in_s"] = round(wait_s, 1)
+        if self._log.is_enabled_for(DEBUG) and isinstance(attempt.outcome, Failure | Interruption):
+            error["traceback"] = attempt.outcome.traceback
+        self._log.warning(attempt.FAILED_EVENT, **attempt.fields(), outcome=outcome, took_s=took_s, **error)
+        if wait_s is not None and wait_s < self._poll_s:
             # A retry that is due before the next poll gets its own wake-up.
-            wait_s = (decision.due_at - self._clock.now()).total_seconds()
-            if wait_s < self._poll_s:
-                asyncio.get_running_loop().call_later(max(0.0, wait_s) + PACE_S, self._resume, attempt)
+            asyncio.get_running_loop().call_later(wait_s + PACE_S, self._resume, attempt)
 
     def _resume(self, attempt: A) -> None:
         self._queues.resume(attempt)

@@ -278,6 +278,7 @@ class Intake:
             return
         if receipt.is_new and not receipt.has_deliveries:
             meters.count("boathook_events_unhandled_total", source=event.source)
+            _LOG.debug("event_unhandled", source=event.source, type=event.type)
         if self._announcer is not None and receipt.has_deliveries:
             self._announcer.notify()
 

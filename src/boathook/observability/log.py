@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 import structlog
 
 from boathook.observability import meters as emit
+from boathook.observability.log_text import render_text
 
 MAX_FIELD: Final = 500
 """Longest text of one field in characters; a traceback may be twenty times as long."""
@@ -108,10 +109,12 @@ class _LineLogger:
 def configure(level: str = "info", form: Literal["auto", "json", "text"] = "auto", **bound: Any) -> None:
     """Configure logging for this process; *bound* fields, such as ``process="gateway-0"``, are added to every line."""
     global _level, _bound
-    is_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
+    is_terminal = sys.stderr.isatty()
+    is_json = form == "json" or (form == "auto" and not is_terminal)
+    render_plain = _render_colored if is_terminal and not os.environ.get("NO_COLOR") else _render_text
     _level, _bound = _LEVELS[level], bound
     structlog.configure(
-        processors=[_add_bound, _add_traceback, _redact, _render_json if is_json else _render_text],
+        processors=[_add_bound, _add_traceback, _redact, _render_json if is_json else render_plain],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=lambda *_: _LineLogger(),
         cache_logger_on_first_use=False,
@@ -227,19 +230,11 @@ def _render_json(_: Any, __: str, fields: Fields) -> str:
 
 
 def _render_text(_: Any, __: str, fields: Fields) -> str:
-    at, level, event = str(fields.pop("at"))[11:23], str(fields.pop("level")), fields.pop("event")
-    trace = fields.pop("traceback", None)
-    shown = " ".join(f"{key}={_show(value)}" for key, value in fields.items() if key != "part")
-    lines = [f"{at} {level:7} {_show(event, is_event=True)}  {shown}".rstrip()]
-    if trace:
-        lines += [f"    {_show(line, is_event=True)}" for line in str(trace).splitlines()]
-    return "\n".join(lines)
+    return render_text(fields)
 
 
-def _show(value: Any, *, is_event: bool = False) -> str:
-    text = str(value)
-    plain = text.isascii() and text.isprintable() and (is_event or " " not in text)
-    return text if plain and text else _encode(text)[1:-1] if is_event else _encode(text)
+def _render_colored(_: Any, __: str, fields: Fields) -> str:
+    return render_text(fields, is_colored=True)
 
 
 class _StdlibHandler(logging.Handler):

@@ -39,7 +39,28 @@ _SECURITY_HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
 )
 """Sent with responses at the paths of pages, as strict as on the pages themselves."""
+_ROOT: Final = b'{"ok":true,"name":"boathook","about":"receives, processes and sends webhooks","health":"/readyz"}\n'
+_ROOT_WITH_CONSOLE: Final = _ROOT.replace(b"}", b',"console":"/console","api":"/api/v1"}')
+_STARTING_PAGE: Final = b"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="refresh" content="1">
+<title>boathook is starting</title>
+<p>boathook is starting. This page reloads by itself.</p>
+</html>
+"""
+_FAILED_PAGE: Final = b"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="color-scheme" content="light dark">
+<title>boathook did not start</title>
+<p>The console or an app failed to start: see console_failed in the log.</p>
+</html>
+"""
 _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
+_HTML: Final = b"text/html; charset=utf-8"
+_VARY: Final = (b"vary", b"accept")
 _INGEST: Final = "/ingest/"
 _NO_INGEST: Final = (
     b'{"code":"not_found","detail":"boathook has no ingest API; its sources are configured in boathook.toml"}'
@@ -145,17 +166,25 @@ class Console:
             await mounted(scope, receive, send)
         elif path.startswith(_PAGES) and self._is_page(path):
             if self._pages is None:
-                await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"), *_SECURITY_HEADERS)
+                await self._answer_unavailable(scope, send, *_SECURITY_HEADERS)
             else:
                 await self._pages(apply_forwarded_headers(scope, self._settings.server.trusted_proxies), receive, send)
         elif path.startswith(_PREFIX) and self._api is not None and not self._may_be_mounted(path):
             await self._api(scope, receive, send)
         elif path.startswith(_PREFIX) or self._may_be_mounted(path):
-            await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"))
+            await self._answer_unavailable(scope, send)
         elif path == "/" and scope["method"] in {"GET", "HEAD"}:
-            await _answer(send, 302, b"{}", (b"location", _PAGES[0].encode()), *_SECURITY_HEADERS)
+            await answer_root(scope, send, has_console=True)
         else:
             await _answer(send, 404, _NO_INGEST if path.startswith(_INGEST) else _NOT_FOUND)
+
+    async def _answer_unavailable(self, scope: dict[str, Any], send: Send, *headers: tuple[bytes, bytes]) -> None:
+        """Answer 503; a browser gets a page that reloads until the path is available."""
+        if not _accepts_html(scope):
+            await _answer(send, 503, _UNAVAILABLE, (b"retry-after", b"1"), *headers)
+            return
+        page = _FAILED_PAGE if self._has_failed else _STARTING_PAGE
+        await _answer(send, 503, page, (b"retry-after", b"1"), *_SECURITY_HEADERS, content_type=_HTML)
 
     @staticmethod
     def _is_page(path: str) -> bool:
@@ -225,7 +254,24 @@ def _prepare_mounts(
     return opened
 
 
-async def _answer(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    head = [(b"content-type", b"application/json"), (b"cache-control", b"no-store"), *headers]
+async def answer_root(scope: dict[str, Any], send: Send, *, has_console: bool) -> None:
+    """Answer ``GET /``: redirect a browser to the console if there is one; describe this server to other clients."""
+    if has_console and _accepts_html(scope):
+        await _answer(send, 302, b"{}", (b"location", _PAGES[0].encode()), _VARY, *_SECURITY_HEADERS)
+    else:
+        await _answer(send, 200, _ROOT_WITH_CONSOLE if has_console else _ROOT, _VARY, *_SECURITY_HEADERS)
+
+
+def _accepts_html(scope: dict[str, Any]) -> bool:
+    """Return whether a request is a browser's for a page; other clients accept anything or JSON."""
+    return scope["method"] in {"GET", "HEAD"} and any(
+        name == b"accept" and b"text/html" in value.lower() for name, value in scope["headers"]
+    )
+
+
+async def _answer(
+    send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes], content_type: bytes = b"application/json"
+) -> None:
+    head = [(b"content-type", content_type), (b"cache-control", b"no-store"), *headers]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})

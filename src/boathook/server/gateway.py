@@ -43,7 +43,7 @@ from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.server import child_config
 from boathook.server.child_config import ProcessContext
-from boathook.server.console import Console
+from boathook.server.console import Console, answer_root
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
 
@@ -280,7 +280,7 @@ class _GatewayRuntime:
                 intake=self._intake,
                 compiled_sources=compiled_sources.values(),
                 event_builder=event_builder,
-                fallback=_answer_503 if console is None else console,
+                fallback=_answer_without_console if console is None else console,
                 connections=registry.connections,
                 console_problem=lambda: None if console is None else console.problem,
             ),
@@ -355,6 +355,14 @@ def _spool_limits(settings: SpoolSettings) -> SpoolLimits:
         max_disk_used=settings.max_disk_used,
         keep_s=settings.retention_h * 3600,
     )
+
+
+async def _answer_without_console(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    """Describe this server at ``/``; other paths may be served by another host that runs the console."""
+    if scope["path"] == "/" and scope["method"] in {"GET", "HEAD"}:
+        await answer_root(scope, send, has_console=False)
+    else:
+        await _answer_503(scope, receive, send)
 
 
 async def _answer_503(_scope: dict[str, Any], _receive: Receive, send: Send) -> None:

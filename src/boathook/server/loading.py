@@ -263,6 +263,8 @@ def _searched() -> str:
 
 def _error_location(error: BaseException) -> str:
     """Return the error and its line in the user's code."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -8,7 +8,7 @@ import functools
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Final
@@ -76,7 +76,9 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
                 is_prepared = await _try_prepare(prepare, can_wait=bound is not None and settings.spool.enabled)
                 if bound is not None:
                     _listen(bound, settings)
-                supervisor = Supervisor(ready, fork_server, bound, prefix, embedded)
+                supervisor = Supervisor(
+                    ready, fork_server, bound, prefix, embedded, _handlers_by_source(settings, hooks)
+                )
                 return await supervisor.run(stop, None if is_prepared else prepare)
     finally:
         if bound is not None:
@@ -110,6 +112,15 @@ def _check_handlers(settings: Settings, hooks: Hooks) -> None:
         if finding.verdict is CheckStatus.FAIL:
             raise ConfigError(f"{finding.found}; {finding.fix}")
         _LOG.warning("handler_without_events", note=finding.found, fix=finding.fix)
+
+
+def _handlers_by_source(settings: Settings, hooks: Hooks) -> dict[str, list[str]]:
+    """Return the names of the handlers that get events of each source."""
+    lines = [(handler.name, line) for handler in hooks.handlers.values() for line in handler.lines]
+    return {
+        source: sorted({name for name, line in lines if line.application is None and line.source in {None, source}})
+        for source in settings.sources
+    }
 
 
 def _bind(settings: Settings) -> socket.socket:
@@ -260,8 +271,11 @@ class Supervisor:
         bound: socket.socket | None,
         prefix: str,
         embedded: EmbeddedServer | None,
+        handlers: Mapping[str, list[str]],
     ) -> None:
         self._settings = settings
+        self._handlers = handlers
+        """The names of the handlers by source."""
         self._fork_server = fork_server
         self._bound = bound
         self._embedded = embedded
@@ -294,7 +308,7 @@ class Supervisor:
                 self._children, self._deferred = _gateways_first(self._children)
             for child in self._children:
                 await self._start(child)
-            _log_serving(self._settings, self._bound, self._children)
+            _log_serving(self._settings, self._bound, self._children, self._handlers)
             await self._watch(stop)
             return max(await self._stop(stop), int(self._has_failed))
         finally:
@@ -425,8 +439,10 @@ def _slots(settings: Settings) -> list[tuple[str, str]]:
     return slots
 
 
-def _log_serving(settings: Settings, bound: socket.socket | None, children: Sequence[ChildProcess]) -> None:
-    """Log what runs and at which URLs senders reach it."""
+def _log_serving(
+    settings: Settings, bound: socket.socket | None, children: Sequence[ChildProcess], handlers: Mapping[str, list[str]]
+) -> None:
+    """Log what runs, at which URLs senders reach it, and which handlers get the events of each source."""
     fields: dict[str, object] = {"children": ", ".join(child.slot for child in children)}
     if bound is not None:
         host, port = bound.getsockname()[:2]
@@ -435,5 +451,6 @@ def _log_serving(settings: Settings, bound: socket.socket | None, children: Sequ
         fields["url"] = base
         for name, source in settings.sources.items():
             paths = " ".join(base + path for path in (f"/in/{name}", *source.paths))
-            _LOG.info("source", name=name, provider=source.provider, urls=paths)
+            names = " ".join(handlers.get(name, []))
+            _LOG.info("source", name=name, provider=source.provider, urls=paths, handlers=names)
     _LOG.info("serving", **fields)

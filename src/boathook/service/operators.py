@@ -24,6 +24,7 @@ from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, Li
 from boathook.domain.model import Role
 from boathook.service.keys import hash_token
 from boathook.service.oidc import OidcIdentity
+from boathook.service.sign_in_link import redeem_token
 from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 
 Result = TypeVar("Result")
@@ -43,6 +44,9 @@ _PASSWORD_POOL: Final = ThreadPoolExecutor(1, "passwords")
 _MAX_WAITING: Final = 8
 """Above this queue length, callers are rejected: unauthenticated clients can request any number of comparisons."""
 _waiting = 0
+_DEVELOPER: Final = "boathook dev"
+_DEVELOPER_SUBJECT: Final = "boathook dev"
+"""Subjects of identity providers begin with an issuer's URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +224,27 @@ async def _link_or_create(work: UnitOfWork, person: OidcIdentity) -> Operator:
 
 def _roleless(person: OidcIdentity) -> InvalidState:
     return InvalidState(f"{person.name} has no role here; see console.oidc_roles", "no_role")
+
+
+async def sign_in_with_link(
+    app_context: AppContext, token: str, lifetime: timedelta, browser: ClientInfo
+) -> NewSession | None:
+    """Return a new session of the developer, an admin, if `boathook dev` made the token; None if it is not valid.
+
+    The operator has no password, and a subject of no identity provider, so there is no other way to sign in as it.
+
+    Raises:
+        InvalidState: an admin has disabled the developer.
+    """
+    if not redeem_token(app_context.settings.server.data_dir, token):
+        return None
+    async with app_context.work(actor="console:sign-in") as work:
+        operator = await operators.find_by_subject(work.connection, _DEVELOPER_SUBJECT)
+        if operator is None:
+            operator = await create(work, _DEVELOPER, Role.ADMIN, subject=_DEVELOPER_SUBJECT)
+        if operator.disabled_at is not None:
+            raise InvalidState(f"{operator.name} is disabled; another admin can enable it", "operator_disabled")
+        return await start_session(work, operator, lifetime, browser)
 
 
 async def is_password_of(operator: Operator, password: str) -> bool:

@@ -23,7 +23,7 @@ from boathook.domain.signing import KeyFormat
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, source_spec
-from boathook.providers.schemes import FieldMac, Hmac
+from boathook.providers.schemes import FieldMac, Hmac, Proof
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from boathook.verification.source import find_source_recipe
 from boathook.verification.verifier import Verifier
@@ -218,8 +218,12 @@ def _opened(work: UnitOfWork, known: list[SourceSecret]) -> set[str]:
 
 
 def _make(settings: Settings, source: str) -> str:
-    """Return a secret of 256 random bits in the format of this source's sender."""
-    proof = find_source_recipe(source, settings.sources[source].provider).proof
+    """Return a new secret in the format of this source's sender."""
+    return generate_secret(find_source_recipe(source, settings.sources[source].provider).proof)
+
+
+def generate_secret(proof: Proof) -> str:
+    """Return a secret of 256 random bits in the format of a sender that proves its requests like this."""
     match proof:
         case Hmac(key_form=KeyFormat.STANDARD):
             return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()

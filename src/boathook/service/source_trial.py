@@ -89,7 +89,7 @@ async def trigger_source(
             f"only {resolved.recipe.title} itself can sign its requests; "
             f"configure a source of the provider hmac to try your handlers"
         )
-    gateway = url.rstrip("/") or _gateway_url(settings, None)
+    gateway = url.rstrip("/") or gateway_url(settings)
     for _ in range(times):
         signed = _genuine_request(resolved, name, type=type, fields=fields, body=body)
         answer = await _send(gateway, signed)
@@ -123,7 +123,7 @@ async def run_source_test(
         ConnectionError: no gateway listens there.
     """
     resolved = _resolve(settings, name, added)
-    gateway = _gateway_url(settings, at)
+    gateway = gateway_url(settings, at)
     if _only_sender_can_sign(resolved):
         yield await _send_unsigned(gateway, resolved, name)
         return
@@ -140,7 +140,8 @@ def _resolve(settings: Settings, name: str, added: SecretsCache | None) -> Resol
     return resolved._replace(spec=replace(resolved.spec, secrets=resolved.spec.secrets[:1]))
 
 
-def _gateway_url(settings: Settings, at: tuple[str, int] | None) -> str:
+def gateway_url(settings: Settings, at: tuple[str, int] | None = None) -> str:
+    """Return the address of the gateway of this host, as a client on this host reaches it."""
     host, port = at or (settings.server.host, settings.server.port)
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - the address to call, not to listen on
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"

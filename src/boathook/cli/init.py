@@ -1,0 +1,60 @@
+"""The command that writes the files of a new project."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from boathook.cli.context import UsageError, out
+from boathook.cli.options import complete_providers
+from boathook.cli.output import say
+
+
+def init(
+    source: Annotated[
+        str,
+        typer.Option(
+            metavar="PROVIDER", help="Where webhooks come from: its provider.", autocompletion=complete_providers
+        ),
+    ] = "stripe",
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Folder of the project; made if missing.")
+    ] = Path(),
+) -> None:
+    """
+    Write the files of a new project: settings, a handler, and a test of it that passes.
+
+    Existing files are never overwritten. `.env` has a made-up secret, which `boathook trigger` signs with; replace it
+    by that of the sender. Then run `boathook dev`.
+    """
+    # Imported only here, as it imports all provider recipes.
+    from boathook.service.scaffold import project_files
+
+    files = {name: text for name, text in project_files(source).items() if text}
+    has_gitignore = (folder / ".gitignore").exists()
+    if has_gitignore:
+        del files[".gitignore"]
+    existing = [name for name in files if (folder / name).exists()]
+    if existing:
+        raise UsageError(
+            f"{', '.join(existing)} exist already in {folder.absolute()}, and nothing was written;"
+            " choose another folder: boathook init FOLDER"
+        )
+    _write(folder, files)
+    for name in files:
+        say(f"wrote {folder / name}")
+    if has_gitignore:
+        say("add .env and .boathook/ to .gitignore")
+    place = "" if folder == Path() else f"cd {folder} && "
+    out.print(f"\nNext: {place}boathook dev", soft_wrap=True, markup=False)
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            file = folder / name
+            file.touch(mode=0o600 if name == ".env" else 0o666, exist_ok=False)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or folder}: {error.strerror}") from None

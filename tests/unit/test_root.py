@@ -1,0 +1,86 @@
+"""What a gateway answers at `/`, and a browser while the console starts or has failed to."""
+
+import json
+from typing import Any
+
+import pytest
+
+from boathook import config
+from boathook.http.asgi import Asgi
+from boathook.observability.live_metrics import LiveMetrics
+from boathook.server.console import Console
+from boathook.server.gateway import _answer_without_console
+
+HTML = b"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+async def ask(
+    app: Asgi, path: str, accept: bytes = b"*/*", method: str = "GET"
+) -> tuple[int, dict[bytes, bytes], bytes]:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {"type": "http", "path": path, "method": method, "headers": [(b"accept", accept)]}
+    await app(scope, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
+
+
+@pytest.fixture
+def console() -> Console:
+    """A console that has not been opened, as while it starts."""
+    return Console(config.load(), LiveMetrics(None))
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_root_leads_a_browser_to_the_console(console: Console, method: str):
+    status, headers, _ = await ask(console, "/", HTML, method)
+    assert (status, headers[b"location"], headers[b"vary"]) == (302, b"/console", b"accept")
+
+
+@pytest.mark.parametrize("accept", [b"*/*", b"application/json", b""])
+async def test_root_says_to_programs_what_this_is(console: Console, accept: bytes):
+    status, headers, body = await ask(console, "/", accept)
+    assert (status, headers[b"content-type"]) == (200, b"application/json")
+    assert json.loads(body) == {
+        "ok": True, "name": "boathook", "about": "receives, processes and sends webhooks", "health": "/readyz",
+        "console": "/console", "api": "/api/v1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("accept", [HTML, b"*/*"])
+async def test_without_the_console_no_one_is_sent_there(accept: bytes):
+    status, _, body = await ask(_answer_without_console, "/", accept)
+    assert status == 200
+    assert json.loads(body).keys() == {"ok", "name", "about", "health"}
+    assert (await ask(_answer_without_console, "/console", accept))[0] == 503
+    assert (await ask(_answer_without_console, "/", accept, "POST"))[0] == 503
+
+
+async def test_a_browser_sees_a_page_that_reloads_while_the_console_starts(console: Console):
+    status, headers, body = await ask(console, "/console/events", HTML)
+    assert (status, headers[b"retry-after"]) == (503, b"1")
+    assert headers[b"content-type"] == b"text/html; charset=utf-8"
+    assert b'http-equiv="refresh"' in body
+    assert headers[b"content-security-policy"].startswith(b"default-src 'none'")
+
+
+async def test_a_browser_is_not_kept_reloading_where_the_console_has_failed(console: Console):
+    console._has_failed = True
+    status, _, body = await ask(console, "/console", HTML)
+    assert status == 503
+    assert b"refresh" not in body
+    assert b"console_failed" in body
+
+
+@pytest.mark.parametrize(
+    ("path", "accept", "method"),
+    [("/console", b"*/*", "GET"), ("/console", HTML, "POST"), ("/api/v1/app", b"*/*", "GET")],
+)
+async def test_programs_get_json_while_the_console_starts(console: Console, path: str, accept: bytes, method: str):
+    status, _, body = await ask(console, path, accept, method)
+    assert (status, json.loads(body)["code"]) == (503, "unavailable")

@@ -1,0 +1,120 @@
+"""`boathook init` writes a project that works for every provider, and overwrites nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dotenv import dotenv_values
+
+from boathook import config
+from boathook.cli import main
+from boathook.ingest.sources import compile_sources
+from boathook.providers import RECIPES
+from boathook.server.loading import load_app
+from boathook.service.scaffold import project_files
+from tests.support import sampled
+
+FILES = {"boathook.toml", "hooks.py", "test_hooks.py", ".env.example", ".env", ".gitignore"}
+NAMES = sorted(recipe.name for recipe in RECIPES)
+
+
+def run_init(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["init", *arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", sampled(["stripe", *(one for one in NAMES if one != "stripe")], keep=1))
+def test_the_tests_of_a_new_project_pass(folder: Path, name: str):
+    assert run_init("--source", name) == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:schemathesis"],
+        cwd=folder, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_provider_makes_a_project_that_starts(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    assert run_init("--source", name) == 0
+    if (folder / ".env").exists():
+        for variable, value in dotenv_values(folder / ".env", interpolate=False).items():
+            assert value
+            monkeypatch.setenv(variable, value)
+    settings = config.load(folder / "boathook.toml")
+    assert f"/in/{name}" in compile_sources(settings)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "hooks", raising=False)
+    (handler,) = load_app(settings).handlers.values()
+    monkeypatch.delitem(sys.modules, "hooks")
+    assert [line.source for line in handler.lines] == [name]
+
+
+def test_it_writes_what_a_project_needs(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_init("shop") == 0
+    assert {path.name for path in (folder / "shop").iterdir()} == FILES
+    assert (folder / "shop/.env").stat().st_mode & 0o777 == 0o600
+    assert "STRIPE_SECRET=\n" in (folder / "shop/.env.example").read_text()
+    assert ".env" in (folder / "shop/.gitignore").read_text().splitlines()
+    assert "Next: cd shop && boathook dev" in capsys.readouterr().out
+
+
+def test_each_project_has_a_secret_of_its_own():
+    assert project_files("stripe")[".env"] != project_files("stripe")[".env"]
+
+
+@pytest.mark.parametrize("name", sorted(FILES - {".gitignore"}))
+def test_nothing_is_overwritten(folder: Path, capsys: pytest.CaptureFixture[str], name: str):
+    (folder / name).write_text("mine")
+    assert run_init() == 2
+    assert f"{name} exist already in {folder}" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {name: "mine"}
+
+
+def test_a_gitignore_stays_and_is_spoken_of(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / ".gitignore").write_text("*.pyc\n")
+    assert run_init() == 0
+    assert (folder / ".gitignore").read_text() == "*.pyc\n"
+    assert "add .env and .boathook/ to .gitignore" in capsys.readouterr().out
+
+
+def test_a_provider_that_does_not_exist_gets_a_suggestion(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_init("--source", "strpe") == 2
+    assert "there is no provider 'strpe'; perhaps stripe?" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(folder: Path, capsys: pytest.CaptureFixture[str]):
+    (folder / "file").touch()
+    assert run_init("file/shop") == 2
+    assert "cannot write file/shop" in capsys.readouterr().err
+
+
+class TestEnvFile:
+    """Commands read `.env` beside boathook.toml."""
+
+    def show(self, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if name != "BOATHOOK_SERVER_BIND"}
+        command = [sys.executable, "-m", "boathook", "config", "show"]
+        return subprocess.run(
+            command, cwd=folder, env={**kept, **environment}, capture_output=True, text=True, check=False
+        )
+
+    def test_it_fills_in_what_the_environment_lacks(self, folder: Path):
+        (folder / "boathook.toml").touch()
+        (folder / ".env").write_text("BOATHOOK_SERVER_BIND=127.0.0.1:4001\n")
+        assert "127.0.0.1:4001" in self.show(folder).stdout
+        assert "127.0.0.1:4002" in self.show(folder, BOATHOOK_SERVER_BIND="127.0.0.1:4002").stdout
+
+    def test_it_is_not_read_without_a_configuration_file(self, folder: Path):
+        (folder / ".env").write_text("BOATHOOK_SERVER_BIND=127.0.0.1:4001\n")
+        assert "127.0.0.1:4001" not in self.show(folder).stdout
