@@ -12,7 +12,6 @@ import pytest
 
 from boathook.domain.errors import ConfigError, FetchFailed, NotFound
 from boathook.testing import BoathookServer
-from tests.conftest import open_folder
 from tests.databases import Pool
 from tests.guards.documents import ROOT, blocks
 from tests.support import until
@@ -73,8 +72,8 @@ secret = "env:NOT_SET_EITHER"
 
 
 @pytest.fixture(scope="module")
-def project() -> Path:
-    folder = open_folder()
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
     (folder / "shop.py").write_text(SHOP)
     (folder / "boathook.toml").write_text(SETTINGS)
     return folder
@@ -189,17 +188,17 @@ def test_it_ends_with_a_test_process_that_is_killed(pg_url, tmp_path):
 from pathlib import Path
 from boathook.testing import BoathookServer
 with BoathookServer.running(Path({str(tmp_path)!r}), None, {{"database.url": {pg_url!r}}}) as server:
-    print(server.url, flush=True)
+    print(server.url, server.log.parent, flush=True)
     input()
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     with process:
-        url = process.stdout.readline().strip()
+        url, folder = process.stdout.readline().split()
         assert httpx.get(f"{url}/readyz").status_code == 200
         process.kill()
-    until(lambda: not answers(url))
+    until(lambda: not answers(url) and not Path(folder).exists())
 
 
 def answers(url: str) -> bool:
@@ -262,18 +261,17 @@ def test_without_settings_the_fix_is_named(tmp_path):
     assert f"there is no {tmp_path}/boathook.toml; set `boathook_config`" in done.stdout
 
 
-def test_the_tests_on_the_page_about_tests_pass():
+def test_the_tests_on_the_page_about_tests_pass(tmp_path):
     """With the embedded PostgreSQL, which the other tests of this file do without."""
-    folder = open_folder()
     shop, tables, over_http, _, in_a_transaction = [one for one in PAGE if one.language == "python"]
     settings, _ = [one for one in PAGE if one.language == "toml"]
-    (folder / "shop.py").write_text(shop.text)
-    (folder / "boathook.toml").write_text(settings.text)
-    (folder / "conftest.py").write_text(tables.text)
-    (folder / "test_http.py").write_text(over_http.text)
-    (folder / "test_transaction.py").write_text(in_a_transaction.text)
-    (folder / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
-    done = run_pytest(folder, "-q")
+    (tmp_path / "shop.py").write_text(shop.text)
+    (tmp_path / "boathook.toml").write_text(settings.text)
+    (tmp_path / "conftest.py").write_text(tables.text)
+    (tmp_path / "test_http.py").write_text(over_http.text)
+    (tmp_path / "test_transaction.py").write_text(in_a_transaction.text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    done = run_pytest(tmp_path, "-q")
     assert "5 passed" in done.stdout, done.stdout + done.stderr
 
 

@@ -240,6 +240,7 @@ def _process(folder: Path, file: Path | None, overrides: Mapping[str, Any], serv
 def main() -> None:
     """Run a server as standard input says, until standard input ends."""
     request = json.loads(sys.stdin.buffer.readline())
+    parent = os.getppid()
     server = os.fork()
     if server == 0:
         with Path(os.devnull).open("rb") as nothing:
@@ -249,6 +250,8 @@ def main() -> None:
     while True:
         pid, status = os.waitpid(server, os.WNOHANG)
         if pid:
+            if os.getppid() != parent:  # the test process was killed, and PostgreSQL has ended with the server
+                shutil.rmtree(request["overrides"]["server.data_dir"], ignore_errors=True)
             sys.exit(os.waitstatus_to_exitcode(status))
         if is_asked:
             time.sleep(_WATCH_S)
