@@ -19,7 +19,8 @@ HEAD: Final = """\
 {generated}
 
 The names that can be imported from `boathook`, what running apps are lent, and the helpers of `boathook.testing`. How
-they are used is told in [handlers](handlers.md), [apps](apps.md) and [verify](../how-to/verify.md).
+they are used is told in [handlers](handlers.md), [apps](apps.md), [verify](../how-to/verify.md) and
+[test your handlers](../how-to/test-handlers.md).
 """
 
 MODULES: Final[dict[str, dict[str, Any]]] = {
@@ -99,7 +100,7 @@ def _function(name: str, function: Any, level: str) -> Iterator[str]:
 
 def _signature(function: Any) -> str:
     signature = inspect.signature(function)
-    kept = [one for one in signature.parameters.values() if one.name != "self"]
+    kept = [one for one in signature.parameters.values() if one.name not in {"self", "cls"}]
     text = str(signature.replace(parameters=kept)).replace("'", "").replace("typing.", "")
     text = re.sub(r"\b(?:\w+\.)+(?=[A-Z])|~", "", text)
     return text if len(text) < 90 else _wrapped(text)

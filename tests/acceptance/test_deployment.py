@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psycopg
@@ -19,7 +18,6 @@ import pytest
 from boathook.server.child_process import ServiceNotifier
 from boathook.testing import sign
 from tests.acceptance.conftest import free_port
-from tests.guards.documents import blocks
 from tests.support import until
 
 COMPOSE = Path(__file__).parents[2] / "deploy/compose"
@@ -142,13 +140,3 @@ def payments(url: str) -> list[tuple[str, int]]:
         if connection.execute("select to_regclass('payment')").fetchone() == (None,):
             return []
         return connection.execute("select id, amount from payment").fetchall()
-
-
-@pytest.mark.extended("starts several servers of its own")
-def test_the_whole_test_on_the_page_about_tests_passes(pg_url, tmp_path, monkeypatch):
-    page = Path(__file__).parents[2] / "docs/how-to/test-handlers.md"
-    *_, block = [block for block in blocks(page) if block.language == "python"]
-    module: dict[str, Any] = {}
-    exec(compile(block.text.replace("8081", str(free_port())), block.name, "exec"), module)
-    monkeypatch.setenv("BOATHOOK_DATABASE_URL", pg_url)  # the page uses an embedded one, which takes longer
-    module["test_the_same_event_twice_is_one"](tmp_path)

@@ -48,6 +48,11 @@ def test_nothing_is_imported_in_vain(modules: str) -> None:
     assert HEAVY & loaded_by(f"import {modules}") <= ROLES[modules]
 
 
+def test_the_pytest_plugin_costs_next_to_nothing_where_it_is_not_used() -> None:
+    plugin = loaded_by("import boathook.testing.plugin") - loaded_by("import pytest, datetime, pathlib, typing")
+    assert plugin == {"boathook", "boathook.testing", "boathook.testing.plugin"}
+
+
 def test_mutant_an_import_in_vain_is_seen() -> None:
     assert HEAVY & loaded_by("import boathook, rich") > ROLES["boathook"]
 

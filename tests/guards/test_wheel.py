@@ -64,7 +64,8 @@ def test_it_holds_nothing_else(wheel):
 
 def test_it_installs_the_command_and_tells_its_extras(wheel):
     [points] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
-    assert "boathook = boathook.cli:main" in wheel.read(points).decode()
+    assert "[console_scripts]\nboathook = boathook.cli:main" in wheel.read(points).decode()
+    assert "[pytest11]\nboathook = boathook.testing.plugin" in wheel.read(points).decode()
     metadata = metadata_of(wheel)
     assert {"embedded", "sqlalchemy", "psycopg", "django", "otel", "all"} == set(metadata.get_all("Provides-Extra"))
     assert metadata["License-Expression"] == "Apache-2.0"

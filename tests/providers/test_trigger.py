@@ -10,7 +10,7 @@ from boathook.domain.verification import Verified
 from boathook.providers import find_recipe
 from boathook.providers.schemes import NoProof
 from boathook.testing import Signed, signed_request
-from boathook.verification.provider_signer import edit_request
+from boathook.verification.provider_signer import edit_request, find_id
 from tests.providers.source_factory import NOW, ProviderSource, all_sources
 
 SIGNABLE = [one for one in all_sources() if not isinstance(one.recipe.proof, NoProof) and one.secrets]
@@ -75,3 +75,21 @@ def test_a_field_that_cannot_be_set_is_named(body: bytes, path: str) -> None:
 def test_what_is_not_edited_stays_as_it_is() -> None:
     for source in SIGNABLE:
         assert edit_request(source.recipe, blank(source)) == replace(blank(source))
+
+
+def test_a_type_without_an_action_drops_that_of_the_sample() -> None:
+    github = find_recipe("github")
+    sample = Signed("POST", "http://a/in/github", dict(github.sample.headers), github.sample.body)
+    assert "action" in json.loads(sample.body)
+    edited = edit_request(github, sample, type="push")
+    assert (edited.headers["x-github-event"], "action" in json.loads(edited.body)) == ("push", False)
+
+
+def test_an_id_is_set_where_the_sender_states_it() -> None:
+    stripe, nameless = find_recipe("stripe"), find_recipe("hmac")
+    edited = edit_request(stripe, Signed("POST", "http://a/in/stripe", {}, b"{}"), id="evt_7")
+    assert (json.loads(edited.body), find_id(stripe, edited)) == ({"id": "evt_7"}, "evt_7")
+    with pytest.raises(ConfigError, match="state no event id; another body is another event"):
+        edit_request(nameless, edited, id="7")
+    with pytest.raises(ConfigError, match="the body has no place for it"):
+        edit_request(stripe, Signed("POST", "http://a/in/stripe", {}, b"[]"), id="7")

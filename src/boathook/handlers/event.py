@@ -50,6 +50,11 @@ class SideEffects:
         self._wait(self._store.save_side_effect(self._claim, name, result))
         return json.loads(result)
 
+    @staticmethod
+    def read_back(name: str, result: object) -> Any:
+        """Return a result as later attempts get it. Raises HandlerMisuse if JSON cannot hold it."""
+        return json.loads(_encode(name, result))
+
     def _wait(self, awaitable: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(awaitable, self._loop).result()
 

@@ -63,7 +63,8 @@ MAX_TRACEBACK: Final = 8_192
 CONFLICT: Final = "CONFLICT"
 """Code of an attempt whose transaction PostgreSQL aborted in every run because of conflicts with others."""
 _MOST_RUNS: Final = 4
-_ROOM: Final = __name__.rpartition(".")[0]
+_OUR_FRAMES: Final = (__name__.rpartition(".")[0], "boathook.testing")
+"""Modules whose frames precede those of the user's code."""
 
 
 class Unsuccessful(Exception):
@@ -288,7 +289,7 @@ class Runner:
         if running.is_lost:
             raise LeaseLost("another worker has taken this delivery over")
         failpoint("handler.after_effect")
-        outcome = _outcome(value)
+        outcome = read_outcome(value)
         match outcome:
             case Success() | Ignore():
                 pass
@@ -314,12 +315,10 @@ class Runner:
             case None:
                 await self._in_own_transaction(handler, event, running, run_slot, completion, seconds)
             case AsyncSessions() as sessions:
-                await sessions.run(
-                    lambda session: running.within(seconds, _invoke(handler, event, session)), completion
-                )
+                await sessions.run(lambda session: running.within(seconds, invoke(handler, event, session)), completion)
             case SyncSessions() as sessions:
                 thread = self._threads.run(
-                    lambda: sessions.run(lambda session: _invoke(handler, event, session), completion)
+                    lambda: sessions.run(lambda session: invoke(handler, event, session), completion)
                 )
                 running.thread = thread
                 await running.within(seconds, thread.future)
@@ -366,9 +365,9 @@ class Runner:
         self, handler: Handler, event: Event, transaction: Transaction, running: RunningAttempt
     ) -> Awaitable[object]:
         if handler.is_async:
-            return _invoke(handler, event, transaction)  # type: ignore[no-any-return]
+            return invoke(handler, event, transaction)  # type: ignore[no-any-return]
         session = SyncTransaction(transaction, asyncio.get_running_loop())
-        running.thread = self._threads.run(lambda: _invoke(handler, event, session))
+        running.thread = self._threads.run(lambda: invoke(handler, event, session))
         return running.thread.future
 
     async def _explain(
@@ -394,7 +393,7 @@ class Runner:
         if _is_interrupted(error, completion):
             return Interruption(error=_sentence(error), traceback=format_traceback(error))
         running.error = error
-        return _failure(error, handler)
+        return make_failure(error, handler)
 
     async def _commit_outcome(self, claim: Claim, state: str) -> Result | None:
         """Query the result of a settle without an answer; None if it is known not to be committed."""
@@ -419,11 +418,13 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _invoke(handler: Handler, event: Event, session: object) -> Any:
+def invoke(handler: Handler, event: Event, session: object) -> Any:
+    """Call the handler's function, with the session if it takes one."""
     return handler.function(event, session) if handler.takes_session else handler.function(event)
 
 
-def _outcome(value: object) -> Success | Ignore | Retry | Dead:
+def read_outcome(value: object) -> Success | Ignore | Retry | Dead:
+    """Return the outcome that a handler's return value stands for. Raises HandlerMisuse."""
     match value:
         case None:
             return Success()
@@ -455,7 +456,8 @@ def _is_interrupted(error: BaseException, completion: Completion) -> bool:
     return completion.has_lost_connection or is_without_session or is_connection_lost(error)
 
 
-def _failure(error: BaseException, handler: Handler) -> Failure:
+def make_failure(error: BaseException, handler: Handler) -> Failure:
+    """Return the failure of an attempt that raised *error*."""
     is_timeout = isinstance(error, HandlerTimeout)
     is_misuse = isinstance(error, HandlerMisuse)
     name = "TIMEOUT" if is_timeout else "HANDLER_MISUSE" if is_misuse else type(error).__name__
@@ -491,7 +493,7 @@ def format_traceback(error: BaseException) -> str:
 
 def _is_ours(tail: TracebackType) -> bool:
     name = tail.tb_frame.f_globals.get("__name__", "")
-    return name.startswith(_ROOM) or name in {"asyncio.tasks", "asyncio.timeouts", "asyncio.futures"}
+    return name.startswith(_OUR_FRAMES) or name in {"asyncio.tasks", "asyncio.timeouts", "asyncio.futures"}
 
 
 def _name(claim: Claim) -> str:

@@ -106,7 +106,7 @@ def sqlalchemy_async(factory: Callable[[], Any]) -> AsyncSessions:
     @asynccontextmanager
     async def open_session() -> AsyncIterator[Any]:
         async with factory() as session:
-            with _guarded(session.sync_session) as guard:
+            with refusing_commit(session.sync_session) as guard:
                 transaction = await session.begin()
                 try:
                     yield session
@@ -125,7 +125,7 @@ def sqlalchemy_sync(factory: Callable[[], Any]) -> SyncSessions:
 
     @contextmanager
     def open_session() -> Iterator[Any]:
-        with factory() as session, _guarded(session) as guard:
+        with factory() as session, refusing_commit(session) as guard:
             transaction = session.begin()
             try:
                 yield session
@@ -145,14 +145,14 @@ class _Guard:
 
 
 @contextmanager
-def _guarded(session: Any) -> Iterator[_Guard]:
-    """Reject a commit of the outermost transaction that is not boathook's own."""
+def refusing_commit(session: Any, savepoint: Any = None) -> Iterator[_Guard]:
+    """Reject a commit of a SQLAlchemy session that ends *savepoint*, or without one the transaction itself."""
     from sqlalchemy import event
 
     guard = _Guard()
 
     def before_commit(committing: Any) -> None:
-        if not guard.is_ours and not committing.in_nested_transaction():
+        if not guard.is_ours and committing.get_nested_transaction() is savepoint:
             raise HandlerMisuse(_NO_COMMIT)
 
     event.listen(session, "before_commit", before_commit)
@@ -231,7 +231,7 @@ def django(using: str = "default") -> SyncSessions:
 
 async def call(session: Any, function: SqlFunction, arguments: Arguments) -> Any:
     """Call one of boathook's SQL functions on an async session of a supported library and return its value."""
-    match _library(session):
+    match library_of(session):
         case "boathook":
             return await session._call(function, arguments)  # noqa: SLF001 the only access from this module
         case "asyncpg":
@@ -247,7 +247,7 @@ async def call(session: Any, function: SqlFunction, arguments: Arguments) -> Any
 
 def call_sync(session: Any, function: SqlFunction, arguments: Arguments) -> Any:
     """Call one of boathook's SQL functions on a sync session of a supported library and return its value."""
-    match _library(session):
+    match library_of(session):
         case "boathook":
             return session._call(function, arguments)  # noqa: SLF001 the only access from this module
         case "sqlalchemy":
@@ -262,7 +262,8 @@ def call_sync(session: Any, function: SqlFunction, arguments: Arguments) -> Any:
             raise _unknown(session, library)
 
 
-def _library(session: Any) -> str:
+def library_of(session: Any) -> str:
+    """Return the library that a session belongs to; ``boathook`` for a transaction of boathook's own."""
     if isinstance(session, Transaction | SyncTransaction):
         return "boathook"
     for ancestor in type(session).__mro__:

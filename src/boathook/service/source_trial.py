@@ -1,5 +1,6 @@
 """Sends sample requests to a source of a running boathook: to test it, or to trigger its handlers."""
 
+import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator, Mapping
@@ -14,7 +15,7 @@ from boathook.ingest.sources import source_spec
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import Addresses, Asymmetric, Jwt
 from boathook.service.remote import HttpResponse, RemoteClient
-from boathook.verification.provider_signer import Signed, edit_request, signed_request
+from boathook.verification.provider_signer import Signed, edit_request, find_id, signed_request
 from boathook.verification.source import ResolvedSource, resolve_source
 
 TEST_USER_AGENT: Final = "boathook-test"
@@ -92,7 +93,7 @@ async def trigger_source(
     gateway = url.rstrip("/") or gateway_url(settings)
     for _ in range(times):
         signed = _genuine_request(resolved, name, type=type, fields=fields, body=body)
-        answer = await _send(gateway, signed)
+        answer = await send_request(gateway, signed)
         document = _read_json(answer)
         yield TriggeredRequest(
             sent=_line(signed),
@@ -165,21 +166,74 @@ def _genuine_request(
     body: bytes | None = None,
 ) -> Signed:
     """Return the sample under a new id, edited, and signed with the source's own secret."""
-    recipe, spec = resolved.recipe, resolved.spec
+    blank, is_marked = _new_request(resolved, name, body)
+    edited = edit_request(resolved.recipe, blank, is_new=not is_marked, type=type, fields=fields)
+    return _signed(resolved, edited, resolved.spec.secrets if secrets_used is None else secrets_used)
+
+
+def sample_request(
+    resolved: ResolvedSource,
+    name: str,
+    *,
+    id: str | None = None,
+    type: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Signed:
+    """Return an unsigned request of a source's sender, with a new event id unless *id* or *body* states one.
+
+    Args:
+        resolved: the source.
+        name: its name.
+        id: the event id.
+        type: the event type; None keeps that of the sample.
+        fields: JSON values by dotted path, to set in the body.
+        body: the body; None uses the provider's sample.
+        headers: headers to add.
+
+    Raises:
+        ConfigError: the id, the type or a field cannot be set.
+    """
+    recipe = resolved.recipe
+    blank, is_marked = _new_request(resolved, name, body)
+    own = Signed(blank.method, blank.url, headers or {}, body or b"")
+    states_id = body is not None and find_id(recipe, own) is not None
+    request = replace(blank, headers={**blank.headers, **own.headers})
+    if id is None and find_id(recipe, request) is None:
+        sample, is_new = _new_request(resolved, name, None)
+        found = find_id(recipe, edit_request(recipe, sample, is_new=not is_new))
+        with contextlib.suppress(ConfigError):  # a body that has no place for an id is sent as it is
+            request = edit_request(recipe, request, id=found)
+    return edit_request(recipe, request, is_new=not (is_marked or states_id), id=id, type=type, fields=fields)
+
+
+def sign_request(resolved: ResolvedSource, request: Signed, secret: str) -> Signed:
+    """Sign a request of `sample_request`; if the source takes unsigned requests, return it as it is."""
+    return request if resolved.spec.unsigned else _signed(resolved, request, (secret,))
+
+
+def _new_request(resolved: ResolvedSource, name: str, body: bytes | None) -> tuple[Signed, bool]:
+    """Return the sample, or *body* with the sample's headers, and whether it has a new event id."""
+    recipe = resolved.recipe
     mark = f"{_SAMPLE_ID}-{secrets.token_hex(4)}"
     headers = {key: value.replace(_SAMPLE_ID, mark) for key, value in recipe.sample.headers.items()}
     sample = _new_sample(recipe, mark) if body is None else body
-    blank = Signed(recipe.sample.method, _url(resolved, name), {**headers, "user-agent": TEST_USER_AGENT}, sample)
+    headers |= {"user-agent": TEST_USER_AGENT}
     is_marked = mark.encode() in sample or any(mark in value for value in headers.values())
-    edited = edit_request(recipe, blank, is_new=not is_marked, type=type, fields=fields)
+    return Signed(recipe.sample.method, _url(resolved, name), headers, sample), is_marked
+
+
+def _signed(resolved: ResolvedSource, request: Signed, secrets_used: tuple[str, ...]) -> Signed:
+    spec = resolved.spec
     return signed_request(
         spec.provider,
-        spec.secrets if secrets_used is None else secrets_used,
-        edited.body,
-        url=edited.url,
-        method=edited.method,
-        content_type=recipe.sample.content_type,
-        headers=edited.headers,
+        secrets_used,
+        request.body,
+        url=request.url,
+        method=request.method,
+        content_type=resolved.recipe.sample.content_type,
+        headers=request.headers,
         **spec.options,
     )
 
@@ -212,7 +266,8 @@ def _another(secret: str) -> str:
     return secret[:middle] + ("A" if secret[middle] != "A" else "B") + secret[middle + 1 :]
 
 
-async def _send(gateway: str, signed: Signed) -> HttpResponse:
+async def send_request(gateway: str, signed: Signed) -> HttpResponse:
+    """Send a request to the gateway with this address. Raises ConnectionError if none listens there."""
     parts = urlsplit(signed.url)
     url = gateway + parts.path + (f"?{parts.query}" if parts.query else "")
     try:
@@ -224,7 +279,7 @@ async def _send(gateway: str, signed: Signed) -> HttpResponse:
 
 
 async def _send_genuine(gateway: str, signed: Signed, *, has_schema: bool) -> SourceTestStep:
-    answer = await _send(gateway, signed)
+    answer = await send_request(gateway, signed)
     document = _read_json(answer)
     if has_schema and answer.status == 400 and "detail" in document:
         # Only a verified sender gets the reason why its body is invalid.
@@ -241,7 +296,7 @@ async def _send_genuine(gateway: str, signed: Signed, *, has_schema: bool) -> So
 
 
 async def _send_forged(gateway: str, signed: Signed) -> SourceTestStep:
-    answer = await _send(gateway, signed)
+    answer = await send_request(gateway, signed)
     found = f"{answer.status} {_shown(answer)}"
     return SourceTestStep(what="a forged sample is refused", ok=answer.status == 401, found=found, sent=_line(signed))
 
@@ -254,7 +309,7 @@ async def _send_unsigned(gateway: str, resolved: ResolvedSource, name: str) -> S
         {"content-type": recipe.sample.content_type, **recipe.sample.headers, "user-agent": TEST_USER_AGENT},
         recipe.sample.body,
     )
-    answer = await _send(gateway, request)
+    answer = await send_request(gateway, request)
     description = f"a sample without proof is refused (only {recipe.title} itself can make a genuine one)"
     return SourceTestStep(
         what=description, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}", sent=_line(request)

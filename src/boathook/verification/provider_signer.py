@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from boathook.domain import signing
 from boathook.domain.errors import ConfigError
-from boathook.domain.json_document import UNREADABLE, parse, split_path
+from boathook.domain.json_document import UNREADABLE, get_path, parse, split_path
 from boathook.domain.verification import Request, SourceSpec
 from boathook.providers import find_recipe
 from boathook.providers.recipe import Recipe
@@ -153,6 +153,7 @@ def edit_request(
     request: Signed,
     *,
     is_new: bool = False,
+    id: str | None = None,
     type: str | None = None,
     fields: Mapping[str, Any] | None = None,
 ) -> Signed:
@@ -162,25 +163,46 @@ def edit_request(
         recipe: the sender's recipe.
         request: the request, before it is signed.
         is_new: whether to set a random event id, in the form of the present one.
+        id: the event id instead.
         type: the event type as boathook reads it, such as ``issues.opened``; None keeps it.
         fields: JSON values by dotted path.
 
     Raises:
-        ConfigError: the sender's requests state no type, or the body is not JSON.
+        ConfigError: the sender's requests state no type or id, or the body is not JSON.
     """
-    edited = _set_new_id(recipe, _to_request(request)) if is_new else _to_request(request)
+    edited = to_request(request)
+    if id is not None:
+        edited = _set_id(recipe, edited, id)
+    elif is_new:
+        edited = _set_new_id(recipe, edited)
     if type is not None:
         edited = _set_type(recipe, edited, type)
     for path, value in (fields or {}).items():
         document = parse(edited.body)
         if not isinstance(document, dict | list):
-            raise ConfigError(f"{path} cannot be set: the body of {recipe.title} is not JSON; use --file")
+            raise ConfigError(f"{path} cannot be set: the body of {recipe.title} is not JSON; give the whole body")
         try:
             _set_json_value(document, split_path(path), value)
         except (AttributeError, IndexError, TypeError, ValueError):
             raise ConfigError(f"{path} cannot be set: the body has no object or list there") from None
         edited = replace(edited, body=json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
     return Signed(edited.method, edited.url, edited.headers, edited.body)
+
+
+def find_id(recipe: Recipe, request: Signed) -> str | None:
+    """Return the event id that a request states, or the first part of a composed one; None if it states none."""
+    reader = RequestReader(to_request(request))
+    return next(filter(None, map(reader.text, _flat(recipe.id.selectors))), None)
+
+
+def _set_id(recipe: Recipe, request: Request, id: str) -> Request:
+    selector = next(_flat(recipe.id.selectors), None)
+    if selector is None:
+        raise ConfigError(f"requests of {recipe.title} state no event id; another body is another event")
+    try:
+        return _put(request, selector, id)
+    except (AttributeError, IndexError, TypeError, ValueError):
+        raise ConfigError(f"the event id of {recipe.title} cannot be set: the body has no place for it") from None
 
 
 def _set_new_id(recipe: Recipe, request: Request) -> Request:
@@ -200,10 +222,15 @@ def _set_type(recipe: Recipe, request: Request, type: str) -> Request:
     else:
         selectors = list(_flat(recipe.type.selectors[:1]))
     if not selectors:
-        raise ConfigError(f"requests of {recipe.title} state no event type that can be set; use --file")
+        raise ConfigError(
+            f"requests of {recipe.title} state no event type that can be set; give the whole body, or set type_header"
+            " or type_path where the source has them"
+        )
     parts = type.split(".", len(selectors) - 1)
     for selector, text in zip(selectors, parts, strict=False):
         request = _put(request, selector, text)
+    for selector in selectors[len(parts) :]:  # such as the sample's action, for a type without one
+        request = _without(request, selector)
     return request
 
 
@@ -212,7 +239,8 @@ def _flat(selectors: Sequence[Selector | tuple[Selector, ...]]) -> Iterator[Any]
         yield from selector if isinstance(selector, tuple) else (selector,)
 
 
-def _to_request(request: Signed) -> Request:
+def to_request(request: Signed) -> Request:
+    """Return a request as the gateway would read it."""
     parts = urlsplit(request.url)
     return Request(
         method=request.method,
@@ -241,7 +269,7 @@ def _unsigned_request(
         if sample.query and "?" not in url:
             url = f"{url}?{sample.query}"
         method = method or sample.method
-    return _to_request(Signed(method or "POST", url, headers, body))
+    return to_request(Signed(method or "POST", url, headers, body))
 
 
 def _sample_proof_headers(recipe: Recipe) -> dict[str, str]:
@@ -374,6 +402,19 @@ def _put(request: Request, selector: Selector, text: str) -> Request:
                 raise ValueError(f"{path} belongs into the body, which is not JSON")
             _set_json_value(document, split_path(path), text)
             return replace(request, body=json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _without(request: Request, selector: Selector) -> Request:
+    """Return the request without a header or a field of its JSON body."""
+    match selector:
+        case Header(name=name):
+            return replace(request, headers={key: text for key, text in request.headers.items() if key != name})
+        case Json(path=path) if (document := parse(request.body)) is not UNREADABLE:
+            *folders, last = split_path(path)
+            table = get_path(document, tuple(folders)) if folders else document
+            if isinstance(table, dict) and table.pop(last, None) is not None:
+                return replace(request, body=json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode())
+    return request
 
 
 def _with_pair(pairs: list[tuple[str, str]], name: str, text: str) -> str:

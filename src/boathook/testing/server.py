@@ -1,0 +1,277 @@
+"""A `boathook serve` for tests: on an embedded PostgreSQL of its own, with secrets of its own."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.db.database import Database
+from boathook.db.route_registry import read_routes
+from boathook.domain import ids
+from boathook.domain.errors import BoathookError, FetchFailed, NotFound
+from boathook.domain.json_document import UNREADABLE, parse
+from boathook.domain.verification import Verified
+from boathook.ingest.sources import configured_spec
+from boathook.service import listings
+from boathook.service.listings import DeliveryDetail, EventDetail, ListFilter
+from boathook.service.source_trial import sample_request, send_request, sign_request
+from boathook.testing.results import DeliverResult, HandlerResult, Outcome, PublishedMessage, print_failures
+from boathook.testing.server_process import ServerProcess, running
+from boathook.verification.provider_signer import Signed, to_request
+from boathook.verification.source import ResolvedSource, resolve_source
+from boathook.verification.verifier import Verifier
+
+_POLL_S: Final = 0.02
+_MAX_MESSAGES: Final = 1_000
+_HANDLER: Final = "handler:"
+_OUTCOMES: Final[Mapping[str, Outcome]] = {"retry": "retry", "dead": "dead"}
+
+
+class BoathookServer:
+    """A running `boathook serve` with the handlers of a project, for tests.
+
+    Its settings are those of the project's boathook.toml, except that it has an address, a data folder and a PostgreSQL
+    of its own, that each source has a new secret, that handlers without a retry policy are not retried, and that it
+    sends neither notifications nor traces.
+    """
+
+    def __init__(self, process: ServerProcess) -> None:
+        self.settings = process.settings
+        """The settings that it runs with, with the sources of apps."""
+        self.url = process.url
+        """Its address, without a slash at the end."""
+        self.database_url = process.database_url
+        """The URL of its PostgreSQL, as asyncpg, psycopg and SQLAlchemy parse it."""
+        self.log = process.log
+        """The file of its log."""
+        self._secrets = dict(process.secrets)
+        self._call = process.loop.call
+        self._database: Database | None = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(
+        cls, folder: Path, file: Path | None = None, overrides: Mapping[str, Any] | None = None
+    ) -> "Iterator[BoathookServer]":
+        """Run a server until the end of the block.
+
+        Args:
+            folder: the working folder, from which modules are imported too.
+            file: its boathook.toml; None for none.
+            overrides: settings that take precedence, as tables or by dotted key. Without ``database.url`` among them
+                it starts a PostgreSQL of its own.
+
+        Raises:
+            ConfigError: a setting is wrong, or the server does not start; the message ends with its log.
+        """
+        with running(folder, file, overrides or {}) as process:
+            server = cls(process)
+            try:
+                yield server
+            finally:
+                server._close_database()
+
+    def deliver(
+        self,
+        source: str,
+        *,
+        type: str | None = None,
+        json: Any = None,
+        fields: Mapping[str, Any] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        id: str | None = None,
+        timeout_s: float = 60.0,
+    ) -> DeliverResult:
+        """Send a signed request of a source's sender, wait for its handlers, and return what they did.
+
+        It waits until each handler has ended or failed an attempt. The arguments are those of `boathook.testing.event`.
+
+        Args:
+            source: The source's name.
+            type: The event type; None keeps that of the body.
+            json: The body, as a JSON value.
+            fields: JSON values by dotted path, to set in the body.
+            body: The body's bytes.
+            headers: Headers to add.
+            id: The sender's event id; the same id again is a duplicate.
+            timeout_s: Maximum time for the handlers.
+
+        Raises:
+            FetchFailed: the server did not accept the request; the message has its response.
+            NotFound: there is no such source, or no handler takes the event; the message lists those that there are.
+            TimeoutError: a handler did not end in time.
+        """
+        __tracebackhide__ = True  # pytest then shows the test's line with the error
+        if json is not None:
+            body = msgspec.json.encode(json)
+        try:
+            return self._deliver(source, id, type, fields, body, headers, timeout_s)
+        except (BoathookError, TimeoutError) as error:
+            raise error.with_traceback(None) from None
+
+    def _deliver(
+        self,
+        source: str,
+        id: str | None,
+        type: str | None,
+        fields: Mapping[str, Any] | None,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        timeout_s: float,
+    ) -> DeliverResult:
+        resolved = self._resolve(source)
+        given = {name.lower(): value for name, value in (headers or {}).items()}
+        request = sample_request(resolved, source, id=id, type=type, fields=fields, body=body, headers=given)
+        signed = sign_request(resolved, request, self._secrets.get(source, ""))
+        began = datetime.now(UTC)
+        response = self._call(send_request(self.url, signed))
+        if not 200 <= response.status < 300:
+            text = response.body[:500].decode("utf-8", "replace")
+            raise FetchFailed(f"the request was answered {response.status}: {text}", status=response.status)
+        document = parse(response.body)
+        if isinstance(document, dict) and "event_id" in document:
+            event_id, is_duplicate = ids.read_event(document["event_id"]), document.get("duplicate") is True
+        else:  # the sender wants a reply of its own
+            event_id = self._call(self._find_event(resolved, signed, timeout_s))
+            is_duplicate = ids.created_at(event_id) < began - timedelta(milliseconds=1)
+        handlers = self._call(self._wait_for_handlers(event_id, timeout_s))
+        print_failures(handlers)
+        return DeliverResult(
+            handlers=handlers,
+            event_id=ids.show(ids.EVENT, event_id),
+            is_duplicate=is_duplicate,
+            status=response.status,
+            response=response.body,
+        )
+
+    def published(
+        self, *, application: str | None = None, type: str | None = None, since: datetime | None = None
+    ) -> list[PublishedMessage]:
+        """Return the messages that were published, oldest first.
+
+        Args:
+            application: Only those of this application, by id, uid or name.
+            type: Only those whose type matches this pattern; ``*`` matches any characters.
+            since: Only those since this time.
+        """
+        return self._call(
+            self._published(ListFilter(application=application, type=type, since=since, limit=_MAX_MESSAGES))
+        )
+
+    def _resolve(self, source: str) -> ResolvedSource:
+        self.settings.source(source)
+        return resolve_source(configured_spec(self.settings, source))
+
+    def _close_database(self) -> None:
+        if self._database is not None:
+            self._call(self._database.close())
+
+    async def _open(self) -> Database:
+        if self._database is None:
+            self._database = await Database.open(self.database_url, purpose="testing", size=2)
+        return self._database
+
+    async def _find_event(self, resolved: ResolvedSource, signed: Signed, timeout_s: float) -> UUID:
+        """Return the event of a request; the response does not name it."""
+        database, source = await self._open(), resolved.spec.name
+        verified = Verifier(replace(resolved.spec, secrets=(), unsigned=True)).verify(to_request(signed), time.time())
+        if not isinstance(verified, Verified):
+            raise NotFound(f"the request to {source} was answered as a handshake, which is no event")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            for row in await listings.list_events(database, ListFilter(source=source, limit=_MAX_MESSAGES)):
+                if row.dedup_key == verified.dedup_key:
+                    return ids.read_event(row.id)
+            if time.monotonic() > deadline:
+                raise NotFound(f"the request to {source} was accepted, but there is no event; the log is {self.log}")
+            await asyncio.sleep(_POLL_S)
+
+    async def _wait_for_handlers(self, event_id: UUID, timeout_s: float) -> tuple[HandlerResult, ...]:
+        database = await self._open()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            details = await self._read_deliveries(database, event_id)
+            waiting = [one.row.recipient.removeprefix(_HANDLER) for one in details if not _has_ended(one)]
+            if details and not waiting:
+                return tuple(map(_handler_result, details))
+            if time.monotonic() > deadline:
+                what = ", ".join(waiting) or "the event"
+                raise TimeoutError(f"{what} did not end within {timeout_s:g} s; the log is {self.log}")
+            await asyncio.sleep(_POLL_S)
+
+    async def _read_deliveries(self, database: Database, event_id: UUID) -> list[DeliveryDetail]:
+        """Return the handlers' deliveries; none while the event is in the spool. Raises NotFound if it has none."""
+        try:
+            event = await listings.get_event(database, event_id)
+        except NotFound:
+            return []
+        rows = [row for row in event.deliveries if row.recipient.startswith(_HANDLER)]
+        if not rows:
+            raise NotFound(await self._describe_missing(database, event))
+        return [await listings.get_delivery(database, ids.read_delivery(row.id)) for row in rows]
+
+    async def _describe_missing(self, database: Database, event: EventDetail) -> str:
+        routes = (await read_routes(database)).routes
+        known = "; ".join(
+            f"{one.recipient.removeprefix(_HANDLER)} takes {one.source or one.application or 'any source'}:"
+            f" {', '.join(one.types)}{' (with a filter)' if one.filter else ''}"
+            for one in routes
+            if one.recipient.startswith(_HANDLER)
+        )
+        what = known or 'there are none: set `boathook_app = "module:attribute"` for pytest, or server.app'
+        return f"no handler takes {event.row.type!r} of {event.row.source}; {what}"
+
+    async def _published(self, wanted: ListFilter) -> list[PublishedMessage]:
+        database = await self._open()
+        rows = [row for row in await listings.list_events(database, wanted) if row.source is None]
+        return [await _read_message(database, row) for row in reversed(rows)]
+
+
+def _has_ended(found: DeliveryDetail) -> bool:
+    """Return whether a delivery has ended, or waits for another attempt after one that failed."""
+    return found.row.state in {"succeeded", "ignored", "dead"} or (
+        found.row.state == "pending" and bool(found.attempts)
+    )
+
+
+def _handler_result(found: DeliveryDetail) -> HandlerResult:
+    name = found.row.recipient.removeprefix(_HANDLER)
+    effects = {one.name: msgspec.json.decode(one.result) for one in found.side_effects}
+    if found.row.state == "succeeded":
+        return HandlerResult(handler=name, outcome="succeeded", effects=effects)
+    if found.row.state == "ignored":
+        return HandlerResult(handler=name, outcome="ignored", note=found.row.note, effects=effects)
+    if not found.attempts:
+        return HandlerResult(handler=name, outcome="dead", code=found.row.code, note=found.row.note, effects=effects)
+    last = max(found.attempts, key=lambda one: one.number)
+    outcome = _OUTCOMES.get(last.outcome, "failed")
+    is_error = outcome == "failed"
+    return HandlerResult(
+        handler=name,
+        outcome=outcome,
+        code=last.code,
+        note=(last.error or None) if outcome == "dead" else None,
+        error=last.error if is_error else None,
+        traceback=last.traceback,
+        effects=effects,
+    )
+
+
+async def _read_message(database: Database, row: Any) -> PublishedMessage:
+    body = (await listings.get_event(database, ids.read_event(row.id))).stored.body
+    document = parse(body)
+    return PublishedMessage(
+        application=row.application,
+        type=row.type,
+        payload=body if document is UNREADABLE else document,
+        channels=tuple(row.channels or ()),
+        tags=tuple(row.tags or ()),
+    )

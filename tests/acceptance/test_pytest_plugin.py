@@ -1,0 +1,278 @@
+"""The fixtures of the pytest plugin: a real server with a project's handlers, and requests of any sender to it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from boathook.domain.errors import ConfigError, FetchFailed, NotFound
+from boathook.testing import BoathookServer
+from tests.databases import Pool
+from tests.guards.documents import ROOT, blocks
+from tests.support import until
+
+SHOP = """
+import os
+
+from boathook import Boathook, Dead, Event, Ignore, Retry, RetryPolicy, Transaction
+
+hook = Boathook()
+
+@hook.on("stripe", "invoice.*")
+async def record(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
+    await event.once("mail", lambda: event.dedup_key)
+    await hook.publish(tx, application="acme", type="invoice.recorded", payload={"id": event.dedup_key}, tags=["a"])
+    match event.json.get("then"):
+        case "ignore": return Ignore("seen before")
+        case "retry": return Retry(code="USER_MISSING")
+        case "die": return Dead("BROKEN", "look at it")
+        case "raise": return event.json["customer"]
+    return None
+
+@hook.on("stripe", "charge.*", retry=RetryPolicy(delays_s=(3600,)))
+async def patient(event: Event) -> None:
+    raise ConnectionError(os.environ["SHOP_DATABASE_URL"])
+
+@hook.on("vk")
+@hook.on("discord")
+@hook.on("paypal")
+@hook.on("yookassa")
+@hook.on("twilio")
+@hook.on("github", "issues.opened", filter={"body": {"issue.number": 7}})
+async def note(event: Event) -> Ignore:
+    return Ignore(event.type)
+"""
+SETTINGS = """
+[database]
+url = "env:SHOP_DATABASE_URL"
+[server]
+app = "shop:hook"
+roles = ["gateway"]
+[sources.stripe]
+secrets = ["env:STRIPE_WEBHOOK_SECRET_THAT_IS_NOT_SET"]
+retry = "1, 2, 4"
+[sources.github]
+[sources.vk]
+confirmation = "a1b2c3"
+[sources.discord]
+[sources.paypal]
+webhook_id = "5ML55517062060"
+[sources.yookassa]
+[sources.twilio]
+[notifications.channels.phone]
+kind = "webhook"
+url = "https://example.com/never"
+secret = "env:NOT_SET_EITHER"
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "shop.py").write_text(SHOP)
+    (folder / "boathook.toml").write_text(SETTINGS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(databases: Pool, project: Path) -> Iterator[BoathookServer]:
+    overrides = {"worker.poll_interval_s": 0.1}
+    with (
+        databases.database() as url,
+        BoathookServer.running(project, project / "boathook.toml", {"database": {"url": url}, **overrides}) as server,
+    ):
+        yield server
+
+
+def paid(server: BoathookServer, **fields):
+    return server.deliver("stripe", type="invoice.paid", json=fields)
+
+
+class TestDeliver:
+    @pytest.mark.parametrize(
+        ("then", "outcome", "code", "note"),
+        [
+            (None, "succeeded", None, None),
+            ("ignore", "ignored", None, "seen before"),
+            ("retry", "retry", "USER_MISSING", None),
+            ("die", "dead", "BROKEN", "look at it"),
+            ("raise", "failed", "KeyError", None),
+        ],
+    )
+    def test_it_returns_what_the_handler_did(self, server, then, outcome, code, note):
+        result = paid(server, then=then)
+        assert (result.outcome, result.code, result.note) == (outcome, code, note)
+        assert result.handlers[0].exception is None
+        assert list(result.effects) == ["mail"]
+        assert (result.status, result.is_duplicate) == (200, False)
+
+    def test_an_exception_tells_file_and_line(self, server, project):
+        result = paid(server, then="raise")
+        number = next(n for n, line in enumerate(SHOP.splitlines(), start=1) if 'event.json["customer"]' in line)
+        assert (result.error, result.location) == ("KeyError: 'customer'", f"{project}/shop.py:{number}")
+        assert "KeyError: 'customer'" in repr(result)
+
+    def test_a_handler_that_is_tried_again_later_has_failed_once(self, server):
+        result = server.deliver("stripe", type="charge.failed")
+        assert result.outcome == "failed"
+        assert server.database_url in (result.error or ""), "the project's own engines use the database of the tests"
+
+    def test_the_same_id_is_a_duplicate_and_has_its_results(self, server):
+        first = server.deliver("stripe", type="invoice.paid", id="evt_twice", json={"then": "ignore"})
+        again = server.deliver("stripe", type="invoice.paid", id="evt_twice", json={"then": "ignore"})
+        assert (again.is_duplicate, again.event_id, again.note) == (True, first.event_id, "seen before")
+
+    @pytest.mark.parametrize("source", ["vk", "discord", "paypal", "yookassa", "twilio"])
+    def test_senders_with_replies_key_pairs_fetched_keys_addresses_and_signed_urls(self, server, source):
+        assert server.deliver(source, timeout_s=300).outcome == "ignored"
+
+    def test_a_sender_with_a_reply_of_its_own_sends_a_duplicate(self, server):
+        first, again = server.deliver("vk", id="twice"), server.deliver("vk", id="twice")
+        assert (first.response, first.is_duplicate) == (b"ok", False)
+        assert (again.event_id, again.is_duplicate) == (first.event_id, True)
+
+    def test_fields_of_the_sample(self, server):
+        assert server.deliver("github", type="issues.opened", fields={"issue.number": 7}).note == "issues.opened"
+
+    def test_without_a_handler_it_lists_those_that_there_are(self, server):
+        with pytest.raises(NotFound) as raised:
+            server.deliver("github", type="issues.opened", fields={"issue.number": 3})
+        assert "no handler takes 'issues.opened' of github" in str(raised.value)
+        assert "record takes stripe: invoice.*" in str(raised.value)
+        assert "note takes github: issues.opened (with a filter)" in str(raised.value)
+
+    def test_an_unknown_source_and_a_refused_request(self, server):
+        with pytest.raises(NotFound, match="unknown source 'strip'; configured: "):
+            server.deliver("strip")
+        with pytest.raises(FetchFailed, match="answered 400"):
+            server.deliver("stripe", body=b"no JSON")
+
+    def test_mutant_a_wrong_secret_is_refused(self, server, monkeypatch):
+        monkeypatch.setitem(server._secrets, "stripe", "whsec_another")
+        with pytest.raises(FetchFailed, match="answered 401"):
+            paid(server)
+
+    async def test_it_can_be_called_inside_an_event_loop(self, server):
+        assert paid(server).outcome == "succeeded"
+
+
+def test_published_are_the_messages_that_were_committed(server):
+    paid(server)
+    before = server.published(type="invoice.*", application="acme")
+    paid(server, then="raise")
+    paid(server, id="evt_latest")
+    after = server.published(type="invoice.*", application="acme")
+    assert after[: len(before)] == before
+    assert [(one.type, one.payload, one.tags) for one in after[len(before) :]] == [
+        ("invoice.recorded", {"id": "evt_latest"}, ("a",))
+    ]
+    assert server.published(application="nobody") == []
+
+
+def test_a_server_that_does_not_start_shows_why(pg_url, tmp_path):
+    overrides = {"database.url": pg_url, "server.app": "nowhere:hook"}
+    with (
+        pytest.raises(ConfigError, match="there is no module 'nowhere'"),
+        BoathookServer.running(tmp_path, None, overrides),
+    ):
+        pass
+
+
+def test_it_ends_with_a_test_process_that_is_killed(pg_url, tmp_path):
+    code = f"""
+from pathlib import Path
+from boathook.testing import BoathookServer
+with BoathookServer.running(Path({str(tmp_path)!r}), None, {{"database.url": {pg_url!r}}}) as server:
+    print(server.url, server.log.parent, flush=True)
+    input()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        url, folder = process.stdout.readline().split()
+        assert httpx.get(f"{url}/readyz").status_code == 200
+        process.kill()
+    until(lambda: not answers(url) and not Path(folder).exists())
+
+
+def answers(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/healthz")
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    # A database that no test may touch: the server takes none from the environment.
+    environment = {**os.environ, "BOATHOOK_DATABASE_URL": "postgresql://127.0.0.1:9/production"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_settings_without_a_file_and_what_a_failing_test_shows(pg_url, tmp_path):
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nboathook_app = shop:hook\n")
+    (tmp_path / "conftest.py").write_text(
+        textwrap.dedent(f"""
+            import os
+            import pytest
+
+            os.environ["SHOP_DATABASE_URL"] = "unused"
+
+            @pytest.fixture(scope="session")
+            def boathook_settings():
+                return {{"database": {{"url": {pg_url!r}}}, "sources": {{"stripe": {{}}}}}}
+        """)
+    )
+    (tmp_path / "test_shop.py").write_text(
+        textwrap.dedent("""
+            def test_first(deliver, published):
+                assert deliver("stripe", type="invoice.paid").outcome == "succeeded"
+                assert len(published()) == 1
+
+            def test_only_messages_since_the_test_began(published):
+                assert published() == []
+
+            def test_failing(deliver):
+                assert deliver("stripe", type="invoice.paid", json={"then": "raise"}).outcome == "succeeded"
+
+            def test_missing(deliver):
+                deliver("stripe", type="payout.paid")
+        """)
+    )
+    done = run_pytest(tmp_path, "-q")
+    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert f"handler record failed at {tmp_path}/shop.py:" in done.stdout
+    assert 'case "raise": return event.json["customer"]' in done.stdout
+    assert "NotFound: no handler takes 'payout.paid' of stripe; " in done.stdout
+    assert "boathook/testing/server.py" not in done.stdout, "the test's own line is shown, not the fixture's insides"
+
+
+def test_without_settings_the_fix_is_named(tmp_path):
+    (tmp_path / "test_shop.py").write_text("def test_it(boathook_server): ...")
+    done = run_pytest(tmp_path, "-q", "-c", "/dev/null", "--rootdir", str(tmp_path))
+    assert f"there is no {tmp_path}/boathook.toml; set `boathook_config`" in done.stdout
+
+
+def test_the_tests_on_the_page_about_tests_pass(tmp_path):
+    """With the embedded PostgreSQL, which the other tests of this file do without."""
+    shop, tables, over_http, _, in_a_transaction = [one for one in PAGE if one.language == "python"]
+    settings, _ = [one for one in PAGE if one.language == "toml"]
+    (tmp_path / "shop.py").write_text(shop.text)
+    (tmp_path / "boathook.toml").write_text(settings.text)
+    (tmp_path / "conftest.py").write_text(tables.text)
+    (tmp_path / "test_http.py").write_text(over_http.text)
+    (tmp_path / "test_transaction.py").write_text(in_a_transaction.text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
+    done = run_pytest(tmp_path, "-q")
+    assert "5 passed" in done.stdout, done.stdout + done.stderr
+
+
+PAGE = list(blocks(ROOT / "docs/how-to/test-handlers.md"))
