@@ -11,11 +11,11 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boathook.http_client import connection_pool
+from boathook.http_client import connection_pool, response_reader
 from boathook.http_client.connection_pool import ConnectionPool
 from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from boathook.http_client.response_reader import InvalidResponse, ResponseReader
-from tests.support import eventually
+from tests.support import eventually, too_dear
 from tests.unit.receivers import OK, Authority, Receiver, open_sender, outbound, stop_serving
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -233,6 +233,30 @@ def test_a_response_is_the_same_however_its_bytes_are_divided(name, places):
     cuts = [0, *sorted(int(place * len(whole)) for place in places), len(whole)]
     pieces = [whole[start:end] for start, end in itertools.pairwise(cuts)]
     assert read_pieces(pieces) == read_pieces([whole])
+
+
+SLOW = {
+    "spaces before folded lines": framed(b"x: y\r\n z\r\nx: " + b" " * 60_000 + b"y"),
+    "line feeds": framed(b"x: y" + b"\n " * 30_000),
+    "carriage returns": framed(b"x: y" + b"\r" * 60_000),
+    "many headers": framed(b"a: b\r\n" * 10_000 + b"c: d"),
+    "many options": framed(b"connection: a\r\n" * 4_000 + b"c: d"),
+    "many codings": framed(b"transfer-encoding: " + b"identity," * 7_000),
+    "many lengths": framed(b"content-length: " + b"2," * 30_000 + b"2"),
+}
+"""Heads of the largest size that would take long to read if the time grew with its square."""
+
+
+def test_no_head_takes_long_to_read():
+    for head in SLOW.values():
+        assert len(head) < 65_536
+        assert too_dear(lambda head=head: read_pieces([head]), most=60) is None
+
+
+def test_mutant_with_another_pattern_a_head_would_take_long_to_read(monkeypatch):
+    monkeypatch.setattr(response_reader, "_FOLD", re.compile(rb"[ \t]*\n[ \t]+"))
+    head = framed(b"x: y\r\n z\r\nx: " + b" " * 10_000 + b"y")
+    assert too_dear(lambda: read_pieces([head]), most=60) is not None
 
 
 # Kept connections.

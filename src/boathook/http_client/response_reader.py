@@ -13,7 +13,7 @@ from boathook.http_client.messages import MAX_BODY_READ, MAX_HEAD, MAX_HEADERS, 
 
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 _STATUS: Final = re.compile(rb"HTTP/(1\.[01]|2\.0)[ \t]([0-9]{3})(?![0-9])", re.IGNORECASE)
-_FOLD: Final = re.compile(rb"[ \t]*\n[ \t]+")
+_FOLD: Final = re.compile(rb"\n[ \t]+")
 _NO_BODY: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({"connection", "content-length", "transfer-encoding"})
 _MOST_DIGITS: Final = 19
