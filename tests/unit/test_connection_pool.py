@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import re
 import socket
@@ -144,15 +145,12 @@ RESPONSES = {
     "the largest body": (framed(b"content-length: 65536", b"x" * 65_536),),
     "a larger body": (framed(b"content-length: 65537", b"x" * 65_537),),
     "a body without end": (framed(b"x: y", b""), *[b"x" * 65_536] * 40),
-    "a body that stops": (framed(b"content-length: 100", b"half"), 30.0),
-    "no answer": (30.0,),
-    "a head that stops": (HEAD, 30.0),
     "headers without end": (HEAD, *[b"x: " + b"y" * 8_000 + b"\r\n"] * 50),
     "a line without end": (HEAD, *[b"y" * 8_000] * 50),
     "short lines without end": (HEAD, *[b"x: y\r\n" * 1_000] * 50),
     "interim responses without end": tuple([b"HTTP/1.1 102 X\r\n" + b"x: y\r\n" * 2_000 + b"\r\n"] * 12),
 }
-"""What a receiver sends; then it closes the connection, and for the names with a second value it resets it."""
+"""What a receiver sends before it closes the connection."""
 OWN_WORDS = {"a line without end", "short lines without end", "interim responses without end"}
 """Where libcurl has limits of its own, and other words for them."""
 
@@ -184,14 +182,13 @@ async def send_both_ways(script, monkeypatch, *, requests=1):
             if way == "libcurl":
                 patch.setattr(ConnectionPool, "send", lambda *_: False)
             async with Receiver(script) as receiver, open_sender() as post:
-                found = [await post(receiver.url, timeout_s=0.4) for _ in range(requests)]
+                found = [await post(receiver.url, timeout_s=60.0) for _ in range(requests)]
                 seen.append((found, receiver.accepted, len(receiver.requests)))
     return seen
 
 
 def facts(result):
-    error = re.sub("[0-9]+ milliseconds", "N milliseconds", result.error)
-    return result.status, result.failure, error, dict(result.headers), result.body, result.is_cut
+    return result.status, result.failure, result.error, dict(result.headers), result.body, result.is_cut
 
 
 @pytest.mark.parametrize("name", RESPONSES)
@@ -225,7 +222,7 @@ def read_pieces(pieces):
 
 
 @given(
-    st.sampled_from([name for name, script in RESPONSES.items() if all(isinstance(step, bytes) for step in script)]),
+    st.sampled_from(sorted(RESPONSES)),
     st.lists(st.floats(0, 1), max_size=6),
 )
 def test_a_response_is_the_same_however_its_bytes_are_divided(name, places):
@@ -250,7 +247,7 @@ SLOW = {
 def test_no_head_takes_long_to_read():
     for head in SLOW.values():
         assert len(head) < 65_536
-        assert too_dear(lambda head=head: read_pieces([head]), most=60) is None
+        assert too_dear(functools.partial(read_pieces, [head]), most=60) is None
 
 
 def test_mutant_with_another_pattern_a_head_would_take_long_to_read(monkeypatch):
@@ -307,7 +304,8 @@ async def test_a_request_is_sent_again_once_if_no_byte_came_over_a_kept_connecti
     async with Scripted(*scripts) as server, open_sender() as post:
         assert (await post(server.url)).status == 200
         answer = await post(server.url, timeout_s=10.0 if failure is not TransportFailure.TIMEOUT else 0.3)
-        assert (answer.failure, len(server.requests)) == (failure, requests)
+        assert answer.failure is failure
+        await eventually(lambda: len(server.requests) == requests)
 
 
 async def test_mutant_a_pool_that_took_new_connections_for_kept_ones_would_send_again_and_again(monkeypatch):
@@ -347,17 +345,17 @@ async def test_idle_connections_are_bounded_and_closed_after_a_while(monkeypatch
         assert {one.status for one in await post.many([receiver.url] * 10)} == {200}
         assert (receiver.accepted, len(post.sender._pool.opened)) == (10, 3)
         monkeypatch.setattr(connection_pool, "IDLE_S", 0.05)
-        assert (await post(receiver.url, timeout_s=0.5)).status == 200
+        assert (await post(receiver.url)).status == 200
         await eventually(lambda: len(post.sender._pool.opened) == 2)
         assert receiver.accepted == 10
 
 
 async def test_each_request_over_a_kept_connection_has_its_own_time():
     async with Scripted([OK, OK, OK, b""]) as server, open_sender() as post:
-        for timeout_s in (60.0, 0.4, 60.0):
+        for timeout_s in (60.0, 20.0, 60.0):
             assert (await post(server.url, timeout_s=timeout_s)).status == 200
         assert (await post(server.url, timeout_s=0.3)).failure is TransportFailure.TIMEOUT
-        assert len(server.requests) == 4
+        await eventually(lambda: len(server.requests) == 4)
 
 
 async def test_a_request_that_is_larger_than_what_the_receiver_reads_has_its_early_answer():
@@ -442,10 +440,12 @@ def _no_socket(*_):
 
 @pytest.mark.usefixtures("way")
 async def test_trusted_certificates_that_cannot_be_read_are_a_trouble_of_tls(tmp_path):
-    async with open_sender(ca_file=str(tmp_path / "none.pem")) as post:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            answer = await post(f"https://127.0.0.1:{server.getsockname()[1]}/")
-            assert answer.failure is TransportFailure.TLS
+    (tmp_path / "empty.pem").touch()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for name in ("none.pem", "empty.pem"):
+            async with open_sender(ca_file=str(tmp_path / name)) as post:
+                answer = await post(f"https://127.0.0.1:{server.getsockname()[1]}/")
+                assert (answer.failure, "certificate" in answer.error) == (TransportFailure.TLS, True)
 
 
 def test_tls_connections_are_kept_and_verified_in_production_s_loop(tmp_path):

@@ -272,6 +272,7 @@ async def test_a_slow_answer_is_given_up(script):
         answer = await post(receiver.url, timeout_s=0.4)
         assert (answer.status, answer.failure) == (0, TransportFailure.TIMEOUT)
         assert answer.duration_s >= 0.4
+        assert re.match("(Operation|Connection) timed out after [0-9]+ milliseconds", answer.error)
 
 
 async def test_a_receiver_that_accepts_nothing_is_given_up():

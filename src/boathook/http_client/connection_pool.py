@@ -456,7 +456,11 @@ class ConnectionPool:
     def _tls_context(self) -> ssl.SSLContext:
         now = time.monotonic()
         if self._tls is None or self._tls[1] <= now:
-            self._tls = tls_context(self._settings), now + _TRUST_S
+            try:
+                self._tls = tls_context(self._settings), now + _TRUST_S
+            except OSError as error:
+                why = f"the trusted certificates cannot be read: {error.strerror or _describe_reason(error)}"
+                raise _ConnectFailed(TransportFailure.TLS, why) from error
         return self._tls[0]
 
     def _read_target(self, url: str) -> _Target | None:
@@ -500,8 +504,6 @@ def _encode(request: OutgoingRequest, target: _Target, *, has_authorization: boo
 
 
 def _describe_tls(error: OSError, host: str) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "the trusted certificates cannot be read"
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in {_HOSTNAME_MISMATCH, _ADDRESS_MISMATCH}:
             kind = "IPv4 address" if error.verify_code == _ADDRESS_MISMATCH else "hostname"
