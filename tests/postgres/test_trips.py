@@ -66,7 +66,7 @@ def test_every_function_named_exists(trips: dict[str, Any]):
         ("inbound", "db/events.py:EventStore.append"),
         ("handler", "handlers/runner.py:Runner.run"),
         ("outbound", "service/operations.py:send"),
-        ("outbound", "http_client/curl_multi.py:CurlMultiClient.turn"),  # in a thread of its own
+        ("outbound", "http_client/connection_pool.py:ConnectionPool.send"),
     ],
 )
 def test_a_trip_goes_all_the_way(trips: dict[str, Any], trip: str, name: str):

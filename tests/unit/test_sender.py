@@ -11,11 +11,13 @@ from pathlib import Path
 import pycurl
 import pytest
 
-from boathook.http_client import curl_multi, guard, transfer
+from boathook.http_client import connection_pool, curl_multi, guard, response_reader, transfer
 from boathook.http_client.sender import HttpSender, OutgoingRequest, TransportFailure
 from tests.support import eventually
-from tests.unit.receivers import OK, Receiver, SenderHarness, open_sender, outbound
+from tests.unit.receivers import OK, Receiver, SenderHarness, open_sender, outbound, set_limit
 
+pytestmark = pytest.mark.usefixtures("way")
+by_libcurl = pytest.mark.parametrize("way", ["libcurl"], indirect=True)
 NO_BODY = b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -134,6 +136,7 @@ async def test_redirects_are_not_followed(status):
         assert other.accepted == 0
 
 
+@by_libcurl
 async def test_mutant_a_client_that_follows_redirects_would_go_there(monkeypatch):
     plain, both = guard.handle_options, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS
     follow = [(pycurl.FOLLOWLOCATION, 1), (pycurl.REDIR_PROTOCOLS, both)]
@@ -163,7 +166,7 @@ async def test_a_huge_body_is_cut_off_and_the_status_counts():
 
 
 async def test_a_slow_body_is_cut_off_and_the_status_counts(monkeypatch):
-    monkeypatch.setattr(curl_multi, "BODY_S", 0.1)
+    set_limit(monkeypatch, "BODY_S", 0.1)
     drip = (b"HTTP/1.1 202 OK\r\ncontent-length: 900\r\n\r\n", *[b"x", 0.1] * 900)
     async with Receiver(drip) as receiver, open_sender() as post:
         answer = await post(receiver.url, timeout_s=60.0)
@@ -172,7 +175,7 @@ async def test_a_slow_body_is_cut_off_and_the_status_counts(monkeypatch):
 
 
 async def test_mutant_without_the_limit_a_slow_body_would_be_waited_for(monkeypatch):
-    monkeypatch.setattr(curl_multi, "BODY_S", 1_000.0)
+    set_limit(monkeypatch, "BODY_S", 1_000.0)
     drip = (b"HTTP/1.1 202 OK\r\ncontent-length: 10\r\n\r\n", *[b"x", 0.1] * 10)
     async with Receiver(drip) as receiver, open_sender() as post:
         assert not (await post(receiver.url)).is_cut
@@ -239,6 +242,7 @@ async def test_only_so_many_headers_are_kept():
         ((b"HTTP/1.1 200 OK\r\nx: y\r\n", "close"), "."),
         ((b"HTTP/1.1 200 OK\r\nx: y\r\n", 0.05, "reset"), "."),
         ((b"hello\r\n", "close"), "0.9"),
+        ((b"\r\n" + OK, "close"), "0.9"),
         ((b"HTTP/1.1 abc\r\n\r\n", "close"), "."),
         ((b"HTTP/9.1 200 OK\r\n\r\n", "close"), "."),
         ((*[b"HTTP/1.1 102 X\r\n\r\n"] * 5_000, OK), "interim"),
@@ -257,7 +261,7 @@ async def test_what_is_no_answer_is_a_trouble_of_reading(script, words):
 
 
 async def test_mutant_without_the_limits_a_flood_of_interim_answers_would_be_read_on(monkeypatch):
-    monkeypatch.setattr(transfer, "_MOST_INTERIM", 10**9)
+    set_limit(monkeypatch, "MAX_INTERIM", 10**9)
     async with Receiver((*[b"HTTP/1.1 102 X\r\n\r\n"] * 1_000, OK)) as receiver, open_sender() as post:
         assert (await post(receiver.url)).status == 200
 
@@ -268,6 +272,7 @@ async def test_a_slow_answer_is_given_up(script):
         answer = await post(receiver.url, timeout_s=0.4)
         assert (answer.status, answer.failure) == (0, TransportFailure.TIMEOUT)
         assert answer.duration_s >= 0.4
+        assert re.match("(Operation|Connection) timed out after [0-9]+ milliseconds", answer.error)
 
 
 async def test_a_receiver_that_accepts_nothing_is_given_up():
@@ -372,6 +377,7 @@ async def test_answers_come_in_the_loop_that_made_the_sender():
         sender.close()
 
 
+@by_libcurl
 async def test_what_is_handed_over_while_the_sender_takes_the_last_of_it_is_begun_too(monkeypatch):
     answered: asyncio.Queue[str] = asyncio.Queue()
 
@@ -396,7 +402,7 @@ async def test_what_is_handed_over_while_the_sender_takes_the_last_of_it_is_begu
 
 
 async def test_nothing_leaks(monkeypatch):
-    monkeypatch.setattr(curl_multi, "BODY_S", 0.1)
+    set_limit(monkeypatch, "BODY_S", 0.1)
     scripts = [(OK,), ("reset",), (30.0,), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", 30.0)]
 
     def descriptors():
@@ -428,19 +434,23 @@ async def test_closing_answers_what_is_under_way():
             await post(receiver.url)
 
 
-async def test_a_fault_in_a_callback_fails_that_request_only(monkeypatch):
+async def test_a_fault_in_a_callback_fails_that_request_only(monkeypatch, way):
     async with Receiver() as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
             patch.setattr(guard, "find_denial_on_host", lambda *_: 1 / 0)
             answer = await post(receiver.url)
             assert (answer.failure, "ZeroDivisionError" in answer.error) == (TransportFailure.FAULT, True)
         with monkeypatch.context() as patch:
-            patch.setattr(transfer.CurlTransfer, "_end_head", lambda _: 1 / 0)
-            # A handle has bound its callbacks, but looks the method up at each call.
+            if way == "pool":
+                patch.setattr(response_reader.ResponseReader, "_read_head", lambda *_: 1 / 0)
+            else:
+                # A handle has bound its callbacks, but looks the method up at each call.
+                patch.setattr(transfer.CurlTransfer, "_end_head", lambda _: 1 / 0)
             assert (await post(receiver.url)).failure is TransportFailure.FAULT
         assert (await post(receiver.url)).status == 200
 
 
+@by_libcurl
 async def test_a_fault_in_the_thread_fails_what_is_under_way_and_the_thread_goes_on(monkeypatch):
     async with Receiver((0.3, OK)) as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
@@ -449,10 +459,11 @@ async def test_a_fault_in_the_thread_fails_what_is_under_way_and_the_thread_goes
         assert (await post(receiver.url)).status == 200
 
 
-async def test_a_fault_while_beginning_fails_that_request_only(monkeypatch):
+async def test_a_fault_while_beginning_fails_that_request_only(monkeypatch, way):
     async with Receiver() as receiver, open_sender() as post:
         with monkeypatch.context() as patch:
-            patch.setattr(transfer, "_header_lines", lambda *_: 1 / 0)
+            place = (connection_pool, "_encode") if way == "pool" else (transfer, "_header_lines")
+            patch.setattr(*place, lambda *_, **__: 1 / 0)
             for url in (receiver.url, f"http://localhost:{receiver.port}/"):
                 assert (await post(url)).failure is TransportFailure.FAULT
         assert (await post(receiver.url)).status == 200

@@ -15,6 +15,7 @@ from boathook.http_client.client import Client
 from boathook.http_client.sender import TransportFailure
 from tests.unit.receivers import Receiver, open_sender, outbound
 
+sent_both_ways = pytest.mark.usefixtures("way")
 _FILE = Path(__file__).parent.parent / "ssrf_vectors.txt"
 VECTORS = [line.split(" ", 2) for line in _FILE.read_text("utf-8").splitlines() if line and not line.startswith("#")]
 NEVER_DIALLED = {TransportFailure.URL, TransportFailure.BLOCKED, TransportFailure.DNS}
@@ -49,6 +50,7 @@ def written(address):
     return f"[{address.replace('%', '%25')}]" if ":" in address and address[0] != "[" else address
 
 
+@sent_both_ways
 async def test_the_sender_dials_none_of_them(monkeypatch):
     async with Receiver() as canary, Receiver(host="::1") as second, open_sender(allow=[]) as post:
         urls = [f"http://{written(address)}:{canary.port}/" for address in of_kind("address")]
@@ -91,6 +93,7 @@ def _watched(plain, opened):
     return open_socket
 
 
+@sent_both_ways
 async def test_mutant_without_the_guard_many_of_them_would_reach_the_canary(monkeypatch):
     monkeypatch.setattr(guard, "find_denial_on_host", lambda *_: None)
     monkeypatch.setattr(resolver, "find_denial_on_host", lambda *_: None)
@@ -100,6 +103,7 @@ async def test_mutant_without_the_guard_many_of_them_would_reach_the_canary(monk
         assert [answer.status for answer in answers] == [200] * len(spellings)
 
 
+@sent_both_ways
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 200])
 @pytest.mark.parametrize(
     "where", ["http://127.0.0.1:PORT/", "//127.0.0.1:PORT/", "file:///etc/passwd", "gopher://127.0.0.1:PORT/_"]

@@ -19,13 +19,11 @@ import pycurl
 from boathook.config.tables import OutboundSettings
 from boathook.http_client.addresses import ANY_NETWORK, Address, read_address
 from boathook.http_client.guard import Options, ProxyPolicy, handle_options, resolve_options, tunnel_options
-from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
+from boathook.http_client.messages import BODY_S, OutgoingRequest, RequestResult, TransportFailure
 from boathook.http_client.resolver import Resolution, Resolver
 from boathook.http_client.transfer import CurlTransfer, SinkTransfer
 from boathook.observability.log import get_logger
 
-BODY_S: Final = 3.0
-"""Maximum seconds for a response's body after its headers."""
 _LOOK_S: Final = 0.5
 _KEPT_OPEN: Final = 512
 """Minimum number of connections kept for the next request, so that a low concurrency can still serve many endpoints."""

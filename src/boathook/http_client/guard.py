@@ -15,8 +15,10 @@ import pycurl
 from boathook.config.tables import OutboundSettings
 from boathook.domain.errors import ConfigError
 from boathook.http_client.addresses import Address, Network, find_denial_on_host
+from boathook.observability.log import get_logger
 
 Options = list[tuple[int, Any]]
+_LOG: Final = get_logger("http_client")
 
 _SUPPRESS_CONNECT_HEADERS: Final = 265
 """From curl.h; pycurl has no name for it."""
@@ -52,31 +54,65 @@ def _ca_options(settings: OutboundSettings) -> Options:
     return [(pycurl.CAPATH, paths.capath)] if paths.capath else []
 
 
+def tls_context(settings: OutboundSettings) -> ssl.SSLContext:
+    """Return the context of connections without libcurl; it verifies and offers what libcurl does.
+
+    Raises:
+        OSError: the trusted certificates cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("DEFAULT")
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    paths = ssl.get_default_verify_paths()
+    if file := settings.ca_file or paths.cafile:
+        context.load_verify_locations(cafile=file)
+    elif paths.capath:
+        context.load_verify_locations(capath=paths.capath)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    return context
+
+
 class ConnectGuard:
-    """Opens libcurl's sockets, each after checking the actual IP address of the connection.
+    """Opens the sockets of one connection, each after checking the actual IP address.
 
     Args:
         allow: networks that are allowed although they are not public.
         opened: list of the opened sockets; its owner closes them once libcurl has duplicated them.
     """
 
-    __slots__ = ("_allow", "_opened", "refusal")
+    __slots__ = ("_allow", "_opened", "fault", "refusal")
 
     def __init__(self, allow: Sequence[Network], opened: list[socket.socket]) -> None:
         self._allow = tuple(allow)
         self._opened = opened
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin another connection."""
         self.refusal: str | None = None
         """Why an address was refused."""
+        self.fault: str | None = None
+        """Why no socket could be opened."""
 
     def open_socket(self, _purpose: int, address: Any) -> socket.socket | int:
-        """Return a socket, or SOCKET_BAD; libcurl's callback."""
-        # After the first denied address of a name none is tried: names that mix allowed and denied addresses are an
-        # attack.
-        if self.refusal is None:
-            self.refusal = self._check_address(address)
-        if self.refusal is not None:
+        """Return a socket, or SOCKET_BAD; libcurl's callback, which must not raise."""
+        try:
+            # After the first denied address of a name none is tried: names that mix allowed and denied addresses are
+            # an attack.
+            if self.refusal is None:
+                self.refusal = self._check_address(address)
+            if self.refusal is not None:
+                return int(pycurl.SOCKET_BAD)
+            opened = socket.socket(address.family, address.socktype, address.protocol)
+        except OSError as error:
+            _LOG.error("http_client_no_socket", error=str(error))
+            self.fault = f"boathook could not open a socket: {error.strerror}"
             return int(pycurl.SOCKET_BAD)
-        opened = socket.socket(address.family, address.socktype, address.protocol)
+        except Exception as error:  # noqa: BLE001 - libcurl cannot propagate exceptions
+            _LOG.error("http_client_fault", exc_info=error)
+            self.fault = f"boathook failed: {type(error).__name__}"
+            return int(pycurl.SOCKET_BAD)
         self._opened.append(opened)
         return opened
 

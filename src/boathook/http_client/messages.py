@@ -4,9 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
+
+BODY_S: Final = 3.0
+"""Maximum seconds for a response's body after its headers, unless a sink receives it."""
+MAX_BODY_READ: Final = 65_536
+"""Bytes of a response's body after which the connection is closed, unless a sink receives it."""
+MAX_HEAD: Final = 65_536
+"""Maximum bytes of a response's head, with the interim responses before it."""
+MAX_INTERIM: Final = 16
+"""Maximum 1xx responses before the final one."""
+MAX_HEADERS: Final = 64
+"""Maximum headers of a response that are stored."""
 
 
 class TransportFailure(StrEnum):

@@ -1,4 +1,4 @@
-"""Makes many concurrent requests, in its own thread around libcurl's multi interface.
+"""Makes many concurrent requests: plain POSTs over the connections of a pool, all others in a thread around libcurl.
 
 It may send to untrusted URLs: every IP address is checked when connecting, redirects are not followed, nothing is taken
 from the environment, and time, headers and body are limited.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from boathook.config.tables import OutboundSettings
+from boathook.http_client.connection_pool import ConnectionPool
 from boathook.http_client.curl_multi import CurlMultiClient
 from boathook.http_client.messages import OutgoingRequest, RequestResult, TransportFailure
 from boathook.observability.log import get_logger
@@ -105,6 +106,8 @@ class CurlThread:
 class HttpSender:
     """Makes many concurrent POSTs for an event loop; create one per process.
 
+    A request goes to the pool unless it needs libcurl: for a proxy, a client certificate, HTTP/2 or an unusual URL.
+
     Args:
         settings: as for `CurlThread`.
         done: called with the results, in batches, in the event loop that created the sender.
@@ -114,19 +117,36 @@ class HttpSender:
     """
 
     def __init__(self, settings: OutboundSettings, *, done: Callable[[list[RequestResult]], None]) -> None:
+        self._settings = settings
         self._done = done
         self._loop = asyncio.get_running_loop()
         self._results: deque[list[RequestResult]] = deque()
-        self._is_scheduled = False
-        self._thread = CurlThread(settings, done=self._hand_over)
+        self._is_scheduled = self._is_closed = False
+        self._pool = ConnectionPool(settings, done=done, pass_on=self._pass_on)
+        self._thread: CurlThread | None = None
 
     def send(self, batch: Sequence[OutgoingRequest]) -> None:
         """Start these requests; each gets one result. Raises RuntimeError once closed."""
-        self._thread.send(batch)
+        if self._is_closed:
+            raise RuntimeError("the sender is closed")
+        rest = [request for request in batch if not self._pool.send(request)]
+        if rest:
+            self._send_by_libcurl(rest)
 
     def close(self) -> None:
-        """End the thread; requests in progress fail as CLOSED, although the server may have received them."""
-        self._thread.close()
+        """End the requests in progress; they fail as CLOSED, although the server may have received them."""
+        self._is_closed = True
+        self._pool.close()
+        if self._thread is not None:
+            self._thread.close()
+
+    def _pass_on(self, request: OutgoingRequest) -> None:
+        self._send_by_libcurl([request])
+
+    def _send_by_libcurl(self, batch: Sequence[OutgoingRequest]) -> None:
+        if self._thread is None:
+            self._thread = CurlThread(self._settings, done=self._hand_over)
+        self._thread.send(batch)
 
     def _hand_over(self, results: list[RequestResult]) -> None:
         self._results.append(results)

@@ -8,23 +8,25 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import pycurl
 
 from boathook.http_client.addresses import Address, Network
 from boathook.http_client.guard import ConnectGuard, Options
-from boathook.http_client.messages import OutgoingRequest, RequestResult, Sink, TransportFailure
+from boathook.http_client.messages import (
+    MAX_BODY_READ,
+    MAX_HEAD,
+    MAX_HEADERS,
+    MAX_INTERIM,
+    OutgoingRequest,
+    RequestResult,
+    Sink,
+    TransportFailure,
+)
 from boathook.observability.log import get_logger
 
-MAX_BODY_READ: Final = 65_536
-"""Bytes of a response's body after which the connection is closed."""
-_MOST_HEAD: Final = 65_536
 _BLANK: Final = frozenset({b"\r\n", b"\n"})
-_MOST_INTERIM: Final = 16
-"""Maximum 1xx responses before the final one."""
-_MOST_KEPT: Final = 64
-"""Maximum headers of a response that are stored."""
 _LONG_BODY: Final = 65_536
 """Size in bytes above which an idle handle does not keep the request's body in memory."""
 _MIN_RATE: Final = 1_024
@@ -102,7 +104,7 @@ class CurlTransfer:
 
     def _callbacks(self) -> Options:
         return [
-            (pycurl.OPENSOCKETFUNCTION, self._open_socket),
+            (pycurl.OPENSOCKETFUNCTION, self._guard.open_socket),
             (pycurl.WRITEFUNCTION, self._take),
             (pycurl.HEADERFUNCTION, self._take_header),
         ]
@@ -136,7 +138,7 @@ class CurlTransfer:
             self._url = address.url
         self._limit(request.timeout_s - spent_s, connect_s - spent_s)
         self.request = request
-        self._guard.refusal = None
+        self._guard.reset()
         self._refusal = self._fault = None
         self._answered_at = None
         self._status = self._head_size = self._body_size = self._interim = 0
@@ -198,8 +200,9 @@ class CurlTransfer:
         self.handle.close()
 
     def _classify_failure(self, error: int, message: str) -> tuple[TransportFailure, str]:
-        if self._fault is not None:
-            return TransportFailure.FAULT, self._fault
+        fault = self._fault or self._guard.fault
+        if fault is not None:
+            return TransportFailure.FAULT, fault
         if self._guard.refusal is not None:
             return TransportFailure.BLOCKED, self._guard.refusal
         if self._refusal is not None:
@@ -209,29 +212,18 @@ class CurlTransfer:
             failure = TransportFailure.PROXY
         return failure, " ".join(message.split()) or "no answer came"
 
-    def _open_socket(self, purpose: int, address: Any) -> socket.socket | int:
-        try:
-            return self._guard.open_socket(purpose, address)
-        except OSError as error:
-            _LOG.error("http_client_no_socket", error=str(error))
-            self._fault = f"boathook could not open a socket: {error.strerror}"
-            return int(pycurl.SOCKET_BAD)
-        except Exception as error:  # noqa: BLE001 - libcurl cannot propagate exceptions
-            self._note(error)
-            return int(pycurl.SOCKET_BAD)
-
     def _take_header(self, line: bytes) -> int | None:
         # This runs for each line of each response, so rare cases are handled elsewhere.
         self._head_size += len(line)
-        if line in _BLANK or self._head_size > _MOST_HEAD or self._answered_at is not None:
+        if line in _BLANK or self._head_size > MAX_HEAD or self._answered_at is not None:
             return self._take_rare()
         self._lines.append(line)
         return None
 
     def _take_rare(self) -> int | None:
         try:
-            if self._head_size > _MOST_HEAD:
-                self._refusal = f"the answer's headers are larger than {_MOST_HEAD} bytes"
+            if self._head_size > MAX_HEAD:
+                self._refusal = f"the answer's headers are larger than {MAX_HEAD} bytes"
                 return -1
             # After the final head, only trailers can come.
             return self._end_head() if self._answered_at is None else None
@@ -240,14 +232,17 @@ class CurlTransfer:
             return -1
 
     def _end_head(self) -> int | None:
+        if not self._lines:
+            self._refusal = "Received HTTP/0.9 when not allowed"
+            return -1
         self._status = int(self._lines[0].split(None, 2)[1])
         if self._status >= 200:
             self._answered_at = time.monotonic()
             return None
         self._lines.clear()
         self._interim += 1
-        if self._interim > _MOST_INTERIM:
-            self._refusal = f"more than {_MOST_INTERIM} interim answers came, and no final one"
+        if self._interim > MAX_INTERIM:
+            self._refusal = f"more than {MAX_INTERIM} interim answers came, and no final one"
             return -1
         return None
 
@@ -341,25 +336,30 @@ def _header_lines(request: OutgoingRequest, address: Address) -> list[str] | lis
     """Format the headers for libcurl. Raises ValueError."""
     # An empty value is written with a semicolon; with a colon libcurl would omit the header.
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in request.headers]
-    has_type, has_authorization = _look_for(tuple([name for name, _ in request.headers]))
+    names = lower_names(tuple([name for name, _ in request.headers]))
     lines.append("Expect:")
-    if not has_type:
+    if "content-type" not in names:
         lines.append("Content-Type:")
     basic = request.basic or address.user
-    if basic is not None and not has_authorization:
-        lines.append("Authorization: Basic " + base64.b64encode(":".join(basic).encode()).decode())
+    if basic is not None and "authorization" not in names:
+        lines.append(authorization_line(basic))
     whole = "".join(lines)
-    return lines if whole.isascii() and whole.isprintable() else [_encode(line) for line in lines]
+    return lines if whole.isascii() and whole.isprintable() else [encode_line(line) for line in lines]
 
 
 @lru_cache(1_024)
-def _look_for(names: tuple[str, ...]) -> tuple[bool, bool]:
-    """Return whether Content-Type and whether Authorization is among these names."""
-    lower = {name.lower() for name in names}
-    return "content-type" in lower, "authorization" in lower
+def lower_names(names: tuple[str, ...]) -> frozenset[str]:
+    """Return the names of headers in lower case."""
+    return frozenset(name.lower() for name in names)
 
 
-def _encode(line: str) -> bytes:
+def authorization_line(basic: tuple[str, str]) -> str:
+    """Return the header of a user name and password."""
+    return "Authorization: Basic " + base64.b64encode(":".join(basic).encode()).decode()
+
+
+def encode_line(line: str) -> bytes:
+    """Encode a header line that is not plain ASCII. Raises ValueError for a control character."""
     if any(char < " " and char != "\t" for char in line) or "\x7f" in line:
         raise ValueError(f"the header {line.partition(':')[0]!r} holds a control character")
     try:
@@ -371,7 +371,7 @@ def _encode(line: str) -> bytes:
 def _read_headers(lines: Sequence[bytes]) -> dict[str, str]:
     """Return the first headers by name; of repeated headers the last."""
     found: dict[str, str] = {}
-    for line in lines[1 : _MOST_KEPT + 1]:
+    for line in lines[1 : MAX_HEADERS + 1]:
         name, colon, value = line.partition(b":")
         if colon:
             found[name.decode("latin-1").lower()] = value.strip().decode("latin-1")

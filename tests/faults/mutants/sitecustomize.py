@@ -310,17 +310,17 @@ def commits_effects_first(sessions: ModuleType) -> None:
     replace(sessions.Completion, "begin", make)
 
 
-def keeps_every_answer(exchange: ModuleType) -> None:
+def keeps_every_answer(reader: ModuleType) -> None:
     """Read whatever an endpoint answers to its end, and keep all of it."""
 
     def make(_: Any) -> Any:
-        def take(self: Any, piece: bytes) -> None:
-            self._body.append(piece)
+        def on_body(self: Any, data: bytes) -> None:
+            self._body.append(data)
 
-        return take
+        return on_body
 
-    replace(exchange, "_MOST_HEAD", lambda _: 1 << 40)
-    replace(exchange.CurlTransfer, "_take", make)
+    replace(reader, "MAX_HEAD", lambda _: 1 << 40)
+    replace(reader.ResponseReader, "on_body", make)
 
 
 def looks_at_all_that_was(schedule: ModuleType) -> None:
@@ -378,7 +378,7 @@ PATCHES: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "commits_effects_first": ("boathook.handlers.sessions", commits_effects_first),
     "counts_collisions": ("boathook.handlers.runner", counts_collisions),
     "elects_everybody": ("boathook.delivery.keeper", elects_everybody),
-    "keeps_every_answer": ("boathook.http_client.transfer", keeps_every_answer),
+    "keeps_every_answer": ("boathook.http_client.response_reader", keeps_every_answer),
     "looks_at_all_that_was": ("boathook.delivery.handler_queues", looks_at_all_that_was),
     "commits_in_memory": ("boathook.db.database", commits_in_memory),
     "forgets_keys": ("boathook.ingest.event_builder", forgets_keys),
