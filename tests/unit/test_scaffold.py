@@ -18,6 +18,8 @@ from tests.support import sampled
 
 FILES = {"boathook.toml", "hooks.py", "test_hooks.py", ".env.example", ".env", ".gitignore"}
 NAMES = sorted(recipe.name for recipe in RECIPES)
+ONE_OF_EACH_KIND = {type(recipe.proof): recipe.name for recipe in RECIPES if recipe.name != "stripe"}.values()
+"""A provider of each kind of proof."""
 
 
 def run_init(*arguments: str) -> int:
@@ -32,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", sampled(["stripe", *(one for one in NAMES if one != "stripe")], keep=1))
+@pytest.mark.parametrize("name", sampled(["stripe", *ONE_OF_EACH_KIND], keep=1))
 def test_the_tests_of_a_new_project_pass(folder: Path, name: str):
     assert run_init("--source", name) == 0
     done = subprocess.run(
