@@ -377,7 +377,7 @@ class TestErrors:
         ["nonsense"], ["events", "nonsense"], ["events", "list", "--nonsense"], ["events", "show"], ["events", "show", "x"],
         ["events", "list", "--since", "yesterday"], ["events", "list", "--after", "x"], ["dead", "list", "--after", "evt_1"],
         ["deliveries", "list", "--state", "odd"], ["events", "list", "--limit", "-1"], ["--config", "nope.toml", "check"],
-        ["rejections", "list", "--state", "odd"], ["sources", "show", "odd"], ["send", "--application", "a"],
+        ["rejections", "list", "--state", "odd"], ["send", "--application", "a"],
         ["dead", "ignore", "--all"], ["serve", "--port", "99999"], ["serve", "--role", "cook"],
     ], ids=" ".join)  # fmt: skip
     async def test_what_is_not_understood_is_one_sentence(self, cli: Cli, arguments: list[str]):
