@@ -7,6 +7,7 @@ Each fork has its own working directory, environment, files and exit code, as a 
 import array
 import atexit
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -35,6 +36,8 @@ _MODULES = (
     "uvloop",
 )
 """Modules that most commands import while they run."""
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 
 
 def main() -> NoReturn:
@@ -58,6 +61,7 @@ def main() -> NoReturn:
             os._exit(0)
         if os.fork() == 0:
             requests.close()
+            _end_with_parent()
             _watch(json.loads(message), descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -78,12 +82,19 @@ def _watch(request: dict, descriptors: list[int]) -> NoReturn:
     pid = os.fork()
     if pid == 0:
         os.close(answer)
+        _end_with_parent()
         _become(request, files)
     os.write(answer, b"%d\n" % pid)
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(BrokenPipeError):  # the client has stopped waiting
         os.write(answer, b"%d\n" % os.waitstatus_to_exitcode(status))
     os._exit(0)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel kill this process with its parent: a killed run of the tests would leave its servers behind."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _become(request: dict, files: list[int]) -> NoReturn:
