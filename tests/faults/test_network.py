@@ -42,7 +42,7 @@ def test_deaf_server(env: Environment) -> None:
     run_outage(env, "nothing passes to PostgreSQL", lambda: wire.set(deaf="up"), events=360)
 
 
-ROUNDS = 2
+ROUNDS = 4
 
 
 @scenario(

@@ -141,6 +141,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "http_client/oauth.py": {"json": ("boathook.http_client.oauth:_MOST_BODY",)},
     "http_client/download.py": {"json": (OURS,)},
     "server/child.py": {"json": (OURS,)},
+    "server/dev.py": {"json": ("boathook.server.dev:_MAX_LINE_BYTES",)},
     "service/remote.py": {"json": ("boathook.service.remote:_MAX_ERROR_BYTES",)},
     "service/source_trial.py": {"json": (OURS, "boathook.service.source_trial:_MAX_BYTES")},
     "server/fork_server.py": {"json": (OURS,)},
