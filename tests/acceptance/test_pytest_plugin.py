@@ -216,6 +216,7 @@ def run_pytest(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[st
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_settings_without_a_file_and_what_a_failing_test_shows(pg_url, tmp_path):
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "pytest.ini").write_text("[pytest]\nboathook_app = shop:hook\n")

@@ -23,7 +23,7 @@ hook = Boathook()
 
 @hook.on({selection})
 async def {name}(event: Event, tx: Transaction) -> None:
-    """Store {stored}, in the transaction that completes the delivery."""
+    """Store {what}, in the transaction that completes the delivery."""
 {body}'''
 _TESTS: Final = '''\
 """Tests of the handlers; run them with pytest.
@@ -38,33 +38,35 @@ from boathook.testing import DeliverResult
 Deliver = Callable[..., DeliverResult]
 
 
-def test_{what}_is_stored_once(deliver: Deliver) -> None:
-    first, again = [deliver({sent}) for _ in range(2)]
-    assert first.outcome == "succeeded"
-    assert again.is_duplicate
-'''
+{test}'''
 _STRIPE: Final = {
     "name": "record_payment",
-    "stored": "a payment",
-    "what": "payment",
+    "what": "a payment",
     "selection": '"stripe", "payment_intent.succeeded"',
     "body": """\
 payment = event.json["data"]["object"]
 await tx.execute("create table if not exists payment (id text primary key, amount bigint)")
 await tx.execute("insert into payment values ($1, $2)", payment["id"], payment["amount"])
 """,
-    "sent": '"stripe", type="payment_intent.succeeded", id="evt_1"',
+    "test": """\
+def test_payment_is_stored_once(deliver: Deliver) -> None:
+    first, again = [deliver("stripe", type="payment_intent.succeeded", id="evt_1") for _ in range(2)]
+    assert first.outcome == "succeeded"
+    assert again.is_duplicate
+""",
 }
 _ANY: Final = {
     "name": "record_event",
-    "stored": "an event",
-    "what": "event",
+    "what": "an event",
     "selection": '"{provider}"',
     "body": """\
 await tx.execute("create table if not exists received (key text primary key, type text)")
 await tx.execute("insert into received values ($1, $2)", event.dedup_key, event.type)
 """,
-    "sent": '"{provider}"',
+    "test": """\
+def test_event_is_stored(deliver: Deliver) -> None:
+    assert deliver("{provider}").outcome == "succeeded"
+""",
 }
 
 
