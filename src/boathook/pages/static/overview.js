@@ -1,8 +1,11 @@
 "use strict";
 {
-  const board = document.getElementById("now");
-  const link = document.getElementById("now-link");
-  const setStatus = (text) => { link.textContent = text; };
+  const board = document.getElementById("overview");
+  const link = document.getElementById("overview-link");
+  const setStatus = (text) => {
+    link.textContent = text;
+    link.toggleAttribute("data-is-live", text.startsWith("Live"));
+  };
 
   // Only changed parts are replaced, so that focus and selection in other parts are kept.
   const shown = new Map();
@@ -13,8 +16,8 @@
       const old = document.getElementById(part.id);
       if (!old || shown.get(part.id) === part.outerHTML || old.contains(document.activeElement)) continue;
       shown.set(part.id, part.outerHTML);
+      if (old.open) part.open = true;
       old.replaceWith(part);
-      part.classList.add("now-fresh");
       tellTimes(part);
     }
   };
@@ -65,36 +68,54 @@
   start();
 
   // Charts are drawn from the data in the tables next to them.
-  const region = document.getElementById("now-charts");
+  const region = document.getElementById("overview-charts");
   const plots = [];
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const numbersOf = (table) => {
+  const linesOf = (table) => {
     const rows = [...table.tBodies[0].rows];
     const value = (cell) => (cell.textContent === "" ? null : Number(cell.textContent));
-    const titles = [...table.tHead.rows[0].cells].slice(1).map((cell) => cell.textContent);
-    return {
-      titles,
-      data: [rows.map((row) => Number(row.cells[0].dataset.at)), ...titles.map((_, n) => rows.map((row) => value(row.cells[n + 1])))],
-    };
+    const lines = [...table.tHead.rows[0].cells].slice(1).map((cell, n) => ({
+      title: cell.textContent,
+      colour: colour(`--${cell.dataset.colour}`),
+      isStacked: "stacked" in cell.dataset,
+      values: rows.map((row) => value(row.cells[n + 1])),
+    }));
+    return { ats: rows.map((row) => Number(row.cells[0].dataset.at)), lines };
+  };
+  // A stacked area reaches from 0 to the sum of its own values and those of the stacked lines after it, which cover it.
+  const heights = (lines) => {
+    let above = null;
+    return lines.toReversed().map((line) => {
+      if (!line.isStacked) return line.values;
+      above = line.values.map((value, at) => (value === null ? null : value + (above?.[at] ?? 0)));
+      return above;
+    }).toReversed();
   };
   const clock = (_, ats) => ats.map((at) => {
     const text = new Date(at * 1000).toISOString();
     return at % 86400 ? text.slice(11, 16) : text.slice(5, 10);
   });
-  const axis = () => ({ stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } });
+  const axis = () => ({
+    stroke: colour("--faint"), font: `11px ${getComputedStyle(document.documentElement).fontFamily}`,
+    grid: { stroke: colour("--border"), width: 1 }, ticks: { show: false },
+  });
+  const HEIGHT = 200; // the legend below makes it 240 or more
   const draw = (figure) => {
-    const place = figure.querySelector(".now-plot");
-    const table = figure.querySelector("details table");
-    if (!place || !table) return;
-    const { titles, data } = numbersOf(table);
-    const series = titles.map((title, n) => ({
-      label: title, stroke: colour(`--chart-${n + 1}`), width: 2, dash: n ? [2 + 4 * n, 3] : undefined, spanGaps: false, points: { show: data[0].length < 3 },
+    const place = figure.querySelector(".overview-plot");
+    const table = figure.querySelector("table");
+    if (!place?.clientWidth || !table) return;
+    const { ats, lines } = linesOf(table);
+    const series = lines.map((line) => ({
+      label: line.title, stroke: line.colour, width: line.isStacked ? 1 : 1.75, spanGaps: false, points: { show: ats.length < 3 },
+      fill: line.isStacked ? `color-mix(in srgb, ${line.colour} 40%, ${colour("--surface")})` : undefined, value: (_, __, n, at) => (at === null ? "" : line.values[at] ?? ""),
     }));
     const plot = new uPlot({
-      width: place.clientWidth, height: 220, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+      width: place.clientWidth, height: HEIGHT, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), Math.max(1, (high ?? 0) * 1.1)] } },
-      axes: [{ ...axis(), values: clock }, { ...axis(), size: 60 }], series: [{ label: "UTC", value: (_, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) }, ...series], cursor: { drag: { x: false, y: false } },
-    }, data, place);
+      axes: [{ ...axis(), values: clock, size: 30 }, { ...axis(), size: 46 }],
+      series: [{ label: "UTC", value: (_, at) => (at === null ? "" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) }, ...series],
+      cursor: { drag: { x: false, y: false }, sync: { key: "overview" }, points: { size: 6 } },
+    }, [ats, ...heights(lines)], place);
     plots.push([plot, place]);
   };
   const redraw = () => {
@@ -104,6 +125,7 @@
   const refresh = async () => {
     if (document.hidden || region.contains(document.activeElement)) return;
     const open = new Set([...region.querySelectorAll("[data-chart]:has(details[open])")].map((one) => one.dataset.chart));
+    const isMoreOpen = region.querySelector("#overview-more")?.open;
     const answer = await fetch(region.dataset.charts, { headers: { "HX-Request": "true" } }).catch(() => null);
     if (!answer?.ok) return;
     region.replaceChildren(...parse(await answer.text()).children);
@@ -111,16 +133,24 @@
       const details = figure.querySelector("details");
       if (details) details.open = open.has(figure.dataset.chart);
     }
+    watchMore(isMoreOpen);
     redraw();
   };
+  // A chart in a closed part has no width to be drawn in.
+  const watchMore = (isOpen) => {
+    const more = document.getElementById("overview-more");
+    more.open = Boolean(isOpen);
+    more.addEventListener("toggle", redraw);
+  };
+  watchMore(false);
   redraw();
   setInterval(refresh, 30000);
   document.addEventListener("boathook:theme", redraw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  let width = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth === width) return;
-    width = innerWidth;
-    for (const [plot, place] of plots) plot.setSize({ width: place.clientWidth, height: 220 });
-  });
+  let width = region.clientWidth;
+  new ResizeObserver(() => {
+    if (region.clientWidth === width) return;
+    width = region.clientWidth;
+    for (const [plot, place] of plots) plot.setSize({ width: place.clientWidth, height: HEIGHT });
+  }).observe(region);
 }
