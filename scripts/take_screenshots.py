@@ -67,7 +67,7 @@ def sign_in(page: Page, url: str, name: str, password: str) -> None:
 def take(page: Page, to: Path) -> None:
     """Write a picture of a page, of no more colours than it needs."""
     picture = Image.open(BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(96, dither=Image.Dither.NONE).save(to, optimize=True)
+    picture.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(to, optimize=True)
 
 
 def take_all(page: Page, url: str) -> None:

@@ -233,6 +233,12 @@ def test_what_fires_is_told_on_the_first_page_and_everywhere_in_the_navigation(
 
     until(is_counted)
     assert "bad" in (link.locator(".badge").get_attribute("class") or "")
+    reader.goto(f"{filled_console.base}/console/settings")
+    alerts = reader.get_by_role("banner").get_by_role("link", name="firing alerts")
+    number = alerts.inner_text().split()[0]
+    assert reader.title().startswith(f"({number}) ")
+    alerts.click()
+    reader.get_by_role("heading", level=1, name="Alerts").wait_for()
 
 
 @pytest.mark.extended("the tour of every page stays")

@@ -309,7 +309,7 @@ class OverviewState:
             open_counts=self._latest.open_counts,
             events=self._latest.events,
             dead=self._latest.dead_letters,
-            alerts=self._latest.firing[:_MAX_ALERTS],
+            alerts=sorted(self._latest.firing, key=lambda alert: alert.severity != "critical")[:_MAX_ALERTS],
             more_alerts=max(0, len(self._latest.firing) - _MAX_ALERTS),
             view=lambda alert: alert_view(alert, rules),
             is_away=is_away,
