@@ -79,9 +79,9 @@ docs: dev ## write the generated pages of docs/ anew, and the whole as a site th
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open build/site/index.html"
 
-screenshots: dev ## take the pictures of the console's pages in docs/screenshots anew
+screenshots: dev ## run the demo for twenty minutes and take the pictures in docs/screenshots anew
 	@scripts/need-program chromium chromium
-	@SCREENSHOTS=$(CURDIR)/docs/screenshots $(BIN)/pytest -q tests/browser/test_every_page.py
+	@$(BIN)/python -m scripts.take_screenshots $(ARGS)
 
 wheel: dev ## build dist/boathook-*.whl
 	@$(BIN)/python -m hatchling build -t wheel -d dist

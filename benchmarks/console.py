@@ -37,7 +37,15 @@ _BUSIEST: Final = f"{BASE}/applications/tenant-1"
 _GROUP: Final = f"{BASE}/dead/groups/{{group}}"
 _STARTS: Final = tuple(
     f"{BASE}{path}"
-    for path in ("", "/now/state", "/now/charts", "/account", "/settings", "/sources/stripe", "/alerts/history")
+    for path in (
+        "",
+        "/overview/state",
+        "/overview/charts",
+        "/account",
+        "/settings",
+        "/sources/stripe",
+        "/alerts/history",
+    )
 )
 """From where all other pages can be reached, and what only scripts ask for."""
 _NAME, _PASSWORD = "benchmark", "a password for a made-up operator"

@@ -14,7 +14,7 @@ from boathook.domain.errors import ConfigError
 from boathook.portal.app import all_pages
 from boathook.service.portal_sessions import PATH
 
-STREAMING_PAGES: Final = frozenset({f"{BASE}/now/live"})
+STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live"})
 """An answer that goes on for as long as somebody listens."""
 NO_MATCH: Final = "there-is-no-such-text"
 _EVENT_QUERIES: Final = (
@@ -26,7 +26,7 @@ _EVENT_QUERIES: Final = (
 _LIST_QUERIES: Final = ("result=failed", "answer=4xx", "type=no.such", "result=failed&type=no.such")
 QUERIES: Final[Mapping[str, tuple[str, ...]]] = {
     BASE: ("span=day", "span=week"),
-    f"{BASE}/now/charts": ("span=hour", "span=day", "span=week"),
+    f"{BASE}/overview/charts": ("span=hour", "span=day", "span=week"),
     f"{BASE}/events": _EVENT_QUERIES,
     f"{BASE}/events/{{id}}": ("view=raw", "view=hex"),
     f"{BASE}/conflicts": ("source=rare", "application=tenant-99", "until=26d"),

@@ -11,7 +11,7 @@ import boathook.pages
 from boathook.api import app as api_module
 from boathook.api import build_api
 from boathook.api import route as calls
-from boathook.console import dashboard
+from boathook.console import overview
 from boathook.console import routes as pages
 from boathook.domain.model import Role
 from boathook.observability.live_metrics import LiveMetrics
@@ -179,7 +179,7 @@ async def test_without_the_check_at_start_such_a_route_would_be_open(db, plain_r
 
 def test_the_console_does_not_start_with_a_route_that_asks_for_nothing(db, monkeypatch):
     monkeypatch.setattr(
-        dashboard.routes, "entries", [*dashboard.routes.entries, pages.RouteSpec("GET", "/x", None, forgotten)]
+        overview.routes, "entries", [*overview.routes.entries, pages.RouteSpec("GET", "/x", None, forgotten)]
     )
     with pytest.raises(TypeError, match="names no permission"):
         build_site(make_context(db), LiveMetrics(None))

@@ -180,7 +180,7 @@ class Traffic:
         return (await client.request("GET", path, {})).status
 
     async def watch(self, client: KeepAliveClient) -> int:
-        return await self._look_in("/console/now/live", self.cookie)
+        return await self._look_in("/console/overview/live", self.cookie)
 
     async def listen(self, client: KeepAliveClient) -> int:
         return await self._look_in(f"/api/v1/listen?type={self.word()}", self.api)

@@ -1,16 +1,18 @@
 """The portal's appearance within the owner's product: it is readable with every colour."""
 
 import re
+from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from boathook import config
+from boathook import config, pages
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.service.portal_sessions import PortalAppearance, contrast, portal_link, stylesheet_of
 
+SHEET = (Path(pages.__file__).parent / "static/console.css").read_text(encoding="utf-8")
 COLOURS = st.integers(0, 0xFFFFFF).map(lambda number: f"{number:06x}")
 
 
@@ -24,7 +26,9 @@ def test_contrast_is_that_of_the_guidelines():
 @example("008d00")
 def test_links_and_buttons_can_be_read_in_any_colour_light_and_dark(colour: str):
     light, dark, _system = stylesheet_of(PortalAppearance("", colour)).splitlines()
-    for rule, ground in ((light, "ffffff"), (dark, "13212b")):
+    on_light, on_dark, on_dark_by_system = re.findall(r"--hover: #([0-9a-f]{6})", SHEET)
+    assert on_dark == on_dark_by_system
+    for rule, ground in ((light, on_light), (dark, on_dark)):
         found = dict(re.findall(r"--([\w-]+): #([0-9a-f]{6})", rule))
         assert contrast(found["link"], ground) >= 4.5
         assert found["accent"] == colour

@@ -9,13 +9,13 @@ from boathook.console import (
     applications,
     audit,
     background_work,
-    dashboard,
     dead_letters,
     event_types,
     events,
     keys,
     login,
     operators,
+    overview,
     rejections,
     sources,
 )
@@ -26,7 +26,7 @@ from boathook.pages.rendering import PageRenderer
 
 AREAS: Final = (
     login.routes,
-    dashboard.routes,
+    overview.routes,
     events.routes,
     rejections.routes,
     dead_letters.routes,

@@ -301,7 +301,7 @@ def browser_of(request: Request) -> ClientInfo:
 
 
 def safe_redirect_path(wanted: str) -> str:
-    """Return *wanted* if it is a path of the console, else the path of the dashboard."""
+    """Return *wanted* if it is a path of the console, else the path of the overview."""
     parts = urlsplit(wanted)
     is_own = wanted == BASE or wanted.startswith((f"{BASE}/", f"{BASE}?"))
     is_plain = not parts.scheme and not parts.netloc and wanted.isprintable() and "\\" not in wanted

@@ -16,9 +16,9 @@ from boathook.domain.model import Role
 from boathook.pages.context import RequestContext, read_notice, read_verified_form, write_notice
 from boathook.pages.registry import PageRegistry, PageSpec
 from boathook.pages.rendering import ConsoleState, PageRenderer, csrf_token
-from boathook.service import alerts, operators
-from boathook.service.alerts import FiringCount
+from boathook.service import operators
 from boathook.service.authorization import ACCESS_RULES, Permission, requires, role_may
+from boathook.service.live_stats import MAX_COUNTED, OpenCounts, read_open_counts
 from boathook.service.operators import Operator
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -38,24 +38,59 @@ class NavItem:
     """Keyboard shortcut, pressed after g."""
     permission: Permission
     """The permission that shows the entry."""
+    icon: str
+    group: str = ""
 
 
 NAV: Final = (
-    NavItem("Now", "", "n", Permission.DASHBOARD_VIEW),
-    NavItem("Events", "/events", "e", Permission.EVENT_VIEW),
-    NavItem("Dead letters", "/dead", "d", Permission.DEAD_LETTER_VIEW),
-    NavItem("Rejections", "/rejections", "r", Permission.REJECTION_VIEW),
-    NavItem("Conflicts", "/conflicts", "c", Permission.CONFLICT_VIEW),
-    NavItem("Sources", "/sources", "s", Permission.SOURCE_VIEW),
-    NavItem("Applications", "/applications", "a", Permission.APPLICATION_LIST),
-    NavItem("Event types", "/event-types", "t", Permission.EVENT_TYPE_VIEW),
-    NavItem("Alerts", "/alerts", "l", Permission.ALERT_VIEW),
-    NavItem("Verify", "/verify", "v", Permission.VERIFY_VIEW),
-    NavItem("Keys", "/keys", "k", Permission.KEY_VIEW),
-    NavItem("Operators", "/operators", "o", Permission.OPERATOR_MANAGE),
-    NavItem("Audit", "/audit", "u", Permission.AUDIT_VIEW),
-    NavItem("Settings", "/settings", "i", Permission.SETTINGS_VIEW),
+    NavItem("Overview", "", "o", Permission.OVERVIEW_VIEW, "overview"),
+    NavItem("Events", "/events", "e", Permission.EVENT_VIEW, "events", "Observe"),
+    NavItem("Failed deliveries", "/dead", "d", Permission.DEAD_LETTER_VIEW, "failed", "Observe"),
+    NavItem("Rejections", "/rejections", "r", Permission.REJECTION_VIEW, "rejections", "Observe"),
+    NavItem("Conflicts", "/conflicts", "c", Permission.CONFLICT_VIEW, "conflicts", "Observe"),
+    NavItem("Alerts", "/alerts", "l", Permission.ALERT_VIEW, "alerts", "Observe"),
+    NavItem("Sources", "/sources", "s", Permission.SOURCE_VIEW, "sources", "Receive"),
+    NavItem("Applications", "/applications", "a", Permission.APPLICATION_LIST, "applications", "Send"),
+    NavItem("Event types", "/event-types", "t", Permission.EVENT_TYPE_VIEW, "event-types", "Send"),
+    NavItem("Consistency check", "/verify", "v", Permission.VERIFY_VIEW, "check", "System"),
+    NavItem("Audit", "/audit", "u", Permission.AUDIT_VIEW, "audit", "System"),
+    NavItem("Operators", "/operators", "p", Permission.OPERATOR_MANAGE, "operators", "System"),
+    NavItem("API keys", "/keys", "k", Permission.KEY_VIEW, "keys", "System"),
+    NavItem("Settings", "/settings", "i", Permission.SETTINGS_VIEW, "settings", "System"),
 )
+"""The navigation; groups are in the order of their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class NavCount:
+    """A count beside an entry of the navigation."""
+
+    number: int
+    kind: str
+    """The class of its badge: ``bad`` if an operator has to act, ``warn`` if one should look."""
+    label: str
+    """What is counted, for screen readers."""
+
+    @property
+    def text(self) -> str:
+        """The number as it is shown."""
+        return show_capped(self.number)
+
+
+def nav_counts(found: OpenCounts) -> dict[str, NavCount]:
+    """Return the counts that are not 0, by the path of their entry."""
+    counts = {
+        "/dead": NavCount(found.dead_letters, "bad", "to review"),
+        "/rejections": NavCount(found.rejections, "", "in the last day"),
+        "/conflicts": NavCount(found.conflicts, "warn", "in the last day"),
+        "/alerts": NavCount(found.firing, "bad" if found.critical else "warn", "firing"),
+    }
+    return {path: one for path, one in counts.items() if one.number}
+
+
+def show_capped(count: int) -> str:
+    """Format a count of `OpenCounts`, which stops at `MAX_COUNTED`."""
+    return f"{MAX_COUNTED - 1}+" if count >= MAX_COUNTED else str(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +99,8 @@ class ConsoleContext(RequestContext):
 
     operator: Operator
     session: str = field(repr=False)
-    firing: FiringCount
-    """The number of firing alerts for the navigation."""
+    open_counts: OpenCounts
+    """What the navigation counts."""
 
     @property
     def state(self) -> ConsoleState:
@@ -117,11 +152,14 @@ class ConsoleContext(RequestContext):
             (one for one in NAV if self.request.scope["path"].startswith(BASE + one.path)),
             key=lambda one: len(one.path),
         )
+        is_here = self.request.scope["path"] == BASE + current.path
         return {
             "visit": self,
             "form_token": csrf_token(self.session),
             "nav": [one for one in NAV if self.may(one.permission)],
             "here": current,
+            "is_here": is_here,
+            "nav_counts": nav_counts(self.open_counts),
             "can": lambda permission: self.may(Permission(permission)),
         }
 
@@ -165,12 +203,12 @@ async def _authenticate(renderer: PageRenderer, request: Request) -> ConsoleCont
     app_context = renderer.state.app_context
     async with app_context.work() as work:
         operator = await operators.find_session(work, session, timedelta(hours=app_context.settings.console.idle_hours))
-        firing = await alerts.count_firing(work) if operator is not None else FiringCount()
+        open_counts = await read_open_counts(work) if operator is not None else OpenCounts()
     if operator is None:
         return None
     form = await read_verified_form(renderer, request, session)
     return ConsoleContext(
-        renderer=renderer, request=request, operator=operator, session=session, form=form, firing=firing
+        renderer=renderer, request=request, operator=operator, session=session, form=form, open_counts=open_counts
     )
 
 

@@ -127,21 +127,6 @@ async def list_open(connection: Connection) -> list[Alert]:
     return [_to_alert(row) for row in await connection.fetch(SQL["list_open"])]
 
 
-@dataclass(frozen=True, slots=True)
-class FiringCount:
-    """The number of firing alerts that are not silenced."""
-
-    number: int = 0
-    critical: int = 0
-
-
-async def count_firing(connection: Connection) -> FiringCount:
-    """Count the firing alerts that are not silenced."""
-    row = await connection.fetchrow(SQL["count_firing"])
-    assert row is not None  # one row of two counts
-    return FiringCount(row["number"], row["critical"])
-
-
 async def list_ended(connection: Connection, *, before: datetime | None = None, limit: int = 50) -> list[Alert]:
     """Return the alerts that have recovered, latest first."""
     return [_to_alert(row) for row in await connection.fetch(SQL["list_ended"], before, limit)]

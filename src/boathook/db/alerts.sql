@@ -6,12 +6,6 @@ select clock_timestamp() as now from (select pg_advisory_xact_lock(hashtextexten
 -- Reads the alerts that have not recovered.
 select * from boathook.alert where state <> 'recovered' order by fired_at desc nulls last, id desc
 
--- name: count_firing
--- Counts the firing alerts that are not silenced, and the critical ones among them.
-select count(*) as number, count(*) filter (where severity = 'critical') as critical
-from boathook.alert
-where state <> 'recovered' and state <> 'pending' and not is_silenced
-
 -- name: list_ended
 -- Reads the alerts that recovered last; those before a time for the next page.
 select * from boathook.alert

@@ -40,6 +40,7 @@ _FOLDER: Final = Path(__file__).parent
 _MAX_FORM_BYTES: Final = 1_048_576
 _MAX_FORM_FIELDS: Final = 2_000
 _LOG = get_logger("console")
+mimetypes.add_type("font/woff2", ".woff2")  # Python's own table knows it since 3.13
 
 Headers = Mapping[str, str]
 
@@ -173,7 +174,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         bytecode_cache=_BytecodeCache(str(_FOLDER / "__pycache__")),
     )
-    environment.filters |= {"moment": _format_time, "count": _format_number}
+    environment.filters |= {"moment": _format_time, "count": _format_number, "short_id": _shorten_id}
     return environment
 
 
@@ -280,6 +281,12 @@ _TITLES: Final = {
 
 def _format_time(value: datetime) -> str:
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _shorten_id(value: str) -> str:
+    """Return the prefix and the end of a public id, which differ where the time in its middle does not."""
+    prefix, _, rest = value.partition("_")
+    return f"{prefix}_…{rest[-6:]}"
 
 
 def _format_number(value: float) -> str:

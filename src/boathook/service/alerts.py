@@ -14,7 +14,6 @@ from boathook.config.tables import Settings
 from boathook.db import alerts as kept
 from boathook.db.alerts import Alert as Alert  # noqa: PLC0414 - re-exported
 from boathook.db.alerts import ChannelState, StoredSilence
-from boathook.db.alerts import FiringCount as FiringCount  # noqa: PLC0414 - re-exported
 from boathook.db.audit import record
 from boathook.db.database import Connection
 from boathook.domain import ids
@@ -123,11 +122,6 @@ async def read_overview(connection: Connection, settings: Settings) -> AlertOver
 async def list_firing(connection: Connection) -> list[Alert]:
     """Return the firing alerts, including those that are clearing, newest first."""
     return [alert for alert in await kept.list_open(connection) if alert.state is not AlertState.PENDING]
-
-
-async def count_firing(work: UnitOfWork) -> FiringCount:
-    """Count the alerts that fire and are not silenced."""
-    return await kept.count_firing(work.connection)
 
 
 async def read_history(connection: Connection, *, before: datetime | None = None, limit: int = 50) -> list[Alert]:

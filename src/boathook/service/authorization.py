@@ -45,7 +45,7 @@ class Permission(StrEnum):
     APPLICATION_VIEW = "application.view"
     AUDIT_VIEW = "audit.view"
     CONFLICT_VIEW = "conflict.view"
-    DASHBOARD_VIEW = "dashboard.view"
+    OVERVIEW_VIEW = "overview.view"
     DEAD_LETTER_DECIDE = "dead_letter.decide"
     """Replay or ignore dead letters."""
     DEAD_LETTER_PURGE = "dead_letter.purge"
@@ -134,7 +134,7 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.APPLICATION_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
         Permission.AUDIT_VIEW: _VIEWER,
         Permission.CONFLICT_VIEW: _VIEWER,
-        Permission.DASHBOARD_VIEW: _VIEWER,
+        Permission.OVERVIEW_VIEW: _VIEWER,
         Permission.DEAD_LETTER_DECIDE: _OPERATOR,
         Permission.DEAD_LETTER_PURGE: _ADMIN,
         Permission.DEAD_LETTER_VIEW: _VIEWER,

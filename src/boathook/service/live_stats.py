@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,15 @@ from boathook.db.alerts import Alert
 from boathook.db.database import Database
 from boathook.db.metric_samples import HostSample, read_latest, read_since
 from boathook.db.metric_samples import Sample as Sample  # noqa: PLC0414 - re-exported
-from boathook.db.queries.latest import LatestDeadLetter, LatestEvent, read_latest_dead_letters, read_latest_events
+from boathook.db.queries.latest import MAX_COUNTED as MAX_COUNTED  # noqa: PLC0414 - re-exported
+from boathook.db.queries.latest import (
+    LatestDeadLetter,
+    LatestEvent,
+    count_open,
+    read_latest_dead_letters,
+    read_latest_events,
+)
+from boathook.db.queries.latest import OpenCounts as OpenCounts  # noqa: PLC0414 - re-exported
 from boathook.domain.errors import DatabaseError, FetchFailed
 from boathook.observability.exposition import from_prometheus
 from boathook.observability.live_metrics import LiveMetrics
@@ -32,7 +40,7 @@ from boathook.observability.metric_snapshot import (
     host_name,
 )
 from boathook.service.alerts import list_firing
-from boathook.service.unit_of_work import AppContext
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 if TYPE_CHECKING:
     from boathook.service.remote import RemoteClient
@@ -46,15 +54,22 @@ class LatestActivity:
     dead_letters: Sequence[LatestDeadLetter] = ()
     firing: Sequence[Alert] = ()
     """All firing alerts."""
+    open_counts: OpenCounts = field(default_factory=OpenCounts)
 
 
 async def read_latest_activity(app_context: AppContext, limit: int) -> LatestActivity:
-    """Return the last *limit* events and dead letters, and the firing alerts. Raises DatabaseError."""
+    """Return the last *limit* events and dead letters, the firing alerts and the open counts. Raises DatabaseError."""
     database = app_context.database
     events = await read_latest_events(database, limit)
     dead_letters = await read_latest_dead_letters(database, limit)
     async with app_context.reading() as connection:
-        return LatestActivity(events, dead_letters, await list_firing(connection))
+        firing = await list_firing(connection)
+        return LatestActivity(events, dead_letters, firing, await count_open(connection))
+
+
+async def read_open_counts(work: UnitOfWork) -> OpenCounts:
+    """Return what operators have to look at."""
+    return await count_open(work.connection)
 
 
 async def read_samples(app_context: AppContext, since: datetime, step_s: int) -> Sequence[Sample]:
@@ -288,8 +303,8 @@ def _rates(samples: Sequence[HostSample], table: str, fields: Sequence[str]) -> 
     for one in samples:
         for name, counts in getattr(one.snapshot, table).items() if one.snapshot.span_s > 0 else ():
             sums = found.setdefault(name, [0.0] * len(fields))
-            for index, field in enumerate(fields):
-                sums[index] += getattr(counts, field) / one.snapshot.span_s
+            for index, column in enumerate(fields):
+                sums[index] += getattr(counts, column) / one.snapshot.span_s
     return {name: [round(rate, 3) for rate in sums] for name, sums in found.items()}
 
 

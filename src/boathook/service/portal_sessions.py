@@ -110,7 +110,8 @@ def stylesheet_of(look: PortalAppearance) -> str:
 def _colour_rules(appearance: PortalAppearance) -> str:
     if not appearance.colour:
         return ""
-    on_light, on_dark = _readable(appearance.colour, "ffffff"), _readable(appearance.colour, "13212b")
+    # --hover in console.css: of all surfaces, the one with the least contrast.
+    on_light, on_dark = _readable(appearance.colour, "f3f6fa"), _readable(appearance.colour, "171d26")
     rules = {
         ":root": _rule(appearance.colour, on_light),
         ':root[data-theme="dark"]': _rule(appearance.colour, on_dark),

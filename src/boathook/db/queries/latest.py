@@ -1,14 +1,17 @@
-"""Reads the newest events and dead letters, by index and therefore fast at any size."""
+"""Reads the newest events and dead letters, and counts what is open, by index and therefore fast at any size."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 from uuid import UUID
 
-from boathook.db.database import Database
+from boathook.db.database import Connection, Database
 from boathook.db.statements import load
 from boathook.domain import ids
 
 SQL = load(__file__)
+MAX_COUNTED: Final = 1_000
+"""The most of each kind that `count_open` counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +58,25 @@ async def read_latest_events(database: Database, number: int) -> list[LatestEven
 async def read_latest_dead_letters(database: Database, number: int) -> list[LatestDeadLetter]:
     """Return the latest dead letters, newest first."""
     return [LatestDeadLetter(**dict(row)) for row in await database.fetch(SQL["read_latest_dead"], number)]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCounts:
+    """What operators have to look at: each count is at most `MAX_COUNTED`."""
+
+    dead_letters: int = 0
+    rejections: int = 0
+    """Requests rejected in the last day and not accepted since."""
+    conflicts: int = 0
+    """Conflicts first seen in the last day."""
+    firing: int = 0
+    """Firing alerts that are not silenced."""
+    critical: int = 0
+    """The critical ones of these alerts."""
+
+
+async def count_open(connection: Connection) -> OpenCounts:
+    """Count dead letters, recent rejections and conflicts, and firing alerts."""
+    row = await connection.fetchrow(SQL["count_open"], MAX_COUNTED)
+    assert row is not None  # one row of counts
+    return OpenCounts(**dict(row))

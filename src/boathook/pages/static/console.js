@@ -14,11 +14,28 @@ document.querySelector("button.theme")?.addEventListener("click", () => {
   document.dispatchEvent(new CustomEvent("boathook:theme"));
 });
 
-document.querySelector("button.menu")?.addEventListener("click", (event) => {
-  const isOpen = event.target.getAttribute("aria-expanded") === "true";
-  event.target.setAttribute("aria-expanded", String(!isOpen));
-  document.getElementById("nav").classList.toggle("open", !isOpen);
-});
+// The sidebar shows icons only after the user has collapsed it.
+const collapse = document.querySelector("button.collapse");
+if (collapse) {
+  const page = document.documentElement;
+  const show = () => {
+    const isNarrow = page.dataset.sidebar === "narrow";
+    collapse.setAttribute("aria-expanded", String(!isNarrow));
+    for (const link of document.querySelectorAll(".sidebar li a")) link.title = isNarrow ? link.querySelector(".label").textContent : "";
+  };
+  collapse.hidden = false;
+  collapse.addEventListener("click", () => {
+    page.dataset.sidebar = page.dataset.sidebar === "narrow" ? "wide" : "narrow";
+    localStorage.setItem("boathook-sidebar", page.dataset.sidebar);
+    show();
+  });
+  show();
+}
+
+for (const button of document.querySelectorAll(".toast button")) {
+  button.hidden = false;
+  button.addEventListener("click", () => button.closest(".toast").remove());
+}
 
 // Times are shown relative to now, with the absolute time as title.
 const STEPS = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [1209600, "day", 86400]];

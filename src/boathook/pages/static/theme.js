@@ -1,11 +1,14 @@
-// Runs before the first paint, so that a dark page does not flash light.
+// Runs before the first paint, so that a dark page does not flash light and a narrow sidebar does not move the page.
 "use strict";
 {
-  let chosen = null;
-  try {
-    chosen = localStorage.getItem("boathook-theme");
-  } catch {
-    // In an embedded page, a browser may block access to localStorage.
-  }
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+  const stored = (name) => {
+    try {
+      return localStorage.getItem(name);
+    } catch {
+      return null; // In an embedded page, a browser may block access to localStorage.
+    }
+  };
+  const theme = stored("boathook-theme");
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  if (stored("boathook-sidebar") === "narrow") document.documentElement.dataset.sidebar = "narrow";
 }
