@@ -100,6 +100,7 @@ def test_folders_in_the_file_are_relative_to_it(tmp_path: Path):
         ("[sources.a]\nmode = 'inline'\nreply_within_s = 0", ["sources.a.reply_within_s", "0"]),
         ("[sources.a]\nsecrets = ['evn:HUNTER2']", ["sources.a.secrets[0]", "env:NAME"]),
         ("[sources.a]\nsecrets = ['']", ["sources.a.secrets[0]", "empty"]),
+        ("[sources.a]\nsecret = ['env:HUNTER2']", ["sources.a.secret is one secret", "sources.a.secrets for a list"]),
         ("[sources.a]\nsecrets = 'env:HUNTER2'", ["sources.a.secrets", "list"]),
         ("[sources.a]\npaths = ['hooks']", ["sources.a.paths[0]", 'start with "/"']),
         ("[sources.a]\npaths = ['/metrics']", ["sources.a.paths[0]", "belongs to boathook"]),

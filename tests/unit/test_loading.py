@@ -100,7 +100,9 @@ class TestTheListOfModules:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("import nowhere_at_all", "importing shelf_{n} fails: No module named 'nowhere_at_all'"),
+        ("import nowhere_at_all", "importing shelf_{n} fails: ModuleNotFoundError: No module named 'nowhere_at_all' ("),
+        ("def one():\n    1 / 0\none()", "shelf_{n}.py, line 2, in one; called from "),
+        ("def one():\n    1 / 0\none()", "shelf_{n}.py, line 3)"),
         ("1 / 0", "importing shelf_{n} fails: ZeroDivisionError: division by zero"),
         ("other = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but there is no such attribute"),
         ("hook = 1", "apps.load: shelf_{n}:hook must be a Boathook object, but it is a int"),

@@ -29,7 +29,7 @@ from typing import Annotated, cast
 
 import typer
 
-from boathook.cli.commands import COMMAND_ENTRIES, Root, completion_words, parse_global_options
+from boathook.cli.commands import COMMAND_ENTRIES, Root, completion_words, hoist_global_options, parse_global_options
 from boathook.domain.errors import BoathookError, ConfigError, InvalidValue
 
 _USAGE = cast("type[Exception]", typer.BadParameter.__mro__[1])
@@ -65,6 +65,12 @@ def start(
             "--config", "-c", metavar="PATH", help="Configuration file; boathook.toml by default if it exists."
         ),
     ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", metavar="PATH", help="Folder of the embedded PostgreSQL, the spool and the metrics."
+        ),
+    ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -74,7 +80,8 @@ def start(
     from boathook.cli.context import CliContext, fit_output
 
     fit_output()
-    ctx.obj = CliContext(file=config)
+    overrides: dict[str, object] = {"server.data_dir": str(data_dir.absolute())} if data_dir else {}
+    ctx.obj = CliContext(file=config, overrides=overrides)
     # Freeze the imported objects, so that the garbage collector does not traverse them.
     gc.freeze()
     gc.enable()
@@ -83,7 +90,7 @@ def start(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 for success, 1 for a failure, 2 for a usage error."""
     gc.disable()  # until the command is imported: `start` turns it on
-    sys.exit(_run(_hoist_config(sys.argv[1:] if arguments is None else arguments)))
+    sys.exit(_run(hoist_global_options(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _run(arguments: list[str]) -> int:
@@ -134,15 +141,3 @@ def _complain(message: str, code: int) -> int:
     # For a group without a command, typer's message is the group's help.
     print(message if message.startswith("Usage:") else f"boathook: {message.strip()}", file=sys.stderr)
     return code
-
-
-def _hoist_config(arguments: list[str]) -> list[str]:
-    """Move ``--config PATH`` to the front, where typer expects it."""
-    for position, word in enumerate(arguments):
-        if word == "--":
-            break
-        if word in {"--config", "-c"} and position + 1 < len(arguments):
-            return [word, arguments[position + 1], *arguments[:position], *arguments[position + 2 :]]
-        if word.startswith("--config="):
-            return [word, *arguments[:position], *arguments[position + 1 :]]
-    return arguments

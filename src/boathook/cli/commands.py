@@ -31,7 +31,7 @@ class CommandEntry:
     """The epilog of a command; the commands of a group define their own."""
 
 
-COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
+_GETTING_STARTED: Final[Mapping[str, CommandEntry]] = {
     "init": CommandEntry(
         "init:init",
         "Write the files of a new project: settings, a handler, and a test of it that passes.",
@@ -42,6 +42,23 @@ COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
         "Serve while you write handlers: restarts when a file is saved, and prints one line for each attempt.",
         example("boathook dev --port 8080"),
     ),
+    "trigger": CommandEntry(
+        "sources:trigger",
+        "Send a running boathook signed requests of a source, as its sender would.",
+        example("boathook trigger stripe payment_intent.succeeded --set data.object.amount=500 --times 3"),
+    ),
+    "listen": CommandEntry(
+        "listen:listen",
+        "Show events as they are accepted, and forward them to a local server, signed again.",
+        example("boathook listen --url https://hooks.example.com --forward-to localhost:3000/hook --secret env:LOCAL"),
+    ),
+    "demo": CommandEntry(
+        "serve:demo",
+        "Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.",
+        example("boathook demo --seconds 20"),
+    ),
+}
+_OPERATING: Final[Mapping[str, CommandEntry]] = {
     "serve": CommandEntry(
         "serve:serve",
         "Run boathook: the gateway, the workers and the keeper.",
@@ -62,41 +79,28 @@ COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
         "Diagnose the installation: settings, clock, database, disk, sources.",
         example("boathook doctor --json"),
     ),
-    "demo": CommandEntry(
-        "serve:demo",
-        "Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.",
-        example("boathook demo --seconds 20"),
-    ),
-    "send": CommandEntry(
-        "serve:send",
-        "Publish one message to the endpoints and handlers of an application.",
-        example("boathook send --application acme --type invoice.paid --data '{\"id\": 7}'"),
-    ),
-    "trigger": CommandEntry(
-        "sources:trigger",
-        "Send a running boathook signed requests of a source, as its sender would.",
-        example("boathook trigger stripe payment_intent.succeeded --set data.object.amount=500 --times 3"),
-    ),
-    "listen": CommandEntry(
-        "listen:listen",
-        "Show events as they are accepted, and forward them to a local server, signed again.",
-        example("boathook listen --url https://hooks.example.com --forward-to localhost:3000/hook --secret env:LOCAL"),
-    ),
     "top": CommandEntry(
         "top:top",
         "Show live statistics: rates, latencies, backlog by age, spool and hosts.",
         example("boathook top", "boathook top --url https://hooks.example.com --once --json"),
     ),
+    "config": CommandEntry("config:settings_app", "Settings."),
+    "spool": CommandEntry("spool:spool", "Events on disk that wait for PostgreSQL."),
+    "alerts": CommandEntry("alerts:alerts", "Alerts: list, silence and test them."),
     "dashboards": CommandEntry(
         "config:print_dashboards",
         "Print the Grafana dashboards, one JSON document per line, or write them to a folder.",
         example("boathook dashboards --out /var/lib/grafana/dashboards"),
     ),
+    "keys": CommandEntry("keys:keys", "API keys."),
+    "operators": CommandEntry("operators:operators", "Operators of the console."),
     "completion": CommandEntry(
         "commands:print_script",
         "Print the completion script of a shell.",
         example("boathook completion bash >> ~/.bashrc"),
     ),
+}
+_RECEIVING: Final[Mapping[str, CommandEntry]] = {
     "sources": CommandEntry("sources:sources", "Sources: where requests arrive."),
     "events": CommandEntry("events:events", "Accepted events."),
     "deliveries": CommandEntry("events:deliveries", "Deliveries: one event for one recipient."),
@@ -105,18 +109,30 @@ COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
     "conflicts": CommandEntry(
         "rejections:conflicts", "Requests with the same key and a different body, or the other way round."
     ),
+}
+_SENDING: Final[Mapping[str, CommandEntry]] = {
+    "send": CommandEntry(
+        "serve:send",
+        "Publish one message to the endpoints and handlers of an application.",
+        example("boathook send --application acme --type invoice.paid --data '{\"id\": 7}'"),
+    ),
     "applications": CommandEntry("applications:applications", "Applications: the tenants that you send webhooks to."),
     "endpoints": CommandEntry("endpoints:endpoints", "Endpoints: the URLs that receive an application's messages."),
     "event-types": CommandEntry("event_types:event_types", "Event types of messages."),
     "import": CommandEntry("import_:importing", "Import the configuration of another system."),
-    "keys": CommandEntry("keys:keys", "API keys."),
-    "operators": CommandEntry("operators:operators", "Operators of the console."),
-    "spool": CommandEntry("spool:spool", "Events on disk that wait for PostgreSQL."),
-    "alerts": CommandEntry("alerts:alerts", "Alerts: list, silence and test them."),
-    "config": CommandEntry("config:settings_app", "Settings."),
-    "apps": CommandEntry("apps:apps", "Apps loaded by apps.load, such as boathook.apps.billing."),
 }
-"""By name, in the order of the help."""
+_APPS: Final = "Apps"
+COMMAND_GROUPS: Final[Mapping[str, Mapping[str, CommandEntry]]] = {
+    "Getting started": _GETTING_STARTED,
+    "Receiving and handling": _RECEIVING,
+    "Sending": _SENDING,
+    "Operating": _OPERATING,
+    _APPS: {"apps": CommandEntry("apps:apps", "Apps loaded by apps.load, such as boathook.apps.billing.")},
+}
+"""The commands by name, under the titles of the help, in its order."""
+COMMAND_ENTRIES: Final[Mapping[str, CommandEntry]] = {
+    name: entry for group in COMMAND_GROUPS.values() for name, entry in group.items()
+}
 
 
 class Root(typer.core.TyperGroup):
@@ -130,6 +146,16 @@ class Root(typer.core.TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
         """Return the names of the commands."""
         return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands under their titles; the commands of apps come last."""
+        titles = {name: title for title, group in COMMAND_GROUPS.items() for name in group}
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in COMMAND_GROUPS}
+        for name in self.list_commands(ctx):
+            rows[titles.get(name, _APPS)].append((name, (self.get_command(ctx, name).help or "").partition("\n\n")[0]))
+        for title, lines in rows.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's interface
         """Return the command for help and completion; None if there is none."""
@@ -155,14 +181,38 @@ class _LazyCommands(UserDict[str, Any]):
         return found
 
 
+_GLOBAL_OPTIONS: Final = {"--config": "--config", "-c": "--config", "--data-dir": "--data-dir"}
+_OWN_DATA_DIR: Final = "demo"
+"""The command whose ``--data-dir`` is not the one of the settings."""
+
+
+def hoist_global_options(arguments: Sequence[str]) -> list[str]:
+    """Move the global options that take a value to the front, where typer expects them."""
+    hoisted: list[str] = []
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if word == "--":
+            rest += [word, *words]
+        elif name not in _GLOBAL_OPTIONS or (name == "--data-dir" and _OWN_DATA_DIR in rest):
+            rest.append(word)
+        else:
+            hoisted += [word] if equals else [word, *([value] if (value := next(words, None)) is not None else [])]
+    return [*hoisted, *rest]
+
+
 def parse_global_options(arguments: Sequence[str]) -> tuple[Path | None, str | None]:
-    """Return the configuration file, if given first, and the first command word."""
-    rest, config = list(arguments), None
-    if len(rest) > 1 and rest[0] in {"--config", "-c"}:
-        config, rest = rest[1], rest[2:]
-    elif rest and rest[0].startswith("--config="):
-        config, rest = rest[0].partition("=")[2], rest[1:]
-    return Path(config) if config else None, next((word for word in rest if not word.startswith("-")), None)
+    """Return the configuration file, if given, and the first command word."""
+    config, words = None, iter(hoist_global_options(arguments))
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in _GLOBAL_OPTIONS:
+            value = value if equals else next(words, "")
+            config = Path(value) if _GLOBAL_OPTIONS[name] == "--config" and value else config
+        elif not word.startswith("-"):
+            return config, word
+    return config, None
 
 
 def _load(name: str, entry: CommandEntry) -> Any:

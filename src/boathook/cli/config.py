@@ -37,31 +37,34 @@ def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
 
 
 @settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")
-def check_settings(ctx: typer.Context) -> None:
+def check_settings(ctx: typer.Context, as_json: Json = False) -> None:
     """Validate the settings, sources, secrets and handlers without starting anything."""
     from boathook.server import load_hooks, with_apps
     from boathook.service import doctor
 
     settings, loaded = with_apps(cli_context(ctx).plain_settings())
     hooks = load_hooks(settings)
-    handlers = len(hooks.handlers)
     settings.database_url()
     paths = doctor.check_settings(settings)
-    where = settings.file or "the defaults and the environment"
-    counts = f"{len(settings.sources)} sources on {paths} paths, {handlers} handlers"
-    if loaded:
-        counts += f", {len(loaded)} apps"
     routes = [
         route
         for some in hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
         for route in some
     ]
     findings = list(doctor.examine_handlers(settings, routes))
-    for finding in findings:
-        err.print(output.text(f"{finding.verdict}: {finding.found}; {finding.fix}"), soft_wrap=True)
-    if any(finding.verdict is doctor.CheckStatus.FAIL for finding in findings):
+    is_valid = all(finding.verdict is not doctor.CheckStatus.FAIL for finding in findings)
+    counts = {"sources": len(settings.sources), "paths": paths, "handlers": len(hooks.handlers), "apps": len(loaded)}
+    if as_json:
+        output.print_json({"file": settings.file, "is_valid": is_valid, **counts, "findings": findings})
+    else:
+        for finding in findings:
+            err.print(output.text(f"{finding.verdict}: {finding.found}; {finding.fix}"), soft_wrap=True)
+    if not is_valid:
         raise typer.Exit(1)
-    say(f"{where}: valid; {counts}")
+    if not as_json:
+        where = settings.file or "the defaults and the environment"
+        shown = "{sources} sources on {paths} paths, {handlers} handlers".format_map(counts)
+        say(f"{where}: valid; {shown}" + (f", {len(loaded)} apps" if loaded else ""))
 
 
 def print_dashboards(

@@ -30,8 +30,11 @@ def dev(
 
     # Each `boathook serve` reads .env itself, so that a changed one counts.
     environment = dict(os.environ)
-    settings = cli_context(ctx).plain_settings(server__app=app, server__port=port)
+    context = cli_context(ctx)
+    settings = context.plain_settings(server__app=app, server__port=port)
     flags = ["--role", _ROLES]
+    if data_dir := context.overrides.get("server.data_dir"):
+        flags += ["--data-dir", str(data_dir)]
     if app is not None:
         flags += ["--app", app]
     if port is not None:

@@ -16,7 +16,7 @@ from boathook.cli.context import (
     run,
     startup_progress,
 )
-from boathook.cli.options import read_bytes, read_pairs
+from boathook.cli.options import Json, read_bytes, read_pairs
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import ConfigError
@@ -24,8 +24,6 @@ from boathook.domain.model import Duplicate, Receipt
 
 if TYPE_CHECKING:
     from boathook.service.doctor import Finding
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def serve(
@@ -42,7 +40,6 @@ def serve(
     port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Port, overriding the one in server.bind.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the embedded PostgreSQL and the metrics.")] = None,
 ) -> None:
     """
     Run boathook: the gateway, the workers and the keeper.
@@ -58,7 +55,6 @@ def serve(
         server__gateways=gateways,
         server__bind=bind,
         server__port=port,
-        server__data_dir=str(data_dir.absolute()) if data_dir else None,
     )
     raise typer.Exit(server.serve(settings))
 
@@ -74,6 +70,7 @@ def migrate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit with 1 if migrations are missing.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat."""
     from boathook.server import load_apps, migrations_of
@@ -88,10 +85,13 @@ def migrate(
         return await database.migrate(settings, folders, only_pre=only_pre, progress=startup_progress())
 
     names = run(work())
-    for name in names:
-        out.print(f"{'lacks' if check else 'applied'} {name}", markup=False)
-    if not names:
-        out.print("the schema is current")
+    if as_json:
+        output.print_json({"missing" if check else "applied": names})
+    else:
+        for name in names:
+            out.print(f"{'lacks' if check else 'applied'} {name}", markup=False)
+        if not names:
+            out.print("the schema is current")
     raise typer.Exit(1 if check and names else 0)
 
 

@@ -194,6 +194,8 @@ class _Layers:
         if len(tables) == 2 and tables[0] == "sources":
             target = self.merged["sources"].setdefault(tables[1], {"provider": tables[1]})
             if last == "secret":
+                if isinstance(value, list):
+                    raise ConfigError(f"{origin}: {key} is one secret; write {key}s for a list")
                 last, key, value = "secrets", f"{key}s", [value]
             hint = _did_you_mean(last, OWN_KEYS, prefix=f"sources.{tables[1]}.", cutoff=_NEAR)
             is_refused = last not in FIELDS and bool(hint)

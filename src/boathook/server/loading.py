@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import re
 import sys
+import traceback
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from boathook.observability.live_metrics import LiveMetrics
     from boathook.service.app_platform import AppPlatform, ServerUrlFactory
 
+_SHOWN_FRAMES: Final = 3
+"""Lines of the user's code that the message about a failed import names."""
 _RESERVED_PATHS: Final = ("/api", "/healthz", "/readyz", "/selftest", "/metrics", "/metrics.json", "/metrics/history")
 _RESERVED_PREFIXES: Final = ("/api/v1", "/console", "/in", "/portal")
 
@@ -250,7 +253,7 @@ def _import(key: str, module_name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise ConfigError(f"{key}: there is no module {error.name!r} in {_searched()}") from None
-        raise ConfigError(f"{key}: importing {module_name} fails: {error}") from error
+        raise ConfigError(f"{key}: importing {module_name} fails: {_error_location(error)}") from error
     except BoathookError as error:
         raise ConfigError(f"{key}: {module_name}: {error}") from error
     except (Exception, SystemExit) as error:
@@ -262,11 +265,13 @@ def _searched() -> str:
 
 
 def _error_location(error: BaseException) -> str:
-    """Return the error and its line in the user's code."""
+    """Return the error with its last lines in the user's code, the innermost first."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})" if trace is not None else ""
+    frames = [
+        f"{frame.filename}, line {frame.lineno}{'' if frame.name == '<module>' else f', in {frame.name}'}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith("<frozen ") and frame.filename not in {__file__, importlib.__file__}
+    ]
+    where = f" ({'; called from '.join(reversed(frames[-_SHOWN_FRAMES:]))})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
