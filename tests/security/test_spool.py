@@ -414,7 +414,7 @@ class TestAnswers:
 
 class TestHangingDisks:
     async def test_a_disk_that_does_not_answer_refuses_and_takes_again_once_it_does(self, tmp_path: Path, monkeypatch):
-        monkeypatch.setattr(spool_module, "_STUCK_AFTER_S", 0.05)
+        monkeypatch.setattr(spool_module, "_TICK_S", 0.01)
         disk, journal = Disk(), Journal()
         intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
         await intake.start()
@@ -436,6 +436,29 @@ class TestHangingDisks:
         await back(intake)
         assert journal.order == ["a", "c"]
         await intake.drain()
+
+    @pytest.mark.parametrize("counts_late_ticks", [False, True], ids=["sound", "mutant"])
+    async def test_a_process_that_stood_still_does_not_blame_the_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts_late_ticks: bool
+    ):
+        monkeypatch.setattr(spool_module, "_STUCK_AFTER_TICKS", 1)
+        monkeypatch.setattr(spool_module, "_TICK_S", 0.2)
+        if counts_late_ticks:
+            tick = Spool._tick
+            monkeypatch.setattr(Spool, "_tick", lambda spool, _due: tick(spool, float("inf")))
+        disk = Disk()
+        spool = Spool(SegmentStore(tmp_path, SMALL, disk))
+        await spool.open()
+        disk.answers.clear()
+        written = spool.append(b"a")
+        await asyncio.sleep(0)
+        time.sleep(1)  # noqa: ASYNC251 - the whole process stands still
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the tick that was due has run between the two
+        assert spool.is_stuck is counts_late_ticks
+        disk.answers.set()
+        await written
+        await spool.close()
 
 
 class TestLeftovers:

@@ -283,10 +283,11 @@ class Client:
 
     def _end(self, results: list[RequestResult]) -> None:
         """End the sinks of finished responses, in the thread that read them."""
+        # First, so that whoever gets a response can make another request at once.
+        self._count_out(len(results), sum(isinstance(one.request.sink, ResponseFuture) for one in results))
         for result in results:
             assert result.request.sink is not None
             result.request.sink.end(result)
-        self._count_out(len(results), sum(isinstance(one.request.sink, ResponseFuture) for one in results))
 
     def _count_out(self, number: int, turns: int = 0) -> None:
         with self._lock:

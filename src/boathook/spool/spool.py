@@ -37,8 +37,10 @@ class SpoolStatus:
 
 
 _MAX_GROUP: Final = 1024
-_STUCK_AFTER_S: Final = 5.0
-"""A disk that has not responded for so long is stuck."""
+_TICK_S: Final = 1.0
+_STUCK_AFTER_TICKS: Final = 5
+"""A disk that has not responded for so many ticks is stuck. A tick that comes late does not count: then this process
+stood still, and the disk was not waited for."""
 _REJECTING_FOR_S: Final = 5.0
 """How long after a rejection the next event is expected to be rejected too."""
 _LOG = get_logger("spool")
@@ -63,8 +65,11 @@ class Spool:
         self._writer: asyncio.Task[None] | None = None
         self._is_idle = asyncio.Event()
         self._is_idle.set()
-        self._call_times: list[float] = []
-        """Start times of calls that the thread has not finished."""
+        self._calls = 0
+        """How many calls the thread has not finished."""
+        self._ticks = 0
+        """Ticks since the thread last finished a call."""
+        self._ticker: asyncio.TimerHandle | None = None
         self._refused_at = -_REJECTING_FOR_S
         self._last_error = ""
         """The last error of reading the spool."""
@@ -105,7 +110,7 @@ class Spool:
     @property
     def is_stuck(self) -> bool:
         """Whether a disk operation neither completes nor fails."""
-        return bool(self._call_times) and time.monotonic() - self._call_times[0] > _STUCK_AFTER_S
+        return self._ticks >= _STUCK_AFTER_TICKS
 
     @property
     def is_rejecting(self) -> bool:
@@ -220,18 +225,32 @@ class Spool:
             except (OSError, SpoolUnavailable) as error:
                 return error, self._read_status()
 
-        asked = time.monotonic()
-        self._call_times.append(asked)
+        self._calls += 1
+        if self._ticker is None:
+            self._schedule_tick()
         try:
             answer, depth = await self._run(call_and_measure)
         finally:
-            self._call_times.remove(asked)
+            self._calls -= 1
+            self._ticks = 0
+            if not self._calls and self._ticker is not None:
+                self._ticker.cancel()
+                self._ticker = None
         self._set_status(depth)
         if isinstance(answer, OSError):
             raise SpoolUnavailable(f"the spool cannot be read: {answer.strerror or answer}") from answer
         if isinstance(answer, Exception):
             raise answer
         return cast("T", answer)
+
+    def _schedule_tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ticker = loop.call_later(_TICK_S, self._tick, loop.time() + _TICK_S)
+
+    def _tick(self, due: float) -> None:
+        if asyncio.get_running_loop().time() - due < _TICK_S:
+            self._ticks += 1
+        self._schedule_tick()
 
     def _adopt(self) -> tuple[int, int]:
         try:
