@@ -283,7 +283,7 @@ class Client:
 
     def _end(self, results: list[RequestResult]) -> None:
         """End the sinks of finished responses, in the thread that read them."""
-        # First, so that whoever gets a response can make another request at once.
+        # First, so that the caller of a finished request can make another one at once.
         self._count_out(len(results), sum(isinstance(one.request.sink, ResponseFuture) for one in results))
         for result in results:
             assert result.request.sink is not None
