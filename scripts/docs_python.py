@@ -19,7 +19,7 @@ HEAD: Final = """\
 {generated}
 
 The names that can be imported from `boathook`, what running apps are lent, and the helpers of `boathook.testing`. How
-they are used is told in [handlers](handlers.md), [apps](apps.md), [verify](../how-to/verify.md) and
+they are used is described in [handlers](handlers.md), [apps](apps.md), [verify](../how-to/verify.md) and
 [test your handlers](../how-to/test-handlers.md).
 """
 

@@ -17,7 +17,7 @@ from boathook.cli.commands import COMMAND_ENTRIES, COMMAND_GROUPS, hoist_global_
         ("check -c b.toml --deep", "-c b.toml check --deep"),
         ("config show --data-dir d --config=b.toml", "--data-dir d --config=b.toml config show"),
         ("--data-dir=d serve --port 1", "--data-dir=d serve --port 1"),
-        ("demo --data-dir d -c b.toml", "-c b.toml demo --data-dir d"),
+        ("demo --data-dir d -c b.toml", "--data-dir d -c b.toml demo"),
         ("send --data -- -c x", "send --data -- -c x"),
         ("check --config", "--config check"),
     ],
@@ -59,6 +59,29 @@ def test_help_names_each_command_once_under_its_title_and_cuts_no_sentence(capsy
 def test_the_data_folder_may_be_given_to_any_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run("config", "show", "--json", "--data-dir", str(tmp_path / "elsewhere"))
     assert json.loads(capsys.readouterr().out)["server"]["data_dir"] == str(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [
+        (["demo"], ".boathook-demo"),
+        (["demo", "--data-dir", "elsewhere"], "elsewhere"),
+        (["--data-dir", "elsewhere", "demo"], "elsewhere"),
+    ],
+    ids=["its own", "behind", "in front"],
+)
+def test_the_demo_uses_the_folder_wherever_it_is_given(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], folder: str
+):
+    used: list[Path] = []
+
+    def run_demo(*, data_dir: Path, **_: object) -> int:
+        used.append(data_dir)
+        return 0
+
+    monkeypatch.setattr("boathook.demo.run_demo", run_demo)
+    assert run(*arguments) == 0
+    assert used == [Path(folder)]
 
 
 def test_checked_settings_are_printed_as_json(

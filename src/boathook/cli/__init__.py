@@ -80,7 +80,7 @@ def start(
     from boathook.cli.context import CliContext, fit_output
 
     fit_output()
-    overrides: dict[str, object] = {"server.data_dir": str(data_dir.absolute())} if data_dir else {}
+    overrides: dict[str, object] = {"server.data_dir": str(data_dir)} if data_dir else {}
     ctx.obj = CliContext(file=config, overrides=overrides)
     # Freeze the imported objects, so that the garbage collector does not traverse them.
     gc.freeze()

@@ -182,8 +182,6 @@ class _LazyCommands(UserDict[str, Any]):
 
 
 _GLOBAL_OPTIONS: Final = {"--config": "--config", "-c": "--config", "--data-dir": "--data-dir"}
-_OWN_DATA_DIR: Final = "demo"
-"""The command whose ``--data-dir`` is not the one of the settings."""
 
 
 def hoist_global_options(arguments: Sequence[str]) -> list[str]:
@@ -195,7 +193,7 @@ def hoist_global_options(arguments: Sequence[str]) -> list[str]:
         name, equals, _ = word.partition("=")
         if word == "--":
             rest += [word, *words]
-        elif name not in _GLOBAL_OPTIONS or (name == "--data-dir" and _OWN_DATA_DIR in rest):
+        elif name not in _GLOBAL_OPTIONS:
             rest.append(word)
         else:
             hoisted += [word] if equals else [word, *([value] if (value := next(words, None)) is not None else [])]

@@ -165,8 +165,8 @@ def _print_findings(findings: "list[Finding]", *, as_json: bool) -> None:
 
 
 def demo(
+    ctx: typer.Context,
     seconds: Annotated[float | None, typer.Option(min=1, help="Stop after this many seconds.")] = None,
-    data_dir: Annotated[Path, typer.Option(help="Folder of the demo; emptied at the start.")] = Path(".boathook-demo"),
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Address to serve; the next free port is used if it is taken.")
     ] = 8080,
@@ -174,10 +174,12 @@ def demo(
     """
     Start everything on an embedded PostgreSQL and send realistic signed traffic for a few minutes.
 
-    Exits with 0 only if the consistency check passes at the end.
+    Its folder is `.boathook-demo`, or that of --data-dir, and is emptied at the start. Exits with 0 only if the
+    consistency check passes at the end.
     """
     from boathook.demo import run_demo
 
+    data_dir = Path(str(cli_context(ctx).overrides.get("server.data_dir", ".boathook-demo")))
     raise typer.Exit(run_demo(seconds=seconds, data_dir=data_dir, port=port, console=out))
 
 
