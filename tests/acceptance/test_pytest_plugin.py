@@ -147,6 +147,8 @@ class TestDeliver:
         assert "note takes github: issues.opened (with a filter)" in str(raised.value)
 
     def test_an_unknown_source_and_a_refused_request(self, server):
+        with pytest.raises(ConfigError, match="deliver takes json= or body=, not both"):
+            server.deliver("stripe", json={}, body=b"{}")
         with pytest.raises(NotFound, match="unknown source 'strip'; configured: "):
             server.deliver("strip")
         with pytest.raises(FetchFailed, match="answered 400"):

@@ -92,10 +92,7 @@ def event(
         ConfigError: the provider is unknown, an argument is missing or contradicts another, or the sender would not
             send such a request.
     """
-    if json is not None:
-        if body is not None:
-            raise ConfigError("event takes json= or body=, not both")
-        body = msgspec.json.encode(json)
+    body = choose_body("event", json, body)
     if application is not None:
         if source is not None:
             raise ConfigError("event takes a source or application=, not both")
@@ -133,6 +130,15 @@ def event(
         attempt=attempt,
         item_path=None if chosen is None else chosen.path,
     )
+
+
+def choose_body(caller: str, json: Any, body: bytes | None) -> bytes | None:
+    """Return the body that was given as a JSON value or as bytes. Raises ConfigError if both were given."""
+    if json is None:
+        return body
+    if body is not None:
+        raise ConfigError(f"{caller} takes json= or body=, not both")
+    return msgspec.json.encode(json)
 
 
 def _recipe_of(source: str, provider: str | None) -> Recipe:

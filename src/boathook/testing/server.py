@@ -22,6 +22,7 @@ from boathook.ingest.sources import configured_spec
 from boathook.service import listings
 from boathook.service.listings import DeliveryDetail, EventDetail, ListFilter
 from boathook.service.source_trial import sample_request, send_request, sign_request
+from boathook.testing.events import choose_body
 from boathook.testing.results import DeliverResult, HandlerResult, Outcome, PublishedMessage, print_failures
 from boathook.testing.server_process import ServerProcess, running
 from boathook.verification.provider_signer import Signed, to_request
@@ -105,15 +106,15 @@ class BoathookServer:
             timeout_s: Maximum time for the handlers.
 
         Raises:
+            ConfigError: both *json* and *body* are given, or the sender cannot make such a request.
             FetchFailed: the server did not accept the request; the message has its response.
             NotFound: there is no such source, or no handler takes the event; the message lists those that there are.
             TimeoutError: a handler did not end in time.
         """
         __tracebackhide__ = True  # pytest then shows the test's line with the error
-        if json is not None:
-            body = msgspec.json.encode(json)
         try:
-            return self._deliver(source, id, type, fields, body, headers, timeout_s)
+            given = choose_body("deliver", json, body)
+            return self._deliver(source, id, type, fields, given, headers, timeout_s)
         except (BoathookError, TimeoutError) as error:
             raise error.with_traceback(None) from None
 
