@@ -46,7 +46,7 @@ async def apply_copies(pool: asyncpg.Pool, copies: int = 8) -> timedelta:
     async def one() -> None:
         async with pool.acquire() as connection, connection.transaction():
             fact = Fact(uuid.uuid4(), datetime.now(UTC))
-            told = await books.tell(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
+            told = await books.store(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
             await asyncio.sleep(0.02)
             if isinstance(SHOP.judge(NOTICE, told.payment), Extend):
                 await books.extend(connection, told.payment, 30, "month")
@@ -88,7 +88,7 @@ async def test_mutant_without_guard_and_lock_concurrent_copies_extend_more_than_
 async def store_payment(pool):
     async with pool.acquire() as connection, connection.transaction():
         fact = Fact(uuid.uuid4(), datetime.now(UTC))
-        return await books.tell(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
+        return await books.store(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
 
 
 async def extend(pool, payment):
@@ -101,7 +101,7 @@ async def test_a_refund_is_reversed_once_however_often_it_is_told_at_the_same_ti
     payment = (await store_payment(pool)).payment
     refund = Notice(external_payment_id="p1", status=Status.REFUNDED)
     async with pool.acquire() as connection, connection.transaction():
-        await books.tell(connection, "tilda", Fact(uuid.uuid4(), datetime.now(UTC)), refund, SHOP, timedelta(hours=24))
+        await books.store(connection, "tilda", Fact(uuid.uuid4(), datetime.now(UTC)), refund, SHOP, timedelta(hours=24))
 
     async def reverse():
         async with pool.acquire() as connection, connection.transaction():

@@ -73,7 +73,7 @@ REVERSE: Final = """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StoredPayment:
     """A payment after a notice of it was stored."""
 
     payment: Payment
@@ -89,13 +89,13 @@ class Told:
         return waited and self.payment.user_id is not None
 
 
-async def tell(tx: Transaction, provider: str, event: Event, notice: Notice, shop: Shop, late: timedelta) -> Told:
+async def store(tx: Transaction, provider: str, event: Event, notice: Notice, shop: Shop, late: timedelta) -> StoredPayment:
     """Store a notice and return its payment, which stays locked; repeated calls change nothing."""
     row, is_new = await _lock(tx, provider, notice)
     known = None if is_new else Status(row["status"])
     await tx.execute(ADD_EVENT, event.id, row["id"], notice.status, known, event.accepted_at)
-    facts = combine(row, notice, is_news=known is None or notice.status.rank > known.rank)
-    is_late = facts.is_news and notice.is_late(event.accepted_at, late)
+    facts = combine(row, notice, is_newer=known is None or notice.status.rank > known.rank)
+    is_late = facts.is_newer and notice.is_late(event.accepted_at, late)
     before = _payment(row)
     payment = replace(before, **facts.changes, is_late=before.is_late or is_late)
     # Only a paid payment is linked; before that the e-mail may still change.
@@ -104,7 +104,7 @@ async def tell(tx: Transaction, provider: str, event: Event, notice: Notice, sho
     payment = replace(payment, problem=shop.problem_of(payment))
     await _save(tx, payment, facts.paid_at)
     status_before = await tx.fetchval(STATUS_BEFORE, event.id)
-    return Told(
+    return StoredPayment(
         payment=payment,
         status_before=status_before and Status(status_before),
         problem_before=before.problem,
@@ -126,14 +126,14 @@ async def _lock(tx: Transaction, provider: str, notice: Notice) -> tuple[Mapping
 class Facts:
     """The changes of a payment by a notice."""
 
-    is_news: bool
+    is_newer: bool
     changes: Mapping[str, Any]
     paid_at: datetime | None
 
 
-def combine(row: Mapping[str, Any], notice: Notice, *, is_news: bool) -> Facts:
+def combine(row: Mapping[str, Any], notice: Notice, *, is_newer: bool) -> Facts:
     """Merge a notice into a payment: a new success overrides known values, other notices fill only missing ones."""
-    wins = is_news and notice.status is Status.SUCCEEDED
+    wins = is_newer and notice.status is Status.SUCCEEDED
     reported = {name: getattr(notice, name) for name in ("email", "plan_id", "amount", "currency", "paid_at")}
     # A link made by hand is kept.
     wins_email = wins and row["user_id"] is None
@@ -142,7 +142,7 @@ def combine(row: Mapping[str, Any], notice: Notice, *, is_news: bool) -> Facts:
         for name, value in reported.items()
     }
     paid_at = merged.pop("paid_at")
-    return Facts(is_news, {**merged, **({"status": notice.status} if is_news else {})}, paid_at)
+    return Facts(is_newer, {**merged, **({"status": notice.status} if is_newer else {})}, paid_at)
 
 
 def _first(one: Any, other: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook.apps.billing import books, metrics
 from boathook.apps.billing.app import SOURCE, hook, read, settings, shop
-from boathook.apps.billing.books import Told
+from boathook.apps.billing.books import StoredPayment
 from boathook.apps.billing.payload import Notice, Status
 from boathook.apps.billing.rules import Extend, Nothing, Payment, Problem, Reverse, Stuck, Verdict
 
@@ -31,7 +31,7 @@ async def record(event: Event, tx: Transaction) -> Ignore | None:
         notice = read(event.body)
     except ValueError as error:
         return Ignore(f"BROKEN_PAYLOAD: {error}")
-    stored = await _tell(event, tx, notice)
+    stored = await _store(event, tx, notice)
     _count_findings(stored)
     if stored.is_released or notice.status is Status.REFUNDED:
         await wake(tx, stored.payment.id)
@@ -47,7 +47,7 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
             notice = read(event.body)
         except ValueError as error:
             return Dead("BROKEN_PAYLOAD", str(error))
-        stored = await _tell(event, tx, notice)
+        stored = await _store(event, tx, notice)
         verdict = shop().judge(notice, stored.payment)
         before = await books.period_end(tx, stored.payment)
         after = await _carry_out(tx, stored, verdict, before)
@@ -68,12 +68,12 @@ async def go_on(tx: Transaction, payment_id: int) -> None:
     await wake(tx, payment_id)
 
 
-async def _tell(event: Event, tx: Transaction, notice: Notice) -> Told:
+async def _store(event: Event, tx: Transaction, notice: Notice) -> StoredPayment:
     late = timedelta(hours=settings().late_after_hours)
-    return await books.tell(tx, settings().provider, event, notice, shop(), late)
+    return await books.store(tx, settings().provider, event, notice, shop(), late)
 
 
-async def _carry_out(tx: Transaction, stored: Told, verdict: Verdict, before: datetime | None) -> datetime | None:
+async def _carry_out(tx: Transaction, stored: StoredPayment, verdict: Verdict, before: datetime | None) -> datetime | None:
     """Carry out the verdict and return the subscription's new end."""
     match verdict:
         case Extend(plan=plan):
@@ -88,7 +88,7 @@ async def _carry_out(tx: Transaction, stored: Told, verdict: Verdict, before: da
             assert_never(verdict)
 
 
-def _outcome(event: Event, stored: Told, verdict: Verdict, provider: str) -> Outcome:
+def _outcome(event: Event, stored: StoredPayment, verdict: Verdict, provider: str) -> Outcome:
     match verdict:
         case Extend() | Reverse():
             is_applied = isinstance(verdict, Extend)
@@ -113,7 +113,7 @@ def _count_end(event: Event, provider: str, result: str) -> None:
     metrics.lag.observe((datetime.now(UTC) - event.accepted_at).total_seconds(), provider=provider)
 
 
-def _count_findings(stored: Told) -> None:
+def _count_findings(stored: StoredPayment) -> None:
     """Count problems of a payment exactly once; only `record` is certain to commit."""
     if stored.payment.is_late and not stored.was_late:
         metrics.late.add(provider=settings().provider)
@@ -144,7 +144,7 @@ async def _measured(provider: str) -> AsyncIterator[None]:
 
 
 def _log(
-    event: Event, notice: Notice, stored: Told, verdict: Verdict, before: datetime | None, after: datetime | None
+    event: Event, notice: Notice, stored: StoredPayment, verdict: Verdict, before: datetime | None, after: datetime | None
 ) -> None:
     payment = stored.payment
     result, code = _result(verdict)

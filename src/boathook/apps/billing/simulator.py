@@ -116,7 +116,7 @@ class Simulation:
         headers = {"content-type": "application/json", self._sender.header: proof or self._sender.prove(body)}
         return Letter(path=self._sender.path, headers=headers, body=body, expect=expect)
 
-    def _tell(self, payment: Mapping[str, Any], status: str, **changes: Any) -> Letter:
+    def _notice(self, payment: Mapping[str, Any], status: str, **changes: Any) -> Letter:
         """Return a request about a payment with its own event id or, in one of four cases, without one."""
         named = {} if self._dice.random() < 0.25 else {"event_id": f"evt-{self._run}-{next(self._numbers)}"}
         return self._letter({**payment, "status": status, **named, **changes})
@@ -148,17 +148,17 @@ class Simulation:
     def _ordinary(self) -> Iterator[Step]:
         """Pay normally: first pending, then paid."""
         payment, plan, email = self._regular()
-        yield self._tell(payment, "pending")
-        yield self._tell(payment, self._dice.choice(("paid", "SUCCEEDED", "Success")))
+        yield self._notice(payment, "pending")
+        yield self._notice(payment, self._dice.choice(("paid", "SUCCEEDED", "Success")))
         self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _copied(self) -> Iterator[Step]:
         """Pay once, and report it repeatedly: the same request, and others about the same payment."""
         payment, plan, email = self._regular()
-        first = self._tell(payment, "succeeded")
+        first = self._notice(payment, "succeeded")
         yield from [first] * self._dice.randint(2, 4)
-        yield from (self._tell(payment, "paid") for _ in range(self._dice.randint(1, 3)))
+        yield from (self._notice(payment, "paid") for _ in range(self._dice.randint(1, 3)))
         yield first
         self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
@@ -166,7 +166,7 @@ class Simulation:
     def _out_of_order(self) -> Iterator[Step]:
         """Report the success before the earlier statuses."""
         payment, plan, email = self._regular()
-        steps = [self._tell(payment, word) for word in ("succeeded", "processing", "failed", "pending")]
+        steps = [self._notice(payment, word) for word in ("succeeded", "processing", "failed", "pending")]
         self._dice.shuffle(steps)
         yield from steps
         self._book(payment, Status.SUCCEEDED, is_applied=True)
@@ -175,15 +175,15 @@ class Simulation:
     def _failed(self) -> Iterator[Step]:
         """Fail to pay."""
         payment, _plan, _email = self._regular()
-        yield self._tell(payment, "pending")
-        yield self._tell(payment, self._dice.choice(("failed", "declined")))
+        yield self._notice(payment, "pending")
+        yield self._notice(payment, self._dice.choice(("failed", "declined")))
         self._book(payment, Status.FAILED)
 
     def _late(self) -> Iterator[Step]:
         """Report a payment a week late."""
         payment, plan, email = self._regular()
         payment["paid_at"] = (self._now - timedelta(days=7)).isoformat()
-        yield self._tell(payment, "paid")
+        yield self._notice(payment, "paid")
         self._book(payment, Status.SUCCEEDED, is_applied=True, is_late=True)
         self._credit(email, plan)
 
@@ -191,8 +191,8 @@ class Simulation:
         """Pay first and register afterwards."""
         email = self._email("later")
         payment, plan = self._payment(email)
-        yield self._tell(payment, "paid")
-        yield self._tell(payment, "paid")
+        yield self._notice(payment, "paid")
+        yield self._notice(payment, "paid")
         yield Arrival(email)
         self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
@@ -200,41 +200,41 @@ class Simulation:
     def _never_registers(self) -> Iterator[Step]:
         """Pay and never register."""
         payment, _plan = self._payment(self._email("nobody"))
-        yield self._tell(payment, "paid")
+        yield self._notice(payment, "paid")
         self._book(payment, Status.SUCCEEDED, problem=Problem.USER_MISSING)
 
     def _names_nobody(self) -> Iterator[Step]:
         """Pay without an e-mail; in half of the cases it follows."""
         payment, plan, email = self._regular()
-        yield self._tell(payment, "paid", email=None)
+        yield self._notice(payment, "paid", email=None)
         if self._dice.random() < 0.5:
             self._book(payment, Status.SUCCEEDED, problem=Problem.UNLINKED_PAYMENT)
             return
-        yield self._tell(payment, "paid")
+        yield self._notice(payment, "paid")
         self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
     def _wrong_amount(self) -> Iterator[Step]:
         """Pay an amount that is not the plan's price."""
         payment, plan, _email = self._regular()
-        yield self._tell(payment, "paid", amount=str(plan.price + 1))
+        yield self._notice(payment, "paid", amount=str(plan.price + 1))
         self._book(payment, Status.SUCCEEDED, problem=Problem.AMOUNT_MISMATCH)
 
     def _refunded(self) -> Iterator[Step]:
         """Refund a payment: reported once or twice, after the success or before it."""
         payment, _plan, _email = self._regular()
-        steps = [self._tell(payment, "paid"), self._tell(payment, "refunded")]
+        steps = [self._notice(payment, "paid"), self._notice(payment, "refunded")]
         if self._dice.random() < 0.3:
             steps.reverse()
         yield from steps
         if self._dice.random() < 0.5:
-            yield self._tell(payment, "refunded")
+            yield self._notice(payment, "refunded")
         self._book(payment, Status.REFUNDED)
 
     def _forged(self) -> Iterator[Step]:
         """Forge a payment with known ids before the real one is sent."""
         payment, plan, email = self._regular()
-        real = self._tell(payment, "paid")
+        real = self._notice(payment, "paid")
         forged = self._letter({**json.loads(real.body), "email": "thief@example.com"}, expect=401, proof="0" * 64)
         yield forged
         yield replace(forged, body=real.body)

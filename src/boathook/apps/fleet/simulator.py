@@ -119,14 +119,14 @@ class Simulation:
 
     def _tell(
         self, entity: Entity, id: str, action: Action, fields: Mapping[str, Any], *, at: datetime,
-        shape: "Callable[[Told], dict[str, Any]] | None" = None,
+        shape: "Callable[[Change], dict[str, Any]] | None" = None,
     ) -> Letter:  # fmt: skip
         """Record a change, and return the request that reports it."""
         stamp = "deleted_at" if action is Action.DELETE else "updated_at"
         values = {"id": int(id), **fields, stamp: at.isoformat().replace("+00:00", "Z")}
         self._happened.setdefault((entity, id), []).append(_Happening(at, action, values))
         shape = shape or self._dice.choices(SHAPES, _SHAPE_WEIGHTS)[0]
-        return self._letter(shape(Told(entity, action, values)))
+        return self._letter(shape(Change(entity, action, values)))
 
     def _letter(self, document: Any, *, expect: int = 200) -> Letter:
         return self._posted(json.dumps(document, ensure_ascii=self._dice.random() < 0.5).encode(), expect=expect)
@@ -244,7 +244,7 @@ class Simulation:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Change:
     """The content of a generated document."""
 
     entity: Entity
@@ -252,25 +252,25 @@ class Told:
     fields: Mapping[str, Any]
 
 
-def _today(told: Told) -> dict[str, Any]:
-    return {"event": f"{told.entity}_{told.action}", "payload": dict(told.fields)}
+def _today(change: Change) -> dict[str, Any]:
+    return {"event": f"{change.entity}_{change.action}", "payload": dict(change.fields)}
 
 
-def _as_text(told: Told) -> dict[str, Any]:
-    return {"event": f"{told.entity}_{told.action}", "payload": json.dumps(dict(told.fields), ensure_ascii=False)}
+def _as_text(change: Change) -> dict[str, Any]:
+    return {"event": f"{change.entity}_{change.action}", "payload": json.dumps(dict(change.fields), ensure_ascii=False)}
 
 
-def _as_ruby(told: Told) -> dict[str, Any]:
-    return {"event": f"{told.entity}_{told.action}", "payload": write_hash(told.fields)}
+def _as_ruby(change: Change) -> dict[str, Any]:
+    return {"event": f"{change.entity}_{change.action}", "payload": write_hash(change.fields)}
 
 
-def _apart(told: Told) -> dict[str, Any]:
-    return {"entity": str(told.entity), "action": f"{told.action}d", "data": {str(told.entity): dict(told.fields)}}
+def _apart(change: Change) -> dict[str, Any]:
+    return {"entity": str(change.entity), "action": f"{change.action}d", "data": {str(change.entity): dict(change.fields)}}
 
 
-def _as_model(told: Told) -> dict[str, Any]:
-    inner = {name: value for name, value in told.fields.items() if name != "id"}
-    return {"model": told.entity.capitalize(), "action": told.action, "id": told.fields["id"], "attributes": inner}
+def _as_model(change: Change) -> dict[str, Any]:
+    inner = {name: value for name, value in change.fields.items() if name != "id"}
+    return {"model": change.entity.capitalize(), "action": change.action, "id": change.fields["id"], "attributes": inner}
 
 
 SHAPES: Final = (_today, _as_text, _as_ruby, _apart, _as_model)

@@ -54,7 +54,7 @@ class Reseller:
 
 
 @dataclass(slots=True)
-class _Story:
+class _SimulatedTask:
     """One song's steps, and the expected results."""
 
     task_id: str
@@ -78,106 +78,106 @@ class Simulator:
         self._random = random.Random(seed)
         self._numbers = count(1)
         self._seed = seed
-        self._stories = [self._story(number) for number in range(songs)]
-        self.steps: Final[Sequence[Step]] = tuple(tell_in_turns([story.steps for story in self._stories], self._random))
+        self._tasks = [self._story(number) for number in range(songs)]
+        self.steps: Final[Sequence[Step]] = tuple(tell_in_turns([task.steps for task in self._tasks], self._random))
 
     def expected(self) -> Books:
         """Return the expected data once all steps are handled."""
-        known = [story for story in self._stories if story.status is not None]
+        known = [task for task in self._tasks if task.status is not None]
         return Books(
-            tracks={story.task_id: story.status for story in known if story.status is not None},
-            waiting=frozenset(story.task_id for story in self._stories if story.status is None),
-            files={name: digest for story in known for name, digest in story.files.items()},
+            tracks={task.task_id: task.status for task in known if task.status is not None},
+            waiting=frozenset(task.task_id for task in self._tasks if task.status is None),
+            files={name: digest for task in known for name, digest in task.files.items()},
         )
 
-    def _story(self, number: int) -> _Story:
-        story = _Story(task_id=hashlib.md5(f"{self._seed}/{number}".encode(), usedforsecurity=False).hexdigest())
+    def _story(self, number: int) -> _SimulatedTask:
+        task = _SimulatedTask(task_id=hashlib.md5(f"{self._seed}/{number}".encode(), usedforsecurity=False).hexdigest())
         # The first songs cover each kind once.
-        kinds: tuple[Callable[[_Story], None], ...] = (
+        kinds: tuple[Callable[[_SimulatedTask], None], ...] = (
             self._usual, self._registered_late, self._shuffled, self._failed, self._rescued, self._failed_too_late,
             self._forged, self._recaptured, self._never_registered, self._expired, self._page, self._broken,
         )  # fmt: skip
-        kinds[number % len(kinds) if number < len(kinds) else self._random.randrange(len(kinds))](story)
-        return story
+        kinds[number % len(kinds) if number < len(kinds) else self._random.randrange(len(kinds))](task)
+        return task
 
-    def _usual(self, story: _Story) -> None:
-        story.status = Status.COMPLETE
-        story.steps = [self._order(story), *self._copies(story, "text"), *self._copies(story, "first")]
-        story.steps += self._copies(story, "complete")
+    def _usual(self, task: _SimulatedTask) -> None:
+        task.status = Status.COMPLETE
+        task.steps = [self._order(task), *self._copies(task, "text"), *self._copies(task, "first")]
+        task.steps += self._copies(task, "complete")
 
-    def _registered_late(self, story: _Story) -> None:
-        story.status = Status.COMPLETE
-        story.steps = [self._letter(story, stage, expect=202) for stage in ("text", "first", "complete")]
-        story.steps.append(self._order(story))
+    def _registered_late(self, task: _SimulatedTask) -> None:
+        task.status = Status.COMPLETE
+        task.steps = [self._letter(task, stage, expect=202) for stage in ("text", "first", "complete")]
+        task.steps.append(self._order(task))
 
-    def _shuffled(self, story: _Story) -> None:
-        story.status = Status.COMPLETE
-        requests = [self._letter(story, stage) for stage in ("text", "first", "complete")]
+    def _shuffled(self, task: _SimulatedTask) -> None:
+        task.status = Status.COMPLETE
+        requests = [self._letter(task, stage) for stage in ("text", "first", "complete")]
         self._random.shuffle(requests)
-        story.steps = [self._order(story), *requests]
+        task.steps = [self._order(task), *requests]
 
-    def _failed(self, story: _Story) -> None:
-        story.status = Status.FAILED
+    def _failed(self, task: _SimulatedTask) -> None:
+        task.status = Status.FAILED
         code = self._random.choice([200, 400, 451, 500, 531])
-        story.steps = [self._order(story), self._letter(story, "text"), self._letter(story, "error", code=code)]
-        story.steps.append(self._letter(story, "first"))
+        task.steps = [self._order(task), self._letter(task, "text"), self._letter(task, "error", code=code)]
+        task.steps.append(self._letter(task, "first"))
 
-    def _rescued(self, story: _Story) -> None:
-        story.status = Status.COMPLETE
-        story.steps = [self._order(story), self._letter(story, "error", code=500), self._letter(story, "complete")]
+    def _rescued(self, task: _SimulatedTask) -> None:
+        task.status = Status.COMPLETE
+        task.steps = [self._order(task), self._letter(task, "error", code=500), self._letter(task, "complete")]
 
-    def _failed_too_late(self, story: _Story) -> None:
-        story.status = Status.COMPLETE
-        story.steps = [self._order(story), self._letter(story, "complete"), self._letter(story, "error", code=500)]
+    def _failed_too_late(self, task: _SimulatedTask) -> None:
+        task.status = Status.COMPLETE
+        task.steps = [self._order(task), self._letter(task, "complete"), self._letter(task, "error", code=500)]
 
-    def _forged(self, story: _Story) -> None:
+    def _forged(self, task: _SimulatedTask) -> None:
         """An attacker sends a callback with the delivery id of a later one, with other URLs."""
-        story.status = Status.COMPLETE
-        header = {"x-delivery-id": f"delivery-{next(self._numbers)}-{story.task_id}"}
-        forged = self._body(story, "complete", "/forged/", note=False)
-        story.steps = [
-            self._order(story),
-            self._sent(story, forged, header, expect=401, secret="somebody-elses"),  # noqa: S106 - not the right one
-            self._letter(story, "complete", header=header),
+        task.status = Status.COMPLETE
+        header = {"x-delivery-id": f"delivery-{next(self._numbers)}-{task.task_id}"}
+        forged = self._body(task, "complete", "/forged/", note=False)
+        task.steps = [
+            self._order(task),
+            self._sent(task, forged, header, expect=401, secret="somebody-elses"),  # noqa: S106 - not the right one
+            self._letter(task, "complete", header=header),
         ]
 
-    def _recaptured(self, story: _Story) -> None:
+    def _recaptured(self, task: _SimulatedTask) -> None:
         """A received request is sent again with another delivery id."""
-        story.status = Status.COMPLETE
-        body = self._body(story, "complete")
-        story.steps = [self._order(story)]
+        task.status = Status.COMPLETE
+        body = self._body(task, "complete")
+        task.steps = [self._order(task)]
         for expect in (200, 202):
-            header = {"x-delivery-id": f"delivery-{next(self._numbers)}-{story.task_id}"}
-            story.steps.append(self._sent(story, body, header, expect=expect))
+            header = {"x-delivery-id": f"delivery-{next(self._numbers)}-{task.task_id}"}
+            task.steps.append(self._sent(task, body, header, expect=expect))
 
-    def _never_registered(self, story: _Story) -> None:
-        story.steps = [self._letter(story, "complete", expect=202)]
+    def _never_registered(self, task: _SimulatedTask) -> None:
+        task.steps = [self._letter(task, "complete", expect=202)]
 
-    def _expired(self, story: _Story) -> None:
-        self._with_files(story, "/gone/")
+    def _expired(self, task: _SimulatedTask) -> None:
+        self._with_files(task, "/gone/")
 
-    def _page(self, story: _Story) -> None:
-        self._with_files(story, "/page/")
+    def _page(self, task: _SimulatedTask) -> None:
+        self._with_files(task, "/page/")
 
-    def _broken(self, story: _Story) -> None:
+    def _broken(self, task: _SimulatedTask) -> None:
         """The server breaks off in the middle of each file, once."""
-        self._with_files(story, "/broken/")
+        self._with_files(task, "/broken/")
 
-    def _with_files(self, story: _Story, folder: str) -> None:
-        story.status = Status.COMPLETE
-        story.steps = [self._order(story), self._sent(story, self._body(story, "complete", folder), {})]
+    def _with_files(self, task: _SimulatedTask, folder: str) -> None:
+        task.status = Status.COMPLETE
+        task.steps = [self._order(task), self._sent(task, self._body(task, "complete", folder), {})]
 
-    def _order(self, story: _Story) -> Registration:
-        return Registration(story.task_id, f"Song {story.task_id[:6]}")
+    def _order(self, task: _SimulatedTask) -> Registration:
+        return Registration(task.task_id, f"Song {task.task_id[:6]}")
 
-    def _copies(self, story: _Story, stage: str) -> list[Step]:
+    def _copies(self, task: _SimulatedTask, stage: str) -> list[Step]:
         """Return one to three copies of a callback, with or without a delivery id."""
-        request = self._letter(story, stage, header=self._random.choice([None, {}]))
+        request = self._letter(task, stage, header=self._random.choice([None, {}]))
         return [request] * self._random.choice([1, 1, 2, 3])
 
     def _letter(
         self,
-        story: _Story,
+        task: _SimulatedTask,
         stage: str,
         *,
         code: int = 200,
@@ -186,22 +186,22 @@ class Simulator:
     ) -> Letter:
         if header is None:
             name = self._random.choice(["x-delivery-id", "x-webhook-id"])
-            header = {name: f"delivery-{next(self._numbers)}-{story.task_id}"}
-        return self._sent(story, self._body(story, stage, code=code), header, expect=expect)
+            header = {name: f"delivery-{next(self._numbers)}-{task.task_id}"}
+        return self._sent(task, self._body(task, stage, code=code), header, expect=expect)
 
     def _body(
-        self, story: _Story, stage: str, folder: str = "/files/", *, code: int = 200, note: bool = True
+        self, task: _SimulatedTask, stage: str, folder: str = "/files/", *, code: int = 200, note: bool = True
     ) -> dict[str, Any]:
-        clips = [f"{story.task_id[:8]}-{number}" for number in (1, 2)]
+        clips = [f"{task.task_id[:8]}-{number}" for number in (1, 2)]
         is_complete = stage == "complete"
         data: list[dict[str, Any]] | None = [self._clip(clip, folder) for clip in clips] if is_complete else []
         if is_complete and note:
             for clip in clips:
-                story.files |= {(story.task_id, clip, kind): self._digest(clip, kind, folder) for kind in Kind}
+                task.files |= {(task.task_id, clip, kind): self._digest(clip, kind, folder) for kind in Kind}
         if stage == "error":
             data = None
         message = "generation failed" if code >= 400 or stage == "error" else f"{stage} generated successfully."
-        return {"code": code, "msg": message, "data": {"callbackType": stage, "task_id": story.task_id, "data": data}}
+        return {"code": code, "msg": message, "data": {"callbackType": stage, "task_id": task.task_id, "data": data}}
 
     def _clip(self, clip: str, folder: str) -> dict[str, Any]:
         base = self._reseller.files
@@ -222,7 +222,7 @@ class Simulator:
 
     def _sent(
         self,
-        story: _Story,
+        task: _SimulatedTask,
         document: Mapping[str, Any],
         header: Mapping[str, str],
         *,
@@ -231,7 +231,7 @@ class Simulator:
     ) -> Letter:
         timestamp = str(int(self._reseller.at))
         key = (secret or self._reseller.secret).encode()
-        proof = base64.b64encode(hmac.digest(key, f"{story.task_id}.{timestamp}".encode(), "sha256")).decode()
+        proof = base64.b64encode(hmac.digest(key, f"{task.task_id}.{timestamp}".encode(), "sha256")).decode()
         headers = {
             "content-type": "application/json",
             "x-webhook-timestamp": timestamp,
