@@ -57,7 +57,7 @@ PROMISES: dict[int, list[str]] = {
          "postgres/test_app_schema.py::test_a_file_that_was_changed_after_it_had_been_applied_is_refused"],
     25: ["unit/test_download.py::test_what_broke_off_is_gone_on_with",
          "unit/test_download.py::test_a_file_that_changed_meanwhile_is_begun_anew"],
-    26: ["apps/billing/test_books.py::test_a_payment_is_applied_exactly_once_for_twenty_concurrent_copies_under_different_event_ids",
+    26: ["apps/billing/test_payment_store.py::test_a_payment_is_applied_exactly_once_for_twenty_concurrent_copies_under_different_event_ids",
          "apps/fleet/test_rules.py::test_the_simulation_of_the_command_line_ends_in_the_right_tables",
          "apps/music/test_rules.py::test_made_up_traffic_ends_in_the_right_books",
          "apps/cashdesk/test_api.py::test_made_up_shops_get_all_their_webhooks"],

@@ -6,19 +6,19 @@ from dataclasses import replace
 import pytest
 
 from boathook.apps.music.callbacks import count_clips
-from boathook.apps.music.keeping import Keeping, NotKept, keep
+from boathook.apps.music.file_download import Download, DownloadFailed, keep
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.s3 import S3, Bucket
 from boathook.apps.music.sigv4 import Credentials
 from boathook.apps.music.storage import LocalFolder, StorageFailed
 from boathook.handlers.platform import HttpResponse
 from boathook.http_client.client import Client
-from tests.apps.music.conftest import server, studio
+from tests.apps.music.conftest import file_server, server
 from tests.apps.music.server import unique
 from tests.support import until
 from tests.unit.receivers import outbound
 
-__all__ = ["server", "studio"]
+__all__ = ["file_server", "server"]
 
 LISTING = "<ListBucketResult><IsTruncated>{more}</IsTruncated><NextContinuationToken>x</NextContinuationToken>{rest}"
 BUCKET = Bucket(endpoint="http://127.0.0.1:9", name="b", region="us-east-1", credentials=Credentials("id", "secret"))
@@ -73,11 +73,11 @@ async def test_an_object_that_is_shown_badly_is_an_error_of_the_storage(headers:
     assert caught.value.code == "BAD_ANSWER"
 
 
-async def test_a_folder_for_downloads_that_cannot_be_used_is_said_and_waited_for(studio, tmp_path):
+async def test_a_folder_for_downloads_that_cannot_be_used_is_said_and_waited_for(file_server, tmp_path):
     (tmp_path / "file").write_text("in the way")
     client = Client(outbound())
-    work = Keeping(
-        url=f"{studio.url}/files/{unique()}.mp3",
+    work = Download(
+        url=f"{file_server.url}/files/{unique()}.mp3",
         stem="tracks/t/c",
         kind=Kind.AUDIO,
         max_bytes=1_000_000,
@@ -87,7 +87,7 @@ async def test_a_folder_for_downloads_that_cannot_be_used_is_said_and_waited_for
         storage=LocalFolder(tmp_path / "kept"),
     )
     try:
-        with pytest.raises(NotKept, match="cannot be fetched to") as caught:
+        with pytest.raises(DownloadFailed, match="cannot be fetched to") as caught:
             await keep(work)
         assert (caught.value.code, caught.value.is_final) == ("INCOMING_FAILED", False)
         await keep(replace(work, incoming=tmp_path / "incoming"))

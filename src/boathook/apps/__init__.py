@@ -5,5 +5,5 @@ fleet     a car-rental back office on RentProg's and Umnico's webhooks
 music     callbacks of Suno's music generation
 cashdesk  a cash-register cabinet that sends webhooks to shops
 
-They share `terminal`, the input and output of commands, and `trials`, the sending and reporting of simulators.
+They share `terminal`, the input and output of commands, and `simulation`, the sending and reporting of simulators.
 """

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from boathook.apps.billing.sending import differences
-from boathook.apps.trials import Letter
+from boathook.apps.simulation import SimulatedRequest
 from tests.apps.billing.traffic import await_books, make_simulation, send_steps, shuffled
 from tests.support import sampled
 
@@ -24,8 +24,8 @@ def test_a_history_told_in_order_and_then_all_over_again_changes_nothing(server)
     simulation = make_simulation(200, payments=25)
     send_steps(server, simulation.steps)
     await_books(server, simulation.expected())
-    letters = [step for step in simulation.steps if isinstance(step, Letter)]
-    send_steps(server, shuffled(letters, 1), at_once=8)
+    requests = [step for step in simulation.steps if isinstance(step, SimulatedRequest)]
+    send_steps(server, shuffled(requests, 1), at_once=8)
     await_books(server, simulation.expected())
 
 

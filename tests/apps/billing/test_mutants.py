@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 import boathook.apps.billing
-from boathook.apps.billing import books
+from boathook.apps.billing import payment_store
 from boathook.apps.billing.payload import Notice, Status
 from boathook.apps.billing.rules import Extend, Shop
 from boathook.apps.billing.settings import Plan
@@ -46,10 +46,10 @@ async def apply_copies(pool: asyncpg.Pool, copies: int = 8) -> timedelta:
     async def one() -> None:
         async with pool.acquire() as connection, connection.transaction():
             fact = Fact(uuid.uuid4(), datetime.now(UTC))
-            told = await books.store(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
+            told = await payment_store.store(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
             await asyncio.sleep(0.02)
-            if isinstance(SHOP.judge(NOTICE, told.payment), Extend):
-                await books.extend(connection, told.payment, 30, "month")
+            if isinstance(SHOP.decide(NOTICE, told.payment), Extend):
+                await payment_store.extend(connection, told.payment, 30, "month")
 
     started = datetime.now(UTC)
     await asyncio.gather(*(one() for _ in range(copies)))
@@ -62,14 +62,16 @@ async def test_concurrent_copies_extend_once(pool):
 
 async def test_the_guard_alone_is_enough_where_nothing_is_locked(pool, monkeypatch):
     await apply_copies(pool, 1)
-    monkeypatch.setattr(books, "LOCK_PAYMENT", books.LOCK_PAYMENT.replace("for update", ""))
+    monkeypatch.setattr(payment_store, "LOCK_PAYMENT", payment_store.LOCK_PAYMENT.replace("for update", ""))
     payment = (await store_payment(pool)).payment
     assert await extend(pool, payment) is None
 
 
 async def test_mutant_without_the_guard_a_payment_is_applied_again(pool, monkeypatch):
     await apply_copies(pool, 1)
-    monkeypatch.setattr(books, "EXTEND", books.EXTEND.replace("and subscription_applied_at is null", ""))
+    monkeypatch.setattr(
+        payment_store, "EXTEND", payment_store.EXTEND.replace("and subscription_applied_at is null", "")
+    )
     payment = (await store_payment(pool)).payment
     before = await pool.fetchval("select current_period_end from billing.subscriptions")
     assert await extend(pool, payment) == before + timedelta(days=30)
@@ -77,10 +79,12 @@ async def test_mutant_without_the_guard_a_payment_is_applied_again(pool, monkeyp
 
 async def test_mutant_without_guard_and_lock_concurrent_copies_extend_more_than_once(pool, monkeypatch):
     await store_payment(pool)
-    monkeypatch.setattr(books, "LOCK_PAYMENT", books.LOCK_PAYMENT.replace("for update", ""))
-    monkeypatch.setattr(books, "SAVE_PAYMENT", "select $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::numeric,"
+    monkeypatch.setattr(payment_store, "LOCK_PAYMENT", payment_store.LOCK_PAYMENT.replace("for update", ""))
+    monkeypatch.setattr(payment_store, "SAVE_PAYMENT", "select $1::bigint, $2::text, $3::bigint, $4::text, $5::text, $6::numeric,"
                         " $7::text, $8::timestamptz, $9::boolean, $10::text")  # fmt: skip
-    monkeypatch.setattr(books, "EXTEND", books.EXTEND.replace("and subscription_applied_at is null", ""))
+    monkeypatch.setattr(
+        payment_store, "EXTEND", payment_store.EXTEND.replace("and subscription_applied_at is null", "")
+    )
     await pool.execute("update billing.payments set user_id = 1")
     assert await apply_copies(pool) > timedelta(days=45)
 
@@ -88,12 +92,12 @@ async def test_mutant_without_guard_and_lock_concurrent_copies_extend_more_than_
 async def store_payment(pool):
     async with pool.acquire() as connection, connection.transaction():
         fact = Fact(uuid.uuid4(), datetime.now(UTC))
-        return await books.store(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
+        return await payment_store.store(connection, "tilda", fact, NOTICE, SHOP, timedelta(hours=24))
 
 
 async def extend(pool, payment):
     async with pool.acquire() as connection, connection.transaction():
-        return await books.extend(connection, payment, 30, "month")
+        return await payment_store.extend(connection, payment, 30, "month")
 
 
 async def test_a_refund_is_reversed_once_however_often_it_is_told_at_the_same_time(pool):
@@ -101,11 +105,13 @@ async def test_a_refund_is_reversed_once_however_often_it_is_told_at_the_same_ti
     payment = (await store_payment(pool)).payment
     refund = Notice(external_payment_id="p1", status=Status.REFUNDED)
     async with pool.acquire() as connection, connection.transaction():
-        await books.store(connection, "tilda", Fact(uuid.uuid4(), datetime.now(UTC)), refund, SHOP, timedelta(hours=24))
+        await payment_store.store(
+            connection, "tilda", Fact(uuid.uuid4(), datetime.now(UTC)), refund, SHOP, timedelta(hours=24)
+        )
 
     async def reverse():
         async with pool.acquire() as connection, connection.transaction():
-            return await books.reverse(connection, payment)
+            return await payment_store.reverse(connection, payment)
 
     delivery_state = await asyncio.gather(*(reverse() for _ in range(6)))
     assert [end for end in delivery_state if end is not None] == [

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from boathook.apps.billing.payload import Notice, Status
-from boathook.apps.billing.rules import Extend, Nothing, Payment, Problem, Reverse, Shop, Stuck
+from boathook.apps.billing.rules import Blocked, Extend, NoChange, Payment, Problem, Reverse, Shop
 from boathook.apps.billing.settings import BillingSettings, Plan
 
 MONTH = Plan(id="month", price=Decimal(990), currency="RUB", days=30)
@@ -32,41 +32,41 @@ def notice(status: Status) -> Notice:
     return Notice(external_payment_id="p1", status=status)
 
 
-def judge(told: Status = Status.SUCCEEDED, /, shop: Shop = SHOP, **changes):
-    return shop.judge(notice(told), replace(PAID, **changes))
+def decide(told: Status = Status.SUCCEEDED, /, shop: Shop = SHOP, **changes):
+    return shop.decide(notice(told), replace(PAID, **changes))
 
 
 def test_a_success_extends_by_its_plan():
-    assert judge() == Extend(MONTH)
+    assert decide() == Extend(MONTH)
 
 
 @pytest.mark.parametrize("status", [Status.RECEIVED, Status.FAILED])
 def test_non_success_is_ignored_whatever_the_payment_is_by_now(status):
     for later in Status:
-        assert SHOP.judge(notice(status), replace(PAID, status=later)) == Nothing("NON_SUCCESS_STATUS")
+        assert SHOP.decide(notice(status), replace(PAID, status=later)) == NoChange("NON_SUCCESS_STATUS")
 
 
 def test_an_applied_payment_is_not_applied_again():
-    assert judge(is_applied=True) == Nothing("ALREADY_APPLIED")
+    assert decide(is_applied=True) == NoChange("ALREADY_APPLIED")
 
 
 def test_a_success_that_comes_after_its_refund_is_not_applied():
-    assert judge(status=Status.REFUNDED) == Nothing("ALREADY_REFUNDED")
+    assert decide(status=Status.REFUNDED) == NoChange("ALREADY_REFUNDED")
 
 
 def test_a_refund_reverses_once_what_was_applied():
-    assert judge(Status.REFUNDED, status=Status.REFUNDED, is_applied=True) == Reverse()
-    again = judge(Status.REFUNDED, status=Status.REFUNDED, is_applied=True, is_reversed=True)
-    assert again == Nothing("ALREADY_REVERSED")
+    assert decide(Status.REFUNDED, status=Status.REFUNDED, is_applied=True) == Reverse()
+    again = decide(Status.REFUNDED, status=Status.REFUNDED, is_applied=True, is_reversed=True)
+    assert again == NoChange("ALREADY_REVERSED")
 
 
 def test_a_refund_of_what_was_never_applied_changes_nothing():
-    assert judge(Status.REFUNDED, status=Status.REFUNDED) == Nothing("NEVER_APPLIED")
+    assert decide(Status.REFUNDED, status=Status.REFUNDED) == NoChange("NEVER_APPLIED")
 
 
 def problem(**changes):
-    verdict = judge(**changes)
-    return verdict.problem if isinstance(verdict, Stuck) else None
+    verdict = decide(**changes)
+    return verdict.problem if isinstance(verdict, Blocked) else None
 
 
 def test_a_payment_without_user_waits_and_one_without_email_too():
@@ -88,7 +88,7 @@ def test_a_payment_that_names_no_currency_is_in_that_of_the_settings():
 
 
 def test_a_payment_that_names_no_plan_is_for_the_one_of_its_price():
-    assert judge(plan_id=None, amount=Decimal(9900)) == Extend(YEAR)
+    assert decide(plan_id=None, amount=Decimal(9900)) == Extend(YEAR)
     assert problem(plan_id=None, amount=Decimal(1)) is Problem.AMOUNT_MISMATCH
     assert problem(plan_id=None, amount=None) is Problem.PLAN_UNKNOWN
     same_price = Plan(id="promo", price=Decimal(990), currency="RUB", days=60)
@@ -101,7 +101,7 @@ def test_a_plan_that_is_not_sold_is_final():
 
 
 def test_an_amount_that_is_not_told_is_taken_as_the_price_unless_it_is_required():
-    assert judge(amount=None) == Extend(MONTH)
+    assert decide(amount=None) == Extend(MONTH)
     assert problem(amount=None, shop=replace(SHOP, require_amount=True)) is Problem.AMOUNT_MISMATCH
 
 

@@ -13,7 +13,7 @@ from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 from boathook.apps.billing.settings import Plan
 from boathook.apps.billing.simulator import Arrival, Sender, Simulation
-from boathook.apps.trials import Letter
+from boathook.apps.simulation import SimulatedRequest
 
 PLANS = (
     Plan(id="month", price=Decimal("990.00"), currency="RUB", days=30),
@@ -27,8 +27,8 @@ def make_simulation(sender: Sender = HEX, seed: int = 3, payments: int = 300) ->
     return Simulation(sender, PLANS, payments=payments, seed=seed, now=NOW)
 
 
-def letters(simulation: Simulation) -> list[Letter]:
-    return [step for step in simulation.steps if isinstance(step, Letter)]
+def requests(simulation: Simulation) -> list[SimulatedRequest]:
+    return [step for step in simulation.steps if isinstance(step, SimulatedRequest)]
 
 
 def test_the_same_seed_makes_the_same_traffic_and_another_seed_other_ids():
@@ -50,24 +50,24 @@ def test_the_same_seed_makes_the_same_traffic_and_another_seed_other_ids():
     ids=["hex", "base64", "secret"],
 )
 def test_what_is_to_be_accepted_is_proven_and_what_is_forged_is_not(sender, prove):
-    for letter in letters(make_simulation(sender)):
-        is_proven = letter.headers[sender.header] == prove(letter.body)
-        assert is_proven is (letter.expect != 401)
-        assert letter.path == sender.path
+    for request in requests(make_simulation(sender)):
+        is_proven = request.headers[sender.header] == prove(request.body)
+        assert is_proven is (request.expect != 401)
+        assert request.path == sender.path
 
 
 def test_every_trouble_is_in_it():
     simulation = make_simulation()
-    expected, told = simulation.expected(), letters(simulation)
+    expected, told = simulation.expected(), requests(simulation)
     entries = expected.payments.values()
     assert {entry.status for entry in entries} == {Status.FAILED, Status.SUCCEEDED, Status.REFUNDED}
     assert {entry.problem for entry in entries} == {
         None, Problem.USER_MISSING, Problem.UNLINKED_PAYMENT, Problem.AMOUNT_MISMATCH,
     }  # fmt: skip
     assert any(entry.is_late for entry in entries)
-    assert {letter.expect for letter in told} == {200, 400, 401}
-    assert len(told) > len({letter.body for letter in told})
-    assert {"event_id" in json.loads(letter.body) for letter in told} == {True, False}
+    assert {request.expect for request in told} == {200, 400, 401}
+    assert len(told) > len({request.body for request in told})
+    assert {"event_id" in json.loads(request.body) for request in told} == {True, False}
     assert any(isinstance(step, Arrival) for step in simulation.steps[len(simulation.steps) // 2 :])
 
 

@@ -14,7 +14,7 @@ import httpx
 from boathook.apps.billing.sending import differences
 from boathook.apps.billing.settings import Plan
 from boathook.apps.billing.simulator import Arrival, Expected, Sender, Simulation, Step
-from boathook.apps.trials import Letter
+from boathook.apps.simulation import SimulatedRequest
 from tests.apps.billing.server import SECRET, BillingServer
 
 PLANS = (
@@ -45,17 +45,17 @@ def _do(server: BillingServer, step: Step) -> int:
         case Arrival(email=email):
             server.user(email)
             return 0
-        case Letter():
+        case SimulatedRequest():
             status = _send(server, step)
             assert status == step.expect, f"{status} instead of {step.expect} for {step.body!r}"
             return status
 
 
-def _send(server: BillingServer, letter: Letter) -> int:
+def _send(server: BillingServer, request: SimulatedRequest) -> int:
     deadline = time.monotonic() + 60
     while True:
         try:
-            answer = httpx.post(server.base + letter.path, content=letter.body, headers=letter.headers, timeout=300)
+            answer = httpx.post(server.base + request.path, content=request.body, headers=request.headers, timeout=300)
         except httpx.TransportError:
             assert time.monotonic() < deadline, "no answer for a minute"
             time.sleep(0.05)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from boathook.apps import cashdesk
+from boathook.apps.cashdesk.cabinet_errors import BadField
 from boathook.apps.cashdesk.drive import DriveBusy, SimulatedDrive
 from boathook.apps.cashdesk.entities import (
     BITS,
@@ -21,9 +22,8 @@ from boathook.apps.cashdesk.entities import (
     types_of,
 )
 from boathook.apps.cashdesk.forms import ProductForm, ReceiptForm, TypesForm, WebhookForm, read
-from boathook.apps.cashdesk.refusals import BadField
 from boathook.apps.cashdesk.settings import CashdeskSettings, DriveSettings
-from boathook.apps.cashdesk.simulator import Change, Letter, Shop, read_change
+from boathook.apps.cashdesk.simulator import Change, Shop, SimulatedRequest, read_change
 from boathook.apps.cashdesk.webhooks import RETRY, TIMEOUT_S
 from boathook.config import load
 from boathook.domain.endpoints import RETRY_PRESETS
@@ -142,7 +142,7 @@ class TestDrive:
         assert 100 < away < 200
 
 
-class Answers:
+class ResponseCounts:
     """A cabinet in memory, just good enough to answer a shop."""
 
     def __init__(self) -> None:
@@ -150,16 +150,16 @@ class Answers:
         self.published: list[Change] = []
         self.number = 0
 
-    def answer(self, letter: Letter) -> tuple[int, bytes]:
-        kind, *rest = letter.path.removeprefix("/cabinet/api/").split("/")
-        if 401 in letter.expect or 400 in letter.expect or 404 in letter.expect:
-            return next(iter(letter.expect)), b"{}"
-        document = json.loads(letter.body) if letter.body else {}
+    def answer(self, request: SimulatedRequest) -> tuple[int, bytes]:
+        kind, *rest = request.path.removeprefix("/cabinet/api/").split("/")
+        if 401 in request.expect or 400 in request.expect or 404 in request.expect:
+            return next(iter(request.expect)), b"{}"
+        document = json.loads(request.body) if request.body else {}
         if kind == "receipts":
             return self._sell(document)
-        if letter.method == "POST" and not rest:
+        if request.method == "POST" and not rest:
             return 201, self._make(Entity(kind))
-        if letter.method == "DELETE":
+        if request.method == "DELETE":
             id = int(rest[0])
             self.published.append(Change(Entity(kind), Action.DELETE, id, self.rows[kind].pop(id)))
             return 204, b""
@@ -189,10 +189,10 @@ class Answers:
 
 class TestSimulator:
     def test_knows_what_its_webhooks_must_bring(self):
-        shop, answers = Shop("cdk_x", 7), Answers()
+        shop, answers = Shop("cdk_x", 7), ResponseCounts()
         for _ in range(400):
-            letter = shop.write()
-            shop.answered(letter, *answers.answer(letter))
+            request = shop.write()
+            shop.answered(request, *answers.answer(request))
         assert shop.surprises == []
         assert shop.expected(types_of(EVERYTHING)) == {
             Change(Entity(one.entity), one.action, one.id, one.revision) for one in answers.published
@@ -201,25 +201,25 @@ class TestSimulator:
         assert len(kinds) >= 14, "a long day has nearly everything in it"
 
     def test_expects_nothing_of_kinds_that_are_not_wanted(self):
-        shop, answers = Shop("cdk_x", 7), Answers()
+        shop, answers = Shop("cdk_x", 7), ResponseCounts()
         for _ in range(50):
-            letter = shop.write()
-            shop.answered(letter, *answers.answer(letter))
+            request = shop.write()
+            shop.answered(request, *answers.answer(request))
         wanted = shop.expected(types_of(1))
         assert wanted
         assert {change.entity for change in wanted} == {Entity.PRODUCTS}
 
     def test_the_same_seed_makes_the_same_requests(self):
-        letters = []
+        requests = []
         for _ in range(2):
-            shop, answers = Shop("cdk_x", 3), Answers()
+            shop, answers = Shop("cdk_x", 3), ResponseCounts()
             written = []
             for _ in range(100):
-                letter = shop.write()
-                written.append(letter)
-                shop.answered(letter, *answers.answer(letter))
-            letters.append(written)
-        assert letters[0] == letters[1]
+                request = shop.write()
+                written.append(request)
+                shop.answered(request, *answers.answer(request))
+            requests.append(written)
+        assert requests[0] == requests[1]
 
     def test_a_wrong_answer_is_a_surprise(self):
         shop = Shop("cdk_x", 1)

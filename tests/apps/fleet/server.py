@@ -17,7 +17,7 @@ from aiohttp import web
 
 from boathook.apps.fleet.simulator import Expected
 from boathook.apps.fleet.tables import TABLES
-from boathook.apps.trials import Letter
+from boathook.apps.simulation import SimulatedRequest
 from tests.apps.app_server import AppServer
 from tests.support import until
 
@@ -80,7 +80,7 @@ class FleetServer(AppServer):
         assert response.status_code == 200, response.text
         return response
 
-    def send(self, letter: Letter) -> int:
+    def send(self, letter: SimulatedRequest) -> int:
         """Send a simulated request and return its status, or 0 if there was no response."""
         try:
             return httpx.request(

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from boathook.apps.fleet.simulator import Sender, Simulation
-from boathook.apps.trials import Letter
+from boathook.apps.simulation import SimulatedRequest
 from tests.apps.fleet.server import TOKEN, UMNICO, FleetServer, differences, started
 from tests.crash_schedule import CrashSchedule
 from tests.support import until
@@ -52,15 +52,15 @@ def more_events_than(server: FleetServer, number: int) -> bool:
 def send_all(server: FleetServer, simulation: Simulation) -> None:
     """Send everything, again and again like a sender does who gets no answer, until each is answered as expected."""
 
-    def send(letter: Letter) -> None:
+    def send(request: SimulatedRequest) -> None:
         deadline = time.monotonic() + 60
-        while (status := server.send(letter)) != letter.expect:
-            assert status in {0, 503}, f"{status}, not {letter.expect}"
+        while (status := server.send(request)) != request.expect:
+            assert status in {0, 503}, f"{status}, not {request.expect}"
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(send, simulation.letters))
+        list(threads.map(send, simulation.requests))
 
 
 def judge(server: FleetServer, simulation: Simulation) -> None:

@@ -100,8 +100,8 @@ def test_a_hint_that_is_lost_costs_some_seconds_and_no_news(server: FleetServer)
         # Written without the handler, so that there is no notification.
         car = str(new_id())
         server.rows(
-            "insert into fleet.news (entity, entity_id, version, action, at, description)"
-            " values ('car', %s, nextval('fleet.news_version'), 'update', now(), 'without a hint')",
+            "insert into fleet.feed (entity, entity_id, version, action, at, description)"
+            " values ('car', %s, nextval('fleet.feed_version'), 'update', now(), 'without a hint')",
             car,
         )
         assert frames_until(socket, {car})[-1]["description"] == "without a hint"

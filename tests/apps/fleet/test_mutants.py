@@ -15,7 +15,7 @@ import pytest
 
 from boathook.apps.fleet import records
 from boathook.apps.fleet.parse import Change
-from boathook.apps.fleet.records import Arrival, apply_changes, news_since, note_change
+from boathook.apps.fleet.records import Arrival, apply_changes, feed_since, note_change
 from boathook.apps.fleet.words import Action, Entity
 from tests.support import eventually
 
@@ -174,7 +174,7 @@ async def test_a_mark_whose_announcement_came_to_nothing_is_announced_again(url:
         assert await note(tx, 3)
 
 
-async def overtaking_news(url: str) -> list[int]:
+async def overtaking_changes(url: str) -> list[int]:
     """Let two things be told of at once, the first to begin being the last to commit; read like a browser."""
     async with transaction(url) as tx:
         for car in ("1", "2"):
@@ -185,9 +185,9 @@ async def overtaking_news(url: str) -> list[int]:
         await apply_changes(slow, Entity.CAR, "1")
         quick = asyncio.create_task(_apply_second(url))
         await eventually(partial(_is_waiting_or_done, url, quick))
-        seen += await _read_news(url, seen)
+        seen += await _read_feed(url, seen)
     await quick
-    return seen + await _read_news(url, seen)
+    return seen + await _read_feed(url, seen)
 
 
 async def _apply_second(url: str) -> None:
@@ -195,17 +195,17 @@ async def _apply_second(url: str) -> None:
         await apply_changes(tx, Entity.CAR, "2")
 
 
-async def _read_news(url: str, seen: list[int]) -> list[int]:
+async def _read_feed(url: str, seen: list[int]) -> list[int]:
     async with transaction(url) as tx:
-        return [row["version"] for row in await news_since(tx, max(seen, default=0), limit=100)]
+        return [row["version"] for row in await feed_since(tx, max(seen, default=0), limit=100)]
 
 
 async def test_whoever_has_seen_one_version_has_seen_all_below(url: str):
-    assert await overtaking_news(url) == [1, 2]
+    assert await overtaking_changes(url) == [1, 2]
 
 
-async def test_mutant_without_the_lock_a_reader_misses_news(url: str, monkeypatch):
-    real = records._tell
+async def test_mutant_without_the_lock_a_reader_misses_a_change(url: str, monkeypatch):
+    real = records._add_to_feed
 
     class Unlocked:
         def __init__(self, tx: Any) -> None:
@@ -217,8 +217,8 @@ async def test_mutant_without_the_lock_a_reader_misses_news(url: str, monkeypatc
         async def execute(self, sql: str, *arguments: Any) -> Any:
             return None if "advisory" in sql else await self._tx.execute(sql, *arguments)
 
-    monkeypatch.setattr(records, "_tell", lambda tx, *arguments: real(Unlocked(tx), *arguments))
-    assert await overtaking_news(url) == [2]
+    monkeypatch.setattr(records, "_add_to_feed", lambda tx, *arguments: real(Unlocked(tx), *arguments))
+    assert await overtaking_changes(url) == [2]
 
 
 async def test_the_deletion_wins_over_updates_of_before_and_loses_to_those_after(url: str):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from boathook.apps.fleet.moments import read_moment
-from boathook.apps.fleet.parse import MAX_DEPTH, Change, Unknown, clean, parse, read, settle_stamp
+from boathook.apps.fleet.parse import MAX_DEPTH, Change, Unknown, clean, effective_timestamp, parse, read
 from boathook.apps.fleet.ruby import read_hash
 from boathook.apps.fleet.tables import TABLES
+from boathook.apps.fleet.timestamp_formats import read_timestamp
 from boathook.apps.fleet.words import Action, Entity, find_action, find_entity
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
@@ -121,12 +121,12 @@ def test_the_deletion_is_not_stamped_by_the_last_update_before_it():
 
 def test_a_clock_that_is_ahead_counts_as_the_present():
     said = parse({"event": "car_update", "payload": {"id": 1, "updated_at": "2099-01-01T00:00:00Z"}})
-    assert settle_stamp(said, AT) == AT
-    assert settle_stamp(parse({"event": "car_update", "payload": {"id": 1, "x": 2}}), AT) == AT
+    assert effective_timestamp(said, AT) == AT
+    assert effective_timestamp(parse({"event": "car_update", "payload": {"id": 1, "x": 2}}), AT) == AT
 
 
 @pytest.mark.parametrize(
-    ("written", "moment"),
+    ("written", "at"),
     [
         ("2026-11-21T10:00:00Z", AT),
         ("2026-11-21T13:00:00+03:00", AT),
@@ -145,8 +145,8 @@ def test_a_clock_that_is_ahead_counts_as_the_present():
         ("9999-12-31T23:59:59-12:00", None),
     ],
 )
-def test_moments_are_read_in_every_form(written, moment):
-    assert read_moment(written) == moment
+def test_moments_are_read_in_every_form(written, at):
+    assert read_timestamp(written) == at
 
 
 def test_nothing_in_a_ruby_hash_is_evaluated():
@@ -187,7 +187,7 @@ def test_no_document_makes_the_parser_fail(document):
         text.encode()
         json.dumps(dict(said.data), ensure_ascii=False).encode()  # no half of a pair is left
         TABLES[said.entity].values(said.data)
-        settle_stamp(said, AT)
+        effective_timestamp(said, AT)
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))

@@ -3,7 +3,7 @@
 import pytest
 
 from boathook.apps.fleet.alarms import compose
-from boathook.apps.fleet.chores import Refusals
+from boathook.apps.fleet.jobs import Refusals
 from boathook.apps.fleet.parse import Change, Unknown, read
 from boathook.apps.fleet.ruby import read_hash
 from boathook.apps.fleet.simulator import Sender, Simulation, write_hash
@@ -16,9 +16,11 @@ SENDER = Sender(token="t", umnico_token="u")
 def test_every_request_says_what_the_simulator_means(seed):
     simulation = Simulation(SENDER, histories=60, seed=seed)
     expected = simulation.expected()
-    said = [read(letter.body) for letter in simulation.letters if letter.expect == 200]
+    said = [read(request.body) for request in simulation.requests if request.expect == 200]
     unknown = {
-        letter.body for letter in simulation.letters if letter.expect == 200 and isinstance(read(letter.body), Unknown)
+        request.body
+        for request in simulation.requests
+        if request.expect == 200 and isinstance(read(request.body), Unknown)
     }
     assert len(unknown) == expected.unknown
     told = {(one.entity, one.id) for one in said if isinstance(one, Change)}
@@ -31,16 +33,16 @@ def test_every_request_says_what_the_simulator_means(seed):
 
 def test_equal_seeds_tell_equal_stories():
     one, other, third = (Simulation(SENDER, histories=20, seed=seed) for seed in (1, 1, 2))
-    assert [letter.path for letter in one.letters] == [letter.path for letter in other.letters]
+    assert [request.path for request in one.requests] == [request.path for request in other.requests]
     assert set(one.expected().things) == set(other.expected().things)
     assert not set(one.expected().things) & set(third.expected().things)
 
 
 def test_every_kind_of_trouble_is_there():
-    letters = Simulation(SENDER, histories=40, seed=1).letters
-    assert {200, 400, 401} == {letter.expect for letter in letters}
-    assert len({letter.body for letter in letters}) < len(letters), "no duplicates"
-    assert {letter.path.partition("?")[0] for letter in letters} >= {
+    requests = Simulation(SENDER, histories=40, seed=1).requests
+    assert {200, 400, 401} == {request.expect for request in requests}
+    assert len({request.body for request in requests}) < len(requests), "no duplicates"
+    assert {request.path.partition("?")[0] for request in requests} >= {
         "/api/rentprog/webhook", "/webhook/rentprog-webhook-create", "/api/umnico/webhook"
     }  # fmt: skip
 
@@ -63,10 +65,10 @@ def figures(**refused: int) -> Figures:
 
 def test_refused_requests_are_logged_by_how_many_more_they_are():
     refusals = Refusals()
-    assert refusals.rises(figures(wrong_token=5)) == {}
-    assert refusals.rises(figures(wrong_token=7, too_large=1)) == {
+    assert refusals.count_new(figures(wrong_token=5)) == {}
+    assert refusals.count_new(figures(wrong_token=7, too_large=1)) == {
         ("rentprog", "wrong_token"): 2,
         ("rentprog", "too_large"): 1,
     }
-    assert refusals.rises(figures(wrong_token=7, too_large=1)) == {}
-    assert refusals.rises(figures(wrong_token=2)) == {("rentprog", "wrong_token"): 2}, "a counter begun anew"
+    assert refusals.count_new(figures(wrong_token=7, too_large=1)) == {}
+    assert refusals.count_new(figures(wrong_token=2)) == {("rentprog", "wrong_token"): 2}, "a counter begun anew"

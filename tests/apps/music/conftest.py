@@ -14,7 +14,7 @@ def server(tmp_path_factory, admin_url, pg_template) -> Iterator[MusicServer]:
 
 
 @pytest.fixture(scope="module")
-def studio() -> Iterator[SlowStudio]:
+def file_server() -> Iterator[SlowStudio]:
     with SlowStudio() as open_studio:
         yield open_studio
         open_studio.go_on.set()

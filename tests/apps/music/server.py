@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import httpx
 
-from boathook.apps.music.studio import Studio
+from boathook.apps.music.file_server import FileServer
 from tests.apps.app_server import AppServer
 from tests.support import until
 
@@ -76,7 +76,7 @@ class S3Server:
         self._server.stop()
 
 
-class SlowStudio(Studio):
+class SlowStudio(FileServer):
     """A file server that pauses in the middle of files under ``/slow/`` until `go_on` is set; ``/large/`` files are large."""
 
     def __init__(self) -> None:

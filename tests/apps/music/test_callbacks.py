@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boathook.apps.music.callbacks import Callback, Clip, Stage, clip_of, read_callbacks
-from boathook.apps.music.stages import Forward, Late, More, Status, step
+from boathook.apps.music.stages import AddData, Forward, Late, Status, step
 
 CLIP = {
     "id": "e231",
@@ -143,7 +143,7 @@ def test_stages_move_forward_only():
                     assert rank[to] > at
                 case Late():
                     assert rank[Status(stage)] <= at
-                case More():
+                case AddData():
                     assert (status, stage) == (Status.COMPLETE, Stage.COMPLETE)
 
 

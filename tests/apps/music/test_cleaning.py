@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from boathook.apps.music import app, chores, files
-from boathook.apps.music.cleaning import Cleaner, Fate, Rules, judge, remove_leftovers
+from boathook.apps.music import app, files, jobs
+from boathook.apps.music.cleaning import Cleaner, CleanupAction, Rules, decide, remove_leftovers
 from boathook.apps.music.kinds import PREFIX, stem_of
 from boathook.apps.music.storage import Stored
 from boathook.config import load
@@ -241,7 +241,7 @@ async def test_files_that_are_not_tried_any_more_are_failed():
     async with app.hook.transaction() as tx:
         await tx.execute("update music.file set wanted_at = $1 where task_id <> 'lately'", OLD)
         await tx.execute("update music.file set error_code = 'HTTP_503', error = 'busy' where task_id = 'tried'")
-    await chores.give_up()
+    await jobs.give_up()
     async with app.hook.transaction() as tx:
         rows = await tx.fetch("select task_id, state, error_code from music.file")
     assert {row["task_id"]: (row["state"], row["error_code"]) for row in rows} == {
@@ -313,9 +313,9 @@ async def test_an_object_that_was_claimed_since_it_was_listed_stays(place):
 
 @pytest.mark.usefixtures("music")
 async def test_the_keeper_cleans_once_a_day_and_operators_at_any_time(place):
-    assert await chores.clean(not_within_s=86_400) is not None
-    assert await chores.clean(not_within_s=86_400) is None
-    assert await chores.clean() is not None
+    assert await jobs.clean(not_within_s=86_400) is not None
+    assert await jobs.clean(not_within_s=86_400) is None
+    assert await jobs.clean() is not None
     async with app.hook.transaction() as tx:
         rows = await tx.fetch("select ended_at, report from music.cleaning")
     assert len(rows) == 2
@@ -375,29 +375,29 @@ def owner(**changes):
 @pytest.mark.parametrize(
     ("found", "row", "fate"),
     [
-        (seen(timedelta(days=30)), owner(), Fate.KEPT),
-        (seen(timedelta(days=30)), None, Fate.ORPHAN),
-        (seen(timedelta(days=6)), None, Fate.KEPT),
-        (seen(timedelta(minutes=5)), None, Fate.YOUNG),
-        (seen(timedelta(minutes=5)), owner(status="failed"), Fate.YOUNG),
-        (seen(timedelta(days=30)), owner(status="failed"), Fate.DONE_WITH),
-        (seen(timedelta(days=30)), owner(status="deleted", updated_at=NOW), Fate.KEPT),
-        (seen(timedelta(days=30)), owner(state="wanted", key=None), Fate.KEPT),
-        (seen(timedelta(days=30)), owner(state="retrying", key=None), Fate.KEPT),
-        (seen(timedelta(days=30)), owner(state="failed", key=None), Fate.KEPT),
-        (seen(timedelta(days=30)), owner(state="failed", key=None, was_stored=False), Fate.ORPHAN),
-        (seen(timedelta(days=30)), owner(state="missing", key=None), Fate.KEPT),
-        (seen(timedelta(days=30)), owner(state="removed", key=None), Fate.ORPHAN),
-        (seen(timedelta(days=30)), owner(key="tracks/t/c.wav"), Fate.ORPHAN),
-        (seen(timedelta(days=30), "tracks/x"), None, Fate.FOREIGN),
-        (seen(timedelta(days=-1)), None, Fate.YOUNG),
+        (seen(timedelta(days=30)), owner(), CleanupAction.KEPT),
+        (seen(timedelta(days=30)), None, CleanupAction.ORPHAN),
+        (seen(timedelta(days=6)), None, CleanupAction.KEPT),
+        (seen(timedelta(minutes=5)), None, CleanupAction.YOUNG),
+        (seen(timedelta(minutes=5)), owner(status="failed"), CleanupAction.YOUNG),
+        (seen(timedelta(days=30)), owner(status="failed"), CleanupAction.DONE_WITH),
+        (seen(timedelta(days=30)), owner(status="deleted", updated_at=NOW), CleanupAction.KEPT),
+        (seen(timedelta(days=30)), owner(state="wanted", key=None), CleanupAction.KEPT),
+        (seen(timedelta(days=30)), owner(state="retrying", key=None), CleanupAction.KEPT),
+        (seen(timedelta(days=30)), owner(state="failed", key=None), CleanupAction.KEPT),
+        (seen(timedelta(days=30)), owner(state="failed", key=None, was_stored=False), CleanupAction.ORPHAN),
+        (seen(timedelta(days=30)), owner(state="missing", key=None), CleanupAction.KEPT),
+        (seen(timedelta(days=30)), owner(state="removed", key=None), CleanupAction.ORPHAN),
+        (seen(timedelta(days=30)), owner(key="tracks/t/c.wav"), CleanupAction.ORPHAN),
+        (seen(timedelta(days=30), "tracks/x"), None, CleanupAction.FOREIGN),
+        (seen(timedelta(days=-1)), None, CleanupAction.YOUNG),
     ],
 )
 def test_what_becomes_of_an_object(found, row, fate):
-    assert judge(found, row, RULES, NOW) is fate
+    assert decide(found, row, RULES, NOW) is fate
 
 
 def test_without_the_guard_of_age_a_file_being_stored_would_be_removed():
     unguarded = Rules(min_age=timedelta(0), orphans=timedelta(0), done=timedelta(0), urls=timedelta(0))
-    assert judge(seen(timedelta(seconds=1)), None, RULES, NOW) is Fate.YOUNG
-    assert judge(seen(timedelta(seconds=1)), None, unguarded, NOW) is Fate.ORPHAN
+    assert decide(seen(timedelta(seconds=1)), None, RULES, NOW) is CleanupAction.YOUNG
+    assert decide(seen(timedelta(seconds=1)), None, unguarded, NOW) is CleanupAction.ORPHAN

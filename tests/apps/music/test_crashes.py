@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from boathook.apps.music.simulator import Books, Registration, Reseller, Simulator
-from boathook.apps.music.studio import content_of
-from boathook.apps.trials import Letter
+from boathook.apps.music.file_server import content_of
+from boathook.apps.music.simulator import ExpectedState, Registration, Reseller, Simulator
+from boathook.apps.simulation import SimulatedRequest
 from boathook.observability.failpoints import FAILPOINTS
 from tests.apps.music.server import SECRET, MusicServer, SlowStudio, clip, unique
 from tests.crash_schedule import CrashSchedule
@@ -40,19 +40,19 @@ def send_all(server: MusicServer, simulator: Simulator) -> None:
         match one:
             case Registration(task_id=task_id, title=title):
                 server.rows("insert into music.track (task_id, title) values (%s, %s)", task_id, title)
-            case Letter():
+            case SimulatedRequest():
                 until(partial(heard, server, one))
 
 
-def heard(server: MusicServer, letter: Letter) -> bool:
+def heard(server: MusicServer, request: SimulatedRequest) -> bool:
     try:
-        status = server.post(letter.body, dict(letter.headers), letter.path).status_code
+        status = server.post(request.body, dict(request.headers), request.path).status_code
     except httpx.TransportError:
         return False
     return 200 <= status < 300 or status == 401
 
 
-def damage(server: MusicServer, books: Books) -> list[str]:
+def damage(server: MusicServer, books: ExpectedState) -> list[str]:
     """Return in what tables and folder differ from the books."""
     found = {row["task_id"]: row["status"] for row in server.rows("select task_id, status from music.track")}
     waiting = {row["task_id"] for row in server.rows("select task_id from music.callback where state = 'waiting'")}
@@ -75,7 +75,7 @@ def damage(server: MusicServer, books: Books) -> list[str]:
     return wrong + [f"{key} is too much or too little" for key in keys ^ there]
 
 
-def judge(server: MusicServer, books: Books) -> None:
+def decide(server: MusicServer, books: ExpectedState) -> None:
     deadline = time.monotonic() + 90
     while wrong := damage(server, books):
         assert time.monotonic() < deadline, wrong
@@ -85,25 +85,27 @@ def judge(server: MusicServer, books: Books) -> None:
 
 
 @pytest.mark.parametrize("steps", RELEVANT)
-def test_processes_die_while(steps, make, studio, tmp_path):
+def test_processes_die_while(steps, make, file_server, tmp_path):
     hits = 1 if steps == "failing" else 2
     crashes = CrashSchedule(tmp_path, dict.fromkeys(RELEVANT[steps], hits))
     assert crashes.hits
     make.start(**crashes.environment)
     simulator = Simulator(
-        Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=18, seed=100 + [*RELEVANT].index(steps)
+        Reseller(secret=SECRET, files=file_server.url, at=time.time()), songs=18, seed=100 + [*RELEVANT].index(steps)
     )
     send_all(make, simulator)
     crashes.wait()
-    judge(make, simulator.expected())
+    decide(make, simulator.expected())
 
 
-def test_workers_die_in_the_middle_of_downloads(make, studio):
+def test_workers_die_in_the_middle_of_downloads(make, file_server):
     make.start()
     tasks = [unique() for _ in range(2)]
     for task in tasks:
         make.rows("insert into music.track (task_id) values (%s)", task)
-        make.send_callback(task, "complete", clips=[{**clip(f"{task}-1", studio.url, "/slow/"), "image_url": None}])
+        make.send_callback(
+            task, "complete", clips=[{**clip(f"{task}-1", file_server.url, "/slow/"), "image_url": None}]
+        )
     names = [f"/slow/{task}-1.mp3" for task in tasks]
     incoming = make.folder / "data" / "music-incoming"
     halves = [len(content_of(name)) // 2 for name in names]
@@ -113,11 +115,11 @@ def test_workers_die_in_the_middle_of_downloads(make, studio):
 
     until(are_half_there)
     make.kill("worker")
-    studio.go_on.set()
+    file_server.go_on.set()
     for task, name, half in zip(tasks, names, halves, strict=True):
         files = make.await_files(task, "stored", timeout=300)
         assert make.stored(files[f"{task}-1", "audio"]["key"]) == content_of(name)
-        ranges = [asked for path, asked in studio.asked if path == name]
+        ranges = [asked for path, asked in file_server.asked if path == name]
         assert ranges[0] is None
         assert ranges[-1] == f"bytes={half}-", "what had come before was fetched again"
     assert make.cli("check").returncode == 0
@@ -127,9 +129,9 @@ def server_has(server: MusicServer, callbacks: int) -> bool:
     return len(server.rows("select from music.callback")) >= callbacks
 
 
-def test_everything_dies_and_is_started_again(make, studio):
+def test_everything_dies_and_is_started_again(make, file_server):
     make.start()
-    simulator = Simulator(Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=24, seed=3)
+    simulator = Simulator(Reseller(secret=SECRET, files=file_server.url, at=time.time()), songs=24, seed=3)
     with ThreadPoolExecutor(1) as pool:
         playing = pool.submit(send_all, make, simulator)
         for share in (6, 3):
@@ -138,15 +140,15 @@ def test_everything_dies_and_is_started_again(make, studio):
             make.kill_all()
             make.start()
         playing.result()
-    judge(make, simulator.expected())
+    decide(make, simulator.expected())
 
 
-def test_the_judge_can_fail(make, studio: SlowStudio):
+def test_the_judge_can_fail(make, file_server: SlowStudio):
     make.start()
-    simulator = Simulator(Reseller(secret=SECRET, files=studio.url, at=time.time()), songs=2, seed=5)
+    simulator = Simulator(Reseller(secret=SECRET, files=file_server.url, at=time.time()), songs=2, seed=5)
     send_all(make, simulator)
     books = simulator.expected()
-    judge(make, books)
+    decide(make, books)
     (row, *_) = make.rows("select key from music.file where state = 'stored'")
     place = make.folder / "data" / "music" / row["key"]
     whole = place.read_bytes()

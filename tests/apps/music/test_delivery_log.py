@@ -11,11 +11,13 @@ STANDINGS = {"registered", "completed", "failed"}
 
 
 @pytest.fixture(scope="module")
-def failed(server, studio) -> list[str]:
+def failed(server, file_server) -> list[str]:
     """The ids of four files' deliveries that failed for good."""
     task = unique()
     server.register(task)
-    server.send_callback(task, "complete", clips=[clip(f"{task}-{number}", studio.url, "/gone/") for number in (1, 2)])
+    server.send_callback(
+        task, "complete", clips=[clip(f"{task}-{number}", file_server.url, "/gone/") for number in (1, 2)]
+    )
     server.await_files(task, *["failed"] * 4)
 
     def all_four() -> list[str]:
@@ -160,12 +162,12 @@ def test_commands_end_with_a_sentence_and_no_traceback(server):
         assert ended.stderr.strip(), words
 
 
-def test_a_file_that_failed_can_be_fetched_again_by_hand(server, studio):
+def test_a_file_that_failed_can_be_fetched_again_by_hand(server, file_server):
     task = unique()
     server.register(task)
     name = f"{task}-1"
-    server.send_callback(task, "complete", clips=[{**clip(name, studio.url, "/gone/"), "image_url": None}])
+    server.send_callback(task, "complete", clips=[{**clip(name, file_server.url, "/gone/"), "image_url": None}])
     server.await_files(task, "failed")
-    server.rows("update music.file set url = %s where task_id = %s", f"{studio.url}/files/{name}.mp3", task)
+    server.rows("update music.file set url = %s where task_id = %s", f"{file_server.url}/files/{name}.mp3", task)
     server.cli("music", "files", "retry", task, name, "audio")
     server.await_files(task, "stored")

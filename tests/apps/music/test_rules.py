@@ -11,17 +11,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from boathook.apps.music.studio import content_of
+from boathook.apps.music.file_server import content_of
 from tests.apps.music.server import SECRET, callback, clip, proof, started, unique
 from tests.support import until
 
 
 @pytest.fixture
-def song(server, studio):
+def song(server, file_server):
     """A registered task, and the clips its completion tells of."""
     task = unique()
     server.register(task, owner="anna", title="Iron Man", prompt={"style": "rock"})
-    return task, [clip(f"{task[-8:]}-{number}", studio.url) for number in (1, 2)]
+    return task, [clip(f"{task[-8:]}-{number}", file_server.url) for number in (1, 2)]
 
 
 # What a delivery is called
@@ -127,9 +127,9 @@ def test_songs_that_arrive_in_spite_of_an_error_win(server, song):
 # Unknown tracks
 
 
-def test_an_unknown_track_answers_202_and_waits(server, studio):
+def test_an_unknown_track_answers_202_and_waits(server, file_server):
     task = unique()
-    answer = server.send_callback(task, "complete", answer=202, clips=[clip(f"{task}-1", studio.url)])
+    answer = server.send_callback(task, "complete", answer=202, clips=[clip(f"{task}-1", file_server.url)])
     assert answer.json()["status"] == "waiting"
     (row,) = server.rows("select state, stage from music.callback where task_id = %s", task)
     assert (row["state"], row["stage"]) == ("waiting", "complete")
@@ -137,10 +137,10 @@ def test_an_unknown_track_answers_202_and_waits(server, studio):
 
 
 @pytest.mark.parametrize("way", ["api", "command", "sql"])
-def test_what_waits_is_applied_once_as_soon_as_the_track_is_known(server, studio, way):
+def test_what_waits_is_applied_once_as_soon_as_the_track_is_known(server, file_server, way):
     task = unique()
     server.send_callback(task, "text", answer=202)
-    server.send_callback(task, "complete", answer=202, clips=[clip(f"{task}-1", studio.url)])
+    server.send_callback(task, "complete", answer=202, clips=[clip(f"{task}-1", file_server.url)])
     match way:
         case "api":
             assert server.register(task)["status"] == "complete"
@@ -187,31 +187,31 @@ def test_complete_stores_audio_and_cover_in_the_background(server, song):
             assert server.stored(row["key"]) == content
 
 
-def test_a_second_complete_stores_nothing_twice(server, studio, song):
+def test_a_second_complete_stores_nothing_twice(server, file_server, song):
     task, clips = song
     server.send_callback(task, "complete", clips=clips, headers={"x-delivery-id": f"1-{task}"})
     server.await_files(task, *["stored"] * 4)
     server.send_callback(task, "complete", clips=clips, said="again", headers={"x-delivery-id": f"2-{task}"})
     until(lambda: server.is_idle(task))
-    asked = [path for path, _ in studio.asked if clips[0]["id"] in path]
+    asked = [path for path, _ in file_server.asked if clips[0]["id"] in path]
     assert sorted(asked) == sorted(f"/files/{clips[0]['id']}.{ending}" for ending in ("mp3", "jpeg"))
     assert len(list((server.folder / "data" / "music" / "tracks" / task).iterdir())) == 4
 
 
-def test_a_download_that_breaks_off_is_gone_on_with(server, studio, song):
+def test_a_download_that_breaks_off_is_gone_on_with(server, file_server, song):
     task, _ = song
     name = f"{task}-broken"
-    server.send_callback(task, "complete", clips=[clip(name, studio.url, "/broken/")])
+    server.send_callback(task, "complete", clips=[clip(name, file_server.url, "/broken/")])
     files = server.await_files(task, "stored", "stored", timeout=300)
     content = content_of(f"/broken/{name}.mp3")
-    ranges = [asked for path, asked in studio.asked if path == f"/broken/{name}.mp3"]
+    ranges = [asked for path, asked in file_server.asked if path == f"/broken/{name}.mp3"]
     assert ranges == [None, f"bytes={len(content) // 2}-"]
     assert server.stored(files[name, "audio"]["key"]) == content
 
 
-def test_an_expired_address_is_dead_with_a_clear_code_and_visible(server, studio, song):
+def test_an_expired_address_is_dead_with_a_clear_code_and_visible(server, file_server, song):
     task, _ = song
-    server.send_callback(task, "complete", clips=[clip(f"{task}-gone", studio.url, "/gone/")])
+    server.send_callback(task, "complete", clips=[clip(f"{task}-gone", file_server.url, "/gone/")])
     files = server.await_files(task, "failed", "failed")
     assert {row["error_code"] for row in files.values()} == {"URL_EXPIRED"}
     dead = [row for row in server.listing("dead", "list") if row["recipient"] == "handler:music.store"]
@@ -220,30 +220,30 @@ def test_an_expired_address_is_dead_with_a_clear_code_and_visible(server, studio
     assert {row["error_code"] for row in listed if row["task_id"] == task} == {"URL_EXPIRED"}
 
 
-def test_fresh_addresses_of_an_expired_file_are_tried(server, studio, song):
+def test_fresh_addresses_of_an_expired_file_are_tried(server, file_server, song):
     task, _ = song
     name = f"{task}-fresh"
     server.send_callback(
-        task, "complete", clips=[clip(name, studio.url, "/gone/")], headers={"x-delivery-id": f"1-{task}"}
+        task, "complete", clips=[clip(name, file_server.url, "/gone/")], headers={"x-delivery-id": f"1-{task}"}
     )
     server.await_files(task, "failed", "failed")
-    server.send_callback(task, "complete", clips=[clip(name, studio.url)], headers={"x-delivery-id": f"2-{task}"})
+    server.send_callback(task, "complete", clips=[clip(name, file_server.url)], headers={"x-delivery-id": f"2-{task}"})
     server.await_files(task, "stored", "stored")
 
 
-def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(server, studio, song):
+def test_what_is_no_audio_is_not_stored_whatever_the_server_calls_it(server, file_server, song):
     task, _ = song
-    server.send_callback(task, "complete", clips=[clip(f"{task}-page", studio.url, "/page/")])
+    server.send_callback(task, "complete", clips=[clip(f"{task}-page", file_server.url, "/page/")])
     files = server.await_files(task, "failed", "failed")
     assert {row["error_code"] for row in files.values()} == {"NOT_AUDIO", "NOT_COVER"}
     assert not (server.folder / "data" / "music" / "tracks" / task).exists()
 
 
-def test_ids_in_requests_cannot_choose_where_files_lie(server, studio):
+def test_ids_in_requests_cannot_choose_where_files_lie(server, file_server):
     task = "../../../etc/" + unique()
     server.register(task)
     name = f"..%2f{unique()}"
-    one = {**clip("x", studio.url), "id": name}
+    one = {**clip("x", file_server.url), "id": name}
     server.send_callback(task, "complete", clips=[one])
     files = server.await_files(task, "stored", "stored")
     for row in files.values():
@@ -252,20 +252,20 @@ def test_ids_in_requests_cannot_choose_where_files_lie(server, studio):
         assert (server.folder / "data" / "music" / row["key"]).is_file()
 
 
-def test_a_storage_that_is_down_is_waited_for(server, studio, song):
+def test_a_storage_that_is_down_is_waited_for(server, file_server, song):
     task, _ = song
     kept = server.folder / "data" / "music"
     kept.mkdir(parents=True, exist_ok=True)
     away = kept.rename(kept.with_name("away"))
     kept.write_bytes(b"a file in the folder's place")
     name = f"{task}-1"
-    server.send_callback(task, "complete", clips=[clip(name, studio.url)])
+    server.send_callback(task, "complete", clips=[clip(name, file_server.url)])
     files = server.await_files(task, "retrying", "retrying")
     assert {row["error_code"] for row in files.values()} == {"STORAGE_FAILED"}
     kept.unlink()
     away.rename(kept)
     server.await_files(task, "stored", "stored")
-    asked = sorted(path for path, _ in studio.asked if name in path)
+    asked = sorted(path for path, _ in file_server.asked if name in path)
     assert asked == [f"/files/{name}.jpeg", f"/files/{name}.mp3"], "what was fetched already was fetched again"
     assert not list((server.folder / "data" / "music-incoming").iterdir())
 
@@ -277,7 +277,7 @@ class Canary:
         self.asked: list[str] = []
         canary = self
 
-        class Answers(BaseHTTPRequestHandler):
+        class ResponseCounts(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 canary.asked.append(self.path)
                 self.send_response(200)
@@ -287,7 +287,7 @@ class Canary:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), ResponseCounts)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -371,10 +371,10 @@ def cloudy(tmp_path_factory, admin_url, pg_template, s3_server):
 
 
 @pytest.mark.extended("downloads large files; the tests of the client's caps stay")
-def test_size_caps_hold_by_kind(cloudy, studio):
+def test_size_caps_hold_by_kind(cloudy, file_server):
     task = unique()
     cloudy.register(task)
-    cloudy.send_callback(task, "complete", clips=[clip(f"{task}-1", studio.url, "/large/")])
+    cloudy.send_callback(task, "complete", clips=[clip(f"{task}-1", file_server.url, "/large/")])
     files = cloudy.await_files(task, "failed", "stored")
     cover = files[f"{task}-1", "cover"]
     assert (cover["error_code"], files[f"{task}-1", "audio"]["size"] > 95_000) == ("REFUSED", True)
@@ -383,11 +383,11 @@ def test_size_caps_hold_by_kind(cloudy, studio):
 
 
 @pytest.mark.extended("starts a server of its own; the tests of the storage stay")
-def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, studio, s3_server):
+def test_a_bucket_takes_the_place_of_the_folder_by_configuration(cloudy, file_server, s3_server):
     task = unique()
     cloudy.register(task)
     name = f"{task}-1"
-    cloudy.send_callback(task, "complete", clips=[clip(name, studio.url)])
+    cloudy.send_callback(task, "complete", clips=[clip(name, file_server.url)])
     files = cloudy.await_files(task, "stored", "stored")
     assert s3_server.content(files[name, "audio"]["key"]) == content_of(f"{name}.mp3")
     assert s3_server.content(files[name, "cover"]["key"]) == content_of(f"{name}.jpeg")

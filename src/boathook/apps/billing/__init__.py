@@ -5,16 +5,16 @@ settings   the table [billing]: the sender, its proof, and the plans
 payload    parses the provider's notices
 tilda      parses Tilda's own order form
 rules      decides what a payment does: pure functions
-books      stores payments and subscriptions
+payment_store  stores payments and subscriptions
 handlers   record and apply: the two deliveries of an event
-chores     periodic jobs: wake-ups, expiry, gauges
+jobs       periodic jobs: wake-ups, expiry, gauges
 commands   boathook billing ...
 simulator  generated traffic, and the expected results
 
 README.md is for operators; alerts.yml holds alert rules.
 """
 
-from boathook.apps.billing import chores, commands, handlers
+from boathook.apps.billing import commands, handlers, jobs
 from boathook.apps.billing.app import hook
 
-__all__ = ["chores", "commands", "handlers", "hook"]
+__all__ = ["commands", "handlers", "hook", "jobs"]

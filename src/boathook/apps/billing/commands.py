@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from boathook.apps import trials
-from boathook.apps.billing import desk, sending
+from boathook.apps import simulation
+from boathook.apps.billing import operator_actions, sending
 from boathook.apps.billing.app import hook, settings
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
@@ -28,7 +28,7 @@ def add_user(
     as_json: Json = False,
 ) -> None:
     """Add a user; payments that wait for this e-mail are applied immediately."""
-    row = ask(hook, lambda tx: desk.add_user(tx, email))
+    row = ask(hook, lambda tx: operator_actions.add_user(tx, email))
     if as_json:
         print_json(row)
         return
@@ -39,13 +39,13 @@ def add_user(
 @users.command("list", epilog="Example: boathook billing users list --json")
 def list_users(as_json: Json = False) -> None:
     """List users, oldest first."""
-    print_rows(ask(hook, desk.list_users), as_json=as_json)
+    print_rows(ask(hook, operator_actions.list_users), as_json=as_json)
 
 
 @app.command("subscriptions", epilog="Example: boathook billing subscriptions --json")
 def list_subscriptions(as_json: Json = False) -> None:
     """List each user's subscription: its status, its end, and how many payments were applied and not refunded."""
-    print_rows(ask(hook, desk.list_subscriptions), as_json=as_json)
+    print_rows(ask(hook, operator_actions.list_subscriptions), as_json=as_json)
 
 
 @app.command("payments", epilog="Example: boathook billing payments --waiting")
@@ -57,14 +57,17 @@ def list_payments(
     as_json: Json = False,
 ) -> None:
     """List payments, newest first."""
-    rows = ask(hook, lambda tx: desk.list_payments(tx, status=status, problem=problem, is_waiting=waiting, limit=limit))
+    rows = ask(
+        hook,
+        lambda tx: operator_actions.list_payments(tx, status=status, problem=problem, is_waiting=waiting, limit=limit),
+    )
     print_rows(rows, as_json=as_json, columns=_PAYMENT_COLUMNS)
 
 
 @app.command("plans", epilog="Example: boathook billing plans")
 def list_plans(as_json: Json = False) -> None:
     """List the plans with which payments are compared."""
-    print_rows(ask(hook, desk.list_plans), as_json=as_json)
+    print_rows(ask(hook, operator_actions.list_plans), as_json=as_json)
 
 
 @app.command(
@@ -80,7 +83,7 @@ def link(
     as_json: Json = False,
 ) -> None:
     """Link a payment to a user; if it waited for that, it is applied immediately."""
-    row = ask(hook, lambda tx: desk.link(tx, payment, email))
+    row = ask(hook, lambda tx: operator_actions.link(tx, payment, email))
     if as_json:
         print_json(row)
         return
@@ -101,7 +104,7 @@ def _state(row: Mapping[str, Any]) -> str:
 @app.command("cancel", epilog="Example: boathook billing cancel anna@example.com")
 def cancel(email: Annotated[str, typer.Argument(metavar="EMAIL", help="Whose.")], as_json: Json = False) -> None:
     """Cancel a subscription; it lasts until its period ends."""
-    row = ask(hook, lambda tx: desk.cancel(tx, email))
+    row = ask(hook, lambda tx: operator_actions.cancel(tx, email))
     if as_json:
         print_json(row)
         return
@@ -116,12 +119,12 @@ def print_alerts() -> None:
 
 @app.command("simulate", epilog="Example: boathook billing simulate --url http://127.0.0.1:8080 --count 100")
 def simulate(
-    url: trials.Url = trials.HERE,
+    url: simulation.Url = simulation.HERE,
     count: Annotated[int, typer.Option(min=1, max=100_000, help="How many payments to make up.")] = 100,
-    seed: trials.Seed = None,
-    wait: trials.Wait = trials.WAIT_S,
+    seed: simulation.Seed = None,
+    wait: simulation.Wait = simulation.WAIT_S,
     as_json: Json = False,
 ) -> None:
     """Send simulated payments, signed with the configured secret, add their users, and check the results."""
     done = hook.run(sending.simulate(url, settings(), count=count, seed=seed, wait_s=wait))
-    trials.finish(done, as_json=as_json)
+    simulation.finish(done, as_json=as_json)

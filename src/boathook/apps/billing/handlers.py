@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, assert_never
 
 from boathook import Dead, Event, Ignore, Retry, RetryPolicy, Transaction
-from boathook.apps.billing import books, metrics
+from boathook.apps.billing import metrics, payment_store
 from boathook.apps.billing.app import SOURCE, hook, read, settings, shop
-from boathook.apps.billing.books import StoredPayment
 from boathook.apps.billing.payload import Notice, Status
-from boathook.apps.billing.rules import Extend, Nothing, Payment, Problem, Reverse, Stuck, Verdict
+from boathook.apps.billing.payment_store import StoredPayment
+from boathook.apps.billing.rules import Blocked, Extend, NoChange, Payment, Problem, Reverse, Verdict
 
 DAY_S: Final = 86_400.0
 PATIENCE: Final = RetryPolicy(first_s=5.0, factor=2.0, longest_s=DAY_S / 4, max_attempts=200, max_age_s=30 * DAY_S)
@@ -48,8 +48,8 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
         except ValueError as error:
             return Dead("BROKEN_PAYLOAD", str(error))
         stored = await _store(event, tx, notice)
-        verdict = shop().judge(notice, stored.payment)
-        before = await books.period_end(tx, stored.payment)
+        verdict = shop().decide(notice, stored.payment)
+        before = await payment_store.period_end(tx, stored.payment)
         after = await _carry_out(tx, stored, verdict, before)
         _log(event, notice, stored, verdict, before, after)
         return _outcome(event, stored, verdict, provider)
@@ -57,32 +57,34 @@ async def apply(event: Event, tx: Transaction) -> Outcome:
 
 async def wake(tx: Transaction, payment_id: int) -> None:
     """Wake all events that wait for data of a payment, when *tx* commits."""
-    for event_id in await books.waiting_events(tx, payment_id):
+    for event_id in await payment_store.waiting_events(tx, payment_id):
         await hook.operations.wake(tx, event_id)
 
 
-async def go_on(tx: Transaction, payment_id: int) -> None:
+async def resume(tx: Transaction, payment_id: int) -> None:
     """Wake the events of a payment whose user exists now; record a problem that is final by the current plans."""
-    payment, problem_before = await books.judge_again(tx, payment_id, shop())
+    payment, problem_before = await payment_store.update_problem(tx, payment_id, shop())
     _count_problem(payment, problem_before)
     await wake(tx, payment_id)
 
 
 async def _store(event: Event, tx: Transaction, notice: Notice) -> StoredPayment:
     late = timedelta(hours=settings().late_after_hours)
-    return await books.store(tx, settings().provider, event, notice, shop(), late)
+    return await payment_store.store(tx, settings().provider, event, notice, shop(), late)
 
 
-async def _carry_out(tx: Transaction, stored: StoredPayment, verdict: Verdict, before: datetime | None) -> datetime | None:
+async def _carry_out(
+    tx: Transaction, stored: StoredPayment, verdict: Verdict, before: datetime | None
+) -> datetime | None:
     """Carry out the verdict and return the subscription's new end."""
     match verdict:
         case Extend(plan=plan):
-            end = await books.extend(tx, stored.payment, plan.days, plan.id)
+            end = await payment_store.extend(tx, stored.payment, plan.days, plan.id)
             assert end is not None, "the payment is locked and was not applied, so the guard cannot be shut"
             return end
         case Reverse():
-            return await books.reverse(tx, stored.payment)
-        case Nothing() | Stuck():
+            return await payment_store.reverse(tx, stored.payment)
+        case NoChange() | Blocked():
             return before
         case _:
             assert_never(verdict)
@@ -96,13 +98,13 @@ def _outcome(event: Event, stored: StoredPayment, verdict: Verdict, provider: st
             if is_applied and (event.attempt > 1 or stored.problem_before is not None):
                 metrics.recovered.add(provider=provider)
             return None
-        case Nothing(reason=reason):
+        case NoChange(reason=reason):
             _count_end(event, provider, "ignored")
             return Ignore(reason)
-        case Stuck(problem=problem) if problem.is_waiting:
+        case Blocked(problem=problem) if problem.is_waiting:
             metrics.failed_retryable.add(provider=provider, code=problem)
             return Retry(code=problem)
-        case Stuck(problem=problem, note=note):
+        case Blocked(problem=problem, note=note):
             return Dead(problem, note)
         case _:
             assert_never(verdict)
@@ -144,7 +146,12 @@ async def _measured(provider: str) -> AsyncIterator[None]:
 
 
 def _log(
-    event: Event, notice: Notice, stored: StoredPayment, verdict: Verdict, before: datetime | None, after: datetime | None
+    event: Event,
+    notice: Notice,
+    stored: StoredPayment,
+    verdict: Verdict,
+    before: datetime | None,
+    after: datetime | None,
 ) -> None:
     payment = stored.payment
     result, code = _result(verdict)
@@ -176,9 +183,9 @@ def _result(verdict: Verdict) -> tuple[str, str | None]:
             return "applied", None
         case Reverse():
             return "reversed", None
-        case Nothing(reason=reason):
+        case NoChange(reason=reason):
             return "ignored", reason
-        case Stuck(problem=problem):
+        case Blocked(problem=problem):
             return ("waiting" if problem.is_waiting else "refused"), problem
         case _:
             assert_never(verdict)

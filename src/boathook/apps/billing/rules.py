@@ -57,21 +57,21 @@ class Reverse:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoChange:
     """Leave the subscription unchanged; the reason is for logs and metrics."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class Blocked:
     """It should be applied, but cannot be."""
 
     problem: Problem
     note: str
 
 
-Verdict = Extend | Reverse | Nothing | Stuck
+Verdict = Extend | Reverse | NoChange | Blocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,53 +82,53 @@ class Shop:
     currency: str
     require_amount: bool = False
 
-    def judge(self, notice: Notice, payment: Payment) -> Verdict:
+    def decide(self, notice: Notice, payment: Payment) -> Verdict:
         """Return the consequence of *notice*; *payment* is its payment after the notice was stored."""
         match notice.status:
             case Status.REFUNDED if not payment.is_applied:
-                return Nothing("NEVER_APPLIED")
+                return NoChange("NEVER_APPLIED")
             case Status.REFUNDED:
-                return Nothing("ALREADY_REVERSED") if payment.is_reversed else Reverse()
+                return NoChange("ALREADY_REVERSED") if payment.is_reversed else Reverse()
             case Status.SUCCEEDED if payment.status is Status.REFUNDED:
-                return Nothing("ALREADY_REFUNDED")
+                return NoChange("ALREADY_REFUNDED")
             case Status.SUCCEEDED if payment.is_applied:
-                return Nothing("ALREADY_APPLIED")
+                return NoChange("ALREADY_APPLIED")
             case Status.SUCCEEDED:
                 return self._claim(payment)
             case _:
-                return Nothing("NON_SUCCESS_STATUS")
+                return NoChange("NON_SUCCESS_STATUS")
 
     def problem_of(self, payment: Payment) -> Problem | None:
         """Return why a payment is not applied yet, or None if it need not be or has no problem."""
         if payment.status is not Status.SUCCEEDED or payment.is_applied:
             return None
         verdict = self._claim(payment)
-        return verdict.problem if isinstance(verdict, Stuck) else None
+        return verdict.problem if isinstance(verdict, Blocked) else None
 
-    def _claim(self, payment: Payment) -> Extend | Stuck:
+    def _claim(self, payment: Payment) -> Extend | Blocked:
         found = self._bought(payment)
-        if isinstance(found, Stuck):
+        if isinstance(found, Blocked):
             return found
         if payment.user_id is not None:
             return Extend(found)
         if payment.email is None:
-            return Stuck(Problem.UNLINKED_PAYMENT, "it names no e-mail; link it by hand")
-        return Stuck(Problem.USER_MISSING, "no user has its e-mail yet")
+            return Blocked(Problem.UNLINKED_PAYMENT, "it names no e-mail; link it by hand")
+        return Blocked(Problem.USER_MISSING, "no user has its e-mail yet")
 
-    def _bought(self, payment: Payment) -> Plan | Stuck:
+    def _bought(self, payment: Payment) -> Plan | Blocked:
         if payment.plan_id is not None:
             candidates = [plan for plan in self.plans if plan.id == payment.plan_id]
         else:
             candidates = list(self.plans)
         if not candidates:
-            return Stuck(Problem.PLAN_UNKNOWN, f"there is no plan {payment.plan_id or 'at all'} in the settings")
+            return Blocked(Problem.PLAN_UNKNOWN, f"there is no plan {payment.plan_id or 'at all'} in the settings")
         if payment.amount is None and self.require_amount:
-            return Stuck(Problem.AMOUNT_MISMATCH, "no amount was told, and billing.require_amount is set")
+            return Blocked(Problem.AMOUNT_MISMATCH, "the notice has no amount, and billing.require_amount is set")
         fitting = [plan for plan in candidates if self._fits(payment, plan)]
         if not fitting:
-            return Stuck(Problem.AMOUNT_MISMATCH, self._complaint(payment, candidates))
+            return Blocked(Problem.AMOUNT_MISMATCH, self._complaint(payment, candidates))
         if len(fitting) > 1:
-            return Stuck(Problem.PLAN_UNKNOWN, "it names no plan, and several plans have its price")
+            return Blocked(Problem.PLAN_UNKNOWN, "it names no plan, and several plans have its price")
         return fitting[0]
 
     def _fits(self, payment: Payment, plan: Plan) -> bool:

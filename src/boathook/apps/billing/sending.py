@@ -6,31 +6,41 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from boathook import ConfigError, Transaction
-from boathook.apps.billing import desk
+from boathook.apps.billing import operator_actions
 from boathook.apps.billing.app import hook
 from boathook.apps.billing.settings import BillingSettings
 from boathook.apps.billing.simulator import Account, Arrival, Entry, Expected, Sender, Simulation
-from boathook.apps.trials import Answers, Letter, Trial, has_open, pick_seed, send, settle
+from boathook.apps.simulation import (
+    ResponseCounts,
+    SimulatedRequest,
+    SimulationResult,
+    has_open,
+    pick_seed,
+    send,
+    settle,
+)
 
 TOLERANCE: Final = timedelta(minutes=30)
 """Allowed deviation of a subscription's end from now plus its days, because the traffic takes time."""
 
 
-async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int | None, wait_s: float) -> Trial:
+async def simulate(
+    url: str, settings: BillingSettings, *, count: int, seed: int | None, wait_s: float
+) -> SimulationResult:
     """Send the traffic of *count* payments in order, wait until the stored data is right, and return the result.
 
     Raises:
         BoathookError: *url* is invalid or unreachable.
         ConfigError: there are no plans, or requests are not JSON.
     """
-    number, answers = pick_seed(seed), Answers()
+    number, answers = pick_seed(seed), ResponseCounts()
     traffic = simulation(settings, count=count, seed=number)
     for step in traffic.steps:
         match step:
             case Arrival(email=email):
                 async with hook.transaction() as tx:
-                    await desk.add_user(tx, email)
-            case Letter():
+                    await operator_actions.add_user(tx, email)
+            case SimulatedRequest():
                 status, _ = await send(hook, url, step)
                 answers.note(step, status, {step.expect})
     expected = traffic.expected()
@@ -40,7 +50,9 @@ async def simulate(url: str, settings: BillingSettings, *, count: int, seed: int
             return await differences(tx, expected)
 
     wrong, is_finished = await settle(compare, functools.partial(has_open, hook), wait_s)
-    return Trial(seed=number, answers=answers, effects=_effects(expected), differences=wrong, is_finished=is_finished)
+    return SimulationResult(
+        seed=number, answers=answers, effects=_effects(expected), differences=wrong, is_finished=is_finished
+    )
 
 
 def simulation(settings: BillingSettings, *, count: int, seed: int) -> Simulation:
@@ -70,10 +82,10 @@ def _effects(expected: Expected) -> dict[str, int]:
 async def differences(tx: Transaction, expected: Expected, *, now: datetime | None = None) -> list[str]:
     """Return the differences between the stored data and *expected*, one line each."""
     now = now or datetime.now(UTC)
-    subscriptions = {row["email"].lower(): row for row in await desk.list_subscriptions(tx)}
+    subscriptions = {row["email"].lower(): row for row in await operator_actions.list_subscriptions(tx)}
     payments = {
         row["external_payment_id"]: row
-        for row in await desk.list_payments(tx, status=None, problem=None, is_waiting=False, limit=0)
+        for row in await operator_actions.list_payments(tx, status=None, problem=None, is_waiting=False, limit=0)
     }
     return [
         *(

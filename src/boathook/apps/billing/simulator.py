@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 from boathook.apps.billing.settings import Plan
-from boathook.apps.trials import Letter, tell_in_turns
+from boathook.apps.simulation import SimulatedRequest, interleave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Arrival:
     email: str
 
 
-Step = Letter | Arrival
+Step = SimulatedRequest | Arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,16 +93,16 @@ class Simulation:
         self, sender: Sender, plans: Sequence[Plan], *, payments: int, seed: int, now: datetime | None = None
     ) -> None:
         self._sender, self._plans = sender, plans
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._now = now or datetime.now(UTC)
-        self._run = f"{seed:x}-{self._dice.getrandbits(24):06x}"
+        self._run = f"{seed:x}-{self._rng.getrandbits(24):06x}"
         self._numbers = count(1)
         self._accounts: dict[str, Account] = {}
         self._entries: dict[str, Entry] = {}
         self._regulars = [self._email("regular") for _ in range(max(1, payments // 4))]
         self._accounts |= dict.fromkeys(self._regulars, Account())
-        histories = [list(self._dice.choices(_KINDS, _WEIGHTS)[0](self)) for _ in range(payments)]
-        self.steps: tuple[Step, ...] = (*map(Arrival, self._regulars), *tell_in_turns(histories, self._dice))
+        histories = [list(self._rng.choices(_KINDS, _WEIGHTS)[0](self)) for _ in range(payments)]
+        self.steps: tuple[Step, ...] = (*map(Arrival, self._regulars), *interleave(histories, self._rng))
 
     def expected(self) -> Expected:
         """Return the expected data once every step is done and handled."""
@@ -111,23 +111,23 @@ class Simulation:
     def _email(self, kind: str) -> str:
         return f"{kind}{next(self._numbers)}.{self._run}@example.com"
 
-    def _letter(self, payment: Mapping[str, Any], *, expect: int = 200, proof: str | None = None) -> Letter:
+    def _request(self, payment: Mapping[str, Any], *, expect: int = 200, proof: str | None = None) -> SimulatedRequest:
         body = json.dumps(payment, separators=(",", ":")).encode()
         headers = {"content-type": "application/json", self._sender.header: proof or self._sender.prove(body)}
-        return Letter(path=self._sender.path, headers=headers, body=body, expect=expect)
+        return SimulatedRequest(path=self._sender.path, headers=headers, body=body, expect=expect)
 
-    def _notice(self, payment: Mapping[str, Any], status: str, **changes: Any) -> Letter:
+    def _notice(self, payment: Mapping[str, Any], status: str, **changes: Any) -> SimulatedRequest:
         """Return a request about a payment with its own event id or, in one of four cases, without one."""
-        named = {} if self._dice.random() < 0.25 else {"event_id": f"evt-{self._run}-{next(self._numbers)}"}
-        return self._letter({**payment, "status": status, **named, **changes})
+        named = {} if self._rng.random() < 0.25 else {"event_id": f"evt-{self._run}-{next(self._numbers)}"}
+        return self._request({**payment, "status": status, **named, **changes})
 
     def _payment(self, email: str | None) -> tuple[dict[str, Any], Plan]:
-        plan = self._dice.choice(self._plans)
-        paid_at = self._now - timedelta(seconds=self._dice.uniform(1, 3_600))
+        plan = self._rng.choice(self._plans)
+        paid_at = self._now - timedelta(seconds=self._rng.uniform(1, 3_600))
         payment = {
             "external_payment_id": f"pay-{self._run}-{next(self._numbers)}",
             "email": email,
-            "amount": self._dice.choice((float, str))(plan.price),
+            "amount": self._rng.choice((float, str))(plan.price),
             "currency": plan.currency,
             "plan_id": plan.id,
             "paid_at": paid_at.isoformat(),
@@ -135,8 +135,8 @@ class Simulation:
         return payment, plan
 
     def _regular(self) -> tuple[dict[str, Any], Plan, str]:
-        email = self._dice.choice(self._regulars)
-        return *self._payment(self._dice.choice((email, email.upper()))), email
+        email = self._rng.choice(self._regulars)
+        return *self._payment(self._rng.choice((email, email.upper()))), email
 
     def _book(self, payment: Mapping[str, Any], status: Status, **more: Any) -> None:
         self._entries[payment["external_payment_id"]] = Entry(status=status, **more)
@@ -149,7 +149,7 @@ class Simulation:
         """Pay normally: first pending, then paid."""
         payment, plan, email = self._regular()
         yield self._notice(payment, "pending")
-        yield self._notice(payment, self._dice.choice(("paid", "SUCCEEDED", "Success")))
+        yield self._notice(payment, self._rng.choice(("paid", "SUCCEEDED", "Success")))
         self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
 
@@ -157,8 +157,8 @@ class Simulation:
         """Pay once, and report it repeatedly: the same request, and others about the same payment."""
         payment, plan, email = self._regular()
         first = self._notice(payment, "succeeded")
-        yield from [first] * self._dice.randint(2, 4)
-        yield from (self._notice(payment, "paid") for _ in range(self._dice.randint(1, 3)))
+        yield from [first] * self._rng.randint(2, 4)
+        yield from (self._notice(payment, "paid") for _ in range(self._rng.randint(1, 3)))
         yield first
         self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
@@ -167,7 +167,7 @@ class Simulation:
         """Report the success before the earlier statuses."""
         payment, plan, email = self._regular()
         steps = [self._notice(payment, word) for word in ("succeeded", "processing", "failed", "pending")]
-        self._dice.shuffle(steps)
+        self._rng.shuffle(steps)
         yield from steps
         self._book(payment, Status.SUCCEEDED, is_applied=True)
         self._credit(email, plan)
@@ -176,7 +176,7 @@ class Simulation:
         """Fail to pay."""
         payment, _plan, _email = self._regular()
         yield self._notice(payment, "pending")
-        yield self._notice(payment, self._dice.choice(("failed", "declined")))
+        yield self._notice(payment, self._rng.choice(("failed", "declined")))
         self._book(payment, Status.FAILED)
 
     def _late(self) -> Iterator[Step]:
@@ -207,7 +207,7 @@ class Simulation:
         """Pay without an e-mail; in half of the cases it follows."""
         payment, plan, email = self._regular()
         yield self._notice(payment, "paid", email=None)
-        if self._dice.random() < 0.5:
+        if self._rng.random() < 0.5:
             self._book(payment, Status.SUCCEEDED, problem=Problem.UNLINKED_PAYMENT)
             return
         yield self._notice(payment, "paid")
@@ -224,10 +224,10 @@ class Simulation:
         """Refund a payment: reported once or twice, after the success or before it."""
         payment, _plan, _email = self._regular()
         steps = [self._notice(payment, "paid"), self._notice(payment, "refunded")]
-        if self._dice.random() < 0.3:
+        if self._rng.random() < 0.3:
             steps.reverse()
         yield from steps
-        if self._dice.random() < 0.5:
+        if self._rng.random() < 0.5:
             yield self._notice(payment, "refunded")
         self._book(payment, Status.REFUNDED)
 
@@ -235,7 +235,7 @@ class Simulation:
         """Forge a payment with known ids before the real one is sent."""
         payment, plan, email = self._regular()
         real = self._notice(payment, "paid")
-        forged = self._letter({**json.loads(real.body), "email": "thief@example.com"}, expect=401, proof="0" * 64)
+        forged = self._request({**json.loads(real.body), "email": "thief@example.com"}, expect=401, proof="0" * 64)
         yield forged
         yield replace(forged, body=real.body)
         yield real
@@ -246,8 +246,8 @@ class Simulation:
     def _broken(self) -> Iterator[Step]:
         """Send a verified request that is not a valid payment."""
         payment, _plan, _email = self._regular()
-        broken = self._dice.choice(({"status": None}, {"amount": -1}, {"paid_at": "yesterday"}, {"email": 7}))
-        yield self._letter({**payment, "status": "paid", **broken}, expect=400)
+        broken = self._rng.choice(({"status": None}, {"amount": -1}, {"paid_at": "yesterday"}, {"email": 7}))
+        yield self._request({**payment, "status": "paid", **broken}, expect=400)
 
 
 _CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Step]], int]] = {

@@ -5,6 +5,7 @@ from typing import Any
 from boathook import Transaction
 from boathook.apps.cashdesk import ledger, users
 from boathook.apps.cashdesk.app import hook
+from boathook.apps.cashdesk.cabinet_errors import BadField, Conflict, Missing
 from boathook.apps.cashdesk.entities import Entity, Object
 from boathook.apps.cashdesk.forms import (
     DeviceForm,
@@ -15,7 +16,6 @@ from boathook.apps.cashdesk.forms import (
     ShiftChange,
     ShiftForm,
 )
-from boathook.apps.cashdesk.refusals import BadField, Conflict, Missing
 from boathook.apps.cashdesk.users import User
 
 OWN = "cashdesk"

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk import actions, ledger, records, users, webhooks
 from boathook.apps.cashdesk.app import hook
+from boathook.apps.cashdesk.cabinet_errors import BadField, CabinetError, Unauthenticated
 from boathook.apps.cashdesk.entities import Entity, Object
 from boathook.apps.cashdesk.forms import (
     DeviceForm,
@@ -31,7 +32,6 @@ from boathook.apps.cashdesk.forms import (
     WebhookForm,
     read,
 )
-from boathook.apps.cashdesk.refusals import BadField, NotKnown, Refusal
 from boathook.apps.cashdesk.users import User
 from boathook.apps.cashdesk.web import MOUNT, guarded, path_id, read_body, read_number
 
@@ -40,7 +40,7 @@ _LARGEST_ID: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApiCall:
     """A parsed request, in its transaction."""
 
     tx: Transaction
@@ -56,18 +56,18 @@ class Asked:
 
 Reply = tuple[int, Any]
 """A status and the JSON of the body; None for no body."""
-Answer = Callable[[Asked], Awaitable[Reply]]
+Answer = Callable[[ApiCall], Awaitable[Reply]]
 
 
-def door(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+def authenticated_endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     """Return *answer* as an endpoint for authenticated users; its work is committed before the response."""
 
     async def endpoint(request: Request) -> Response:
         try:
             body = await read_body(request)
             async with hook.transaction() as tx:
-                status, document = await answer(Asked(tx, await _user(tx, request), request, body))
-        except Refusal as refusal:
+                status, document = await answer(ApiCall(tx, await _user(tx, request), request, body))
+        except CabinetError as refusal:
             return _refuse(refusal)
         except BoathookError as error:
             # Refusals are the cabinet's own errors; a BoathookError here means that it is unavailable.
@@ -83,12 +83,12 @@ async def _user(tx: Transaction, request: Request) -> User:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     user = await users.find_by_token(tx, token.strip()) if scheme.lower() == "bearer" else None
     if user is None:
-        raise NotKnown("send your cabinet's token: Authorization: Bearer TOKEN")
+        raise Unauthenticated("send your cabinet's token: Authorization: Bearer TOKEN")
     return user
 
 
-def _refuse(refusal: Refusal) -> Response:
-    headers = {"www-authenticate": "Bearer"} if isinstance(refusal, NotKnown) else None
+def _refuse(refusal: CabinetError) -> Response:
+    headers = {"www-authenticate": "Bearer"} if isinstance(refusal, Unauthenticated) else None
     return guarded(JSONResponse(refusal.show(), refusal.status, headers))
 
 
@@ -152,7 +152,7 @@ RESOURCES: Final = (
 
 def at(path: str, **answers: Answer | None) -> Route:
     """Return the route of a path below the API's, with an answer for each method that is not None."""
-    doors = {method: door(answer) for method, answer in answers.items() if answer is not None}
+    doors = {method: authenticated_endpoint(answer) for method, answer in answers.items() if answer is not None}
 
     async def endpoint(request: Request) -> Response:
         return await doors["GET" if request.method == "HEAD" else request.method](request)
@@ -164,14 +164,14 @@ def _routes_of(resource: Resource) -> list[Route]:
     """Return the routes of one kind of objects."""
     entity = resource.entity
 
-    async def list_some(asked: Asked) -> Reply:
+    async def list_some(asked: ApiCall) -> Reply:
         after = read_number(asked.request, "after", usual=0, most=_LARGEST_ID)
         return 200, {"data": await ledger.page(asked.tx, asked.user, entity, after, _limit(asked))}
 
-    async def get(asked: Asked) -> Reply:
+    async def get(asked: ApiCall) -> Reply:
         return 200, await ledger.get(asked.tx, asked.user, entity, asked.id)
 
-    async def remove(asked: Asked) -> Reply:
+    async def remove(asked: ApiCall) -> Reply:
         await resource.remove(asked.tx, asked.user, asked.id)
         return 204, None
 
@@ -183,7 +183,7 @@ def _routes_of(resource: Resource) -> list[Route]:
 
 
 def _creation(resource: Resource) -> Answer:
-    async def create(asked: Asked) -> Reply:
+    async def create(asked: ApiCall) -> Reply:
         assert resource.form is not None
         assert resource.add is not None
         made = await resource.add(asked.tx, asked.user, read(resource.form, asked.body))
@@ -198,10 +198,10 @@ def _changes(resource: Resource) -> tuple[Answer | None, Answer | None]:
     if form is None or change is None:
         return None, None
 
-    async def put(asked: Asked) -> Reply:
+    async def put(asked: ApiCall) -> Reply:
         return 200, await change(asked.tx, asked.user, asked.id, read(form, asked.body))
 
-    async def patch(asked: Asked) -> Reply:
+    async def patch(asked: ApiCall) -> Reply:
         now = await ledger.get(asked.tx, asked.user, resource.entity, asked.id, "for update")
         known = {field: now[field] for field in form.model_fields}
         return 200, await change(asked.tx, asked.user, asked.id, read(form, known | _object(asked.body)))
@@ -219,35 +219,35 @@ def _object(body: bytes) -> dict[str, Any]:
     return document
 
 
-def _limit(asked: Asked) -> int:
+def _limit(asked: ApiCall) -> int:
     return max(1, read_number(asked.request, "limit", usual=50, most=MOST_ROWS))
 
 
-async def _show_user(asked: Asked) -> Reply:
+async def _show_user(asked: ApiCall) -> Reply:
     return 200, {"id": asked.user.id, "name": asked.user.name}
 
 
-async def _close_shift(asked: Asked) -> Reply:
+async def _close_shift(asked: ApiCall) -> Reply:
     return 200, await actions.close_shift(asked.tx, asked.user, asked.id)
 
 
-async def _list_webhooks(asked: Asked) -> Reply:
+async def _list_webhooks(asked: ApiCall) -> Reply:
     return 200, {"data": [webhook.show() for webhook in await webhooks.list_all(asked.tx, asked.user)]}
 
 
-async def _add_webhook(asked: Asked) -> Reply:
+async def _add_webhook(asked: ApiCall) -> Reply:
     return 201, (await webhooks.create(asked.tx, asked.user, read(WebhookForm, asked.body))).show()
 
 
-async def _get_webhook(asked: Asked) -> Reply:
+async def _get_webhook(asked: ApiCall) -> Reply:
     return 200, (await webhooks.get(asked.tx, asked.user, asked.id)).show()
 
 
-async def _put_webhook(asked: Asked) -> Reply:
+async def _put_webhook(asked: ApiCall) -> Reply:
     return 200, (await webhooks.change(asked.tx, asked.user, asked.id, read(WebhookForm, asked.body))).show()
 
 
-async def _patch_webhook(asked: Asked) -> Reply:
+async def _patch_webhook(asked: ApiCall) -> Reply:
     """Change the fields in the body; in ``types``, too, only the given kinds change."""
     changes = _object(asked.body)
     await users.lock(asked.tx, asked.user)
@@ -259,36 +259,36 @@ async def _patch_webhook(asked: Asked) -> Reply:
     return 200, (await webhooks.change(asked.tx, asked.user, asked.id, read(WebhookForm, known | changes))).show()
 
 
-async def _remove_webhook(asked: Asked) -> Reply:
+async def _remove_webhook(asked: ApiCall) -> Reply:
     await webhooks.remove(asked.tx, asked.user, asked.id)
     return 204, None
 
 
-async def _show_secret(asked: Asked) -> Reply:
+async def _show_secret(asked: ApiCall) -> Reply:
     return 200, {"secret": await webhooks.secret(asked.tx, asked.user, asked.id)}
 
 
-async def _test_webhook(asked: Asked) -> Reply:
+async def _test_webhook(asked: ApiCall) -> Reply:
     await webhooks.test(asked.tx, asked.user, asked.id)
     return 202, {"sent": True}
 
 
-async def _list_attempts(asked: Asked) -> Reply:
+async def _list_attempts(asked: ApiCall) -> Reply:
     return 200, {"data": await records.attempts(asked.tx, asked.user, asked.id, _limit(asked))}
 
 
-async def _list_deliveries(asked: Asked) -> Reply:
+async def _list_deliveries(asked: ApiCall) -> Reply:
     state = asked.request.query_params.get("state")
     if state is not None and state not in records.STATES:
         raise BadField("state", f"write one of {', '.join(records.STATES)}")
     return 200, {"data": await records.deliveries(asked.tx, asked.user, asked.id, state, _limit(asked))}
 
 
-async def _get_delivery(asked: Asked) -> Reply:
+async def _get_delivery(asked: ApiCall) -> Reply:
     return 200, await records.delivery(asked.tx, asked.user, asked.id, asked.request.path_params["delivery"])
 
 
-async def _replay(asked: Asked) -> Reply:
+async def _replay(asked: ApiCall) -> Reply:
     wanted = read(ReplayForm, asked.body).delivery
     return 200, {"replayed": await records.replay(asked.tx, asked.user, asked.id, wanted)}
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from boathook.apps import trials
+from boathook.apps import simulation
 from boathook.apps.cashdesk import sending, users, webhooks
 from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import types_of
@@ -58,13 +58,13 @@ def _named(mask: int, *, as_json: bool) -> object:
 @commands.command("simulate", epilog="Example: boathook cashdesk simulate --url http://127.0.0.1:8080 --count 200")
 def simulate(
     *,
-    url: trials.Url = trials.HERE,
+    url: simulation.Url = simulation.HERE,
     count: Annotated[int, typer.Option(min=1, help="Requests of each shop.")] = 100,
     shops: Annotated[int, typer.Option(min=1, max=50, help="How many shops work side by side.")] = 3,
-    seed: trials.Seed = None,
-    wait: trials.Wait = trials.WAIT_S,
+    seed: simulation.Seed = None,
+    wait: simulation.Wait = simulation.WAIT_S,
     as_json: Json = False,
 ) -> None:
     """Run simulated shops, receive their webhooks, and compare these with the changes they made."""
     done = hook.run(sending.simulate(url, count=count, shops=shops, seed=seed, wait_s=wait))
-    trials.finish(done, as_json=as_json)
+    simulation.finish(done, as_json=as_json)

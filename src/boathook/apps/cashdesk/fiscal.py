@@ -9,9 +9,9 @@ from boathook import Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook.apps.cashdesk import ledger
 from boathook.apps.cashdesk.actions import FISCALISE, OWN
 from boathook.apps.cashdesk.app import hook
+from boathook.apps.cashdesk.cabinet_errors import Missing
 from boathook.apps.cashdesk.drive import DriveBusy, SimulatedDrive, Verdict
 from boathook.apps.cashdesk.entities import Entity, Object
-from boathook.apps.cashdesk.refusals import Missing
 from boathook.apps.cashdesk.users import User
 
 RECIPIENT: Final = "handler:cashdesk.fiscalise"

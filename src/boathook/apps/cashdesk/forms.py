@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from boathook.apps.cashdesk.cabinet_errors import BadField
 from boathook.apps.cashdesk.entities import Entity
-from boathook.apps.cashdesk.refusals import BadField
 
 _LARGEST_ID: Final = 2**63 - 1
 _JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"

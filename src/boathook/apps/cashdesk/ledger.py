@@ -13,8 +13,8 @@ import msgspec
 
 from boathook import Transaction
 from boathook.apps.cashdesk.app import hook
+from boathook.apps.cashdesk.cabinet_errors import Missing
 from boathook.apps.cashdesk.entities import Action, Entity, Object, event_type
-from boathook.apps.cashdesk.refusals import Missing
 from boathook.apps.cashdesk.users import User
 
 Lock = Literal["", "for key share", "for share", "for update"]

@@ -21,9 +21,9 @@ from starlette.staticfiles import StaticFiles
 from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk import records, users, webhooks
 from boathook.apps.cashdesk.app import hook
+from boathook.apps.cashdesk.cabinet_errors import BadField, CabinetError, Forged, Unauthenticated
 from boathook.apps.cashdesk.entities import Entity, types_of
 from boathook.apps.cashdesk.forms import WebhookForm, read
-from boathook.apps.cashdesk.refusals import BadField, Forged, NotKnown, Refusal
 from boathook.apps.cashdesk.users import User
 from boathook.apps.cashdesk.web import MOUNT, guarded, path_id, read_form, read_origin
 
@@ -51,7 +51,7 @@ _TEMPLATES: Final = Environment(
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class PageRequest:
     """A request of a logged-in user, in its transaction."""
 
     tx: Transaction
@@ -71,7 +71,7 @@ class Visit:
         return _page(template, status, user=self.user, csrf=_csrf(self.session), done=done, **values)
 
 
-Answer = Callable[[Visit], Awaitable[Response]]
+Answer = Callable[[PageRequest], Awaitable[Response]]
 
 
 def safely(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
@@ -80,9 +80,9 @@ def safely(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Reques
     async def endpoint(request: Request) -> Response:
         try:
             response = await answer(request)
-        except NotKnown:
+        except Unauthenticated:
             response = _go(_HOME)
-        except Refusal as refusal:
+        except CabinetError as refusal:
             response = _page("refused.html", refusal.status, user=None, message=str(refusal))
         except BoathookError as error:
             hook.log.warning("request_failed", path=request.url.path, exc_info=error)
@@ -92,7 +92,7 @@ def safely(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Reques
     return endpoint
 
 
-def door(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+def authenticated_endpoint(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
     """Return *answer* as an endpoint for logged-in users that accepts only forms of the cabinet's own pages."""
 
     async def enter(request: Request) -> Response:
@@ -103,8 +103,8 @@ def door(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
         async with hook.transaction() as tx:
             user = await users.find_by_session(tx, session)
             if user is None:
-                raise NotKnown("log in first")
-            return await answer(Visit(tx, user, request, session, form))
+                raise Unauthenticated("log in first")
+            return await answer(PageRequest(tx, user, request, session, form))
 
     return safely(enter)
 
@@ -160,7 +160,7 @@ async def _home(request: Request) -> Response:
         if user is None:
             return _page("login.html", user=None)
         found = await webhooks.list_all(tx, user)
-        return Visit(tx, user, request, session, {}).show("list.html", webhooks=found)
+        return PageRequest(tx, user, request, session, {}).show("list.html", webhooks=found)
 
 
 async def _log_in(request: Request) -> Response:
@@ -177,37 +177,37 @@ async def _log_in(request: Request) -> Response:
     return response
 
 
-async def _log_out(visit: Visit) -> Response:
+async def _log_out(visit: PageRequest) -> Response:
     await users.log_out(visit.tx, visit.session)
     response = _go(_HOME)
     response.delete_cookie(COOKIE, path=MOUNT)
     return response
 
 
-async def _new(visit: Visit) -> Response:
+async def _new(visit: PageRequest) -> Response:
     if visit.request.method == "GET":
         return visit.show("edit.html", webhook=None, url="", types=types_of(0), active=True)
     try:
         async with visit.tx.savepoint():
             made = await webhooks.create(visit.tx, visit.user, _read(visit.form))
-    except Refusal as refusal:
+    except CabinetError as refusal:
         return _again(visit, refusal, None)
     return _go(f"{MOUNT}/webhooks/{made.id}?done=created")
 
 
-async def _edit(visit: Visit) -> Response:
+async def _edit(visit: PageRequest) -> Response:
     webhook = await webhooks.get(visit.tx, visit.user, visit.id)
     if visit.request.method == "GET":
         return await _show(visit)
     try:
         async with visit.tx.savepoint():
             await webhooks.change(visit.tx, visit.user, webhook.id, _read(visit.form))
-    except Refusal as refusal:
+    except CabinetError as refusal:
         return _again(visit, refusal, webhook)
     return _go(f"{MOUNT}/webhooks/{webhook.id}?done=saved")
 
 
-async def _show(visit: Visit, *, secret: str | None = None) -> Response:
+async def _show(visit: PageRequest, *, secret: str | None = None) -> Response:
     webhook = await webhooks.get(visit.tx, visit.user, visit.id)
     attempts = await records.attempts(visit.tx, visit.user, webhook.id, _SHOWN)
     dropped = await records.deliveries(visit.tx, visit.user, webhook.id, "dead", _SHOWN)
@@ -215,7 +215,7 @@ async def _show(visit: Visit, *, secret: str | None = None) -> Response:
     return visit.show("webhook.html", webhook=webhook, attempts=attempts, dropped=dropped, secret=secret, **form)
 
 
-def _again(visit: Visit, refusal: Refusal, webhook: webhooks.Webhook | None) -> Response:
+def _again(visit: PageRequest, refusal: CabinetError, webhook: webhooks.Webhook | None) -> Response:
     """Show the form again with its values and the error."""
     values: dict[str, Any] = {
         "url": visit.form.get("url", ""),
@@ -230,7 +230,7 @@ def _read(form: dict[str, str]) -> WebhookForm:
     return read(WebhookForm, {"url": form.get("url", ""), "types": types, "active": "active" in form})
 
 
-async def _activate(visit: Visit) -> Response:
+async def _activate(visit: PageRequest) -> Response:
     await users.lock(visit.tx, visit.user)
     webhook = await webhooks.get(visit.tx, visit.user, visit.id)
     types = {entity.value: is_wanted for entity, is_wanted in webhook.wanted.items()}
@@ -239,7 +239,7 @@ async def _activate(visit: Visit) -> Response:
     return _go(f"{_HOME}?done=saved")
 
 
-async def _delete(visit: Visit) -> Response:
+async def _delete(visit: PageRequest) -> Response:
     webhook = await webhooks.get(visit.tx, visit.user, visit.id)
     if visit.request.method == "GET":
         return visit.show("delete.html", webhook=webhook)
@@ -247,16 +247,16 @@ async def _delete(visit: Visit) -> Response:
     return _go(f"{_HOME}?done=deleted")
 
 
-async def _test(visit: Visit) -> Response:
+async def _test(visit: PageRequest) -> Response:
     await webhooks.test(visit.tx, visit.user, visit.id)
     return _go(f"{MOUNT}/webhooks/{visit.id}?done=tested")
 
 
-async def _show_secret(visit: Visit) -> Response:
+async def _show_secret(visit: PageRequest) -> Response:
     return await _show(visit, secret=await webhooks.secret(visit.tx, visit.user, visit.id))
 
 
-async def _replay(visit: Visit) -> Response:
+async def _replay(visit: PageRequest) -> Response:
     name = visit.form.get("delivery")
     if not name:
         raise BadField("delivery", "this field is required")
@@ -271,12 +271,12 @@ def routes() -> list[Route | Mount]:
         Route(MOUNT, safely(_lead_home)),
         Route(_HOME, safely(_home), methods=["GET", "POST"]),
         Mount(f"{MOUNT}/static", StaticFiles(directory=_FOLDER / "static")),
-        Route(f"{MOUNT}/logout", door(_log_out), methods=["POST"]),
-        Route(f"{MOUNT}/webhooks/new", door(_new), methods=["GET", "POST"]),
-        Route(webhook, door(_edit), methods=["GET", "POST"]),
-        Route(webhook + "/active", door(_activate), methods=["POST"]),
-        Route(webhook + "/delete", door(_delete), methods=["GET", "POST"]),
-        Route(webhook + "/test", door(_test), methods=["POST"]),
-        Route(webhook + "/secret", door(_show_secret), methods=["POST"]),
-        Route(webhook + "/replay", door(_replay), methods=["POST"]),
+        Route(f"{MOUNT}/logout", authenticated_endpoint(_log_out), methods=["POST"]),
+        Route(f"{MOUNT}/webhooks/new", authenticated_endpoint(_new), methods=["GET", "POST"]),
+        Route(webhook, authenticated_endpoint(_edit), methods=["GET", "POST"]),
+        Route(webhook + "/active", authenticated_endpoint(_activate), methods=["POST"]),
+        Route(webhook + "/delete", authenticated_endpoint(_delete), methods=["GET", "POST"]),
+        Route(webhook + "/test", authenticated_endpoint(_test), methods=["POST"]),
+        Route(webhook + "/secret", authenticated_endpoint(_show_secret), methods=["POST"]),
+        Route(webhook + "/replay", authenticated_endpoint(_replay), methods=["POST"]),
     ]

@@ -5,7 +5,7 @@ from typing import Any, Final
 from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk import webhooks
 from boathook.apps.cashdesk.app import hook
-from boathook.apps.cashdesk.refusals import Missing
+from boathook.apps.cashdesk.cabinet_errors import Missing
 from boathook.apps.cashdesk.users import User
 from boathook.apps.cashdesk.webhooks import Webhook
 

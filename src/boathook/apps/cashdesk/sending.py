@@ -12,15 +12,15 @@ from boathook.apps.cashdesk import users
 from boathook.apps.cashdesk.app import hook
 from boathook.apps.cashdesk.entities import EVERYTHING, Entity, types_of
 from boathook.apps.cashdesk.receiver import Receiver
-from boathook.apps.cashdesk.simulator import Change, Letter, Shop
-from boathook.apps.trials import Answers, Trial, has_open, pick_seed, send, settle
+from boathook.apps.cashdesk.simulator import Change, Shop, SimulatedRequest
+from boathook.apps.simulation import ResponseCounts, SimulationResult, has_open, pick_seed, send, settle
 
 _TRIES: Final = 60
 _AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class ShopRun:
     """One simulated shop with its webhook."""
 
     shop: Shop
@@ -33,30 +33,30 @@ class Stall:
         return self.shop.expected(self.types)
 
 
-async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s: float) -> Trial:
+async def simulate(url: str, *, count: int, shops: int, seed: int | None, wait_s: float) -> SimulationResult:
     """Let *shops* send *count* requests each, receive their webhooks here, and return the result.
 
     Raises:
         BoathookError: *url* is invalid or unreachable.
     """
-    number, answers = pick_seed(seed), Answers()
+    number, answers = pick_seed(seed), ResponseCounts()
     async with Receiver().open() as receiver:
-        stalls = [await _open(url, receiver, index, number + index) for index in range(shops)]
-        await asyncio.gather(*(_work(url, stall.shop, count, answers) for stall in stalls))
+        shop_runs = [await _open(url, receiver, index, number + index) for index in range(shops)]
+        await asyncio.gather(*(_work(url, shop_run.shop, count, answers) for shop_run in shop_runs))
 
         async def compare() -> list[str]:
-            return [sentence for stall in stalls for sentence in _differences(receiver, stall)]
+            return [sentence for shop_run in shop_runs for sentence in _differences(receiver, shop_run)]
 
         busy = functools.partial(has_open, hook, recipients=("endpoint:*",))
         wrong, is_finished = await settle(compare, busy, wait_s)
-        for stall in stalls:
-            await _ask(url, stall.shop.token, "DELETE", f"webhooks/{stall.webhook}")
-        heard = sum(len(receiver.heard[stall.path]) for stall in stalls)
+        for shop_run in shop_runs:
+            await _ask(url, shop_run.shop.token, "DELETE", f"webhooks/{shop_run.webhook}")
+        heard = sum(len(receiver.heard[shop_run.path]) for shop_run in shop_runs)
     effects = {"webhooks delivered": heard}
-    return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
+    return SimulationResult(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
-async def _open(url: str, receiver: Receiver, index: int, seed: int) -> Stall:
+async def _open(url: str, receiver: Receiver, index: int, seed: int) -> ShopRun:
     """Create a shop with a webhook; the first one's selects all kinds of objects, the others' half of them."""
     async with hook.transaction() as tx:
         _, token = await users.add(tx, f"simulated shop {seed}")
@@ -64,10 +64,10 @@ async def _open(url: str, receiver: Receiver, index: int, seed: int) -> Stall:
     path = f"/shop/{index}"
     made = await _ask(url, token, "POST", "webhooks", {"url": receiver.base + path, "types": types})
     receiver.secrets[path] = (await _ask(url, token, "GET", f"webhooks/{made['id']}/secret"))["secret"]
-    return Stall(Shop(token, seed), path, made["id"], types)
+    return ShopRun(Shop(token, seed), path, made["id"], types)
 
 
-async def _work(url: str, shop: Shop, count: int, answers: Answers) -> None:
+async def _work(url: str, shop: Shop, count: int, answers: ResponseCounts) -> None:
     for _ in range(count):
         request = shop.write()
         status, body = await send(hook, url, request)
@@ -78,7 +78,7 @@ async def _work(url: str, shop: Shop, count: int, answers: Answers) -> None:
 async def _ask(url: str, token: str, method: str, path: str, document: object = None) -> dict[str, Any]:
     body = b"" if document is None else json.dumps(document).encode()
     headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    request = Letter(method, f"/cabinet/api/{path}", body, headers, frozenset())
+    request = SimulatedRequest(method, f"/cabinet/api/{path}", body, headers, frozenset())
     status, answer = await send(hook, url, request)
     for _ in range(_TRIES):
         if status != 503:
@@ -91,18 +91,18 @@ async def _ask(url: str, token: str, method: str, path: str, document: object = 
     return dict(json.loads(answer)) if answer else {}
 
 
-def _missing(receiver: Receiver, stall: Stall) -> set[Change]:
-    return stall.expected() - set(receiver.heard[stall.path])
+def _missing(receiver: Receiver, shop_run: ShopRun) -> set[Change]:
+    return shop_run.expected() - set(receiver.heard[shop_run.path])
 
 
-def _differences(receiver: Receiver, stall: Stall) -> Iterator[str]:
+def _differences(receiver: Receiver, shop_run: ShopRun) -> Iterator[str]:
     """Yield a sentence for each difference between received and expected changes."""
-    for change in sorted(_missing(receiver, stall), key=str):
-        yield f"{stall.path} was never told of {_named(change)}"
-    for change in sorted(set(receiver.heard[stall.path]) - stall.expected(), key=str):
-        yield f"{stall.path} was told of {_named(change)}, which did not happen"
-    if forged := receiver.forged[stall.path]:
-        yield f"{stall.path} got {forged} requests whose signature does not hold"
+    for change in sorted(_missing(receiver, shop_run), key=str):
+        yield f"{shop_run.path} was not sent {_named(change)}"
+    for change in sorted(set(receiver.heard[shop_run.path]) - shop_run.expected(), key=str):
+        yield f"{shop_run.path} was sent {_named(change)}, which did not happen"
+    if forged := receiver.forged[shop_run.path]:
+        yield f"{shop_run.path} got {forged} requests whose signature does not hold"
 
 
 def _named(change: Change) -> str:

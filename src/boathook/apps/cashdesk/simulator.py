@@ -18,7 +18,7 @@ _GOODS: Final = ("tea", "coffee", "bread", "milk", "honey", "rye <b>cake</b>", "
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class SimulatedRequest:
     """One request, and the allowed statuses of its response."""
 
     method: str
@@ -73,61 +73,61 @@ class Shop:
         """Return the changes that a webhook for *types* must have received once all receipts are fiscalised."""
         return {change for change in self.changes if types[change.entity]}
 
-    def write(self) -> Letter:
+    def write(self) -> SimulatedRequest:
         """Return the next request."""
         self._written += 1
         self._hear = None
         return self._next()()
 
-    def answered(self, letter: Letter, status: int, body: bytes) -> None:
+    def answered(self, request: SimulatedRequest, status: int, body: bytes) -> None:
         """Process the response to the latest request."""
-        if status not in letter.expect:
-            self.surprises.append(f"{letter.method} {letter.path}: {status} {body[:200]!r}")
+        if status not in request.expect:
+            self.surprises.append(f"{request.method} {request.path}: {status} {body[:200]!r}")
         elif self._hear is not None and status in {200, 201, 202, 204}:
             self._hear(json.loads(body) if body else {})
 
-    def lost(self, letter: Letter) -> None:
+    def lost(self, request: SimulatedRequest) -> None:
         """Record that the latest request got no response: it may have been processed or not."""
-        if letter.path.startswith(f"{_API}/shifts"):
+        if request.path.startswith(f"{_API}/shifts"):
             # Another device is certainly free.
             self._known[Entity.DEVICES].clear()
             self._shift = None
 
-    def _next(self) -> Callable[[], Letter]:
+    def _next(self) -> Callable[[], SimulatedRequest]:
         if not self._known[Entity.DEVICES]:
             return self._register_device
         if self._shift is None:
             return self._open_shift
         if len(self._known[Entity.PRODUCTS]) < 3:
             return self._add_product
-        work: list[tuple[Callable[[], Letter], int]] = [
+        work: list[tuple[Callable[[], SimulatedRequest], int]] = [
             (self._add_product, 8), (self._reprice, 25), (self._remove_product, 5), (self._sell, 30),
             (self._sell_again, 3), (self._encash, 8), (self._correct_encashment, 4), (self._take_back_encashment, 3),
             (self._rename_device, 3), (self._change_cashier, 3), (self._close_shift, 4), (self._clear_operation, 6),
             (self._forget_token, 2), (self._name_strange, 2), (self._misspell, 2),
         ]  # fmt: skip
-        chosen: list[Callable[[], Letter]] = self._luck.choices(
+        chosen: list[Callable[[], SimulatedRequest]] = self._luck.choices(
             [one for one, _ in work], [weight for _, weight in work]
         )
         return chosen[0]
 
-    def _letter(self, method: str, path: str, document: object = None, *, expect: int | set[int]) -> Letter:
+    def _request(self, method: str, path: str, document: object = None, *, expect: int | set[int]) -> SimulatedRequest:
         body = b"" if document is None else json.dumps(document).encode()
         headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json"}
         statuses = frozenset({expect} if isinstance(expect, int) else expect)
-        return Letter(method, f"{_API}/{path}", body, headers, statuses)
+        return SimulatedRequest(method, f"{_API}/{path}", body, headers, statuses)
 
-    def _add(self, entity: Entity, document: object) -> Letter:
+    def _add(self, entity: Entity, document: object) -> SimulatedRequest:
         self._hear = lambda made: self._note(entity, Action.CREATE, made)
-        return self._letter("POST", entity, document, expect=201)
+        return self._request("POST", entity, document, expect=201)
 
-    def _patch(self, entity: Entity, id: int, document: object) -> Letter:
+    def _patch(self, entity: Entity, id: int, document: object) -> SimulatedRequest:
         self._hear = lambda changed: self._note(entity, Action.UPDATE, changed)
-        return self._letter("PATCH", f"{entity}/{id}", document, expect=200)
+        return self._request("PATCH", f"{entity}/{id}", document, expect=200)
 
-    def _delete(self, entity: Entity, id: int, *, expect: set[int] | int = 204) -> Letter:
+    def _delete(self, entity: Entity, id: int, *, expect: set[int] | int = 204) -> SimulatedRequest:
         self._hear = lambda _: self._forget(entity, id)
-        return self._letter("DELETE", f"{entity}/{id}", expect=expect)
+        return self._request("DELETE", f"{entity}/{id}", expect=expect)
 
     def _note(self, entity: Entity, action: Action, state: Mapping[str, Any]) -> None:
         self._known[entity][state["id"]] = state["revision"]
@@ -140,15 +140,15 @@ class Shop:
         ids = sorted(self._known[entity])
         return self._luck.choice(ids) if ids else None
 
-    def _register_device(self) -> Letter:
+    def _register_device(self) -> SimulatedRequest:
         serial = f"S{self.seed}-{self._written}"
         return self._add(Entity.DEVICES, {"serial": serial, "model": "Sim-1", "name": f"Register {serial}"})
 
-    def _rename_device(self) -> Letter:
+    def _rename_device(self) -> SimulatedRequest:
         id = max(self._known[Entity.DEVICES])
         return self._patch(Entity.DEVICES, id, {"name": f"Register, renamed {self._written}"})
 
-    def _open_shift(self) -> Letter:
+    def _open_shift(self) -> SimulatedRequest:
         request = self._add(Entity.SHIFTS, {"device_id": max(self._known[Entity.DEVICES]), "cashier": "Anna"})
 
         def hear(made: Mapping[str, Any]) -> None:
@@ -158,11 +158,11 @@ class Shop:
         self._hear = hear
         return request
 
-    def _change_cashier(self) -> Letter:
+    def _change_cashier(self) -> SimulatedRequest:
         assert self._shift is not None
         return self._patch(Entity.SHIFTS, self._shift, {"cashier": self._luck.choice(("Anna", "Boris", "José"))})
 
-    def _close_shift(self) -> Letter:
+    def _close_shift(self) -> SimulatedRequest:
         def hear(closed: Mapping[str, Any]) -> None:
             self._note(Entity.SHIFTS, Action.UPDATE, closed)
             self._shift = None
@@ -170,23 +170,23 @@ class Shop:
 
         self._hear = hear
         # Receipts that are being fiscalised keep it open.
-        return self._letter("POST", f"shifts/{self._shift}/close", expect={200, 409})
+        return self._request("POST", f"shifts/{self._shift}/close", expect={200, 409})
 
-    def _add_product(self) -> Letter:
+    def _add_product(self) -> SimulatedRequest:
         goods = {"name": self._luck.choice(_GOODS), "price": self._luck.randrange(1, 100_000)}
         return self._add(Entity.PRODUCTS, goods)
 
-    def _reprice(self) -> Letter:
+    def _reprice(self) -> SimulatedRequest:
         id = self._pick(Entity.PRODUCTS)
         assert id is not None
         return self._patch(Entity.PRODUCTS, id, {"price": self._luck.randrange(1, 100_000)})
 
-    def _remove_product(self) -> Letter:
+    def _remove_product(self) -> SimulatedRequest:
         id = self._pick(Entity.PRODUCTS)
         assert id is not None
         return self._delete(Entity.PRODUCTS, id)
 
-    def _sell(self) -> Letter:
+    def _sell(self) -> SimulatedRequest:
         chosen = self._luck.sample(sorted(self._known[Entity.PRODUCTS]), 2)
         receipt = {
             "shift_id": self._shift,
@@ -195,7 +195,7 @@ class Shop:
             "external_id": f"{self.seed}-{self._written}",
         }
         self._hear = lambda begun: self._sold(receipt, begun)
-        return self._letter("POST", "receipts", receipt, expect=202)
+        return self._request("POST", "receipts", receipt, expect=202)
 
     def _sold(self, receipt: dict[str, Any], begun: Mapping[str, Any]) -> None:
         self._last_receipt = receipt
@@ -204,38 +204,38 @@ class Shop:
             self.changes.append(Change(entity, Action.UPDATE, state["id"], state["revision"] + 1))
             self._known[entity][state["id"]] += 1
 
-    def _sell_again(self) -> Letter:
+    def _sell_again(self) -> SimulatedRequest:
         """Send the last receipt again, like a register that missed the response; it must have no effect."""
         if self._last_receipt is None:
             return self._sell()
-        return self._letter("POST", "receipts", self._last_receipt, expect=202)
+        return self._request("POST", "receipts", self._last_receipt, expect=202)
 
-    def _encash(self) -> Letter:
+    def _encash(self) -> SimulatedRequest:
         kind = self._luck.choice(("deposit", "withdrawal"))
         amount = self._luck.randrange(1, 1_000_000)
         return self._add(Entity.ENCASHMENTS, {"shift_id": self._shift, "kind": kind, "amount": amount})
 
-    def _correct_encashment(self) -> Letter:
+    def _correct_encashment(self) -> SimulatedRequest:
         id = self._pick(Entity.ENCASHMENTS)
         return self._encash() if id is None else self._patch(Entity.ENCASHMENTS, id, {"comment": "counted again"})
 
-    def _take_back_encashment(self) -> Letter:
+    def _take_back_encashment(self) -> SimulatedRequest:
         id = self._pick(Entity.ENCASHMENTS)
         return self._encash() if id is None else self._delete(Entity.ENCASHMENTS, id)
 
-    def _clear_operation(self) -> Letter:
+    def _clear_operation(self) -> SimulatedRequest:
         id = self._pick(Entity.OPERATIONS)
         # It may be pending.
         return self._sell() if id is None else self._delete(Entity.OPERATIONS, id, expect={204, 409})
 
-    def _forget_token(self) -> Letter:
-        request = self._letter("POST", Entity.PRODUCTS, {"name": "stolen", "price": 1}, expect=401)
-        return Letter(
+    def _forget_token(self) -> SimulatedRequest:
+        request = self._request("POST", Entity.PRODUCTS, {"name": "stolen", "price": 1}, expect=401)
+        return SimulatedRequest(
             request.method, request.path, request.body, {"authorization": "Bearer cdk_forged"}, request.expect
         )
 
-    def _name_strange(self) -> Letter:
-        return self._letter("DELETE", f"{Entity.PRODUCTS}/{2**62 + self._written}", expect=404)
+    def _name_strange(self) -> SimulatedRequest:
+        return self._request("DELETE", f"{Entity.PRODUCTS}/{2**62 + self._written}", expect=404)
 
-    def _misspell(self) -> Letter:
-        return self._letter("POST", Entity.PRODUCTS, {"name": "tea", "prise": 1}, expect=400)
+    def _misspell(self) -> SimulatedRequest:
+        return self._request("POST", Entity.PRODUCTS, {"name": "tea", "prise": 1}, expect=400)

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from boathook import Transaction
 from boathook.apps.cashdesk.app import hook
+from boathook.apps.cashdesk.cabinet_errors import BadField, Conflict, Missing
 from boathook.apps.cashdesk.entities import EVENT_TYPES
-from boathook.apps.cashdesk.refusals import BadField, Conflict, Missing
 
 _PREFIX: Final = "cdk_"
 _LONGEST_NAME: Final = 200

@@ -8,7 +8,7 @@ from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 
-from boathook.apps.cashdesk.refusals import BadField, TooLarge
+from boathook.apps.cashdesk.cabinet_errors import BadField, TooLarge
 
 MOUNT: Final = "/cabinet"
 _LARGEST_BODY: Final = 262_144

@@ -8,9 +8,9 @@ from typing import Any, Final
 from boathook import BoathookError, Transaction
 from boathook.apps.cashdesk import users
 from boathook.apps.cashdesk.app import hook
+from boathook.apps.cashdesk.cabinet_errors import BadField, Conflict, LimitReached, Missing
 from boathook.apps.cashdesk.entities import Entity, mask_of, patterns_of, types_of
 from boathook.apps.cashdesk.forms import WebhookForm
-from boathook.apps.cashdesk.refusals import BadField, Conflict, Full, Missing
 from boathook.apps.cashdesk.users import User
 
 RETRY: Final = "cashdesk"
@@ -101,7 +101,7 @@ async def create(tx: Transaction, user: User, form: WebhookForm) -> Webhook:
     await users.lock(tx, user)
     count = await tx.fetchval("select count(*) from cashdesk.webhooks where user_id = $1", user.id)
     if count >= hook.settings.max_webhooks:
-        raise Full(f"you have {count} webhooks, which is as many as there may be; delete one first")
+        raise LimitReached(f"you have {count} webhooks, which is as many as there may be; delete one first")
     id = await tx.fetchval(
         "insert into cashdesk.webhooks (user_id, url, types, is_active) values ($1, $2, $3, $4) returning id",
         user.id, form.url, mask_of(form.types.wanted()), form.active,

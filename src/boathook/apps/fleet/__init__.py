@@ -4,16 +4,16 @@ An event is acknowledged once it is stored. It is then recorded as a change of a
 or message, and its object is written once for all changes that arrived together.
 
 settings   the table [fleet], and the environment variables that replace it: senders and their proof
-parse      parses all formats of webhooks; words, moments and ruby parse their parts
+parse      parses all formats of webhooks; words, timestamp_formats and ruby parse their parts
 tables     the tables of objects: columns, and their names in the senders' data
 records    stores changes and applies them
 handlers   note, apply, notify
 log        the error log, written outside the failed transaction
 alarms     critical errors, sent by Telegram
-letters    dead letters: list, decide, retry
+dead_letters  dead letters: list, decide, retry
 status     metrics of the app
 live       changes for browsers, over a WebSocket
-chores     periodic jobs
+jobs       periodic jobs
 routes     the app's own HTTP routes; commands: boathook fleet ...
 simulator  generated traffic, and the expected results
 
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from boathook import Boathook
-from boathook.apps.fleet.chores import declare_chores
 from boathook.apps.fleet.commands import make_commands
 from boathook.apps.fleet.handlers import declare_handlers
+from boathook.apps.fleet.jobs import declare_jobs
 from boathook.apps.fleet.routes import mount_routes
 from boathook.apps.fleet.settings import FleetSettings
 
@@ -41,6 +41,6 @@ def sources(settings: FleetSettings) -> Mapping[str, Mapping[str, Any]]:
 
 
 declare_handlers(hook)
-declare_chores(hook)
+declare_jobs(hook)
 mount_routes(hook)
 hook.commands(make_commands(hook))

@@ -82,7 +82,7 @@ async def _announce(hook: Boathook, tx: Transaction, kind: str, due: datetime) -
     await hook.publish(tx, application=hook.name, type=TYPE, payload={"kind": kind}, deliver_at=at)
 
 
-async def tell_alarms(hook: Boathook, event: Event, tx: Transaction) -> Ignore | Retry | None:
+async def send_alarms(hook: Boathook, event: Event, tx: Transaction) -> Ignore | Retry | None:
     """Handle an announcement: send the waiting alarms of its kind as one message."""
     telegram: TelegramSettings = hook.settings.telegram
     kind = event.json["kind"]

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 import typer
 
 from boathook import Boathook, BoathookError
-from boathook.apps import trials
-from boathook.apps.fleet import alarms, letters, records, sending
+from boathook.apps import simulation
+from boathook.apps.fleet import alarms, dead_letters, records, sending
 from boathook.apps.fleet.log import Phase, list_errors
 from boathook.apps.fleet.tables import TABLES
 from boathook.apps.fleet.words import Entity
@@ -86,12 +86,12 @@ def _dead(hook: Boathook) -> typer.Typer:
     def list_dead(limit: Limit = 50, as_json: Json = False) -> None:
         """List dead letters, those of the newest events first."""
         names = ("id", "recipient", "code", "note", "next_replay_at")
-        print_rows(hook.run(letters.list_dead(hook, limit=limit)), as_json=as_json, columns=names)
+        print_rows(hook.run(dead_letters.list_dead(hook, limit=limit)), as_json=as_json, columns=names)
 
     @dead.command("replay", epilog="Example: boathook fleet dead replay dlv_01h455vb4pex5vsknk084sn02q4_0")
     def replay(id: Annotated[str, typer.Argument(metavar="ID", help="The dead letter.")]) -> None:
         """Replay a dead letter."""
-        _tell(id, hook.run(letters.replay(hook, id)), "is handled again")
+        _report(id, hook.run(dead_letters.replay(hook, id)), "is handled again")
 
     @dead.command("cleanup", epilog="Example: boathook fleet dead cleanup --days 30")
     def clean_up(
@@ -100,19 +100,19 @@ def _dead(hook: Boathook) -> typer.Typer:
         ] = None,
     ) -> None:
         """Settle old dead letters as ignored, with a note; nothing is deleted."""
-        done = hook.run(letters.ignore_old(hook, days=hook.settings.dead_days if days is None else days))
+        done = hook.run(dead_letters.ignore_old(hook, days=hook.settings.dead_days if days is None else days))
         say(f"{len(done)} dead letters are ignored")
 
     return dead
 
 
-def _tell(id: str, decision: letters.Decision, done: str) -> None:
+def _report(id: str, decision: dead_letters.Decision, done: str) -> None:
     match decision:
-        case letters.Decided():
+        case dead_letters.Decided():
             say(f"{id} {done}")
-        case letters.Missing():
+        case dead_letters.Missing():
             raise BoathookError(f"there is no dead letter {id!r} of this app: boathook fleet dead list")
-        case letters.NotDead(state):
+        case dead_letters.NotDead(state):
             raise BoathookError(f"{id} is {state}, not dead, so there is nothing to decide")
 
 
@@ -144,12 +144,12 @@ def _telegram(hook: Boathook) -> typer.Typer:
 def _add_simulate(hook: Boathook, app: typer.Typer) -> None:
     @app.command("simulate", epilog="Example: boathook fleet simulate --url http://127.0.0.1:8080 --count 100")
     def simulate(
-        url: trials.Url = trials.HERE,
+        url: simulation.Url = simulation.HERE,
         count: Annotated[int, typer.Option(min=1, max=100_000, help="How many histories to make up.")] = 100,
-        seed: trials.Seed = None,
-        wait: trials.Wait = trials.WAIT_S,
+        seed: simulation.Seed = None,
+        wait: simulation.Wait = simulation.WAIT_S,
         as_json: Json = False,
     ) -> None:
         """Send simulated requests with the configured secrets, and compare the tables with the expected results."""
         done = hook.run(sending.simulate(hook, url, count=count, seed=seed, wait_s=wait))
-        trials.finish(done, as_json=as_json)
+        simulation.finish(done, as_json=as_json)

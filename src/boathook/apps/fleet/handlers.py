@@ -5,15 +5,15 @@ from typing import Final, assert_never
 
 from boathook import Boathook, Event, Ignore, Retry, RetryPolicy, Transaction
 from boathook.apps.fleet import alarms
-from boathook.apps.fleet.live import tell_live
+from boathook.apps.fleet.live import publish_change
 from boathook.apps.fleet.log import Phase, add_error, logged
-from boathook.apps.fleet.parse import Change, Unknown, read, settle_stamp
+from boathook.apps.fleet.parse import Change, Unknown, effective_timestamp, read
 from boathook.apps.fleet.records import Arrival, apply_changes, keep_unknown, note_change
 from boathook.apps.fleet.words import Entity
 
 CHANGED: Final = "entity.changed"
 RETRY: Final = RetryPolicy(first_s=0.5, max_attempts=5, max_age_s=900.0)
-"""For short failures only; longer ones are handled by the retry schedule of dead letters, see `letters`."""
+"""For short failures only; longer ones are handled by the retry schedule of dead letters, see `dead_letters`."""
 
 
 def declare_handlers(hook: Boathook) -> None:
@@ -37,7 +37,7 @@ def declare_handlers(hook: Boathook) -> None:
                     unknown.add(source=arrival.source)
                     return Ignore(f"it could not be parsed: {reason}")
                 case Change() as parsed:
-                    is_first = await note_change(tx, arrival, parsed, settle_stamp(parsed, event.accepted_at))
+                    is_first = await note_change(tx, arrival, parsed, effective_timestamp(parsed, event.accepted_at))
                     if is_first:
                         await _announce(tx, parsed)
                     changes.add(entity=parsed.entity, action=parsed.action)
@@ -58,13 +58,13 @@ def declare_handlers(hook: Boathook) -> None:
     async def apply(event: Event, tx: Transaction) -> Ignore | None:
         entity, identifier = Entity(event.json["entity"]), event.json["id"]
         async with logged(hook, Phase.UPSERT, event_id=event.id, entity=entity, entity_id=identifier):
-            news = await apply_changes(tx, entity, identifier)
-            if news is None:
+            entry = await apply_changes(tx, entity, identifier)
+            if entry is None:
                 return Ignore("nothing waits to be written, or only what is older than what is kept")
-            await tell_live(hook, tx, news)
+            await publish_change(hook, tx, entry)
         upserts.add(entity=entity)
         return None
 
     @hook.on(None, alarms.TYPE, application=hook.name, order_by="kind", retry=alarms.RETRY, concurrency=1)
     async def notify(event: Event, tx: Transaction) -> Ignore | Retry | None:
-        return await alarms.tell_alarms(hook, event, tx)
+        return await alarms.send_alarms(hook, event, tx)

@@ -13,17 +13,17 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from boathook import Boathook, Transaction
 from boathook.apps.fleet.log import Phase, logged
-from boathook.apps.fleet.records import News, newest_version, news_since
+from boathook.apps.fleet.records import FeedEntry, feed_since, newest_version
 
 CHANNEL: Final = "fleet.live"
 POLL_S: Final = 2.0
-"""Seconds between queries for news without a hint, because hints may be lost."""
+"""Seconds between queries for changes without a hint, because hints may be lost."""
 _PAGE: Final = 500
 
 
-async def tell_live(hook: Boathook, tx: Transaction, news: News) -> None:
-    """Notify all browsers of *news*, once the transaction commits."""
-    await hook.publish_live(tx, CHANNEL, news.to_json())
+async def publish_change(hook: Boathook, tx: Transaction, entry: FeedEntry) -> None:
+    """Notify all browsers of *entry*, once the transaction commits."""
+    await hook.publish_live(tx, CHANNEL, entry.to_json())
 
 
 async def serve_live(hook: Boathook, socket: WebSocket) -> None:
@@ -34,7 +34,7 @@ async def serve_live(hook: Boathook, socket: WebSocket) -> None:
         await socket.close(1008, "since must be the version of a frame, a whole number")
         return
     async with logged(hook, Phase.LIVE):
-        telling = asyncio.create_task(_tell(hook, socket, since))
+        telling = asyncio.create_task(_report(hook, socket, since))
         gone = asyncio.create_task(_wait_until_gone(socket))
         try:
             await asyncio.wait({telling, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -59,8 +59,8 @@ async def _wait_until_gone(socket: WebSocket) -> None:
             pass
 
 
-async def _tell(hook: Boathook, socket: WebSocket, since: int) -> None:
-    """Send all news after *since*, each once, in the order of their commits."""
+async def _report(hook: Boathook, socket: WebSocket, since: int) -> None:
+    """Send all changes after *since*, each once, in the order of their commits."""
     hints = hook.subscribe(CHANNEL)  # subscribe before reading the version, so that nothing is lost in between
     async with hook.transaction() as tx:
         newest = await newest_version(tx)
@@ -89,19 +89,19 @@ async def _next(hints: AsyncIterator[Any]) -> Any:
 
 
 async def _catch_up(hook: Boathook, socket: WebSocket, seen: int) -> int:
-    """Send the news after *seen*; return the latest version sent."""
+    """Send the changes after *seen*; return the latest version sent."""
     while True:
         async with hook.transaction() as tx:
-            page = await news_since(tx, seen, limit=_PAGE)
-        for news in page:
-            await _send(socket, news)
-            seen = news["version"]
+            page = await feed_since(tx, seen, limit=_PAGE)
+        for entry in page:
+            await _send(socket, entry)
+            seen = entry["version"]
         if len(page) < _PAGE:
             return seen
 
 
-async def _send(socket: WebSocket, news: dict[str, Any]) -> None:
-    await socket.send_json({"kind": "change", **news})
+async def _send(socket: WebSocket, entry: dict[str, Any]) -> None:
+    await socket.send_json({"kind": "change", **entry})
 
 
 PAGE: Final = """<!doctype html>

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from boathook.apps.fleet.moments import read_moment
 from boathook.apps.fleet.ruby import read_hash
+from boathook.apps.fleet.timestamp_formats import read_timestamp
 from boathook.apps.fleet.words import Action, Entity, find_action, find_entity, find_number
 
 MAX_DEPTH: Final = 64
@@ -225,10 +225,10 @@ def _stamp(document: Mapping[str, Any], data: Mapping[str, Any], action: Action)
     }[action]
     late = ("updated_at",) if action is Action.DELETE else ()
     values = (*_values(data, own), *_values(document, (*own, *_STAMPS)), *_values(data, (*_STAMPS, *late)))
-    return next((stamp for stamp in map(read_moment, values) if stamp is not None), None)
+    return next((stamp for stamp in map(read_timestamp, values) if stamp is not None), None)
 
 
-def settle_stamp(change: Change, accepted_at: datetime) -> datetime:
+def effective_timestamp(change: Change, accepted_at: datetime) -> datetime:
     """Return the time that orders *change*: the sender's, unless it is missing or in the future.
 
     A fast clock would otherwise block newer changes.

@@ -35,7 +35,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class FeedEntry:
     """The report about one upsert."""
 
     version: int
@@ -51,7 +51,7 @@ class News:
 
     def to_json(self) -> dict[str, Any]:
         """Return it in the format for browsers."""
-        return news_json(
+        return feed_json(
             {
                 "version": self.version,
                 "entity": self.entity,
@@ -65,8 +65,8 @@ class News:
         )
 
 
-def news_json(row: Any) -> dict[str, Any]:
-    """Return a row of ``fleet.news`` in the format for browsers."""
+def feed_json(row: Any) -> dict[str, Any]:
+    """Return a row of ``fleet.feed`` in the format for browsers."""
     return {
         "version": row["version"],
         "entity": row["entity"],
@@ -146,7 +146,7 @@ async def keep_unknown(tx: Transaction, arrival: Arrival, unknown: Unknown, body
     )  # fmt: skip
 
 
-async def apply_changes(tx: Transaction, entity: Entity, identifier: str) -> News | None:
+async def apply_changes(tx: Transaction, entity: Entity, identifier: str) -> FeedEntry | None:
     """Write an object's state after its changes; return None if none waits, or all are older than the stored state."""
     mark = await tx.fetchrow(TAKE, entity, identifier)
     if mark is None:
@@ -163,7 +163,7 @@ async def apply_changes(tx: Transaction, entity: Entity, identifier: str) -> New
         _upsert(table), identifier, json.dumps(data), newest["stamp"], newest["stamp"] if is_deleted else None,
         mark["changes"], *values.values(),
     )  # fmt: skip
-    return await _tell(tx, entity, identifier, newest, mark["changes"]) if written else None
+    return await _add_to_feed(tx, entity, identifier, newest, mark["changes"]) if written else None
 
 
 async def _make_stubs(tx: Transaction, table: Table, values: Mapping[str, Any]) -> None:
@@ -188,9 +188,9 @@ def _upsert(table: Table) -> str:
     )
 
 
-_TELL: Final = """
-insert into fleet.news as told (entity, entity_id, version, action, at, branch, actor, description)
-values ($1, $2, nextval('fleet.news_version'), $3, $4, $5, $6, $7)
+_ADD_TO_FEED: Final = """
+insert into fleet.feed as known (entity, entity_id, version, action, at, branch, actor, description)
+values ($1, $2, nextval('fleet.feed_version'), $3, $4, $5, $6, $7)
 on conflict (entity, entity_id) do update set
     version = excluded.version, action = excluded.action, at = excluded.at, branch = excluded.branch,
     actor = excluded.actor, description = excluded.description
@@ -198,26 +198,26 @@ returning version
 """
 
 
-async def _tell(tx: Transaction, entity: Entity, identifier: str, newest: Any, changes: int) -> News:
+async def _add_to_feed(tx: Transaction, entity: Entity, identifier: str, newest: Any, changes: int) -> FeedEntry:
     # The last lock taken, held until the commit: versions become visible in order, so a reader misses none.
-    await tx.execute("select pg_advisory_xact_lock(hashtext('fleet.news'))")
+    await tx.execute("select pg_advisory_xact_lock(hashtext('fleet.feed'))")
     fields = (newest["action"], newest["stamp"], newest["branch"], newest["actor"], newest["description"])
-    version = await tx.fetchval(_TELL, entity, identifier, *fields)
-    return News(
+    version = await tx.fetchval(_ADD_TO_FEED, entity, identifier, *fields)
+    return FeedEntry(
         version=version, entity=entity, id=identifier, action=fields[0], at=fields[1], branch=fields[2],
         actor=fields[3], description=fields[4], changes=changes,
     )  # fmt: skip
 
 
 async def newest_version(tx: Transaction) -> int:
-    """Return the number of the latest news, or 0 if there is none."""
-    return int(await tx.fetchval("select coalesce(max(version), 0) from fleet.news"))
+    """Return the latest version, or 0 if there is none."""
+    return int(await tx.fetchval("select coalesce(max(version), 0) from fleet.feed"))
 
 
-async def news_since(tx: Transaction, version: int, *, limit: int) -> list[dict[str, Any]]:
-    """Return the latest news of objects that changed after *version*, in the order of commits."""
-    rows = await tx.fetch("select * from fleet.news where version > $1 order by version limit $2", version, limit)
-    return [news_json(row) for row in rows]
+async def feed_since(tx: Transaction, version: int, *, limit: int) -> list[dict[str, Any]]:
+    """Return the latest change of each object that changed after *version*, in the order of commits."""
+    rows = await tx.fetch("select * from fleet.feed where version > $1 order by version limit $2", version, limit)
+    return [feed_json(row) for row in rows]
 
 
 async def list_things(tx: Transaction, entity: Entity, *, limit: int, after: str = "") -> list[dict[str, Any]]:

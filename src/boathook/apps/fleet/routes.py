@@ -10,7 +10,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from boathook import Boathook, BoathookError
-from boathook.apps.fleet import letters, live, records, status
+from boathook.apps.fleet import dead_letters, live, records, status
 from boathook.apps.fleet.log import count_errors, list_errors
 from boathook.apps.fleet.parse import Change, parse
 from boathook.apps.fleet.tables import TABLES
@@ -67,26 +67,26 @@ class Desk:
         """List dead letters, newest events first."""
         limit = _whole(request, "limit", 50, 1, MOST)
         asked = {key: _text(request, key) for key in ("source", "type", "after")}
-        if asked["after"] is not None and not letters.is_id(asked["after"]):
+        if asked["after"] is not None and not dead_letters.is_id(asked["after"]):
             raise BadRequest("after must be the id of a dead letter, such as the `next` of the page before")
-        rows = await letters.list_dead(self._hook, **asked, limit=limit)
+        rows = await dead_letters.list_dead(self._hook, **asked, limit=limit)
         return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
 
     async def replay(self, request: Request) -> Response:
         """Replay one dead letter."""
         id = request.path_params["id"]
-        return _decided(id, await letters.replay(self._hook, id), 202, "replayed")
+        return _decided(id, await dead_letters.replay(self._hook, id), 202, "replayed")
 
     async def ignore(self, request: Request) -> Response:
         """Settle one dead letter as ignored."""
         id = request.path_params["id"]
         note = (_text(request, "note") or "").strip() or "deleted by the owner"
-        return _decided(id, await letters.ignore(self._hook, id, note[:500]), 200, "ignored")
+        return _decided(id, await dead_letters.ignore(self._hook, id, note[:500]), 200, "ignored")
 
     async def clean_up(self, request: Request) -> Response:
         """Settle old dead letters as ignored."""
         days = _number(request, "days", self._hook.settings.dead_days, 0, 36_500)
-        ignored = await letters.ignore_old(self._hook, days=days)
+        ignored = await dead_letters.ignore_old(self._hook, days=days)
         return _json({"ok": True, "days": days, "ignored": len(ignored), "ids": ignored})
 
     async def metrics(self, _request: Request) -> Response:
@@ -149,13 +149,13 @@ async def _show_page(_request: Request) -> Response:
     return HTMLResponse(live.PAGE)
 
 
-def _decided(id: str, decision: letters.Decision, status_code: int, word: str) -> Response:
+def _decided(id: str, decision: dead_letters.Decision, status_code: int, word: str) -> Response:
     match decision:
-        case letters.Decided():
+        case dead_letters.Decided():
             return _json({"ok": True, "id": id, "result": word}, status_code)
-        case letters.Missing():
+        case dead_letters.Missing():
             return _refuse(404, "not_found", f"there is no dead letter {id!r} here")
-        case letters.NotDead(state):
+        case dead_letters.NotDead(state):
             return _refuse(409, "not_dead", f"{id} is {state}, not dead, so there is nothing to decide")
         case _:
             assert_never(decision)

@@ -8,14 +8,22 @@ from typing import Any, Final
 
 from boathook import Boathook, Transaction
 from boathook.apps.fleet.settings import FleetSettings
-from boathook.apps.fleet.simulator import Expected, Sender, Simulation, Thing
+from boathook.apps.fleet.simulator import Expected, ExpectedObject, Sender, Simulation
 from boathook.apps.fleet.tables import TABLES
-from boathook.apps.trials import Answers, Letter, Trial, has_open, pick_seed, send, settle
+from boathook.apps.simulation import (
+    ResponseCounts,
+    SimulatedRequest,
+    SimulationResult,
+    has_open,
+    pick_seed,
+    send,
+    settle,
+)
 
 _AT_ONCE: Final = 8
 
 
-async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wait_s: float) -> Trial:
+async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wait_s: float) -> SimulationResult:
     """Send *count* histories to *url*, wait until the tables are right, and return the result.
 
     Raises:
@@ -23,7 +31,7 @@ async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wa
     """
     number = pick_seed(seed)
     simulation = Simulation(make_sender(hook), histories=count, seed=number)
-    answers = await _send_all(hook, url, simulation.letters)
+    answers = await _send_all(hook, url, simulation.requests)
     expected = simulation.expected()
 
     async def differences() -> list[str]:
@@ -32,7 +40,7 @@ async def simulate(hook: Boathook, url: str, *, count: int, seed: int | None, wa
 
     effects = {"things kept": len(expected.things), "changes": expected.changes}
     wrong, is_finished = await settle(differences, functools.partial(has_open, hook), wait_s)
-    return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
+    return SimulationResult(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
 def make_sender(hook: Boathook) -> Sender:
@@ -64,7 +72,7 @@ async def compare(tx: Transaction, expected: Expected) -> list[str]:
     return found
 
 
-def _wrong(row: Any, thing: Thing) -> Iterator[str]:
+def _wrong(row: Any, thing: ExpectedObject) -> Iterator[str]:
     """Yield the differences between a row and the expected object, by field."""
     data = json.loads(row["data"])
     for name in sorted(data.keys() | thing.data.keys()):
@@ -78,9 +86,9 @@ def _wrong(row: Any, thing: Thing) -> Iterator[str]:
             yield f"{name}, and should not be" if actual else f"not {name}, and should be"
 
 
-async def _send_all(hook: Boathook, url: str, letters: Sequence[Letter]) -> Answers:
-    answers = Answers()
-    rest = iter(letters)
+async def _send_all(hook: Boathook, url: str, requests: Sequence[SimulatedRequest]) -> ResponseCounts:
+    answers = ResponseCounts()
+    rest = iter(requests)
 
     async def send_rest() -> None:
         for request in rest:

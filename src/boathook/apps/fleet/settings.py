@@ -74,7 +74,7 @@ class FleetSettings(BaseModel):
     """Days after which ``POST /api/rentprog/webhook/dead/cleanup`` ignores a dead letter."""
     keep_days: Positive = 90.0
     """Days that changes, unknown requests, errors and metrics are kept."""
-    errors_most: Count = 10_000
+    max_errors: Count = 10_000
     """Maximum rows in the error log."""
     telegram: TelegramSettings = TelegramSettings()
 

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from boathook.apps.fleet.settings import ALIAS, PATH, UMNICO_PATH
 from boathook.apps.fleet.words import Action, Entity
-from boathook.apps.trials import Letter, tell_in_turns
+from boathook.apps.simulation import SimulatedRequest, interleave
 
 MODELS: Final = ("Kia Rio", "Hyundai Solaris", "Skoda Octavia", "Haval Jolion")
 NAMES: Final = ("Иван Петров", "Anna Schmidt", "Мария Кузнецова", "John O'Neil", 'Lev "Fast" Orlov')
@@ -34,7 +34,7 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thing:
+class ExpectedObject:
     """The expected row of one object."""
 
     data: Mapping[str, Any]
@@ -47,7 +47,7 @@ class Thing:
 class Expected:
     """The expected contents of the tables."""
 
-    things: Mapping[tuple[Entity, str], Thing]
+    things: Mapping[tuple[Entity, str], ExpectedObject]
     """By entity and id."""
     unknown: int
     """The number of requests that cannot be parsed."""
@@ -56,7 +56,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class _Happening:
+class _ObjectEvent:
     stamp: datetime
     action: Action
     fields: Mapping[str, Any]
@@ -77,104 +77,106 @@ class Simulation:
         self, sender: Sender, *, histories: int, seed: int, now: datetime | None = None, burst: int = 40
     ) -> None:
         self._sender = sender
-        self._dice = random.Random(seed)
+        self._rng = random.Random(seed)
         self._now = (now or datetime.now(UTC)) - timedelta(seconds=10)
         self._burst = burst
-        self._numbers = count(self._dice.randrange(10**6, 10**9) * 1_000)
-        self._happened: dict[tuple[Entity, str], list[_Happening]] = {}
+        self._numbers = count(self._rng.randrange(10**6, 10**9) * 1_000)
+        self._happened: dict[tuple[Entity, str], list[_ObjectEvent]] = {}
         self._named: set[tuple[Entity, str]] = set()
         self._unknown = 0
         kinds = [kind for kind in _CHANCES if sender.umnico_token or kind is not Simulation._message]
-        chosen = [*kinds, *self._dice.choices(kinds, [_CHANCES[kind] for kind in kinds], k=histories)][:histories]
-        self.letters: tuple[Letter, ...] = tuple(tell_in_turns([list(kind(self)) for kind in chosen], self._dice))
+        chosen = [*kinds, *self._rng.choices(kinds, [_CHANCES[kind] for kind in kinds], k=histories)][:histories]
+        self.requests: tuple[SimulatedRequest, ...] = tuple(
+            interleave([list(kind(self)) for kind in chosen], self._rng)
+        )
 
     def expected(self) -> Expected:
         """Return the expected table contents once every request is handled."""
-        things = {key: Thing(data={}, is_stub=True) for key in self._named}
+        things = {key: ExpectedObject(data={}, is_stub=True) for key in self._named}
         for key, history in self._happened.items():
             happenings = sorted(history, key=lambda one: one.stamp)
             data = {name: value for one in happenings for name, value in one.fields.items()}
-            things[key] = Thing(data=data, is_deleted=happenings[-1].action is Action.DELETE)
+            things[key] = ExpectedObject(data=data, is_deleted=happenings[-1].action is Action.DELETE)
         return Expected(things=things, unknown=self._unknown, changes=sum(map(len, self._happened.values())))
 
-    def burst_of(self, updates: int) -> tuple[str, list[Letter]]:
+    def burst_of(self, updates: int) -> tuple[str, list[SimulatedRequest]]:
         """Return *updates* updates of one car within a second, shuffled, and the car's id."""
         car = self._id()
-        letters = [
-            self._tell(
+        requests = [
+            self._report(
                 Entity.CAR, car, Action.UPDATE, {"mileage": number}, at=self._now + timedelta(milliseconds=number)
             )
             for number in range(updates)
         ]
-        self._dice.shuffle(letters)
-        return car, letters
+        self._rng.shuffle(requests)
+        return car, requests
 
     def _id(self) -> str:
         return str(next(self._numbers))
 
     def _moments(self, number: int) -> list[datetime]:
         """Return *number* different times within the last hours, ascending."""
-        seconds = sorted(self._dice.sample(range(1, 10_000), number), reverse=True)
+        seconds = sorted(self._rng.sample(range(1, 10_000), number), reverse=True)
         return [self._now - timedelta(seconds=one) for one in seconds]
 
-    def _tell(
+    def _report(
         self, entity: Entity, id: str, action: Action, fields: Mapping[str, Any], *, at: datetime,
         shape: "Callable[[Change], dict[str, Any]] | None" = None,
-    ) -> Letter:  # fmt: skip
+    ) -> SimulatedRequest:  # fmt: skip
         """Record a change, and return the request that reports it."""
         stamp = "deleted_at" if action is Action.DELETE else "updated_at"
         values = {"id": int(id), **fields, stamp: at.isoformat().replace("+00:00", "Z")}
-        self._happened.setdefault((entity, id), []).append(_Happening(at, action, values))
-        shape = shape or self._dice.choices(SHAPES, _SHAPE_WEIGHTS)[0]
-        return self._letter(shape(Change(entity, action, values)))
+        self._happened.setdefault((entity, id), []).append(_ObjectEvent(at, action, values))
+        shape = shape or self._rng.choices(SHAPES, _SHAPE_WEIGHTS)[0]
+        return self._request(shape(Change(entity, action, values)))
 
-    def _letter(self, document: Any, *, expect: int = 200) -> Letter:
-        return self._posted(json.dumps(document, ensure_ascii=self._dice.random() < 0.5).encode(), expect=expect)
+    def _request(self, document: Any, *, expect: int = 200) -> SimulatedRequest:
+        return self._posted(json.dumps(document, ensure_ascii=self._rng.random() < 0.5).encode(), expect=expect)
 
-    def _posted(self, body: bytes, *, expect: int = 200, token: str | None = None) -> Letter:
-        path, token = self._dice.choice((PATH, ALIAS)), token or self._sender.token
+    def _posted(self, body: bytes, *, expect: int = 200, token: str | None = None) -> SimulatedRequest:
+        path, token = self._rng.choice((PATH, ALIAS)), token or self._sender.token
         headers = {"content-type": "application/json"}
         if self._sender.scheme == "hmac":
             headers["x-signature"] = hmac.digest(token.encode(), body, hashlib.sha256).hex()
         else:
             path += f"?token={token}"
-        return Letter(path=path, headers=headers, body=body, expect=expect)
+        return SimulatedRequest(path=path, headers=headers, body=body, expect=expect)
 
     def _car_fields(self) -> dict[str, Any]:
-        letters = "".join(self._dice.choices("АВЕКМНОРСТУХ", k=3))  # noqa: RUF001 the Russian letters used on plates
-        number = f"{letters[0]}{self._dice.randrange(1_000):03}{letters[1:]}{self._dice.randrange(1, 200):02}"
-        return {"number": number, "model": self._dice.choice(MODELS), "mileage": self._dice.randrange(200_000)}
+        letters = "".join(self._rng.choices("АВЕКМНОРСТУХ", k=3))  # noqa: RUF001 the Russian letters used on plates
+        number = f"{letters[0]}{self._rng.randrange(1_000):03}{letters[1:]}{self._rng.randrange(1, 200):02}"
+        return {"number": number, "model": self._rng.choice(MODELS), "mileage": self._rng.randrange(200_000)}
 
     def _update(self) -> dict[str, Any]:
-        return self._dice.choice(
-            ({"state": self._dice.choice(STATES)}, {"mileage": self._dice.randrange(200_000)}, {"note": None})
+        return self._rng.choice(
+            ({"state": self._rng.choice(STATES)}, {"mileage": self._rng.randrange(200_000)}, {"note": None})
         )
 
-    def _car(self) -> Iterator[Letter]:
+    def _car(self) -> Iterator[SimulatedRequest]:
         """Buy a car and use it."""
         car, moments = self._id(), self._moments(4)
-        yield self._tell(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moments[0])
+        yield self._report(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moments[0])
         for moment in moments[1:]:
-            yield self._tell(Entity.CAR, car, Action.UPDATE, self._update(), at=moment)
+            yield self._report(Entity.CAR, car, Action.UPDATE, self._update(), at=moment)
 
-    def _out_of_order(self) -> Iterator[Letter]:
+    def _out_of_order(self) -> Iterator[SimulatedRequest]:
         """Report a car's changes in any order, one of them a week late."""
         car, moments = self._id(), self._moments(5)
-        letters = [self._tell(Entity.CAR, car, Action.UPDATE, self._update(), at=moment) for moment in moments]
-        letters.append(
-            self._tell(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moments[0] - timedelta(days=7))
+        requests = [self._report(Entity.CAR, car, Action.UPDATE, self._update(), at=moment) for moment in moments]
+        requests.append(
+            self._report(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moments[0] - timedelta(days=7))
         )
-        self._dice.shuffle(letters)
-        yield from letters
+        self._rng.shuffle(requests)
+        yield from requests
 
-    def _copied(self) -> Iterator[Letter]:
+    def _copied(self) -> Iterator[SimulatedRequest]:
         """Report one change repeatedly."""
         branch, moment = self._id(), self._moments(1)[0]
         fields = {"name": f"Filial {branch}", "address": "Сочи, ул. Мира, 1"}
-        request = self._tell(Entity.BRANCH, branch, Action.CREATE, fields, at=moment)
-        yield from [request] * self._dice.randint(2, 5)
+        request = self._report(Entity.BRANCH, branch, Action.CREATE, fields, at=moment)
+        yield from [request] * self._rng.randint(2, 5)
 
-    def _booking(self) -> Iterator[Letter]:
+    def _booking(self) -> Iterator[SimulatedRequest]:
         """Rent a car to a client; car, client, branch and employee may all be unknown yet."""
         booking, car, client, branch, employee = (self._id() for _ in range(5))
         moments = self._moments(5)
@@ -185,35 +187,35 @@ class Simulation:
         }  # fmt: skip
         references = ((Entity.CAR, car), (Entity.CLIENT, client), (Entity.BRANCH, branch), (Entity.EMPLOYEE, employee))
         self._named.update(references)
-        yield self._tell(Entity.BOOKING, booking, Action.CREATE, fields, at=moments[0])
-        yield self._tell(Entity.BOOKING, booking, Action.UPDATE, {"state": "active"}, at=moments[1])
-        client_fields = {"name": self._dice.choice(NAMES), "phone": "+7 900 000-00-00"}
-        yield self._tell(Entity.CLIENT, client, Action.CREATE, client_fields, at=moments[2])
-        if self._dice.random() < 0.5:
-            person = {"name": self._dice.choice(NAMES), "email": f"e{employee}@example.com", "branch_id": int(branch)}
-            yield self._tell(Entity.EMPLOYEE, employee, Action.CREATE, person, at=moments[3])
-        yield self._tell(Entity.BOOKING, booking, Action.UPDATE, {"state": "closed"}, at=moments[4])
+        yield self._report(Entity.BOOKING, booking, Action.CREATE, fields, at=moments[0])
+        yield self._report(Entity.BOOKING, booking, Action.UPDATE, {"state": "active"}, at=moments[1])
+        client_fields = {"name": self._rng.choice(NAMES), "phone": "+7 900 000-00-00"}
+        yield self._report(Entity.CLIENT, client, Action.CREATE, client_fields, at=moments[2])
+        if self._rng.random() < 0.5:
+            person = {"name": self._rng.choice(NAMES), "email": f"e{employee}@example.com", "branch_id": int(branch)}
+            yield self._report(Entity.EMPLOYEE, employee, Action.CREATE, person, at=moments[3])
+        yield self._report(Entity.BOOKING, booking, Action.UPDATE, {"state": "closed"}, at=moments[4])
 
-    def _deleted(self) -> Iterator[Letter]:
+    def _deleted(self) -> Iterator[SimulatedRequest]:
         """Delete a client, and report an earlier change afterwards."""
         client, moments = self._id(), self._moments(3)
-        yield self._tell(Entity.CLIENT, client, Action.CREATE, {"name": self._dice.choice(NAMES)}, at=moments[0])
-        late = self._tell(Entity.CLIENT, client, Action.UPDATE, {"phone": "+7 900 111-11-11"}, at=moments[1])
-        yield self._tell(Entity.CLIENT, client, Action.DELETE, {}, at=moments[2])
+        yield self._report(Entity.CLIENT, client, Action.CREATE, {"name": self._rng.choice(NAMES)}, at=moments[0])
+        late = self._report(Entity.CLIENT, client, Action.UPDATE, {"phone": "+7 900 111-11-11"}, at=moments[1])
+        yield self._report(Entity.CLIENT, client, Action.DELETE, {}, at=moments[2])
         yield late
 
-    def _busy(self) -> Iterator[Letter]:
+    def _busy(self) -> Iterator[SimulatedRequest]:
         """Change one car many times within a minute."""
         yield from self.burst_of(self._burst)[1]
 
-    def _forged(self) -> Iterator[Letter]:
+    def _forged(self) -> Iterator[SimulatedRequest]:
         """Forge a request with known content before the real one is sent."""
         car, moment = self._id(), self._moments(1)[0]
-        real = self._tell(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moment)
+        real = self._report(Entity.CAR, car, Action.CREATE, self._car_fields(), at=moment)
         yield self._posted(real.body, expect=401, token="guessed")  # noqa: S106 a wrong one
         yield real
 
-    def _unknown_shape(self) -> Iterator[Letter]:
+    def _unknown_shape(self) -> Iterator[SimulatedRequest]:
         """Send a request that cannot be parsed."""
         documents = (
             {"event": "invoice_paid", "payload": {"id": int(self._id())}},
@@ -222,20 +224,20 @@ class Simulation:
             {"event": "car_update", "payload": {"state": f"free {self._id()}"}},
         )
         self._unknown += 1
-        yield self._letter(self._dice.choice(documents))
+        yield self._request(self._rng.choice(documents))
 
-    def _broken(self) -> Iterator[Letter]:
+    def _broken(self) -> Iterator[SimulatedRequest]:
         """Send a body that is not JSON."""
         yield self._posted(b'{"event": "car_update", ' + self._id().encode(), expect=400)
 
-    def _message(self) -> Iterator[Letter]:
+    def _message(self) -> Iterator[SimulatedRequest]:
         """Receive a client's message, through Umnico."""
         message, moment = self._id(), self._moments(1)[0].replace(microsecond=0)
         sent_at = int(moment.timestamp() * 1_000)
         inner = {"messageId": message, "datetime": sent_at, "message": {"text": "Добрый день!"}}
         context = {"leadId": int(self._id()), "accountId": 7}
-        self._happened[Entity.MESSAGE, message] = [_Happening(moment, Action.CREATE, {**context, **inner})]
-        request = self._letter({"type": "message.incoming", **context, "message": inner})
+        self._happened[Entity.MESSAGE, message] = [_ObjectEvent(moment, Action.CREATE, {**context, **inner})]
+        request = self._request({"type": "message.incoming", **context, "message": inner})
         yield replace(
             request,
             path=f"{UMNICO_PATH}?token={self._sender.umnico_token}",
@@ -265,12 +267,21 @@ def _as_ruby(change: Change) -> dict[str, Any]:
 
 
 def _apart(change: Change) -> dict[str, Any]:
-    return {"entity": str(change.entity), "action": f"{change.action}d", "data": {str(change.entity): dict(change.fields)}}
+    return {
+        "entity": str(change.entity),
+        "action": f"{change.action}d",
+        "data": {str(change.entity): dict(change.fields)},
+    }
 
 
 def _as_model(change: Change) -> dict[str, Any]:
     inner = {name: value for name, value in change.fields.items() if name != "id"}
-    return {"model": change.entity.capitalize(), "action": change.action, "id": change.fields["id"], "attributes": inner}
+    return {
+        "model": change.entity.capitalize(),
+        "action": change.action,
+        "id": change.fields["id"],
+        "attributes": inner,
+    }
 
 
 SHAPES: Final = (_today, _as_text, _as_ruby, _apart, _as_model)
@@ -292,7 +303,7 @@ def write_hash(value: Any) -> str:
             return json.dumps(value)
 
 
-_CHANCES: Final[Mapping[Callable[[Simulation], Iterator[Letter]], int]] = {
+_CHANCES: Final[Mapping[Callable[[Simulation], Iterator[SimulatedRequest]], int]] = {
     Simulation._car: 8,  # noqa: SLF001 - the class's own histories
     Simulation._booking: 6,  # noqa: SLF001
     Simulation._out_of_order: 4,  # noqa: SLF001

@@ -27,15 +27,15 @@ class Figures:
         found: Series = self.vitals["metrics"].get(name, {}).get("series", ())
         return found
 
-    def lately(self, name: str, is_wanted: Callable[[Mapping[str, str]], bool] = lambda _labels: True) -> int:
+    def recent_increase(self, name: str, is_wanted: Callable[[Mapping[str, str]], bool] = lambda _labels: True) -> int:
         """Return the increase of a counter of this app's sources in the last minute."""
         window_s = self.vitals["window_s"]
-        rises = (
+        count_new = (
             series["per_second"] * window_s
             for series in self.series(name)
             if series["labels"].get("source") in SOURCES and is_wanted(series["labels"])
         )
-        total: float = sum(rises)
+        total: float = sum(count_new)
         return round(total)
 
     def ack_ms(self, quantile: str) -> float | None:
@@ -76,8 +76,10 @@ def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
         "version": _version(),
         "at": datetime.fromtimestamp(figures.vitals["at"], UTC).isoformat(),
         "window_s": figures.vitals["window_s"],
-        "webhook_ok_1m": figures.lately("boathook_requests_total", lambda labels: labels["status"].startswith("2")),
-        "webhook_err_1m": figures.lately(
+        "webhook_ok_1m": figures.recent_increase(
+            "boathook_requests_total", lambda labels: labels["status"].startswith("2")
+        ),
+        "webhook_err_1m": figures.recent_increase(
             "boathook_requests_total", lambda labels: not labels["status"].startswith("2")
         ),
         "webhook_ack_p50_ms_1m": figures.ack_ms("p50"),
@@ -87,7 +89,7 @@ def describe(figures: Figures, settings: FleetSettings) -> dict[str, Any]:
         "queue": figures.backlog(),
         "readiness": {"ok": not problems, "problems": problems},
         "dedup": {
-            "hits_1m": figures.lately("boathook_duplicates_total"),
+            "hits_1m": figures.recent_increase("boathook_duplicates_total"),
             "hits": figures.total("boathook_duplicates_total"),
             "ttl_s": round(settings.dedup_days * 86_400),
         },
@@ -119,7 +121,7 @@ async def read_counts(tx: Transaction) -> dict[str, Any]:
     return dict(row) | {"errors_1m": await count_errors(tx, minutes=1)}
 
 
-async def keep_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:
+async def store_minute(tx: Transaction, figures: Mapping[str, Any]) -> None:
     """Store the metrics of this minute."""
     await tx.execute(
         "insert into fleet.minute (at, figures) values (date_trunc('minute', now()), $1)"
@@ -149,11 +151,11 @@ _CLEANING: Final = (
 )
 
 
-async def clean_up(tx: Transaction, *, keep_days: float, errors_most: int) -> None:
+async def clean_up(tx: Transaction, *, keep_days: float, max_errors: int) -> None:
     """Delete rows older than *keep_days*, and all but the latest errors."""
     for statement in _CLEANING:
         await tx.execute(statement, keep_days * 86_400)
     await tx.execute(
         "delete from fleet.error_log where id <= (select id from fleet.error_log order by id desc offset $1 limit 1)",
-        errors_most,
+        max_errors,
     )

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from boathook.apps.fleet.moments import read_moment
 from boathook.apps.fleet.parse import MAX_ID
+from boathook.apps.fleet.timestamp_formats import read_timestamp
 from boathook.apps.fleet.words import Entity
 
 MAX_TEXT: Final = 2_000
@@ -119,8 +119,8 @@ TABLES: Final[Mapping[Entity, Table]] = {
         "bookings",
         (
             _STATE,
-            Column("starts_at", ("start_date", "starts_at", "start_at", "date_start", "from"), read_moment),
-            Column("ends_at", ("end_date", "ends_at", "end_at", "date_end", "to"), read_moment),
+            Column("starts_at", ("start_date", "starts_at", "start_at", "date_start", "from"), read_timestamp),
+            Column("ends_at", ("end_date", "ends_at", "end_at", "date_end", "to"), read_timestamp),
             Column("price", ("total", "price", "rental_cost", "amount", "sum"), _money),
             Column("currency", ("currency",), _text),
             Column("car_id", ("car_id", "car", "vehicle_id"), _id),
@@ -141,7 +141,7 @@ TABLES: Final[Mapping[Entity, Table]] = {
             Column("lead_id", ("leadId", "lead_id"), _id),
             Column("sender", ("sender", "from", "author"), _text),
             Column("text", ("text", "message", "body"), _text),
-            Column("sent_at", ("datetime", "sent_at", "created_at"), read_moment),
+            Column("sent_at", ("datetime", "sent_at", "created_at"), read_timestamp),
         ),
         {},
     ),

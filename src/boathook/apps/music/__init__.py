@@ -6,20 +6,20 @@ callbacks     parses callbacks of all resellers
 stages        moves a track through its stages, forward only
 tracks        stores tracks and their callbacks
 files         stores which files are wanted, and their state
-keeping       fetches a file and puts it into storage
+file_download fetches a file and puts it into storage
 kinds         detects formats by content, and names objects
 storage       a folder, and the interface of all storages; s3 and sigv4: a bucket
 handlers      receive and store: the app's two kinds of deliveries
 cleaning      removes unused objects, and finds missing ones
 delivery_log  lists received callbacks, with five operations on them
-chores        periodic jobs: apply waiting callbacks, cleaning, gauges
+jobs          periodic jobs: apply waiting callbacks, cleaning, gauges
 routes        /api/music; commands: boathook music ...
-simulator     generated traffic, and the expected results; studio: the server of its files
+simulator     generated traffic, and the expected results; file_server: serves its files
 
 README.md is for operators.
 """
 
-from boathook.apps.music import chores, commands, handlers, routes
+from boathook.apps.music import commands, handlers, jobs, routes
 from boathook.apps.music.app import hook
 
-__all__ = ["chores", "commands", "handlers", "hook", "routes"]
+__all__ = ["commands", "handlers", "hook", "jobs", "routes"]

@@ -44,7 +44,7 @@ Row = Any
 """A database record."""
 
 
-class Fate(StrEnum):
+class CleanupAction(StrEnum):
     """What happens to an object."""
 
     KEPT = "kept"
@@ -90,16 +90,16 @@ class Report:
     """Unfinished downloads that were abandoned."""
 
 
-def judge(found: Stored, owner: Row | None, rules: Rules, now: datetime) -> Fate:
+def decide(found: Stored, owner: Row | None, rules: Rules, now: datetime) -> CleanupAction:
     """Return what happens to an object, seen at *now*; *owner* is the row of the file with its name."""
     age = now - found.modified_at
     if not is_own(found.key):
-        return Fate.FOREIGN
+        return CleanupAction.FOREIGN
     if age < rules.min_age:
-        return Fate.YOUNG
+        return CleanupAction.YOUNG
     if owner is not None and owner["status"] in _DONE:
-        return Fate.DONE_WITH if now - owner["updated_at"] >= rules.done else Fate.KEPT
-    return Fate.ORPHAN if not _is_claimed(found, owner) and age >= rules.orphans else Fate.KEPT
+        return CleanupAction.DONE_WITH if now - owner["updated_at"] >= rules.done else CleanupAction.KEPT
+    return CleanupAction.ORPHAN if not _is_claimed(found, owner) and age >= rules.orphans else CleanupAction.KEPT
 
 
 def _is_claimed(found: Stored, owner: Row | None) -> bool:
@@ -153,12 +153,12 @@ class Cleaner:
     async def _judge_page(self, page: Sequence[Stored]) -> None:
         owners = await self._owners([one.key for one in page])
         for found in page:
-            fate = judge(found, owners.get(found.key), self._rules, self._now)
+            fate = decide(found, owners.get(found.key), self._rules, self._now)
             self.report.seen += 1
-            if fate in {Fate.ORPHAN, Fate.DONE_WITH} and not await self._remove(found):
-                fate = Fate.KEPT
+            if fate in {CleanupAction.ORPHAN, CleanupAction.DONE_WITH} and not await self._remove(found):
+                fate = CleanupAction.KEPT
             owner = owners.get(found.key)
-            if fate is Fate.KEPT and owner is not None and owner["key"] is None and not self._is_dry:
+            if fate is CleanupAction.KEPT and owner is not None and owner["key"] is None and not self._is_dry:
                 await self._find_again(found)
             setattr(self.report, fate.value, getattr(self.report, fate.value) + 1)
 
@@ -177,7 +177,7 @@ class Cleaner:
             if present is None or present.size != found.size or present.modified_at > found.modified_at + _TICK:
                 return False
             owner = (await self._owners([found.key])).get(found.key)
-            if judge(found, owner, self._rules, self._now) not in {Fate.ORPHAN, Fate.DONE_WITH}:
+            if decide(found, owner, self._rules, self._now) not in {CleanupAction.ORPHAN, CleanupAction.DONE_WITH}:
                 return False
             await self._storage.delete(found.key)
             async with self._begin() as tx:
@@ -220,7 +220,7 @@ class Cleaner:
         async with self._begin() as tx:
             tag = await tx.execute(_LOST, *name, row["key"], "removed" if is_done_with else "missing")
             if tag != "UPDATE 0" and is_fresh:
-                await files.want_again(tx, name[0], name[1], Kind(name[2]))
+                await files.request_again(tx, name[0], name[1], Kind(name[2]))
 
 
 _TICK: Final = timedelta(seconds=1)

@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from boathook import BoathookError, Transaction
-from boathook.apps import trials
-from boathook.apps.music import chores, delivery_log, files, sending, tracks
+from boathook.apps import simulation
+from boathook.apps.music import delivery_log, files, jobs, sending, tracks
 from boathook.apps.music.app import hook
 from boathook.apps.music.cleaning import Report, as_row
-from boathook.apps.music.delivery_log import Kind, Standing
+from boathook.apps.music.delivery_log import DeliveryStatus, Kind
 from boathook.apps.music.kinds import Kind as FileKind
 from boathook.apps.music.stages import Status
 from boathook.apps.music.tracks import NewTrack
@@ -110,14 +110,14 @@ def retry_file(
     kind: Annotated[FileKind, typer.Argument(metavar="KIND", help="audio or cover.")],
 ) -> None:
     """Fetch a failed or missing file again."""
-    if not ask(hook, lambda tx: files.want_again(tx, task, clip, kind)):
+    if not ask(hook, lambda tx: files.request_again(tx, task, clip, kind)):
         raise BoathookError(f"no {kind} of {task}/{clip} failed or is missing; see `boathook music files list`")
     say(f"the {kind} of {task}/{clip} is fetched again")
 
 
 @deliveries_app.command("list", epilog="Example: boathook music deliveries list --status failed")
 def list_deliveries(
-    status: Annotated[Standing | None, typer.Option(help="Only those that stand so.")] = None,
+    status: Annotated[DeliveryStatus | None, typer.Option(help="Only those that stand so.")] = None,
     kind: Annotated[Kind, typer.Option(help="Callbacks that came, or files to be stored.")] = Kind.CALLBACK,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 50,
     as_json: Json = False,
@@ -138,13 +138,13 @@ def replay_deliveries(
     ids: Deliveries, note: Annotated[str | None, typer.Option(help="Why, for the audit.")] = None
 ) -> None:
     """Retry failed deliveries."""
-    _tell(ids, hook.run(delivery_log.replay(ids, note=note)), "are tried again")
+    _report(ids, hook.run(delivery_log.replay(ids, note=note)), "are tried again")
 
 
 @deliveries_app.command("giveup", epilog='Example: boathook music deliveries giveup dlv_01kaz3... --note "old song"')
 def give_up_deliveries(ids: Deliveries, note: Annotated[str, typer.Option(help="Why, for the audit.")]) -> None:
     """Settle failed deliveries permanently."""
-    _tell(ids, hook.run(delivery_log.give_up(ids, note=note)), "are settled")
+    _report(ids, hook.run(delivery_log.give_up(ids, note=note)), "are settled")
 
 
 @deliveries_app.command("cleanup", epilog="Example: boathook music deliveries cleanup --days 30")
@@ -172,7 +172,7 @@ def clean_up(
             async with hook.transaction() as tx:
                 total = await tx.fetchval("select count(*) from music.file where state = 'stored'")
             progress.update(bar, total=total or None)
-            return await chores.clean(is_dry=dry_run, notify=notify)
+            return await jobs.clean(is_dry=dry_run, notify=notify)
 
         report = hook.run(work())
     assert report is not None
@@ -181,17 +181,17 @@ def clean_up(
 
 @app.command("simulate", epilog="Example: boathook music simulate --url http://127.0.0.1:8080 --count 20")
 def simulate(
-    url: trials.Url = trials.HERE,
+    url: simulation.Url = simulation.HERE,
     count: Annotated[int, typer.Option(min=1, max=10_000, help="How many songs to make up.")] = 20,
-    seed: trials.Seed = None,
-    wait: trials.Wait = trials.WAIT_S,
+    seed: simulation.Seed = None,
+    wait: simulation.Wait = simulation.WAIT_S,
     as_json: Json = False,
 ) -> None:
     """Send simulated callbacks, serve their files, and check the results."""
-    trials.finish(hook.run(sending.simulate(url, count=count, seed=seed, wait_s=wait)), as_json=as_json)
+    simulation.finish(hook.run(sending.simulate(url, count=count, seed=seed, wait_s=wait)), as_json=as_json)
 
 
-def _tell(asked: list[str], done: list[str], what: str) -> None:
+def _report(asked: list[str], done: list[str], what: str) -> None:
     if not done:
         raise BoathookError(
             "none of them has failed; `boathook music deliveries list --status failed` shows those that did"

@@ -23,7 +23,7 @@ _FORGET: Final = """
 """
 
 
-class Standing(StrEnum):
+class DeliveryStatus(StrEnum):
     """The state of a delivery."""
 
     REGISTERED = "registered"
@@ -41,10 +41,10 @@ class Kind(StrEnum):
     """A file to be stored."""
 
 
-_STATES: Final[Mapping[Standing, tuple[str, ...]]] = {
-    Standing.REGISTERED: ("pending", "leased"),
-    Standing.COMPLETED: ("succeeded", "ignored"),
-    Standing.FAILED: ("dead",),
+_STATES: Final[Mapping[DeliveryStatus, tuple[str, ...]]] = {
+    DeliveryStatus.REGISTERED: ("pending", "leased"),
+    DeliveryStatus.COMPLETED: ("succeeded", "ignored"),
+    DeliveryStatus.FAILED: ("dead",),
 }
 _DIGITS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _STANDINGS: Final = {state: standing for standing, states in _STATES.items() for state in states}
@@ -52,7 +52,7 @@ _STANDINGS: Final = {state: standing for standing, states in _STATES.items() for
 
 async def listed(
     *,
-    standing: Standing | None = None,
+    standing: DeliveryStatus | None = None,
     kind: Kind = Kind.CALLBACK,
     after: str | None = None,
     limit: int = 50,

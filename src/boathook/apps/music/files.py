@@ -76,7 +76,7 @@ class FileRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoredFile:
     """The metadata of a stored file."""
 
     key: str
@@ -85,7 +85,7 @@ class Kept:
     content_type: str
 
 
-async def want(tx: Transaction, task_id: str, clip: Clip) -> None:
+async def request_files(tx: Transaction, task_id: str, clip: Clip) -> None:
     """Request a clip's files, each once; request again with a new URL if the old one failed."""
     for kind, url in ((Kind.AUDIO, clip.audio_url), (Kind.COVER, clip.cover_url)):
         if url is None:
@@ -95,7 +95,7 @@ async def want(tx: Transaction, task_id: str, clip: Clip) -> None:
             await _publish(tx, FileRef(task_id=task_id, clip_id=clip.id, kind=kind, round=round))
 
 
-async def want_again(tx: Transaction, task_id: str, clip_id: str, kind: Kind) -> bool:
+async def request_again(tx: Transaction, task_id: str, clip_id: str, kind: Kind) -> bool:
     """Request a failed or missing file again with the same URL; return whether there was one."""
     round = await tx.fetchval(_WANT_AGAIN, task_id, clip_id, kind.value)
     if round is None:
@@ -110,7 +110,7 @@ async def find(tx: Transaction, ref: FileRef) -> tuple[str, str] | None:
     return None if row is None else (row["url"], row["stem"])
 
 
-async def mark_stored(tx: Transaction, ref: FileRef, kept: Kept) -> bool:
+async def mark_stored(tx: Transaction, ref: FileRef, kept: StoredFile) -> bool:
     """Record where a file is stored; return whether it was still wanted."""
     tag = await tx.execute(_STORED, *ref.row, kept.key, kept.size, kept.sha256, kept.content_type)
     return tag != "UPDATE 0"

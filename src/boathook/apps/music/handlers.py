@@ -17,8 +17,8 @@ from boathook.apps.music.app import (
     storage,
 )
 from boathook.apps.music.callbacks import count_clips, read_callbacks
-from boathook.apps.music.files import FileRef, Kept
-from boathook.apps.music.keeping import Keeping, NotKept, keep
+from boathook.apps.music.file_download import Download, DownloadFailed, keep
+from boathook.apps.music.files import FileRef, StoredFile
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.tracks import Delivery
 
@@ -66,9 +66,9 @@ async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
     if found is None:
         return Ignore("the file is not wanted any more")
     try:
-        kept = Kept(**await event.once("put", _keep, ref.kind, *found))
-    except NotKept as error:
-        return await _not_kept(event, ref, error)
+        kept = StoredFile(**await event.once("put", _keep, ref.kind, *found))
+    except DownloadFailed as error:
+        return await _download_failed(event, ref, error)
     if not await files.mark_stored(tx, ref, kept):
         return Ignore("the file is not wanted any more")
     files_total.add(kind=ref.kind, result="stored")
@@ -78,7 +78,7 @@ async def store(event: Event, tx: Transaction) -> Ignore | Retry | Dead | None:
 
 async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
     config = settings()
-    work = Keeping(
+    work = Download(
         url=url,
         stem=stem,
         kind=kind,
@@ -91,7 +91,7 @@ async def _keep(kind: Kind, url: str, stem: str) -> dict[str, Any]:
     return asdict(await keep(work))
 
 
-async def _not_kept(event: Event, ref: FileRef, error: NotKept) -> Retry | Dead:
+async def _download_failed(event: Event, ref: FileRef, error: DownloadFailed) -> Retry | Dead:
     """Record the failure in a separate transaction, because the handler's is rolled back."""
     is_final = error.is_final or event.attempt >= PATIENT.max_attempts
     async with hook.transaction() as tx:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from boathook import BoathookError
 from boathook.apps.music import delivery_log, tracks
 from boathook.apps.music.app import hook
-from boathook.apps.music.delivery_log import Kind, Standing
+from boathook.apps.music.delivery_log import DeliveryStatus, Kind
 from boathook.apps.music.stages import Status
 from boathook.apps.music.tracks import NewTrack
 from boathook.apps.terminal import plain
@@ -92,7 +92,7 @@ async def list_deliveries(request: Request) -> Response:
     """List deliveries, newest first."""
     limit = _limit(request)
     rows = await delivery_log.listed(
-        standing=_word(request, "status", Standing),
+        standing=_word(request, "status", DeliveryStatus),
         kind=_word(request, "kind", Kind) or Kind.CALLBACK,
         after=request.query_params.get("after"),
         limit=limit,

@@ -26,7 +26,7 @@ _MOST_LISTED: Final = 8_388_608
 _TRYING_HELPS: Final = frozenset({429, 500, 502, 503, 504})
 
 
-class Asks(Protocol):
+class HttpClient(Protocol):
     """The part of the HTTP client that is used."""
 
     async def request(
@@ -58,7 +58,7 @@ class S3:
     """
 
     def __init__(
-        self, bucket: Bucket, http: Asks, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self, bucket: Bucket, http: HttpClient, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._bucket = bucket
         self._http = http

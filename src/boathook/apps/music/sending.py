@@ -6,10 +6,18 @@ import time
 from boathook import ConfigError
 from boathook.apps.music import tracks
 from boathook.apps.music.app import hook, settings
-from boathook.apps.music.simulator import Books, Registration, Reseller, Simulator
-from boathook.apps.music.studio import Studio
+from boathook.apps.music.file_server import FileServer
+from boathook.apps.music.simulator import ExpectedState, Registration, Reseller, Simulator
 from boathook.apps.music.tracks import NewTrack
-from boathook.apps.trials import Answers, Letter, Trial, has_open, pick_seed, send, settle
+from boathook.apps.simulation import (
+    ResponseCounts,
+    SimulatedRequest,
+    SimulationResult,
+    has_open,
+    pick_seed,
+    send,
+    settle,
+)
 
 _TASKS = """
     select task_id, status from music.track where task_id = any($1)
@@ -19,7 +27,7 @@ _TASKS = """
 _FILES = "select task_id, clip_id, kind, state, sha256 from music.file where task_id = any($1)"
 
 
-async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> Trial:
+async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> SimulationResult:
     """Send the callbacks of *count* generated songs, serve their files, and return the result.
 
     Raises:
@@ -32,9 +40,9 @@ async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> 
             f'music.provider: made-up callbacks are signed as provider = "suno" does, not {config.provider}'
         )
     number = pick_seed(seed)
-    with Studio() as studio:
+    with FileServer() as file_server:
         secret = hook.resolve(config.secret, "secret")
-        reseller = Reseller(secret=secret, files=studio.url, at=time.time(), path=config.path)
+        reseller = Reseller(secret=secret, files=file_server.url, at=time.time(), path=config.path)
         simulator = Simulator(reseller, songs=count, seed=number)
         answers = await _send_all(url, simulator)
         expected = simulator.expected()
@@ -43,24 +51,24 @@ async def simulate(url: str, *, count: int, seed: int | None, wait_s: float) -> 
         "songs": len(expected.tracks),
         "files stored": sum(digest is not None for digest in expected.files.values()),
     }
-    return Trial(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
+    return SimulationResult(seed=number, answers=answers, effects=effects, differences=wrong, is_finished=is_finished)
 
 
-async def _send_all(url: str, simulator: Simulator) -> Answers:
-    answers = Answers()
+async def _send_all(url: str, simulator: Simulator) -> ResponseCounts:
+    answers = ResponseCounts()
     for step in simulator.steps:
         match step:
             case Registration(task_id=task_id, title=title):
                 async with hook.transaction() as tx:
                     await tracks.register(tx, NewTrack(task_id=task_id, title=title, owner="simulated"))
-            case Letter():
+            case SimulatedRequest():
                 status, _ = await send(hook, url, step)
                 # A response of 200 becomes 202 if the worker does not finish in time.
                 answers.note(step, status, {200, 202} if step.expect == 200 else {step.expect})
     return answers
 
 
-async def differences(books: Books) -> list[str]:
+async def differences(books: ExpectedState) -> list[str]:
     """Return the differences between the tables and the expected contents."""
     tasks = [*books.tracks, *books.waiting]
     async with hook.transaction() as tx:

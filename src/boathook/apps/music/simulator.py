@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
+from boathook.apps.music.file_server import content_of
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.stages import Status
-from boathook.apps.music.studio import content_of
-from boathook.apps.trials import Letter, tell_in_turns
+from boathook.apps.simulation import SimulatedRequest, interleave
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Registration:
     title: str
 
 
-Step = Letter | Registration
+Step = SimulatedRequest | Registration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
+class ExpectedState:
     """The expected data at the end."""
 
     tracks: Mapping[str, Status]
@@ -47,7 +47,7 @@ class Reseller:
 
     secret: str = field(repr=False)
     files: str
-    """URL of the `studio`, such as ``http://127.0.0.1:9000``."""
+    """URL of the `file_server`, such as ``http://127.0.0.1:9000``."""
     at: float
     """The time of sending, in seconds since 1970."""
     path: str = "/api/suno/callback"
@@ -78,19 +78,19 @@ class Simulator:
         self._random = random.Random(seed)
         self._numbers = count(1)
         self._seed = seed
-        self._tasks = [self._story(number) for number in range(songs)]
-        self.steps: Final[Sequence[Step]] = tuple(tell_in_turns([task.steps for task in self._tasks], self._random))
+        self._tasks = [self._make_task(number) for number in range(songs)]
+        self.steps: Final[Sequence[Step]] = tuple(interleave([task.steps for task in self._tasks], self._random))
 
-    def expected(self) -> Books:
+    def expected(self) -> ExpectedState:
         """Return the expected data once all steps are handled."""
         known = [task for task in self._tasks if task.status is not None]
-        return Books(
+        return ExpectedState(
             tracks={task.task_id: task.status for task in known if task.status is not None},
             waiting=frozenset(task.task_id for task in self._tasks if task.status is None),
             files={name: digest for task in known for name, digest in task.files.items()},
         )
 
-    def _story(self, number: int) -> _SimulatedTask:
+    def _make_task(self, number: int) -> _SimulatedTask:
         task = _SimulatedTask(task_id=hashlib.md5(f"{self._seed}/{number}".encode(), usedforsecurity=False).hexdigest())
         # The first songs cover each kind once.
         kinds: tuple[Callable[[_SimulatedTask], None], ...] = (
@@ -107,28 +107,28 @@ class Simulator:
 
     def _registered_late(self, task: _SimulatedTask) -> None:
         task.status = Status.COMPLETE
-        task.steps = [self._letter(task, stage, expect=202) for stage in ("text", "first", "complete")]
+        task.steps = [self._request(task, stage, expect=202) for stage in ("text", "first", "complete")]
         task.steps.append(self._order(task))
 
     def _shuffled(self, task: _SimulatedTask) -> None:
         task.status = Status.COMPLETE
-        requests = [self._letter(task, stage) for stage in ("text", "first", "complete")]
+        requests = [self._request(task, stage) for stage in ("text", "first", "complete")]
         self._random.shuffle(requests)
         task.steps = [self._order(task), *requests]
 
     def _failed(self, task: _SimulatedTask) -> None:
         task.status = Status.FAILED
         code = self._random.choice([200, 400, 451, 500, 531])
-        task.steps = [self._order(task), self._letter(task, "text"), self._letter(task, "error", code=code)]
-        task.steps.append(self._letter(task, "first"))
+        task.steps = [self._order(task), self._request(task, "text"), self._request(task, "error", code=code)]
+        task.steps.append(self._request(task, "first"))
 
     def _rescued(self, task: _SimulatedTask) -> None:
         task.status = Status.COMPLETE
-        task.steps = [self._order(task), self._letter(task, "error", code=500), self._letter(task, "complete")]
+        task.steps = [self._order(task), self._request(task, "error", code=500), self._request(task, "complete")]
 
     def _failed_too_late(self, task: _SimulatedTask) -> None:
         task.status = Status.COMPLETE
-        task.steps = [self._order(task), self._letter(task, "complete"), self._letter(task, "error", code=500)]
+        task.steps = [self._order(task), self._request(task, "complete"), self._request(task, "error", code=500)]
 
     def _forged(self, task: _SimulatedTask) -> None:
         """An attacker sends a callback with the delivery id of a later one, with other URLs."""
@@ -138,7 +138,7 @@ class Simulator:
         task.steps = [
             self._order(task),
             self._sent(task, forged, header, expect=401, secret="somebody-elses"),  # noqa: S106 - not the right one
-            self._letter(task, "complete", header=header),
+            self._request(task, "complete", header=header),
         ]
 
     def _recaptured(self, task: _SimulatedTask) -> None:
@@ -151,7 +151,7 @@ class Simulator:
             task.steps.append(self._sent(task, body, header, expect=expect))
 
     def _never_registered(self, task: _SimulatedTask) -> None:
-        task.steps = [self._letter(task, "complete", expect=202)]
+        task.steps = [self._request(task, "complete", expect=202)]
 
     def _expired(self, task: _SimulatedTask) -> None:
         self._with_files(task, "/gone/")
@@ -172,10 +172,10 @@ class Simulator:
 
     def _copies(self, task: _SimulatedTask, stage: str) -> list[Step]:
         """Return one to three copies of a callback, with or without a delivery id."""
-        request = self._letter(task, stage, header=self._random.choice([None, {}]))
+        request = self._request(task, stage, header=self._random.choice([None, {}]))
         return [request] * self._random.choice([1, 1, 2, 3])
 
-    def _letter(
+    def _request(
         self,
         task: _SimulatedTask,
         stage: str,
@@ -183,7 +183,7 @@ class Simulator:
         code: int = 200,
         expect: int = 200,
         header: Mapping[str, str] | None = None,
-    ) -> Letter:
+    ) -> SimulatedRequest:
         if header is None:
             name = self._random.choice(["x-delivery-id", "x-webhook-id"])
             header = {name: f"delivery-{next(self._numbers)}-{task.task_id}"}
@@ -228,7 +228,7 @@ class Simulator:
         *,
         expect: int = 200,
         secret: str | None = None,
-    ) -> Letter:
+    ) -> SimulatedRequest:
         timestamp = str(int(self._reseller.at))
         key = (secret or self._reseller.secret).encode()
         proof = base64.b64encode(hmac.digest(key, f"{task.task_id}.{timestamp}".encode(), "sha256")).decode()
@@ -238,4 +238,6 @@ class Simulator:
             "x-webhook-signature": proof,
             **header,
         }
-        return Letter(path=self._reseller.path, headers=headers, body=json.dumps(document).encode(), expect=expect)
+        return SimulatedRequest(
+            path=self._reseller.path, headers=headers, body=json.dumps(document).encode(), expect=expect
+        )

@@ -26,7 +26,7 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class More:
+class AddData:
     """The track is already complete; new data of the callback is added."""
 
 
@@ -37,7 +37,7 @@ class Late:
     why: str
 
 
-Step = Forward | More | Late
+Step = Forward | AddData | Late
 
 _ORDER: Final = {Status.PENDING: 0, Status.TEXT: 1, Status.FIRST: 2, Status.COMPLETE: 3}
 
@@ -55,7 +55,7 @@ def step(status: Status, stage: Stage) -> Step:
         case Stage.ERROR:
             return _fail(status)
         case Stage.COMPLETE:
-            return More() if status is Status.COMPLETE else Forward(Status.COMPLETE)
+            return AddData() if status is Status.COMPLETE else Forward(Status.COMPLETE)
         case Stage.TEXT | Stage.FIRST:
             return _go_on(status, Status(stage.value))
         case _:

@@ -15,7 +15,7 @@ from uuid import UUID
 from boathook import Transaction
 from boathook.apps.music import files
 from boathook.apps.music.callbacks import MAX_ID, Callback, Stage, clip_of, read_id
-from boathook.apps.music.stages import Forward, Late, More, Status, step
+from boathook.apps.music.stages import AddData, Forward, Late, Status, step
 
 _LOCK: Final = "select pg_advisory_xact_lock(hashtextextended('music:' || $1, 0))"
 _NOTE: Final = """
@@ -104,7 +104,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CallbackResult:
     """The result of a callback."""
 
     task_id: str
@@ -113,9 +113,9 @@ class Taken:
     """``waiting``, ``applied`` or ``late``."""
 
 
-async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback]) -> list[Taken]:
+async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback]) -> list[CallbackResult]:
     """Record callbacks, and apply them to known tracks; the others wait for their track."""
-    taken: list[Taken] = []
+    taken: list[CallbackResult] = []
     # In the order of task ids, to avoid deadlocks.
     for callback in sorted(callbacks, key=lambda one: one.task_id):
         await tx.execute(_LOCK, callback.task_id)
@@ -133,7 +133,7 @@ async def take(tx: Transaction, delivery: Delivery, callbacks: Sequence[Callback
         )
         await _apply_waiting(tx, callback.task_id)
         result = await tx.fetchval(_RESULT, delivery.event_id, callback.task_id)
-        taken.append(Taken(callback.task_id, callback.stage, result))
+        taken.append(CallbackResult(callback.task_id, callback.stage, result))
     return taken
 
 
@@ -224,7 +224,7 @@ async def _apply(tx: Transaction, status: Status, callback: Callback) -> tuple[S
     match step(status, callback.stage):
         case Late(why=why):
             return status, "late", why
-        case More():
+        case AddData():
             await _add_clips(tx, callback)
             return status, "applied", ""
         case Forward(status=to):
@@ -239,7 +239,7 @@ async def _apply(tx: Transaction, status: Status, callback: Callback) -> tuple[S
 async def _add_clips(tx: Transaction, callback: Callback) -> None:
     for position, clip in enumerate(callback.clips, 1):
         await tx.execute(_CLIP, callback.task_id, clip.id, position, clip.title, clip.duration_s)
-        await files.want(tx, callback.task_id, clip)
+        await files.request_files(tx, callback.task_id, clip)
 
 
 def _error_code(callback: Callback) -> str:

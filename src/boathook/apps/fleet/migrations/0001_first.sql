@@ -129,8 +129,8 @@ create table fleet.messages (
 );
 
 -- The latest change of each thing, numbered in commit order: a client that has seen one number has seen all lower ones.
-create sequence fleet.news_version;
-create table fleet.news (
+create sequence fleet.feed_version;
+create table fleet.feed (
     entity text not null,
     entity_id text not null,
     version bigint not null unique,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from boathook import Boathook
-from boathook.apps.fleet import letters, status
+from boathook.apps.fleet import dead_letters, status
 from boathook.apps.fleet.alarms import raise_alarm
 from boathook.apps.fleet.log import Phase, add_error
 from boathook.apps.fleet.settings import SOURCES
@@ -16,13 +16,13 @@ KEEP_S: Final = 10.0
 TIDY_S: Final = 3_600.0
 
 
-def declare_chores(hook: Boathook) -> None:
+def declare_jobs(hook: Boathook) -> None:
     """Register the periodic jobs on *hook*."""
     refusals = Refusals()
 
     @hook.every(LOOK_S)
     async def retry_dead_letters() -> None:
-        done = await letters.look_after(hook)
+        done = await dead_letters.process_dead_letters(hook)
         for (recipient, code), rows in _by_cause(done.fresh).items():
             name = recipient.removeprefix("handler:")
             text = f"Dead letter: {name} gave up {rows[0].type}: {code}: {rows[0].note or ''}"
@@ -35,7 +35,7 @@ def declare_chores(hook: Boathook) -> None:
     async def watch() -> None:
         figures = await status.read_figures(hook)
         async with hook.transaction() as tx:
-            for (source, reason), number in refusals.rises(figures).items():
+            for (source, reason), number in refusals.count_new(figures).items():
                 await add_error(tx, Phase.ACK, reason, f"refused at the source {source}", number=number)
         described = status.describe(figures, hook.settings)
         if not described["is_ack_within_sla"]:
@@ -45,16 +45,16 @@ def declare_chores(hook: Boathook) -> None:
             await raise_alarm(hook, "not ready", f"Not ready: {problem}")
 
     @hook.every(KEEP_S)
-    async def keep_minute() -> None:
+    async def store_minute() -> None:
         described = status.describe(await status.read_figures(hook), hook.settings)
         async with hook.transaction() as tx:
-            await status.keep_minute(tx, described | await status.read_counts(tx))
+            await status.store_minute(tx, described | await status.read_counts(tx))
 
     @hook.every(TIDY_S)
-    async def tidy() -> None:
+    async def delete_old_rows() -> None:
         settings = hook.settings
         async with hook.transaction() as tx:
-            await status.clean_up(tx, keep_days=settings.keep_days, errors_most=settings.errors_most)
+            await status.clean_up(tx, keep_days=settings.keep_days, max_errors=settings.max_errors)
 
 
 class Refusals:
@@ -63,7 +63,7 @@ class Refusals:
     def __init__(self) -> None:
         self._before: Mapping[tuple[str, str], int] | None = None
 
-    def rises(self, figures: status.Figures) -> Mapping[tuple[str, str], int]:
+    def count_new(self, figures: status.Figures) -> Mapping[tuple[str, str], int]:
         """Return how many requests were rejected since the last call, by source and reason; none at the first call."""
         present = Counter(
             {
@@ -76,8 +76,8 @@ class Refusals:
         before, self._before = self._before, present
         if before is None:
             return {}
-        rises = {key: n - before.get(key, 0) if n >= before.get(key, 0) else n for key, n in present.items()}
-        return {key: n for key, n in rises.items() if n}
+        count_new = {key: n - before.get(key, 0) if n >= before.get(key, 0) else n for key, n in present.items()}
+        return {key: n for key, n in count_new.items() if n}
 
 
 def _by_cause(rows: Sequence[Any]) -> dict[tuple[str, str], list[Any]]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 import typer
 
-from boathook.apps import trials
-from boathook.apps.trials import Answers, Trial, finish, settle
+from boathook.apps import simulation
+from boathook.apps.simulation import ResponseCounts, SimulationResult, finish, settle
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,15 @@ class Request:
     body: bytes = b""
 
 
-def trial(*, differences: tuple[str, ...] = (), statuses: tuple[int, ...] = (200,)) -> Trial:
-    answers = Answers()
+def trial(*, differences: tuple[str, ...] = (), statuses: tuple[int, ...] = (200,)) -> SimulationResult:
+    answers = ResponseCounts()
     for status in statuses:
         answers.note(Request(), status, {200, 202})
-    return Trial(seed=5, answers=answers, effects={"things kept": 2}, differences=differences)
+    return SimulationResult(seed=5, answers=answers, effects={"things kept": 2}, differences=differences)
 
 
 def test_an_answer_that_should_have_been_another_is_told_without_the_secret_in_the_address():
-    answers = Answers()
+    answers = ResponseCounts()
     for status in (200, 202, 503):
         answers.note(Request(), status, {200, 202})
     assert answers.statuses == {200: 1, 202: 1, 503: 1}
@@ -49,7 +49,7 @@ def test_one_object_is_printed_as_json(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.parametrize("wrong", [trial(differences=("a is b",)), trial(statuses=(200, 500))])
-def test_whatever_is_not_as_it_must_be_ends_with_1(wrong: Trial, capsys: pytest.CaptureFixture[str]):
+def test_whatever_is_not_as_it_must_be_ends_with_1(wrong: SimulationResult, capsys: pytest.CaptureFixture[str]):
     for as_json in (True, False):
         with pytest.raises(typer.Exit) as ended:
             finish(wrong, as_json=as_json)
@@ -81,7 +81,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
     async def sleep(_seconds: float) -> None: ...
 
-    monkeypatch.setattr(trials, "asyncio", types.SimpleNamespace(get_running_loop=Loop, sleep=sleep))
+    monkeypatch.setattr(simulation, "asyncio", types.SimpleNamespace(get_running_loop=Loop, sleep=sleep))
     return clock
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from boathook import BoathookError
 
 
-class Refusal(BoathookError):
+class CabinetError(BoathookError):
     """The request is refused; the message says why, and how to fix it."""
 
     status: ClassVar[int] = 400
@@ -16,7 +16,7 @@ class Refusal(BoathookError):
         return {"error": {"code": self.code, "message": str(self)}}
 
 
-class BadField(Refusal):
+class BadField(CabinetError):
     """A field is missing, unknown, or has an invalid value."""
 
     code = "bad_field"
@@ -30,42 +30,42 @@ class BadField(Refusal):
         return {"error": {"code": self.code, "field": self.field, "message": str(self)}}
 
 
-class NotKnown(Refusal):
+class Unauthenticated(CabinetError):
     """The user's token is missing or unknown."""
 
     status = 401
     code = "unknown_token"
 
 
-class Forged(Refusal):
+class Forged(CabinetError):
     """A form does not come from the cabinet's own pages."""
 
     status = 403
     code = "forged"
 
 
-class Missing(Refusal):
+class Missing(CabinetError):
     """The user has no such object; whether another user has it is not revealed."""
 
     status = 404
     code = "not_found"
 
 
-class Conflict(Refusal):
+class Conflict(CabinetError):
     """The object's state does not allow the action."""
 
     status = 409
     code = "conflict"
 
 
-class TooLarge(Refusal):
+class TooLarge(CabinetError):
     """The request's body is too large."""
 
     status = 413
     code = "too_large"
 
 
-class Full(Refusal):
+class LimitReached(CabinetError):
     """A limit on the number of objects is reached."""
 
     status = 409

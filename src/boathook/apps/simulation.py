@@ -18,7 +18,7 @@ Step = TypeVar("Step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class SimulatedRequest:
     """One request."""
 
     method: str = "POST"
@@ -29,7 +29,7 @@ class Letter:
     """The expected status of the response."""
 
 
-def tell_in_turns(histories: Sequence[Sequence[Step]], dice: random.Random) -> Iterator[Step]:
+def interleave(histories: Sequence[Sequence[Step]], dice: random.Random) -> Iterator[Step]:
     """Yield the steps of all histories, interleaved at random, each history in its own order."""
     turns = [number for number, history in enumerate(histories) for _ in history]
     dice.shuffle(turns)
@@ -48,10 +48,10 @@ HERE: Final = "http://127.0.0.1:8080"
 WAIT_S: Final = 60.0
 
 _POLL_S: Final = 0.2
-_MOST_WAITS: Final = 10
+_MAX_WAITS: Final = 10
 """Multiple of the wait after which waiting ends, whatever is still in progress."""
-_MOST_OPEN: Final = 500
-_MOST_SENTENCES: Final = 20
+_MAX_OPEN: Final = 500
+_MAX_SENTENCES: Final = 20
 
 
 class Request(Protocol):
@@ -79,7 +79,7 @@ class Request(Protocol):
 
 
 @dataclass(slots=True)
-class Answers:
+class ResponseCounts:
     """The responses to generated requests."""
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -96,11 +96,11 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class SimulationResult:
     """The result of a simulation."""
 
     seed: int
-    answers: Answers
+    answers: ResponseCounts
     effects: Mapping[str, int]
     """The expected effects, in the app's own terms, such as "payments applied"."""
     differences: Sequence[str]
@@ -170,7 +170,7 @@ async def settle(
         wait_s: the time a slow machine may need for one change.
     """
     clock = asyncio.get_running_loop().time
-    gives_up_at, quiet_at = clock() + _MOST_WAITS * wait_s, clock() + wait_s
+    gives_up_at, quiet_at = clock() + _MAX_WAITS * wait_s, clock() + wait_s
     differences = await compare()
     while differences:
         await asyncio.sleep(_POLL_S)
@@ -196,13 +196,13 @@ async def has_open(hook: Boathook, *, recipients: Sequence[str] = ()) -> bool:
     for recipient in (f"handler:{hook.name}.*", *recipients):
         if await hook.operations.deliveries(recipient=recipient, state="leased", limit=1):
             return True
-        rows = await hook.operations.deliveries(recipient=recipient, state="pending", limit=_MOST_OPEN)
+        rows = await hook.operations.deliveries(recipient=recipient, state="pending", limit=_MAX_OPEN)
         if any(row.due_at <= datetime.now(UTC) for row in rows):
             return True
     return False
 
 
-def finish(trial: Trial, *, as_json: bool) -> None:
+def finish(trial: SimulationResult, *, as_json: bool) -> None:
     """Print the result of a simulation. Raises typer.Exit with 1 unless everything is as expected."""
     row = trial.as_row()
     if as_json:
@@ -221,5 +221,5 @@ def _listed(numbers: Mapping[str, int]) -> str:
 
 
 def _first(sentences: Sequence[str]) -> list[str]:
-    rest = len(sentences) - _MOST_SENTENCES
-    return [*sentences[:_MOST_SENTENCES], *([f"and {rest} more"] if rest > 0 else [])]
+    rest = len(sentences) - _MAX_SENTENCES
+    return [*sentences[:_MAX_SENTENCES], *([f"and {rest} more"] if rest > 0 else [])]

@@ -14,13 +14,13 @@ _RUBY: Final = re.compile(r"[A-Z][a-z]{2}, (\d{1,2}) ([A-Z][a-z]{2}) (\d{4})(.*)
 _MONTHS: Final = "JanFebMarAprMayJunJulAugSepOctNovDec"
 
 
-def read_moment(value: Any) -> datetime | None:
+def read_timestamp(value: Any) -> datetime | None:
     """Return a time in UTC, which is also the default zone, or None if it is invalid or implausible."""
     try:
-        moment = _read(value)
+        at = _read(value)
     except (ValueError, OverflowError, OSError):  # the C library raises OSError for some numbers
         return None
-    return moment if moment is not None and _FIRST <= moment <= _LAST else None
+    return at if at is not None and _FIRST <= at <= _LAST else None
 
 
 def _read(value: Any) -> datetime | None:
@@ -32,8 +32,8 @@ def _read(value: Any) -> datetime | None:
         case str() if _NUMBER.fullmatch(value.strip()):
             return _since_1970(float(value))
         case str() if 8 <= len(value) <= _LONGEST:
-            moment = datetime.fromisoformat(_as_iso(value.strip()))
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+            at = datetime.fromisoformat(_as_iso(value.strip()))
+            return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
         case _:
             return None
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from boathook import BoathookError
-from boathook.apps.music.files import Kept
+from boathook.apps.music.files import StoredFile
 from boathook.apps.music.kinds import HEAD, Kind, format_of
 from boathook.apps.music.storage import Storage, StorageFailed
 
@@ -16,7 +16,7 @@ EXPIRED: Final = frozenset({401, 403, 404, 410})
 _WORTH_TRYING: Final = frozenset({408, 425, 429})
 
 
-class NotKept(BoathookError):
+class DownloadFailed(BoathookError):
     """A file could not be stored.
 
     Args:
@@ -32,7 +32,7 @@ class NotKept(BoathookError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class Download:
     """Everything needed to store one file."""
 
     url: str
@@ -47,7 +47,7 @@ class Keeping:
     storage: Storage
 
 
-async def keep(work: Keeping) -> Kept:
+async def keep(work: Download) -> StoredFile:
     """Fetch a file and put it into storage. Raises NotKept.
 
     A partial download is resumed by the next attempt on this host.
@@ -56,10 +56,10 @@ async def keep(work: Keeping) -> Kept:
         return await _keep(work)
     except OSError as error:
         words = f"files cannot be fetched to {work.incoming}: {error.strerror or error}"
-        raise NotKept(words, "INCOMING_FAILED", is_final=False) from None
+        raise DownloadFailed(words, "INCOMING_FAILED", is_final=False) from None
 
 
-async def _keep(work: Keeping) -> Kept:
+async def _keep(work: Download) -> StoredFile:
     path = _place(work)
     await asyncio.to_thread(work.incoming.mkdir, parents=True, exist_ok=True)
     if not await asyncio.to_thread(path.is_file):  # else an earlier attempt ended between fetching and storing
@@ -67,39 +67,39 @@ async def _keep(work: Keeping) -> Kept:
     try:
         size, sha256, head = await asyncio.to_thread(_measure, path)
     except FileNotFoundError:  # a worker that lost its lease was faster
-        raise NotKept("another attempt is at the same file", "BUSY", is_final=False) from None
+        raise DownloadFailed("another attempt is at the same file", "BUSY", is_final=False) from None
     found = format_of(work.kind, head)
     if found is None:
         await asyncio.to_thread(path.unlink, missing_ok=True)
-        raise NotKept(f"what lies at the address is no {work.kind}", f"NOT_{work.kind.upper()}", is_final=True)
-    kept = Kept(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
+        raise DownloadFailed(f"what lies at the address is no {work.kind}", f"NOT_{work.kind.upper()}", is_final=True)
+    kept = StoredFile(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
     try:
         await work.storage.put(path, kept.key, content_type=kept.content_type, sha256=sha256)
     except StorageFailed as error:
-        raise NotKept(str(error), error.code, is_final=False) from None
+        raise DownloadFailed(str(error), error.code, is_final=False) from None
     await asyncio.to_thread(path.unlink, missing_ok=True)
     return kept
 
 
-async def _fetch(work: Keeping, path: Path) -> None:
+async def _fetch(work: Download, path: Path) -> None:
     try:
         await work.http.download(work.url, path, max_bytes=work.max_bytes, timeout_s=work.timeout_s)
     except BoathookError as error:
         raise _judge(error) from None
 
 
-def _judge(error: BoathookError) -> NotKept:
+def _judge(error: BoathookError) -> DownloadFailed:
     status = getattr(error, "status", None)
     if status in EXPIRED:
-        return NotKept(f"the address has expired: {error}", "URL_EXPIRED", is_final=True)
+        return DownloadFailed(f"the address has expired: {error}", "URL_EXPIRED", is_final=True)
     if status is not None and 300 <= status < 500 and status not in _WORTH_TRYING:
-        return NotKept(str(error), f"HTTP_{status}", is_final=True)
+        return DownloadFailed(str(error), f"HTTP_{status}", is_final=True)
     if getattr(error, "is_final", False):
-        return NotKept(str(error), "REFUSED", is_final=True)
-    return NotKept(str(error), "DOWNLOAD_FAILED" if status is None else f"HTTP_{status}", is_final=False)
+        return DownloadFailed(str(error), "REFUSED", is_final=True)
+    return DownloadFailed(str(error), "DOWNLOAD_FAILED" if status is None else f"HTTP_{status}", is_final=False)
 
 
-def _place(work: Keeping) -> Path:
+def _place(work: Download) -> Path:
     # The name includes the URL: content from another URL is another file.
     name = hashlib.sha256(f"{work.kind} {work.stem} {work.url}".encode()).hexdigest()[:40]
     return work.incoming / f"{name}.{work.kind}"

@@ -25,12 +25,12 @@ def content_of(path: str) -> bytes:
     return (_BEGINNINGS[name.rpartition(".")[2]] + hashlib.shake_256(seed).digest(length))[:length]
 
 
-class Studio:
+class FileServer:
     """Serves on a free port of loopback while its ``with`` block runs."""
 
     def __init__(self) -> None:
         self._server = _Server(("127.0.0.1", 0), _Answers)
-        self._server.studio = self  # type: ignore[attr-defined]
+        self._server.file_server = self  # type: ignore[attr-defined]
         self._lock = threading.Lock()
         self._broken: set[str] = set()
         self.asked: list[tuple[str, str | None]] = []
@@ -80,14 +80,14 @@ class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        studio: Studio = self.server.studio  # type: ignore[attr-defined]
+        file_server: FileServer = self.server.file_server  # type: ignore[attr-defined]
         asked = self.headers.get("range")
-        studio.note(self.path, asked)
+        file_server.note(self.path, asked)
         folder, extension = self.path[1:].partition("/")[0], self.path.rpartition(".")[2]
         if folder == "gone" or extension not in _TYPES:
             self._answer(404, b"", {})
             return
-        content = studio.content(self.path)
+        content = file_server.content(self.path)
         tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
         headers = {"content-type": _TYPES[extension], "etag": tag, "accept-ranges": "bytes"}
         found = _RANGE.fullmatch(asked or "")
@@ -99,13 +99,13 @@ class _Answers(BaseHTTPRequestHandler):
         self._answer(206, content[start:], headers)
 
     def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-        studio: Studio = self.server.studio  # type: ignore[attr-defined]
+        file_server: FileServer = self.server.file_server  # type: ignore[attr-defined]
         self.send_response(status)
         for name, value in {**headers, "content-length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
         sent = 0
-        for piece in studio.pieces(self.path, content):
+        for piece in file_server.pieces(self.path, content):
             self.wfile.write(piece)
             self.wfile.flush()
             sent += len(piece)

@@ -89,7 +89,9 @@ class StoredPayment:
         return waited and self.payment.user_id is not None
 
 
-async def store(tx: Transaction, provider: str, event: Event, notice: Notice, shop: Shop, late: timedelta) -> StoredPayment:
+async def store(
+    tx: Transaction, provider: str, event: Event, notice: Notice, shop: Shop, late: timedelta
+) -> StoredPayment:
     """Store a notice and return its payment, which stays locked; repeated calls change nothing."""
     row, is_new = await _lock(tx, provider, notice)
     known = None if is_new else Status(row["status"])
@@ -123,7 +125,7 @@ async def _lock(tx: Transaction, provider: str, notice: Notice) -> tuple[Mapping
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PaymentChanges:
     """The changes of a payment by a notice."""
 
     is_newer: bool
@@ -131,7 +133,7 @@ class Facts:
     paid_at: datetime | None
 
 
-def combine(row: Mapping[str, Any], notice: Notice, *, is_newer: bool) -> Facts:
+def combine(row: Mapping[str, Any], notice: Notice, *, is_newer: bool) -> PaymentChanges:
     """Merge a notice into a payment: a new success overrides known values, other notices fill only missing ones."""
     wins = is_newer and notice.status is Status.SUCCEEDED
     reported = {name: getattr(notice, name) for name in ("email", "plan_id", "amount", "currency", "paid_at")}
@@ -142,7 +144,7 @@ def combine(row: Mapping[str, Any], notice: Notice, *, is_newer: bool) -> Facts:
         for name, value in reported.items()
     }
     paid_at = merged.pop("paid_at")
-    return Facts(is_newer, {**merged, **({"status": notice.status} if is_newer else {})}, paid_at)
+    return PaymentChanges(is_newer, {**merged, **({"status": notice.status} if is_newer else {})}, paid_at)
 
 
 def _first(one: Any, other: Any) -> Any:
@@ -164,7 +166,7 @@ async def _save(tx: Transaction, payment: Payment, paid_at: datetime | None) -> 
     )  # fmt: skip
 
 
-async def judge_again(tx: Transaction, payment_id: int, shop: Shop) -> tuple[Payment, Problem | None]:
+async def update_problem(tx: Transaction, payment_id: int, shop: Shop) -> tuple[Payment, Problem | None]:
     """Store why a payment is not applied, by the current plans; return it, locked, and the previous problem.
 
     The handler that detects a final problem dead-letters its delivery, which rolls back everything it wrote.

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from boathook.apps.music.keeping import Keeping, NotKept, keep
+from boathook.apps.music.file_download import Download, DownloadFailed, keep
+from boathook.apps.music.file_server import content_of
 from boathook.apps.music.kinds import Kind
 from boathook.apps.music.storage import LocalFolder, StorageFailed
-from boathook.apps.music.studio import content_of
 from boathook.http_client.client import Client
 from tests.apps.music.server import unique
 from tests.unit.receivers import outbound
@@ -23,10 +23,10 @@ def http():
 
 
 @pytest.fixture
-def work(tmp_path, http, studio) -> Keeping:
+def work(tmp_path, http, file_server) -> Download:
     name = unique("clip")
-    return Keeping(
-        url=f"{studio.url}/files/{name}.mp3",
+    return Download(
+        url=f"{file_server.url}/files/{name}.mp3",
         stem=f"tracks/t/{name}",
         kind=Kind.AUDIO,
         max_bytes=1_000_000,
@@ -54,23 +54,23 @@ async def test_two_workers_at_one_file_leave_one_whole_file(work, tmp_path):
     ended = await asyncio.gather(*(keep(work) for _ in range(4)), return_exceptions=True)
     kept = [one for one in ended if not isinstance(one, BaseException)]
     assert kept
-    assert all(isinstance(one, NotKept) and not one.is_final for one in ended if isinstance(one, BaseException))
+    assert all(isinstance(one, DownloadFailed) and not one.is_final for one in ended if isinstance(one, BaseException))
     assert (tmp_path / "kept" / kept[0].key).read_bytes() == content_of(work.url)
     await keep(work)
     assert there(tmp_path) == [Path(kept[0].key).name]
 
 
-async def test_what_was_fetched_is_not_fetched_again_because_storing_failed(work, studio, tmp_path, monkeypatch):
+async def test_what_was_fetched_is_not_fetched_again_because_storing_failed(work, file_server, tmp_path, monkeypatch):
     async def put(self, path, key, **_):
         raise StorageFailed("no room", "NO_ROOM")
 
     with monkeypatch.context() as broken:
         broken.setattr(LocalFolder, "put", put)
-        with pytest.raises(NotKept, match="no room") as caught:
+        with pytest.raises(DownloadFailed, match="no room") as caught:
             await keep(work)
     assert (caught.value.code, caught.value.is_final) == ("NO_ROOM", False)
     await keep(work)
-    assert [path for path, _ in studio.asked if path in work.url] == [work.url.removeprefix(studio.url)]
+    assert [path for path, _ in file_server.asked if path in work.url] == [work.url.removeprefix(file_server.url)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_what_was_fetched_is_not_fetched_again_because_storing_failed(work
 async def test_why_a_file_is_not_kept_is_told(work, tmp_path, folder, code, is_final):
     from dataclasses import replace
 
-    with pytest.raises(NotKept) as caught:
+    with pytest.raises(DownloadFailed) as caught:
         await keep(replace(work, url=work.url.replace("/files/", folder)))
     assert (caught.value.code, caught.value.is_final) == (code, is_final)
     assert there(tmp_path / "kept") == []
@@ -89,7 +89,7 @@ async def test_why_a_file_is_not_kept_is_told(work, tmp_path, folder, code, is_f
 async def test_a_file_that_is_too_large_leaves_nothing(work, tmp_path):
     from dataclasses import replace
 
-    with pytest.raises(NotKept, match="larger than 1,000 bytes") as caught:
+    with pytest.raises(DownloadFailed, match="larger than 1,000 bytes") as caught:
         await keep(replace(work, max_bytes=1_000))
     assert (caught.value.code, caught.value.is_final) == ("REFUSED", True)
     assert there(tmp_path) == []

@@ -42,7 +42,7 @@ Decision = Missing | NotDead | Decided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class RetryRun:
     """The result of one run over the dead letters."""
 
     fresh: Sequence[Any]
@@ -97,7 +97,7 @@ async def ignore_old(hook: Boathook, *, days: float) -> list[str]:
     return await hook.operations.ignore(old, note=f"cleaned up: dead for more than {days:g} days") if old else []
 
 
-async def look_after(hook: Boathook) -> Round:
+async def process_dead_letters(hook: Boathook) -> RetryRun:
     """Schedule, replay and give up dead letters, according to the schedule."""
     dead = [row async for row in _all_dead(hook)]
     async with hook.transaction() as tx:
@@ -105,7 +105,7 @@ async def look_after(hook: Boathook) -> Round:
         # Counted before the replay: a crash in between loses one replay, not the count.
         due = await _take_due(tx)
     fresh = {row["delivery_id"] for row in seen if row["is_fresh"]}
-    return Round(
+    return RetryRun(
         fresh=[row for row in dead if row.id in fresh],
         replayed=await hook.operations.replay(due, note="replayed by itself") if due else [],
         given_up=[row["delivery_id"] for row in seen if row["is_given_up"]],

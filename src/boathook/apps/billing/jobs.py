@@ -5,7 +5,7 @@ from typing import Final
 from boathook import Transaction
 from boathook.apps.billing import metrics
 from boathook.apps.billing.app import hook, settings
-from boathook.apps.billing.handlers import go_on
+from boathook.apps.billing.handlers import resume
 from boathook.apps.billing.payload import Status
 from boathook.apps.billing.rules import Problem
 
@@ -47,7 +47,7 @@ RETIRE_PLANS: Final = """
 
 
 @hook.every(2.0)
-async def let_waiting_go_on() -> None:
+async def wake_waiting() -> None:
     """Wake the events of payments whose user exists now, however the user was added.
 
     Failed wake-ups are repeated after increasing pauses: a running attempt cannot be woken, and an error unrelated to
@@ -55,7 +55,7 @@ async def let_waiting_go_on() -> None:
     """
     async with hook.transaction() as tx:
         for payment_id in sorted(row["id"] for row in await tx.fetch(WAKE_KNOWN)):
-            await go_on(tx, payment_id)
+            await resume(tx, payment_id)
 
 
 @hook.every(5.0)
