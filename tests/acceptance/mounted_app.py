@@ -90,20 +90,20 @@ async def life(app):
     yield {"opened": "yes"}
     Path("life.txt").open("a").write("down\\n")
 
-routes = lambda path: [
-    Route(f"{path}/tell", tell, methods=["POST"]), Route(f"{path}/big", big, methods=["POST"]),
-    Route(f"{path}/broken", broken), Route(f"{path}/cut", cut), Route(f"{path}/own", own_fault),
-    WebSocketRoute(f"{path}/echo", echo), WebSocketRoute(f"{path}/who", who), WebSocketRoute(f"{path}/live", live),
-    WebSocketRoute(f"{path}/burning", burning), WebSocketRoute(f"{path}/refusing", refusing),
-    WebSocketRoute(f"{path}/flood", flood), WebSocketRoute(f"{path}/deaf", deaf),
-    Route(path, whole, methods=["GET", "POST"]), Route(f"{path}/{{rest:path}}", whole, methods=["GET", "POST"]),
+routes = [
+    Route("/tell", tell, methods=["POST"]), Route("/big", big, methods=["POST"]),
+    Route("/broken", broken), Route("/cut", cut), Route("/own", own_fault),
+    WebSocketRoute("/echo", echo), WebSocketRoute("/who", who), WebSocketRoute("/live", live),
+    WebSocketRoute("/burning", burning), WebSocketRoute("/refusing", refusing),
+    WebSocketRoute("/flood", flood), WebSocketRoute("/deaf", deaf),
+    Route("/{rest:path}", whole, methods=["GET", "POST"]),
 ]
 
-hook.mount("/open", Starlette(routes=routes("/open"), lifespan=life), is_open=True)
-hook.mount("/closed", Starlette(routes=routes("/closed")))
-hook.mount("/open/inner", Starlette(routes=routes("/open/inner")), is_open=True)
-hook.mount("/webhooks", Starlette(routes=routes("/webhooks")), is_open=True)
-hook.mount("/api/mounted", Starlette(routes=routes("/api/mounted")), is_open=True)
+hook.mount("/open", Starlette(routes=routes, lifespan=life), is_open=True)
+hook.mount("/closed", Starlette(routes=routes))
+hook.mount("/open/inner", Starlette(routes=routes), is_open=True)
+hook.mount("/webhooks", Starlette(routes=routes), is_open=True)
+hook.mount("/api/mounted", Starlette(routes=routes), is_open=True)
 
 async def plain(scope, receive, send):
     assert scope["type"] == "http"

@@ -54,7 +54,7 @@ async def open_garage(request):
             await hook.operations.wake(tx, event_id)
     return JSONResponse({"woken": len(rows)})
 
-hook.mount("/garage", Starlette(routes=[Route("/garage/vitals", vitals), Route("/garage/open", open_garage)]), is_open=True)
+hook.mount("/garage", Starlette(routes=[Route("/vitals", vitals), Route("/open", open_garage)]), is_open=True)
 """
 
 

@@ -82,10 +82,16 @@ async def refused(running: BoathookProcess, path: str, **more: object) -> tuple[
 # Pages
 
 
-def test_a_mounted_app_gets_its_whole_path(mounted_app: BoathookProcess):
-    for path in ("/open", "/open/a/b", "/open/inner/x", "/api/mounted/cars"):
+def test_a_mounted_app_gets_its_whole_path_and_where_it_is_mounted(mounted_app: BoathookProcess):
+    roots = {
+        "/open/": "/open",
+        "/open/a/b": "/open",
+        "/open/inner/x": "/open/inner",
+        "/api/mounted/cars": "/api/mounted",
+    }
+    for path, root in roots.items():
         got = send_request(mounted_app, "GET", path)
-        assert (got.status, got.json["path"], got.json["root"]) == (200, path, ""), path
+        assert (got.status, got.json["path"], got.json["root"]) == (200, path, root), path
         assert got.headers["x-request-id"].startswith("req_")
 
 

@@ -1,12 +1,14 @@
 """The API on the gateway's port: available when PostgreSQL is, and no obstacle before."""
 
+import asyncio
+import re
 import uuid
 from functools import partial
 
 import httpx
 import pytest
 
-from boathook import config
+from boathook import Boathook, ConfigError, config
 from boathook.db.database import DUE_CHANNEL
 from boathook.http.connection import WebSocketRefusal
 from boathook.observability.live_metrics import LiveMetrics
@@ -128,6 +130,53 @@ async def test_what_an_app_mounts_is_503_until_it_is_loaded_and_then_served(open
     assert (await client.get("/api/v1/app")).status_code == 401
     assert console.websocket_app("/any") is WebSocketRefusal.NO_HANDLER
     assert console.websocket_app("/mine") is not WebSocketRefusal.NO_HANDLER
+
+
+SHOP = """
+from fastapi import FastAPI
+
+from boathook import Boathook
+
+hook = Boathook()
+shop, site = FastAPI(), FastAPI(openapi_url=None)
+
+@shop.get("/")
+@shop.get("/cars/{name}")
+async def show(name: str = "none") -> str:
+    return name
+
+@site.get("/{path:path}")
+async def find(path: str) -> str:
+    return f"site {path}"
+
+hook.mount("/shop", shop, is_open=True)
+hook.mount("/", site, is_open=True)
+"""
+
+
+async def test_a_mounted_app_answers_below_its_path_and_one_at_the_root_gets_what_is_left(opened, pg_url, app):
+    console, client = opened(pg_url, **{"server.app": app(SHOP)})
+    console.open()
+    await asyncio.wait_for(console.startup_done.wait(), 300)
+    page = {"accept": "text/html"}
+    for path, expected in {
+        "/shop": '"none"', "/shop/": '"none"', "/shop/cars/audi": '"audi"', "/shop/docs": "'/shop/openapi.json'",
+        "/shop/openapi.json": '"url":"/shop"', "/": '"site "', "/shopping": '"site shopping"', "/api/v2": '"site api/v2"',
+        "/apis": '"site apis"', "/ingest/x": '"site ingest/x"',
+    }.items():  # fmt: skip
+        answer = await client.get(path, headers=page)
+        assert (answer.status_code, expected in answer.text) == (200, True), (path, answer.text)
+    for path, status in {"/api/v1/app": 401, "/console": 303, "/portal": 200, "/in/nothing": 404}.items():
+        answer = await client.get(path, headers=page)
+        assert (answer.status_code, "site" in answer.text.split()) == (status, False), path
+    assert console.websocket_app("/any") is not WebSocketRefusal.NO_HANDLER
+    assert console.websocket_app("/console") is WebSocketRefusal.NO_HANDLER
+
+
+@pytest.mark.parametrize("path", ["shop", "", "/a b", "//", "/a?b"])
+def test_a_path_that_cannot_be_mounted_is_named(path):
+    with pytest.raises(ConfigError, match=re.escape(repr(path.removesuffix("/")))):
+        Boathook().mount(path, None)
 
 
 async def test_an_app_that_cannot_be_loaded_leaves_the_api_in_peace(opened, pg_url, app):

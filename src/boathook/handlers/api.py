@@ -109,12 +109,20 @@ class Boathook:
     def mount(self, path: str, app: Asgi, *, is_open: bool = False) -> None:
         """Serve an ASGI application, including WebSockets, at *path* and all paths below it, on the gateway's port.
 
+        The application gets *path* as ASGI's ``root_path``, so frameworks match their routes against the rest. At ``/``
+        it gets every path that is not boathook's own.
+
         Unless *is_open* is set, clients must send the token of an organization's API key (``boathook keys create``) as
         ``Authorization: Bearer TOKEN``, or for WebSockets as the subprotocol ``bearer.TOKEN``.
 
         Source paths take precedence over mounted paths, and longer mounted paths over shorter ones.
+
+        Raises:
+            ConfigError: *path* does not start with a slash, is no plain path, or is mounted already.
         """
-        self.manifest.add_mount(Mount(path=path.rstrip("/"), app=app, is_open=is_open))
+        if not path.startswith("/"):
+            raise ConfigError(f'hook.mount: {path!r} must start with "/"')
+        self.manifest.add_mount(Mount(path=path.removesuffix("/"), app=app, is_open=is_open))
 
     def commands(self, app: Any) -> None:
         """Run a `typer.Typer` as ``boathook <name> ...``."""

@@ -41,7 +41,7 @@ class Mount:
     """An ASGI application at a path."""
 
     path: str
-    """Without a trailing slash; the application receives this and all longer paths unchanged."""
+    """Without a trailing slash, so empty for ``/``; the application receives it as ASGI's ``root_path``."""
     app: Asgi
     is_open: bool = False
     """Whether it needs no authentication; otherwise clients need the token of an organization's API key."""
@@ -104,10 +104,10 @@ class Manifest:
 
     def add_mount(self, mount: Mount) -> None:
         """Add an ASGI application. Raises ConfigError if its path is invalid or taken."""
-        if not mount.path.startswith("/") or mount.path.endswith("/") or any(char in mount.path for char in "?# %"):
+        if mount.path and (not mount.path.startswith("/") or mount.path.endswith("/") or set(mount.path) & set("?# %")):
             raise ConfigError(f'hook.mount: {mount.path!r} must start with "/", not end with one, and be a plain path')
         if any(known.path == mount.path for known in self.mounts):
-            raise ConfigError(f"hook.mount: {mount.path} is mounted twice")
+            raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted twice")
         self.mounts.append(mount)
 
 

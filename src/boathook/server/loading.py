@@ -37,14 +37,17 @@ def check_mounts(mounts: Mapping[str, Iterable[Mount]]) -> list[Mount]:
     owners: dict[str, str] = {}
     found = [(app, mount) for app, app_mounts in mounts.items() for mount in app_mounts]
     for app, mount in found:
-        if mount.path in _RESERVED_PATHS or any(
-            f"{mount.path}/".startswith(f"{below}/") for below in _RESERVED_PREFIXES
-        ):
+        if mount.path in _RESERVED_PATHS or is_reserved(mount.path):
             raise ConfigError(f"hook.mount: {app} cannot have {mount.path}, which is boathook's own; take another path")
         if mount.path in owners:
-            raise ConfigError(f"hook.mount: {mount.path} is mounted by {owners[mount.path]} and by {app}")
+            raise ConfigError(f"hook.mount: {mount.path or '/'} is mounted by {owners[mount.path]} and by {app}")
         owners[mount.path] = app
     return [mount for _, mount in found]
+
+
+def is_reserved(path: str) -> bool:
+    """Return whether *path* belongs to boathook's API, console, portal or sources."""
+    return any(f"{path}/".startswith(f"{below}/") for below in _RESERVED_PREFIXES)
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,40}")

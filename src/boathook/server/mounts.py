@@ -20,7 +20,7 @@ from boathook.http.origins import is_own_origin
 from boathook.ingest.app import read_headers
 from boathook.observability.log import get_logger
 from boathook.server.asgi_guard import HttpGuard, WebSocketGuard
-from boathook.server.loading import check_mounts
+from boathook.server.loading import check_mounts, is_reserved
 from boathook.server.proxies import apply_forwarded_headers
 from boathook.service.authorization import Permission, Principal
 
@@ -147,7 +147,12 @@ class Mounts:
                 await lifespan.close()
 
     def at(self, path: str) -> "MountedApp | None":
-        """Return the mounted application with the longest path that equals *path* or is a parent of it."""
+        """Return the mounted application with the longest path that equals *path* or is a parent of it.
+
+        boathook's own paths have none, even if an application is mounted at ``/``.
+        """
+        if is_reserved(path):
+            return None
         return next(
             (mounted for mounted in self._doors if path == mounted.path or path.startswith(mounted.path + "/")), None
         )
@@ -228,6 +233,7 @@ class MountedApp:
         if scope["type"] == "websocket" and not is_same_origin(scope, self._settings.server.public_url):
             raise ApiError(403, "cross_origin", "this page may not open WebSockets here")
         state = {**self._lifespan.state, "request_id": f"{self._request_prefix}{next(self._numbers):08x}"}
+        scope = self._mounted(scope)
         if self._mount.is_open:
             return _AuthorizedRequest({**scope, "state": state}, {})
         credentials = {"authorization": read_headers(scope["headers"]).get("authorization", "")}
@@ -237,6 +243,11 @@ class MountedApp:
             scope = _without_token(scope)
         principal = await self._authenticate(credentials)
         return _AuthorizedRequest({**scope, "state": {**state, "actor": principal.actor}}, credentials)
+
+    def _mounted(self, scope: Scope) -> Scope:
+        """Return the scope with the mounted path as ``root_path``; that path itself is the application's ``/``."""
+        path = scope["path"]
+        return {**scope, "root_path": self.path, "path": f"{path}/" if path == self.path else path}
 
     async def _authenticate(self, headers: Mapping[str, str]) -> Principal:
         async with self._database.acquire(_WAIT_S) as connection:

@@ -33,7 +33,7 @@ from boathook.apps.cashdesk.forms import (
     read,
 )
 from boathook.apps.cashdesk.users import User
-from boathook.apps.cashdesk.web import MOUNT, guarded, path_id, read_body, read_number
+from boathook.apps.cashdesk.web import guarded, path_id, read_body, read_number
 
 MOST_ROWS: Final = 200
 _LARGEST_ID: Final = 2**63 - 1
@@ -157,7 +157,7 @@ def at(path: str, **answers: Answer | None) -> Route:
     async def endpoint(request: Request) -> Response:
         return await doors["GET" if request.method == "HEAD" else request.method](request)
 
-    return Route(f"{MOUNT}/api/{path}", endpoint, methods=list(doors))
+    return Route(f"/api/{path}", endpoint, methods=list(doors))
 
 
 def _routes_of(resource: Resource) -> list[Route]:

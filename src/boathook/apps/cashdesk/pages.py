@@ -146,10 +146,6 @@ async def show_unknown(_request: Request, error: HTTPException) -> Response:
     return guarded(response)
 
 
-async def _lead_home(_request: Request) -> Response:
-    return _go(_HOME)
-
-
 async def _home(request: Request) -> Response:
     """Show the webhooks, or the login form."""
     if request.method == "POST":
@@ -266,13 +262,12 @@ async def _replay(visit: PageRequest) -> Response:
 
 def routes() -> list[Route | Mount]:
     """Return all routes of the pages."""
-    webhook = f"{MOUNT}/webhooks/{{id:cashdesk_id}}"
+    webhook = "/webhooks/{id:cashdesk_id}"
     return [
-        Route(MOUNT, safely(_lead_home)),
-        Route(_HOME, safely(_home), methods=["GET", "POST"]),
-        Mount(f"{MOUNT}/static", StaticFiles(directory=_FOLDER / "static")),
-        Route(f"{MOUNT}/logout", authenticated_endpoint(_log_out), methods=["POST"]),
-        Route(f"{MOUNT}/webhooks/new", authenticated_endpoint(_new), methods=["GET", "POST"]),
+        Route("/", safely(_home), methods=["GET", "POST"]),
+        Mount("/static", StaticFiles(directory=_FOLDER / "static")),
+        Route("/logout", authenticated_endpoint(_log_out), methods=["POST"]),
+        Route("/webhooks/new", authenticated_endpoint(_new), methods=["GET", "POST"]),
         Route(webhook, authenticated_endpoint(_edit), methods=["GET", "POST"]),
         Route(webhook + "/active", authenticated_endpoint(_activate), methods=["POST"]),
         Route(webhook + "/delete", authenticated_endpoint(_delete), methods=["GET", "POST"]),

@@ -17,7 +17,8 @@ from boathook.apps.fleet.tables import TABLES
 from boathook.apps.terminal import plain
 
 BASE: Final = "/api/rentprog"
-DEAD: Final = f"{BASE}/webhook/dead"
+_DEAD: Final = "/webhook/dead"
+"""The path of dead letters, below `BASE`."""
 SELFTEST: Final = "/webhooks/_selftest"
 LIVE_PAGE: Final = f"{BASE}/live/page"
 MOST: Final = 500
@@ -34,8 +35,8 @@ def mount_routes(hook: Boathook) -> None:
     """Mount all routes; only the self-test and the empty live page need no authentication."""
     desk = Desk(hook)
     hook.mount(BASE, _starlette(desk.routes()))
-    hook.mount(SELFTEST, _starlette([Route(SELFTEST, desk.selftest)]), is_open=True)
-    hook.mount(LIVE_PAGE, _starlette([Route(LIVE_PAGE, _show_page)]), is_open=True)
+    hook.mount(SELFTEST, _starlette([Route("/", desk.selftest)]), is_open=True)
+    hook.mount(LIVE_PAGE, _starlette([Route("/", _show_page)]), is_open=True)
 
 
 def _starlette(routes: list[Any]) -> Starlette:
@@ -51,16 +52,16 @@ class Desk:
     def routes(self) -> list[Route | WebSocketRoute]:
         """Return all routes that need an organization's token."""
         return [
-            Route(DEAD, self.list_dead, methods=["GET"]),
-            Route(f"{DEAD}/cleanup", self.clean_up, methods=["POST"]),
-            Route(f"{DEAD}/{{id}}/replay", self.replay, methods=["POST"]),
-            Route(f"{DEAD}/{{id}}", self.ignore, methods=["DELETE"]),
-            Route(f"{BASE}/metrics", self.metrics, methods=["GET"]),
-            Route(f"{BASE}/metrics/history", self.history, methods=["GET"]),
-            Route(f"{BASE}/errors", self.errors, methods=["GET"]),
-            Route(f"{BASE}/unknown", self.unknown, methods=["GET"]),
-            *(Route(f"{BASE}/{table.name}", self._lister(entity)) for entity, table in TABLES.items()),
-            WebSocketRoute(f"{BASE}/live", self.live),
+            Route(_DEAD, self.list_dead, methods=["GET"]),
+            Route(f"{_DEAD}/cleanup", self.clean_up, methods=["POST"]),
+            Route(f"{_DEAD}/{{id}}/replay", self.replay, methods=["POST"]),
+            Route(f"{_DEAD}/{{id}}", self.ignore, methods=["DELETE"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/metrics/history", self.history, methods=["GET"]),
+            Route("/errors", self.errors, methods=["GET"]),
+            Route("/unknown", self.unknown, methods=["GET"]),
+            *(Route(f"/{table.name}", self._lister(entity)) for entity, table in TABLES.items()),
+            WebSocketRoute("/live", self.live),
         ]
 
     async def list_dead(self, request: Request) -> Response:

@@ -193,7 +193,7 @@ def _failed(_request: Request, error: Exception) -> Response:
 
 
 def _route(path: str, call: Callable[[Request], Awaitable[Response]], method: str = "GET") -> Route:
-    return Route(f"/api/music{path}", call, methods=[method])
+    return Route(path, call, methods=[method])
 
 
 api = Starlette(
