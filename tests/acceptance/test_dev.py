@@ -149,6 +149,14 @@ def test_the_link_signs_in_once_and_root_leads_to_the_console(developer: Develop
     assert httpx.get(link, timeout=300).status_code == 403
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent")
+def test_a_killed_one_leaves_nothing_running(developer: Developer):
+    processes = psutil.Process(developer.process.pid).children(recursive=True)
+    assert processes
+    developer.process.kill()
+    assert psutil.wait_procs(processes, timeout=120)[1] == []
+
+
 def test_its_end_leaves_nothing_behind(tmp_path: Path, pg_url: str):
     running = Developer(tmp_path, pg_url)
     processes = psutil.Process(running.process.pid).children(recursive=True)

@@ -6,12 +6,15 @@ PostgreSQL is held meanwhile, so that it does not restart too.
 
 import asyncio
 import contextlib
+import ctypes
 import json
+import os
 import signal
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -39,6 +42,8 @@ _STOP_S: Final = 15.0
 _LAST_LINES_S: Final = 2.0
 _MAX_LINE_BYTES: Final = 1_048_576
 _READ_BYTES: Final = 65_536
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)
 _BOLD, _DIM, _RED, _YELLOW = 1, 2, 31, 33
 
 Print = Callable[[str], None]
@@ -142,7 +147,7 @@ class _Developer:
         self._saved_names.clear()
         process = await asyncio.create_subprocess_exec(
             *self._command, cwd=Path.cwd(), env=self._environment, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=partial(_end_with_parent, os.getpid()),
         )  # fmt: skip
         relaying = asyncio.create_task(self._log.relay(process))
         ending = asyncio.create_task(process.wait())
@@ -193,6 +198,14 @@ class _Developer:
 
     def _say(self, line: str, color: int | None = None) -> None:
         self._write(line if color is None or not self._is_colored else f"\x1b[{color}m{line}\x1b[0m")
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have Linux send this process a SIGTERM once its parent is killed, which cannot send it one itself."""
+    if sys.platform == "linux":
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # which was killed before
+            os._exit(1)
 
 
 class _ServeLog:
