@@ -14,6 +14,7 @@ from typing import Any
 import typer.main
 
 from boathook.cli import app
+from boathook.config import SCHEMA_URL
 from boathook.config.sources import FIELDS
 from boathook.db.invariants import AUDIT_CHAIN, GLOBAL_INVARIANTS, ORDER_KEYS, SCANS, Invariant
 from boathook.observability.metrics import TABLE, Metric, MetricKind
@@ -21,7 +22,7 @@ from boathook.providers import RECIPES
 from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
 from boathook.providers.request_reader import Json, Selector
 from boathook.service.authorization import ACCESS_RULES, Permission
-from scripts import docs_http, docs_providers, docs_python, docs_svix
+from scripts import docs_http, docs_providers, docs_python, docs_schema, docs_svix
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "src/boathook/defaults.toml"
@@ -111,6 +112,14 @@ folder of `boathook.toml`.
 
 Commands read `.env` beside `boathook.toml` for variables that the environment lacks.
 
+An editor that knows TOML completes keys, explains them and marks mistakes by the [JSON Schema](boathook.schema.json)
+of this file, if its first line names the schema; `boathook init` writes that line. `boathook config schema` prints the
+schema of the installed version.
+
+```toml
+#:schema {schema_url}
+```
+
 `boathook config show` prints the settings in force. A table that is not listed here, such as `[billing]`, is kept for
 the app that reads it.
 """
@@ -174,7 +183,9 @@ def read_entries(toml: str) -> dict[str, list[Entry]]:
 
 def configuration() -> str:
     """Return the page on settings."""
-    parts = [CONFIGURATION.format(generated=GENERATED.format(origin="src/boathook/defaults.toml"))]
+    parts = [
+        CONFIGURATION.format(generated=GENERATED.format(origin="src/boathook/defaults.toml"), schema_url=SCHEMA_URL)
+    ]
     for table, entries in read_entries(DEFAULTS.read_text(encoding="utf-8")).items():
         parts.append(f"\n## `[{table}]`\n\n| key | default | what it does |\n|---|---|---|\n")
         parts += [
@@ -184,6 +195,13 @@ def configuration() -> str:
     parts.append(SOURCES)
     parts += [f"| `{key}` | {_cell(SOURCE_KEYS[key])} |\n" for key in FIELDS]
     return "".join(parts)
+
+
+def toml_schema() -> str:
+    """Return the JSON Schema of boathook.toml."""
+    tables = read_entries(DEFAULTS.read_text(encoding="utf-8"))
+    texts = {table: {key: entry.text for entry in entries for key in entry.keys} for table, entries in tables.items()}
+    return docs_schema.schema(texts, SOURCE_KEYS)
 
 
 def _codes(words: Any) -> str:
@@ -500,7 +518,10 @@ def pages() -> dict[Path, str]:
     """Return every generated page with its text."""
     docs = ROOT / "docs/reference"
     how_tos = {docs / f"providers/{name}.md": text for name, text in docs_providers.pages().items()}
+    schema = toml_schema()
     return how_tos | {
+        docs / "boathook.schema.json": schema,
+        ROOT / "src/boathook/boathook.schema.json": schema,
         docs / "configuration.md": configuration(),
         docs / "cli.md": cli(),
         docs / "metrics.md": metrics(),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from boathook import config
 from boathook.cli import apps, output
 from boathook.cli.context import cli_context, err, out
 from boathook.cli.options import Json
@@ -34,6 +35,12 @@ def show_settings(ctx: typer.Context, as_json: Json = False) -> None:
                 if value is not None:
                     out.print(Text(f"{key} = {json.dumps(value, ensure_ascii=False)}"), soft_wrap=True)
             out.print()
+
+
+@settings_app.command("schema", epilog="Example: boathook config schema > boathook.schema.json")
+def print_schema() -> None:
+    """Print the JSON Schema of boathook.toml, by which editors complete and check it."""
+    sys.stdout.write(config.schema())
 
 
 @settings_app.command("check", epilog="Example: boathook --config boathook.toml config check")

@@ -1,12 +1,13 @@
 """Settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
 
-from boathook.config.loader import FILE_NAME, SECTIONS, defaults, load
+from boathook.config.loader import FILE_NAME, SCHEMA_URL, SECTIONS, defaults, load, schema
 from boathook.config.sources import SourceSettings
 from boathook.config.tables import LimitSettings, RetentionSettings, Settings
 from boathook.config.types import Network
 
 __all__ = [
     "FILE_NAME",
+    "SCHEMA_URL",
     "SECTIONS",
     "LimitSettings",
     "Network",
@@ -15,4 +16,5 @@ __all__ = [
     "SourceSettings",
     "defaults",
     "load",
+    "schema",
 ]

@@ -65,6 +65,8 @@ _WORDS: Final = {"missing": "is missing", "extra_forbidden": "is not a setting"}
 
 
 FILE_NAME = "boathook.toml"
+SCHEMA_URL: Final = "https://raw.githubusercontent.com/boathook/boathook/main/docs/reference/boathook.schema.json"
+"""Where editors find the JSON Schema of the file."""
 _PREFIX = "BOATHOOK_"
 _SHORT_NAMES = {
     "BOATHOOK_DATABASE_URL": "database.url",
@@ -90,6 +92,11 @@ def defaults() -> dict[str, dict[str, Any]]:
 @functools.cache
 def _read_defaults() -> dict[str, dict[str, Any]]:
     return tomllib.loads(resources.files("boathook").joinpath("defaults.toml").read_text(encoding="utf-8"))
+
+
+def schema() -> str:
+    """Return the JSON Schema of boathook.toml as a document."""
+    return resources.files("boathook").joinpath("boathook.schema.json").read_text(encoding="utf-8")
 
 
 def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:

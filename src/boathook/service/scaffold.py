@@ -4,6 +4,7 @@ import json
 from textwrap import indent
 from typing import Final
 
+from boathook.config import SCHEMA_URL
 from boathook.providers import find_recipe
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import Asymmetric, NoProof
@@ -80,7 +81,7 @@ def project_files(provider: str) -> dict[str, str]:
     example = _STRIPE if recipe.name == "stripe" else _ANY
     parts = {key: text.replace("{provider}", recipe.name) for key, text in example.items()}
     return {
-        "boathook.toml": f'[server]\napp = "hooks:hook"\n\n{source_settings(recipe)}',
+        "boathook.toml": f'#:schema {SCHEMA_URL}\n[server]\napp = "hooks:hook"\n\n{source_settings(recipe)}',
         "hooks.py": _HOOKS.format_map({**parts, "body": indent(parts["body"], "    ")}),
         "test_hooks.py": _TESTS.format_map(parts),
         ".env.example": _environment(recipe, ""),

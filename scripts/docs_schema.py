@@ -1,0 +1,79 @@
+"""The JSON Schema of boathook.toml, by which editors complete and check it.
+
+The types come from the classes of settings, defaults and descriptions from where the page on settings has them. Every
+key is optional in a file, and a table of an app may contain anything. Draft 7 is what plug-ins of editors support.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from boathook.config import SCHEMA_URL, SECTIONS, Settings, defaults
+from boathook.config.loader import SOURCE_NAME
+from boathook.providers import RECIPES
+
+NOT_FOR_EDITORS: Final = frozenset({"title", "format", "discriminator"})
+"""Keywords that pydantic adds and JSON Schema does not know, or that repeat a key's name."""
+PROVIDER_NAMES: Final = sorted({name for recipe in RECIPES for name in (recipe.name, *recipe.aliases)})
+
+
+def schema(sections: Mapping[str, Mapping[str, str]], source_keys: Mapping[str, str]) -> str:
+    """Return the JSON Schema as a document.
+
+    Args:
+        sections: what each key of each table does.
+        source_keys: what each key of `[sources.NAME]` does.
+    """
+    found = _clean(Settings.model_json_schema(ref_template="#/definitions/{model}"))
+    definitions, tables = found["$defs"], found["properties"]
+    for name in SECTIONS:
+        _describe(definitions[_model_of(tables[name])], sections[name], defaults()[name])
+    _describe_source(definitions["SourceSettings"], source_keys)
+    document = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": SCHEMA_URL,
+        "title": "boathook.toml",
+        "description": "Settings of boathook. A table that is not listed here belongs to an app.",
+        "type": "object",
+        "properties": {name: tables[name] for name in SECTIONS}
+        | {"sources": {**tables["sources"], "propertyNames": {"pattern": f"^{SOURCE_NAME.pattern}$"}}},
+        "additionalProperties": {"type": "object"},
+        "definitions": definitions,
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def _clean(node: Any, *, is_named: bool = False) -> Any:
+    """Return a schema without `NOT_FOR_EDITORS`; below properties and definitions, such words are names."""
+    match node:
+        case dict():
+            return {
+                key: _clean(value, is_named=key in {"properties", "$defs"} and not is_named)
+                for key, value in node.items()
+                if is_named or key not in NOT_FOR_EDITORS
+            }
+        case list():
+            return [_clean(part) for part in node]
+        case _:
+            return node
+
+
+def _model_of(reference: Mapping[str, Any]) -> str:
+    return str(reference["$ref"]).rpartition("/")[2]
+
+
+def _describe(table: dict[str, Any], texts: Mapping[str, str], values: Mapping[str, Any]) -> None:
+    """Add descriptions and defaults to a table's keys, none of which a file must have."""
+    table.pop("required")
+    for key, field in table["properties"].items():
+        field.update(description=texts[key], default=values[key])
+
+
+def _describe_source(table: dict[str, Any], texts: Mapping[str, str]) -> None:
+    table.pop("required")
+    fields = table["properties"]
+    fields["provider"] = {"type": "string", "enum": PROVIDER_NAMES}
+    fields["schema"] = {"anyOf": [{"type": "object"}, {"type": "string", "minLength": 1}]}
+    for key, field in fields.items():
+        field.update(description=texts[key])
+    fields["secret"] = {**fields["secrets"]["items"], "description": "One secret; `secrets` takes several."}
