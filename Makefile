@@ -76,6 +76,7 @@ soak: dev ## run every fault scenario, all tests that take many minutes and a sa
 docs: dev ## write the generated pages of docs/ anew, and the whole as a site that needs no network into build/site
 	@$(BIN)/python -m scripts.write_docs
 	@$(BIN)/python -m scripts.write_dashboards
+	@$(BIN)/python -m scripts.write_chart
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "Open build/site/index.html"
 

@@ -20,10 +20,12 @@ import crossplane
 import kubernetes_validate
 import pytest
 import yaml
+from jsonschema import Draft7Validator
 
 from boathook import config
 from boathook.config import Settings
 from boathook.http_client import addresses
+from scripts import write_chart
 from tests.guards.documents import parse_command
 
 ROOT = Path(__file__).parents[2]
@@ -434,6 +436,106 @@ class TestKubernetes:
         settings_of(toml.replace("/run/secrets/boathook", str(tmp_path)), tmp_path).database_url()
         made = set(re.findall(r"--from-file=([\w-]+)", (KUBERNETES / "example/kustomization.yaml").read_text()))
         assert used == made
+
+
+# The chart.
+
+
+def values() -> dict[str, Any]:
+    return yaml.safe_load((write_chart.CHART / "values.yaml").read_text())
+
+
+def resource(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [one for _, one in RESOURCES if (one["kind"], one["metadata"].get("name")) == (kind, name)]
+    return found
+
+
+class TestChart:
+    def test_its_templates_are_up_to_date(self):
+        found = dict(write_chart.templates())
+        assert {path: path.read_text() for path in found} == found, "run make docs"
+
+    def test_it_has_a_template_of_every_manifest(self):
+        own = {"namespace.yaml"}  # Helm has --create-namespace
+        names = {path.name for path, _ in RESOURCES}
+        assert {path.name for path, _ in write_chart.templates()} == names - own
+
+    @pytest.mark.parametrize("workload", WORKLOADS, ids=name_of)
+    def test_its_values_are_those_of_the_manifests(self, workload):
+        own = values()[workload["metadata"]["name"].removeprefix("boathook-")]
+        assert own["replicas"] == workload["spec"]["replicas"]
+        assert own["resources"] == pod_of(workload)["containers"][0]["resources"]
+        for claim in workload["spec"].get("volumeClaimTemplates", ()):
+            assert own["storage"] == claim["spec"]["resources"]["requests"]["storage"]
+
+    def test_its_settings_and_networks_are_those_of_the_manifests(self):
+        assert values()["settings"] == (KUBERNETES / "base/boathook.toml").read_text()
+        policy = resource("NetworkPolicy", "boathook")["spec"]
+        (callers,) = policy["ingress"][0]["from"][0]["namespaceSelector"]["matchExpressions"]
+        assert values()["network"]["callers"] == callers["values"]
+        assert {"ipBlock": {"cidr": values()["network"]["database"]}} in policy["egress"][1]["to"]
+        ingress = resource("Ingress", "boathook")
+        assert values()["ingress"]["annotations"] == ingress["metadata"]["annotations"]
+        assert values()["ingress"]["host"] == ingress["spec"]["rules"][0]["host"]
+
+    def test_its_values_fit_their_schema_and_a_misspelt_one_does_not(self):
+        schema = Draft7Validator(json.loads((write_chart.CHART / "values.schema.json").read_text()))
+        assert list(schema.iter_errors(values())) == []
+        assert list(schema.iter_errors(values() | {"gatewy": {}}))
+
+    def test_its_version_is_that_of_boathook(self):
+        chart = yaml.safe_load((write_chart.CHART / "Chart.yaml").read_text())
+        version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+@pytest.mark.skipif(shutil.which("helm") is None, reason="needs the program helm")
+@pytest.mark.extended("needs Helm, which is no package of the distribution; the chart's templates and values stay")
+class TestHelm:
+    def rendered(self, *options: str) -> list[dict[str, Any]]:
+        done = run("helm", "template", "boathook", write_chart.CHART, "--namespace", "boathook", *options)
+        assert done.returncode == 0, done.stderr
+        return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+    def test_it_finds_nothing(self):
+        done = run("helm", "lint", "--strict", write_chart.CHART)
+        assert done.returncode == 0, done.stdout
+
+    def test_what_it_renders_is_what_the_manifests_say(self):
+        found = [plain(one) for one in self.rendered() if one["kind"] not in {"ConfigMap", "Job"}]
+        base = [one for path, one in manifests() if path.parent.name == "base" and path.name != "kustomization.yaml"]
+        assert sorted(json.dumps(one, sort_keys=True) for one in found) == sorted(
+            json.dumps(one, sort_keys=True) for one in base
+        )
+
+    def test_what_it_renders_fits_the_schemas_of_kubernetes(self):
+        found = self.rendered("--set", "ingress.enabled=true")
+        assert {"Ingress", "Job", "ConfigMap", "StatefulSet"} <= {one["kind"] for one in found}
+        for one in found:
+            kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+
+    def test_what_is_chosen_is_in_it(self):
+        found = self.rendered(
+            "--set", "ingress.enabled=true,ingress.host=in.example.org,worker.replicas=7,image.tag=v2"
+        )
+        by_name = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in found if "spec" in one}
+        assert by_name["Ingress", "boathook"]["rules"][0]["host"] == "in.example.org"
+        worker = by_name["Deployment", "boathook-worker"]
+        assert (worker["replicas"], worker["template"]["spec"]["containers"][0]["image"]) == (7, "boathook:v2")
+
+    def test_a_misspelt_value_is_refused_by_its_name(self):
+        done = run("helm", "template", "boathook", write_chart.CHART, "--set", "gateway.replica=3")
+        assert done.returncode != 0
+        assert "replica" in done.stderr
+
+
+def plain(rendered: dict[str, Any]) -> dict[str, Any]:
+    """Return what Helm renders without what it adds to a manifest."""
+    del rendered["metadata"]["labels"]
+    if rendered["kind"] in {"StatefulSet", "Deployment"}:
+        del rendered["spec"]["template"]["metadata"]["annotations"]
+        pod_of(rendered)["containers"][0]["image"] = "boathook"
+    return rendered
 
 
 # The proxy.
