@@ -45,10 +45,14 @@ def test_a_group_is_listed_rehearsed_replayed_and_ignored(boathook: Callable[...
         assert "add --yes" in run(running, "dead", "replay", "--group", group["id"], fails=True)
         assert "give --group alone" in run(running, "dead", "replay", "--group", group["id"], "--all", fails=True)
         assert "expected an id like grp_" in run(running, "dead", "replay", "--group", "x", "--yes", fails=True)
-        told = run(running, "dead", "replay", "--group", group["id"], "--rate", "50", "--yes")
-        assert "replayed 3 dead letters" in told
+        followed = ("dead", "replay", "--group", group["id"], "--rate", "50", "--yes", "--follow")
+        done = running.cli(*followed, check=False)
+        assert done.returncode == 1, done.stderr
+        assert done.stdout.endswith(
+            "replayed 3 dead letters\n3 replayed: 0 succeeded, 3 failed again with the same cause\n"
+        )
         again = "select count(*) from boathook.delivery where state = 'dead' and replays = 1"
-        until(lambda: db.execute(again).fetchone() == (3,))
+        assert db.execute(again).fetchone() == (3,)
         (line,) = run(running, "dead", "groups", "--json").splitlines()
         assert json.loads(line)["escalate"] == ["3 dead letters failed again after a replay"]
         assert "escalate: 3 dead letters failed again" in run(running, "dead", "groups")

@@ -26,6 +26,7 @@ from boathook.handlers.outbox import Outbox
 from boathook.service import bulk_jobs
 from boathook.service import dead_letters as actions
 from boathook.service.unit_of_work import AppContext
+from tests.postgres.portal_client import open_console
 from tests.postgres.test_books import Store
 
 FAIL_SQL = "select boathook.record_failure($1, $2, $3, null, 'failed', $4, $5, 'trace', 'w', now())"
@@ -133,6 +134,18 @@ async def test_letters_of_one_recipient_code_and_shape_are_one_group(dead_letter
     assert first.types == ("payment.paid",)
     assert first.error == "KeyError: 'c'"
     assert first.oldest < first.newest
+    assert first.hourly == (0,) * 23 + (3,)
+
+
+async def test_a_group_is_counted_by_hour_for_a_day(dead_letters: DeadLetterStore):
+    keys = await dead_letters.add_dead("x", "x", "x", "x", "x")
+    hours_ago = (-0.01, 0.9, 1.1, 23.9, 24.1)
+    for (event, _), hours in zip(keys, hours_ago, strict=True):
+        died = "update boathook.delivery set dead_at = now() - make_interval(secs => $2) where event_id = $1"
+        await dead_letters.db.execute(died, event, 3600 * hours)
+    (group,) = await dead_letters.groups()
+    assert group.hourly == (1,) + (0,) * 21 + (1, 2)
+    assert (group.number, group.oldest < group.newest - timedelta(days=1)) == (5, True)
 
 
 async def test_groups_are_found_by_recipient_and_code(dead_letters: DeadLetterStore):
@@ -289,9 +302,15 @@ class TestInTheBackground:
         await dead_letters.fail_with(dying[0], "KeyError", "row 3")
         await dead_letters.end(other[0])
         found = await follow(context, tasks[0])
-        assert found.results == ReplayOutcomes(succeeded=1, ignored=1, dead=1, retrying=1, waiting=1)
+        assert found.results == ReplayOutcomes(succeeded=1, ignored=1, dead=1, retrying=1, waiting=1, same_cause=1)
         assert (found.results.failed, found.results.is_open) == (2, True)
+        assert found.outcome == (
+            "5 replayed: 1 succeeded, 1 ignored, 1 failed again with the same cause, 1 failed and will be retried, "
+            "1 not attempted yet"
+        )
         assert (await follow(context, tasks[1])).results == ReplayOutcomes(succeeded=1)
+        await dead_letters.fail_with(failing[0], "Other", "another cause")
+        assert "2 failed again (1 with the same cause)" in (await follow(context, tasks[0])).outcome
 
     async def test_what_dies_meanwhile_is_left(self, dead_letters: DeadLetterStore, context: AppContext):
         ((event, _),) = await dead_letters.add_dead("x")
@@ -451,3 +470,27 @@ class TestInTheBackground:
         async with context.work() as work:
             window = Window(UUID(int=0), UUID(int=2**128 - 1))
             assert (await tasks.list_page(work.connection, work.organization, window, limit=10)).rows == []
+
+
+async def test_a_replay_is_followed_on_its_page_until_all_have_ended(dead_letters: DeadLetterStore):
+    keys = await dead_letters.add_dead("KeyError: 'a'", "KeyError: 'b'")
+    (group,) = await dead_letters.groups()
+    async with open_console(dead_letters.db) as app:
+        pages = await app.operator()
+        listed = await pages.get_page("/console/dead")
+        assert 'aria-label="2 in the last 24 hours, at most 2 in one hour"' in listed
+        replay = f"/console/dead/groups/{group.id}/replay"
+        assert f'<a href="{replay}" data-shortcut="r">' in listed
+        assert "<details open>" in await pages.get_page(f"/console/dead/groups/{group.id}?ignore=yes")
+        started = await pages.submit_form(replay)
+        await runner.run_tasks(app.context.database, Outbox(), budget_s=30)
+        job = await pages.get_page(started.headers["location"])
+        assert "2 replayed: 0 succeeded, 2 not attempted yet" in job
+        assert "hx-trigger" in job
+        for event, _ in keys:
+            await dead_letters.fail_with(event, "KeyError", "KeyError: 'again'")
+        job = await pages.get_page(started.headers["location"])
+        assert '<p class="notice bad" id="results">' in job
+        assert "2 replayed: 0 succeeded, 2 failed again with the same cause" in job
+        assert f'href="/console/dead/groups/{group.id}">Review them' in job
+        assert "hx-trigger" not in job

@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Final
+from uuid import UUID
 
 import typer
 from rich.text import Text
@@ -37,13 +39,19 @@ from boathook.cli.options import (
 )  # fmt: skip
 from boathook.cli.output import ID, Column, Progress, View, hint, say
 from boathook.domain import ids
-from boathook.service import dead_letters, listings, operations
+from boathook.service import bulk_jobs, dead_letters, listings, operations
 from boathook.service.database import Database
 from boathook.service.dead_letters import DeadLetterGroup
 from boathook.service.operations import ListFilter, Selection
 
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: deliveries that failed permanently.")
 
+Follow = Annotated[
+    bool | None,
+    typer.Option(
+        "--follow/--no-follow", help="Wait until all have ended, and print the outcome; the default on a terminal."
+    ),
+]
 _VIEW: Final = View(
     (
         ID,
@@ -133,18 +141,25 @@ def _print_group(group: DeadLetterGroup) -> None:
     "boathook dead replay dlv_01h455vb4pex5vsknk084sn02q4_0",
     "boathook dead replay --source stripe --code TIMEOUT --since 2h --rate 20 --yes",
     "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --dry-run",
+    "boathook dead replay --group grp_01h455vb4pex5vsknk084sn02q4 --yes --follow",
 ))  # fmt: skip
 def replay_dead(
     ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
     recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
     group: InGroup = None, rate: Rate = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
+    follow: Follow = None,
 ) -> None:  # fmt: skip
-    """Replay dead letters, each with its full number of attempts."""
+    """
+    Replay dead letters, each with its full number of attempts.
+
+    Exits with 1 if it followed them and any failed again.
+    """
     wanted = ListFilter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
     replay, replay_group = partial(operations.replay_dead, rate=rate), partial(operations.replay_group, rate=rate)
-    move = _Move("replay", "replayed", replay, replay_group, note, dry_run, yes)
+    is_followed = out.is_terminal if follow is None else follow
+    move = _Move("replay", "replayed", replay, replay_group, note, dry_run, yes, is_followed=is_followed)
     move.run(ctx, chosen, wanted, group, everything=everything)
 
 
@@ -191,6 +206,8 @@ class _Move:
     note: str | None
     dry_run: bool
     yes: bool
+    is_followed: bool = False
+    """Whether to wait until all have ended, and print what has become of them."""
 
     def run(
         self,
@@ -201,20 +218,28 @@ class _Move:
         *,
         everything: bool,
     ) -> None:
-        """Apply the action to the selected dead letters, and print their number."""
+        """Apply the action to the selected dead letters, and print their number. Exits with 1 if any failed again."""
         is_filtered = wanted != ListFilter()
         if group is None:
             check_choice(chosen, is_filtered=is_filtered, everything=everything)
         elif chosen or everything or is_filtered:
             raise UsageError("give --group alone, without ids or filters")
 
-        async def move(database: Database) -> int | None:
+        async def move(database: Database) -> bool:
+            since = await operations.read_clock(database)
             if group is not None:
-                return await self._move_group(database, group)
-            return await self._move_selection(database, chosen, wanted)
+                number = await self._move_group(database, group)
+            else:
+                number = await self._move_selection(database, chosen, wanted)
+            if number is not None:
+                say(f"{self.done} {_format_count(number)}")
+            if not number or not self.is_followed:
+                return True
+            key = None if group is None else read_ids(ids.DEAD_GROUP, [group])[0]
+            return await self._follow(database, since, key, number)
 
-        if (number := run_with_database(ctx, move)) is not None:
-            say(f"{self.done} {_format_count(number)}")
+        if not run_with_database(ctx, move):
+            raise typer.Exit(1)
 
     async def _move_selection(self, database: Database, chosen: Sequence[str] | None, wanted: ListFilter) -> int | None:
         selection, total = Selection(wanted), None
@@ -247,6 +272,16 @@ class _Move:
             return None
         with Progress(self.verb, group.number) as report:
             return await self.on_group(database, key, action(self.note), report=report)
+
+    async def _follow(self, database: Database, since: datetime, group: UUID | None, number: int) -> bool:
+        """Wait until all replayed dead letters have ended, and print the outcome; return whether none failed again."""
+        hint("waiting until all have ended; Ctrl-C stops the waiting only")
+        with Progress("follow", number) as report:
+            async for found in operations.follow_replay(database, action(self.note), since=since, group=group):
+                report(found.number - found.retrying - found.waiting)
+        style = "red" if found.dead else "green"
+        out.print(Text(bulk_jobs.describe_outcomes(found), style=style), soft_wrap=True)
+        return not found.dead
 
     def _confirm(self, number: int) -> bool:
         return confirm_selection(f"{self.verb} {_format_count(number)}", dry_run=self.dry_run, yes=self.yes)

@@ -104,6 +104,7 @@ async def _show_group(context: ConsoleContext, status: int = 200, **errors: str)
         more=query_params.build_url(here, {}, after=rows[-1].id) if len(rows) == _LETTERS else "",
         history=await audit.list_of_subject(context.app_context, group.id, limit=_HISTORY),
         errors=errors,
+        is_ignoring="ignore" in errors or "ignore" in context.query,
         note=query_params.get_text(context.form, "note") or "",
     )
 

@@ -16,7 +16,7 @@ from boathook.console.live import REFRESH_INTERVAL_S, LiveState, stream_updates
 from boathook.console.routes import ConsoleContext, Routes, show_capped
 from boathook.domain.errors import DatabaseError
 from boathook.observability.metric_snapshot import MetricSnapshot
-from boathook.pages.rendering import PageRenderer
+from boathook.pages.rendering import PageRenderer, spark_points
 from boathook.service.alerts import alert_view
 from boathook.service.authorization import Permission
 from boathook.service.live_stats import (
@@ -164,13 +164,11 @@ class Trend:
     """How a figure has developed in the last hour."""
 
     points: str = ""
-    """The points of a line in a box of `SPARK_WIDTH` by `SPARK_HEIGHT`."""
+    """The points of its sparkline; empty without data."""
     change: str = ""
     """The mean against that of the hour before, such as ``+12 %``; empty without data."""
 
 
-SPARK_WIDTH: Final = 120
-SPARK_HEIGHT: Final = 32
 _TREND_VALUES: Final[Mapping[str, Callable[[MetricSnapshot], Number]]] = {
     "accepted": _each_second(lambda one: one.arrived.accepted),
     "ack": _ack_quantile_ms(0.99),
@@ -193,13 +191,8 @@ def _values(value_of: Callable[[MetricSnapshot], Number], snapshots: Iterable[Me
 
 
 def _trend(last: Sequence[Number], before: Sequence[Number]) -> Trend:
-    known = [(step, value) for step, value in enumerate(last) if value is not None]
-    if len(known) < 2:
-        return Trend()
-    highest, width = max(value for _, value in known) or 1.0, len(last) - 1
-    places = ((SPARK_WIDTH * step / width, 1 + (SPARK_HEIGHT - 2) * (1 - value / highest)) for step, value in known)
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    return Trend(points, _change(_mean(last), _mean(before)))
+    points = spark_points(last)
+    return Trend(points, _change(_mean(last), _mean(before))) if points else Trend()
 
 
 def _mean(values: Iterable[Number]) -> float:
@@ -302,7 +295,6 @@ class OverviewState:
             present=present,
             recipients=sorted(present.recipients, key=lambda one: _KINDS.index(judge_recipient(one).kind)),
             trends=self._drawn[ChartRangeName.HOUR].trends,
-            spark=(SPARK_WIDTH, SPARK_HEIGHT),
             sources=list_sources(present, settings.sources),
             configured=sorted(settings.sources),
             channels=settings.notifications.channels,

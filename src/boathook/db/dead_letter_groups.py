@@ -66,6 +66,8 @@ class DeadLetterGroup:
     replayed_by: str | None
     since_replay: int
     """Dead letters that failed since then and were not replayed themselves."""
+    hourly: tuple[int, ...]
+    """How many of them failed in each of the last 24 hours, oldest hour first."""
     types: tuple[str, ...] = ()
     """Event types of the latest dead letters."""
 
@@ -205,4 +207,16 @@ def _place(row: Record) -> DeadLetterCursor:
 
 
 def _group(row: Record) -> DeadLetterGroup:
-    return DeadLetterGroup(**dict(row) | {"error": row["error"] or ""})
+    values = dict(row)
+    hourly = hourly_counts(values.pop("hours"), values.pop("numbers"))
+    return DeadLetterGroup(**values | {"error": row["error"] or "", "hourly": hourly})
+
+
+def hourly_counts(hours: Sequence[int], numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return a count for each of the last 24 hours, oldest first, from counts by the number of hours ago."""
+    counts = [0] * 24
+    for hour, number in zip(hours, numbers, strict=True):
+        # A time that was set by a clock ahead of the database's is less than no hours ago.
+        if hour < len(counts):
+            counts[-1 - max(0, hour)] += number
+    return tuple(counts)

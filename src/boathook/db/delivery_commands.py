@@ -107,6 +107,13 @@ class ReplayOutcomes:
     """Failed again and will be retried."""
     waiting: int = 0
     """No attempt has ended since the replay."""
+    same_cause: int = 0
+    """How many of `dead` are in the group that was replayed, if a group was."""
+
+    @property
+    def number(self) -> int:
+        """Number of deliveries that were replayed."""
+        return self.succeeded + self.ignored + self.dead + self.retrying + self.waiting
 
     @property
     def failed(self) -> int:
@@ -253,7 +260,13 @@ async def make_due_now(connection: Connection, event_id: UUID, action: AuditCont
 
 
 async def read_outcomes(
-    connection: Connection, action: AuditContext, name: str, *, since: datetime, until: datetime
+    database: Database | Connection,
+    action: AuditContext,
+    name: str,
+    *,
+    since: datetime,
+    until: datetime,
+    group: UUID | None = None,
 ) -> ReplayOutcomes:
     """Count the results of the deliveries that an action replayed, for the first 10,000 subjects in the audit log.
 
@@ -261,12 +274,13 @@ async def read_outcomes(
         action: the actor and the note that identify the action.
         name: `REPLAY_DEAD` for dead letters, `REPLAY_EVENT` for events.
         since: when the action began; *until* is when it ended.
+        group: the group of dead letters that was replayed.
     """
-    rows = await connection.fetch(SQL["list_acted_on"], name, action.actor, action.note, since, until, _MAX_TRACKED)
+    rows = await database.fetch(SQL["list_acted_on"], name, action.actor, action.note, since, until, _MAX_TRACKED)
     subjects = [row["subject"] for row in rows]
     is_event = name == REPLAY_EVENT
     keys = [(ids.read_event(one), None) if is_event else ids.read_delivery(one) for one in subjects]
-    found = await connection.fetchrow(SQL["count_results"], *_columns(keys), since)
+    found = await database.fetchrow(SQL["count_results"], *_columns(keys), since, group)
     assert found is not None  # one row of counts
     return ReplayOutcomes(**dict(found))
 

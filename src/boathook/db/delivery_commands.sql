@@ -102,25 +102,32 @@ select subject from boathook.audit where action = $1 and subject = any ($2::text
 -- name: list_acted_on
 -- Returns the subjects of an action within a time range; actor and note identify the action.
 select subject from boathook.audit
-where action = $1 and actor = $2 and note = $3 and at between $4 and $5
+where action = $1 and actor = $2 and note is not distinct from $3 and at between $4 and $5
 order by at, id
 limit $6
 
 -- name: count_results
 -- Counts the results of replayed deliveries since a time; without an ordinal, of all replayed deliveries of an event.
+-- Those that are dead letters of the group $4 failed with the same cause.
+with same as materialized (
+    select event_id, ordinal from boathook.delivery
+    where state = 'dead' and boathook.dead_group(recipient, code, error) = $4::uuid and dead_at >= $3
+)
 select
     count(*) filter (where state = 'succeeded') as succeeded,
     count(*) filter (where state = 'ignored') as ignored,
     count(*) filter (where state = 'dead') as dead,
     count(*) filter (where state in ('pending', 'leased') and failures > 0) as retrying,
-    count(*) filter (where state in ('pending', 'leased') and failures = 0) as waiting
+    count(*) filter (where state in ('pending', 'leased') and failures = 0) as waiting,
+    count(*) filter (where is_same) as same_cause
 from (
-    select d.state, d.attempts - d.attempts_before - (d.state = 'leased')::integer as failures
+    select d.state, d.attempts - d.attempts_before - (d.state = 'leased')::integer as failures,
+        (d.event_id, d.ordinal) in (select event_id, ordinal from same) as is_same
     from unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
     join boathook.delivery d on d.event_id = u.event_id and d.ordinal = coalesce(u.ordinal, d.ordinal)
     where (d.is_replay or d.replays > 0) and d.enqueued_at >= $3
     union all
-    select o.state, 0
+    select o.state, 0, false
     from unnest($1::uuid[], $2::integer[]) as u (event_id, ordinal)
     join boathook.delivery_archive o on o.event_id = u.event_id and o.ordinal = coalesce(u.ordinal, o.ordinal)
     where (o.is_replay or o.replays > 0) and o.ended_at >= $3

@@ -5,7 +5,7 @@ import functools
 import hashlib
 import hmac
 import mimetypes
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +36,8 @@ from boathook.service.unit_of_work import AppContext
 
 STATIC: Final = "/console/static"
 CSP_REPORT_PATH: Final = "/console/csp-reports"
+SPARK_WIDTH: Final = 120
+SPARK_HEIGHT: Final = 32
 _FOLDER: Final = Path(__file__).parent
 _MAX_FORM_BYTES: Final = 1_048_576
 _MAX_FORM_FIELDS: Final = 2_000
@@ -175,7 +177,19 @@ def _templates() -> Environment:
         bytecode_cache=_BytecodeCache(str(_FOLDER / "__pycache__")),
     )
     environment.filters |= {"moment": _format_time, "count": _format_number, "short_id": _shorten_id}
+    environment.filters["spark_points"] = spark_points
+    environment.globals["spark_box"] = f"0 0 {SPARK_WIDTH} {SPARK_HEIGHT}"
     return environment
+
+
+def spark_points(values: Sequence[float | None]) -> str:
+    """Return the points of a sparkline through *values*; empty if fewer than two are known."""
+    known = [(step, value) for step, value in enumerate(values) if value is not None]
+    if len(known) < 2:
+        return ""
+    highest, width = max(value for _, value in known) or 1.0, len(values) - 1
+    places = ((SPARK_WIDTH * step / width, 1 + (SPARK_HEIGHT - 2) * (1 - value / highest)) for step, value in known)
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
 
 def _security_headers(embed_origins: tuple[str, ...]) -> Headers:

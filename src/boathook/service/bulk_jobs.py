@@ -84,6 +84,11 @@ class JobProgress:
             return 1.0
         return min(1.0, self.done / self.total) if self.total else 0.0
 
+    @property
+    def outcome(self) -> str:
+        """What has become of the replayed deliveries, in one sentence; empty if nothing was replayed."""
+        return "" if self.results is None or not self.results.number else describe_outcomes(self.results)
+
 
 def parse_group_id(reference: str) -> UUID:
     """Return the key of a group id. Raises NotFound if it is invalid."""
@@ -183,10 +188,32 @@ async def _read_results(work: UnitOfWork, task: Task) -> ReplayOutcomes | None:
     name = _REPLAYS.get(task.kind)
     if name is None:
         return None
-    action = AuditContext(actor=task.request["actor"], note=task.replay_note)
+    action, group = AuditContext(actor=task.request["actor"], note=task.replay_note), task.request.get("group")
     return await delivery_commands.read_outcomes(
-        work.connection, action, name, since=task.created_at, until=task.updated_at
+        work.connection,
+        action,
+        name,
+        since=task.created_at,
+        until=task.updated_at,
+        group=group and UUID(group),
     )
+
+
+def describe_outcomes(found: ReplayOutcomes) -> str:
+    """Return what has become of replayed deliveries as one sentence, without a full stop."""
+    cause = ""
+    if found.same_cause:
+        cause = (
+            " with the same cause" if found.same_cause == found.dead else f" ({found.same_cause} with the same cause)"
+        )
+    others = (
+        (found.ignored, "ignored"),
+        (found.dead, f"failed again{cause}"),
+        (found.retrying, "failed and will be retried"),
+        (found.waiting, "not attempted yet"),
+    )
+    parts = [f"{found.succeeded} succeeded", *(f"{number} {words}" for number, words in others if number)]
+    return f"{found.number} replayed: {', '.join(parts)}"
 
 
 def progress_of(task: Task) -> JobProgress:

@@ -5,6 +5,7 @@ locks for long nor keep a transaction open. They may be interrupted and repeated
 repeated.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,7 +19,7 @@ from boathook.db import dead_letter_groups, delivery_commands
 from boathook.db import rerouting as routing
 from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
-from boathook.db.delivery_commands import DeadLetterCount, ReplayResult, ReplaySchedule
+from boathook.db.delivery_commands import DeadLetterCount, ReplayOutcomes, ReplayResult, ReplaySchedule
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
 from boathook.db.queries import listings
@@ -35,6 +36,7 @@ from boathook.handlers.outbox import Outbox, message_dedup_days, receipt_of
 from boathook.service.event_types import check_message
 
 BATCH: Final = 500
+_FOLLOW_INTERVAL_S: Final = 1.0
 
 ProgressCallback = Callable[[int], None]
 """Called with the number processed so far."""
@@ -116,6 +118,33 @@ async def replay_delivery(database: Database, key: Key, action: AuditContext) ->
             return delivery, None
         case _ as never:
             assert_never(never)
+
+
+async def read_clock(database: Database) -> datetime:
+    """Return the server's time."""
+    return await delivery_commands.read_clock(database)
+
+
+async def follow_replay(
+    database: Database, action: AuditContext, *, since: datetime, group: UUID | None = None
+) -> AsyncIterator[ReplayOutcomes]:
+    """Yield what has become of the dead letters that *action* has replayed since a time, until all have ended.
+
+    Args:
+        database: the database.
+        action: the actor and the note of the replay.
+        since: the server's time before the replay.
+        group: the group that was replayed, if one was.
+    """
+    until = await delivery_commands.read_clock(database)
+    while True:
+        found = await delivery_commands.read_outcomes(
+            database, action, delivery_commands.REPLAY_DEAD, since=since, until=until, group=group
+        )
+        yield found
+        if not found.is_open:
+            return
+        await asyncio.sleep(_FOLLOW_INTERVAL_S)
 
 
 async def ignore_dead(

@@ -120,16 +120,49 @@ document.addEventListener("htmx:configRequest", (event) => {
 });
 document.addEventListener("htmx:afterSwap", (event) => tellTimes(event.target));
 
-const rows = () => [...document.querySelectorAll("main table tbody tr a:first-of-type")].filter((link) => link.offsetParent);
+const focusedRow = () => document.activeElement.closest("main tbody tr");
 const moveTo = (step) => {
-  const links = rows();
-  const at = links.findIndex((link) => link === document.activeElement);
+  const links = [...document.querySelectorAll("main table tbody tr")].map((row) => row.querySelector("a[href]")).filter((link) => link?.offsetParent);
+  const at = links.findIndex((link) => link.closest("tr") === focusedRow());
   links[Math.min(links.length - 1, Math.max(0, at + step))]?.focus();
+};
+
+// A page's actions have keys, named by data-shortcut: of the focused row, of the selected rows, or of the page.
+for (const hint of document.querySelectorAll(".shortcuts")) hint.hidden = false;
+const findAction = (key) => {
+  const named = (root) => [...(root?.querySelectorAll(`[data-shortcut="${key}"]`) ?? [])].filter((one) => one.checkVisibility());
+  if (key === "x" && !focusedRow()) moveTo(1);
+  const row = focusedRow();
+  const box = row?.querySelector("input[type=checkbox]");
+  const selected = document.querySelector("main form:has(tbody input:checked)");
+  if (named(row).length) return named(row)[0];
+  if (box && !selected && named(box.form).length) box.click();
+  return named(selected ?? box?.form)[0] ?? named(document.querySelector("main")).find((one) => !one.closest("tbody"));
+};
+// An action that needs a field moves to it first; Enter there then runs this action, not the first one of the form.
+const runAction = (target) => {
+  const details = target.closest("summary")?.parentElement;
+  if (details) {
+    details.open = true;
+    details.querySelector("input:not([type=hidden])").focus();
+    return;
+  }
+  const field = document.getElementById(target.dataset.field ?? "");
+  if (!field || field.value) {
+    target.click();
+    return;
+  }
+  field.focus();
+  field.onkeydown = (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    field.form.requestSubmit(target);
+  };
 };
 let isGoing = false;
 document.addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest("input, textarea, select, [contenteditable]");
-  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  const isTyping = event.target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (isGoing) {
     isGoing = false;
     document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`)?.click();
@@ -144,4 +177,10 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "j") moveTo(1);
   else if (event.key === "k") moveTo(-1);
   else if (event.key === "?") document.getElementById("keys").showModal();
+  else if (/^[a-z]$/.test(event.key) && !event.repeat) {
+    const target = findAction(event.key);
+    if (!target) return;
+    event.preventDefault();
+    runAction(target);
+  }
 });
