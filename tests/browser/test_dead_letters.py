@@ -142,6 +142,7 @@ def test_keys_select_replay_and_ignore_but_not_while_typing(
     page.keyboard.press("j")
     page.keyboard.press("r")
     expect(page.get_by_text("1 dead letter queued for replay.")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Failed deliveries")  # its group is gone
     until(lambda: sorted(state_of(console, one) for one in dead_letters) == ["ignored", "ignored", "succeeded"])
 
 

@@ -494,3 +494,16 @@ async def test_a_replay_is_followed_on_its_page_until_all_have_ended(dead_letter
         assert "2 replayed: 0 succeeded, 2 failed again with the same cause" in job
         assert f'href="/console/dead/groups/{group.id}">Review them' in job
         assert "hx-trigger" not in job
+
+
+async def test_a_decision_leads_back_to_its_group_until_that_is_empty(dead_letters: DeadLetterStore):
+    first, second = [ids.show_delivery(*key) for key in await dead_letters.add_dead("x", "x")]
+    page = f"/console/dead/groups/{(await dead_letters.groups())[0].id}"
+    async with open_console(dead_letters.db) as app:
+        pages = await app.operator()
+        for chosen, leads_to in ((first, page), (second, "/console/dead")):
+            form = {"id": chosen, "do": "replay", "back": page}
+            answer = await pages.submit_form("/console/dead/decide", form, on="/console/dead")
+            assert answer.headers["location"] == leads_to
+            shown = await pages.get_page(leads_to)
+            assert "1 dead letter queued for replay." in shown

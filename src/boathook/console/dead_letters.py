@@ -19,6 +19,7 @@ from boathook.service.listings import DeliveryRow, ListFilter
 
 routes = Routes()
 DEAD_LETTERS_PATH: Final = f"{BASE}/dead"
+_GROUP_PATH: Final = f"{DEAD_LETTERS_PATH}/groups/"
 _GROUPS: Final = 50
 _LETTERS: Final = 50
 _EXAMPLES: Final = 10
@@ -93,7 +94,7 @@ async def _show_group(context: ConsoleContext, status: int = 200, **errors: str)
         group = await bulk_jobs.get_group(work, context.path["group"])
     database, after = context.app_context.database, _read_after(context)
     rows = await dead_letters.list_letters(database, group, after=after, limit=_LETTERS)
-    here = f"{DEAD_LETTERS_PATH}/groups/{group.id}"
+    here = f"{_GROUP_PATH}{group.id}"
     return context.page(
         "dead/group.html",
         status,
@@ -171,13 +172,13 @@ async def purge_group(context: ConsoleContext) -> Response:
 async def decide(context: ConsoleContext) -> Response:
     """Apply the chosen action to the selected dead letters."""
     keys = _selected_keys(context)
-    back = _return_url(context)
-    if not keys:
-        return context.to(back, "Select at least one dead letter.", "bad")
-    try:
-        return context.to(back, await _decide(context, keys, str(context.form.get("do", ""))))
-    except InvalidValue as error:
-        return context.to(back, f"Nothing changed: {error}.", "bad")
+    message, kind = "Select at least one dead letter.", "bad"
+    if keys:
+        try:
+            message, kind = await _decide(context, keys, str(context.form.get("do", ""))), "good"
+        except InvalidValue as error:
+            message = f"Nothing changed: {error}."
+    return context.to(await _return_url(context), message, kind)
 
 
 @routes.get("/dead/{id}", Permission.DEAD_LETTER_VIEW)
@@ -263,14 +264,13 @@ def _selected_keys(context: ConsoleContext) -> list[Key]:
     return list(dict.fromkeys(keys))[:_MAX_SELECTED]
 
 
-def _return_url(context: ConsoleContext) -> str:
-    """Return the console page that contained the form."""
+async def _return_url(context: ConsoleContext) -> str:
+    """Return the page that contained the form; the list of groups if that was the page of a group that is gone."""
     back = str(context.form.get("back", ""))
-    return (
-        back
-        if back == DEAD_LETTERS_PATH or back.startswith((f"{DEAD_LETTERS_PATH}/", f"{DEAD_LETTERS_PATH}?"))
-        else DEAD_LETTERS_PATH
-    )
+    if back.startswith(_GROUP_PATH):
+        key = bulk_jobs.parse_group_id(back.removeprefix(_GROUP_PATH))
+        return back if await dead_letters.find_group(context.app_context.database, key) else DEAD_LETTERS_PATH
+    return back if back.startswith((f"{DEAD_LETTERS_PATH}/", f"{DEAD_LETTERS_PATH}?")) else DEAD_LETTERS_PATH
 
 
 def _key(context: ConsoleContext) -> Key:
