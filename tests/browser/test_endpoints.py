@@ -8,6 +8,7 @@ from standardwebhooks.webhooks import Webhook
 
 from tests.browser.conftest import CheckedPage, ConsoleServer, take_screenshots
 from tests.browser.receiver import Receiver
+from tests.browser.test_every_page import serious_faults
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
@@ -28,6 +29,40 @@ def make_endpoint(page: Page, url: str) -> None:
     page.get_by_label("URL", exact=True).fill(url)
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_role("status").first).to_contain_text("Endpoint created")
+
+
+def test_event_types_are_searched_and_selected_in_a_tree(admin_page: CheckedPage, console: ConsoleServer):
+    for name in ("tide.high", "tide.low", "boat.left"):
+        console.running.cli("event-types", "create", name)
+    page = make_application(admin_page, "Jetty")
+    page.get_by_role("link", name="New endpoint").click()
+    expect(page.get_by_label("Description", exact=True)).to_be_hidden()
+    tide, high, low, boat = (page.get_by_label(name) for name in ("tide.*", "tide.high", "tide.low", "boat.left"))
+    page.get_by_label("Search event types").fill("HIGH")
+    expect(high).to_be_visible()
+    expect(tide).to_be_visible()
+    expect(low).to_be_hidden()
+    expect(boat).to_be_hidden()
+    page.get_by_label("Search event types").press("Enter")  # does not submit the form
+    page.get_by_label("Search event types").fill("")
+    tide.check()
+    expect(high).to_be_checked()
+    low.uncheck()
+    expect(tide).not_to_be_checked()
+    expect(high).to_be_checked()
+    assert tide.evaluate("one => one.indeterminate")
+    assert serious_faults(page) == []
+    page.get_by_label("URL", exact=True).fill(url := "http://127.0.0.1:8999/jetty")
+    page.get_by_text("Advanced: ").click()
+    page.get_by_label("Filter").fill("{")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_label("Filter")).to_be_visible()
+    expect(high).to_be_checked()
+    page.get_by_label("Filter").fill("")
+    page.get_by_role("button", name="Create").click()
+    expect(page.get_by_text("Endpoint created")).to_be_visible()
+    admin_page.expected |= {"400"}
+    assert console.ask("select event_types from boathook.endpoint where url = %s", url) == [(["tide.high"],)]
 
 
 def agree(page: Page) -> None:
@@ -144,6 +179,7 @@ def test_hostile_names_payloads_and_answers_are_text(
     home = page.url
     page.get_by_role("link", name="New endpoint").click()
     page.get_by_label("URL", exact=True).fill(f"{receiver.base}/hostile?{HOSTILE[2]}")
+    page.get_by_text("Advanced: ").click()
     page.get_by_label("Description", exact=True).fill(HOSTILE[0])
     page.get_by_label("Metadata").fill(f"{HOSTILE[4]} = {HOSTILE[3]}")
     page.get_by_role("button", name="Create").click()

@@ -51,6 +51,9 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "console/applications.py": {"json": (FORM,)},
     "pages/endpoint_forms.py": {"json": (FORM,)},
     "console/event_types.py": {"json": (FORM, SCHEMA)},
+    "pages/event_type_tree.py": dict.fromkeys(
+        ("_nodes", "_group", "tree_values"), ("boathook.pages.event_type_tree:MAX_LEVELS",)
+    ),
     "pages/rendering.py": {"form": (FORM, "boathook.pages.rendering:_MAX_FORM_FIELDS")},
     "console/login.py": {"json": (HEAD,)},
     "portal/app.py": {"form": (HEAD,)},

@@ -149,10 +149,25 @@ async def test_a_wrong_value_of_an_endpoint_is_told_at_its_field_and_nothing_sec
     home = await made(anna, "/console/applications", {"name": "Acme"}, "/console/applications/new")
     answer = await anna.submit_form(f"{home}/endpoints", {**FULL, **changes}, on=f"{home}/endpoints/new", status=400)
     assert re.search(rf'id="f-{field}"[^>]*aria-invalid="true"', answer.text), answer.text
+    assert ('<details class="card advanced" open>' in answer.text) is (field != "url")
     assert "canary-password" not in answer.text
     assert "Bearer abc" not in answer.text
     assert 'value="the crm"' in answer.text
     assert await db.fetchval("select count(*) from boathook.endpoint") == 0
+
+
+async def test_a_selected_group_of_event_types_is_stored_as_its_pattern_and_selected_again(console, anna, db):
+    async with console.context.work(actor="test") as work:
+        for name in ("invoice.paid", "invoice.sent", "user.made"):
+            await event_types.create(work, name, NewEventType(description=f"the {name}"))
+    home = await made(anna, "/console/applications", {"name": "Acme"}, "/console/applications/new")
+    form = {"url": FULL["url"], "eventTypes": ["invoice.*", "invoice.paid", "user.made"], "patterns": "other.*"}
+    there = await made(anna, f"{home}/endpoints", form, f"{home}/endpoints/new")
+    assert await db.fetchval("select event_types from boathook.endpoint") == ["invoice.*", "user.made", "other.*"]
+    page = await anna.get_page(f"{there}/edit")
+    assert re.findall(r'value="([^"]+)" checked', page) == ["invoice.*", "user.made"]
+    assert 'value="other.*"' in page
+    assert '<details class="card advanced">' in page
 
 
 async def test_what_is_secret_stays_unless_it_is_written_anew(console, anna, db):

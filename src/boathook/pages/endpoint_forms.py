@@ -4,7 +4,7 @@ So an endpoint is validated in one place only, and each error is shown at its fi
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -13,6 +13,7 @@ from starlette.datastructures import FormData
 
 from boathook.domain.endpoints import RETRY_PRESETS
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached
+from boathook.pages.event_type_tree import without_covered
 from boathook.service.endpoints import Endpoint
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -138,7 +139,7 @@ def endpoint_document(reader: FormReader) -> dict[str, Any]:
         "url": reader.text("url"),
         "description": reader.text("description"),
         "uid": reader.text("uid") or None,
-        "eventTypes": [*reader.texts("eventTypes"), *reader.words("patterns")] or None,
+        "eventTypes": [*without_covered(reader.texts("eventTypes")), *reader.words("patterns")] or None,
         "channels": reader.words("channels") or None,
         "filter": reader.json("filter"),
         "orderBy": reader.text("orderBy") or None,
@@ -196,11 +197,11 @@ def submitted_values(form: FormData) -> dict[str, Any]:
     return values | {name: [str(one) for one in form.getlist(name)] for name in _MULTI_VALUE_FIELDS}
 
 
-def endpoint_values(endpoint: Endpoint, known: Sequence[str]) -> dict[str, Any]:
+def endpoint_values(endpoint: Endpoint, known: Collection[str]) -> dict[str, Any]:
     """Return the form values of an existing endpoint.
 
     Args:
-        known: event types with a checkbox; all other names are written as patterns.
+        known: event types and groups with a checkbox; all others are written as patterns.
     """
     types = list(endpoint.event_types or ())
     preset = endpoint.retry_name or (CUSTOM_RETRY if endpoint.retry else "")

@@ -22,11 +22,14 @@ from boathook.pages.endpoint_forms import (
     submitted_values,
 )
 from boathook.pages.endpoint_lists import HEIGHT, WIDTH, build_bars, endpoint_status, name_disabler
+from boathook.pages.event_type_tree import build_tree, tree_values
+from boathook.pages.verification_examples import VERIFICATION_EXAMPLES, VerificationExample
 from boathook.service import attempts, endpoint_secrets, endpoint_stats, endpoints, event_types
 from boathook.service.applications import Application, PageRequest
 from boathook.service.authorization import Permission
 from boathook.service.endpoint_stats import DAY
 from boathook.service.endpoints import Backlog, Endpoint
+from boathook.service.event_types import EventType
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -37,6 +40,8 @@ GRACE_PERIODS: Final = (("0", "0 seconds"), ("3600", "one hour"), ("86400", "one
 _MAX_SHOWN: Final = 100
 _MAX_TYPES: Final = 500
 _MAX_RECENT: Final = 10
+_MAIN_FIELDS: Final = frozenset({"", "url", "eventTypes"})
+"""The fields of a form that are always in sight, and errors without a field; the others are below Advanced."""
 _FORM_ERRORS: Final = (InvalidValue, InvalidMessage, AlreadyExists, LimitReached)
 
 
@@ -70,8 +75,8 @@ async def list_rows(
 async def show_form_for_new(scope: ApplicationScope) -> Response:
     """Show the form for a new endpoint."""
     async with scope.work() as (work, application):
-        known = await list_type_names(scope, work)
-    return _form(scope, application, None, known, NEW_ENDPOINT_VALUES)
+        types = await _list_types(scope, work)
+    return _form(scope, application, None, types, NEW_ENDPOINT_VALUES)
 
 
 @pages.post("/endpoints", Permission.ENDPOINT_MANAGE)
@@ -131,8 +136,15 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         bars=build_bars((stats.week if is_weekly else stats.day).stretches, is_daily=is_weekly),
         chart_width=WIDTH,
         chart_height=HEIGHT,
+        verification_examples=_verification_examples(scope),
         **encrypted,
     )
+
+
+def _verification_examples(scope: ApplicationScope) -> tuple[VerificationExample, ...]:
+    """Return the examples, whose libraries read the headers of Standard Webhooks only."""
+    prefixes = scope.context.app_context.settings.outbound.header_prefixes
+    return VERIFICATION_EXAMPLES if "webhook" in prefixes else ()
 
 
 def _secret_names(work: UnitOfWork, endpoint: Endpoint) -> Mapping[str, Any]:
@@ -155,9 +167,10 @@ async def show_form(scope: ApplicationScope) -> Response:
     """Show the form of an endpoint."""
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
-        known = await list_type_names(scope, work)
+        types = await _list_types(scope, work)
         encrypted = _secret_names(work, endpoint)
-    return _form(scope, application, endpoint, known, endpoint_values(endpoint, known), encrypted=encrypted)
+    values = endpoint_values(endpoint, frozenset(tree_values(build_tree(types))))
+    return _form(scope, application, endpoint, types, values, encrypted=encrypted)
 
 
 @pages.post("/endpoints/{endpoint}/edit", Permission.ENDPOINT_MANAGE)
@@ -187,16 +200,16 @@ async def _show_form_problems(scope: ApplicationScope, reference: str | None, pr
     async with scope.work() as (work, application):
         endpoint = None if reference is None else await endpoints.get(work, application, reference)
         encrypted = None if endpoint is None else _secret_names(work, endpoint)
-        known = await list_type_names(scope, work)
+        types = await _list_types(scope, work)
     values = {**NEW_ENDPOINT_VALUES, **submitted_values(scope.context.form)}
-    return _form(scope, application, endpoint, known, values, problems, status=400, encrypted=encrypted)
+    return _form(scope, application, endpoint, types, values, problems, status=400, encrypted=encrypted)
 
 
 def _form(
     scope: ApplicationScope,
     application: Application,
     endpoint: Endpoint | None,
-    known: Sequence[str],
+    types: Sequence[EventType],
     values: Mapping[str, Any],
     problems: Mapping[str, str] | None = None,
     *,
@@ -208,18 +221,22 @@ def _form(
         status,
         application=application,
         endpoint=endpoint,
-        known=known,
+        tree=build_tree(types),
         presets=RETRY_PRESET_NAMES,
         values=values,
         problems=problems or {},
+        is_advanced_wrong=not _MAIN_FIELDS.issuperset(problems or {}),
         encrypted=encrypted or {"auth": [], "header_names": [], "unreadable": ""},
     )
 
 
 async def list_type_names(scope: ApplicationScope, work: UnitOfWork) -> list[str]:
     """Return the event types that the visitor may see and endpoints can subscribe to."""
-    found = await event_types.list_page(work, limit=_MAX_TYPES, flags=scope.flags)
-    return [one.name for one in found]
+    return [one.name for one in await _list_types(scope, work)]
+
+
+async def _list_types(scope: ApplicationScope, work: UnitOfWork) -> list[EventType]:
+    return await event_types.list_page(work, limit=_MAX_TYPES, flags=scope.flags)
 
 
 @pages.post("/endpoints/{endpoint}/disable", Permission.ENDPOINT_MANAGE)
