@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.acceptance.conftest import BoathookProcess, shared_boathook  # noqa: F401 - a fixture
 from tests.browser.conftest import ADMIN, CheckedPage, ConsoleServer, take_screenshots
 from tests.browser.receiver import Receiver, open_receiver
+from tests.browser.test_every_page import serious_faults
 from tests.support import until
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
@@ -37,6 +38,8 @@ def console(
             allow = ["127.0.0.0/8"]
             [console]
             embed_origins = ["{product.base}", "{elsewhere}"]
+            portal_name = "Acme webhooks"
+            portal_logo = "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' width='40' height='20'><style>*{{}}</style></svg>"
         """,
     )
     until(lambda: httpx.get(f"{running.base}/console/sign-in").status_code == 200)
@@ -121,6 +124,50 @@ def test_the_portal_takes_the_look_of_its_link(console: ConsoleServer, anonymous
     button = page.get_by_role("link", name="New endpoint")
     assert button.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(255, 136, 0)"
     take_screenshots(page, "portal-orange")
+
+
+def test_a_theme_is_forced_by_the_link_else_it_is_that_of_the_system(
+    console: ConsoleServer, anonymous_page: CheckedPage
+):
+    page = anonymous_page.page
+    page.goto(f"{console.base}/console/sign-in")
+    page.evaluate("localStorage.setItem('boathook-theme', 'dark')")  # chosen in the console, on the same origin
+    link = make_link(console, "Fulmar", "--theme", "light")
+    page.goto(link)
+    page.wait_for_url(f"{console.base}/portal/endpoints")
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "light"
+    page.evaluate("localStorage.clear()")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto("about:blank")
+        page.goto(make_link(console, f"Fulmar {scheme}"))
+        page.wait_for_url(f"{console.base}/portal/endpoints")
+        assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == scheme
+
+
+def test_the_portal_has_its_name_and_logo_and_no_serious_fault(
+    console: ConsoleServer, anonymous_page: CheckedPage, receiver: Receiver
+):
+    page = anonymous_page.page
+    console.running.cli("event-types", "create", "tide.high")
+    page.goto(make_link(console, "Skua"))
+    page.wait_for_url(f"{console.base}/portal/endpoints")
+    assert page.title().endswith("· Acme webhooks")
+    assert page.get_by_role("banner").locator("img").evaluate("one => one.complete && one.naturalWidth") == 40
+    page.get_by_role("link", name="New endpoint").click()
+    page.get_by_label("URL", exact=True).fill(f"{receiver.base}/skua")
+    page.get_by_role("button", name="Create").click()
+    page.get_by_text("Python", exact=True).click()
+    expect(page.get_by_text("from standardwebhooks import Webhook")).to_be_visible()
+    page.get_by_text("Rust", exact=True).click()
+    expect(page.get_by_text("from standardwebhooks import Webhook")).to_be_hidden()
+    take_screenshots(page, "portal-verify")
+    pages = [page.url, *(f"{console.base}/portal/{path}" for path in ("endpoints/new", "event-types/tide.high"))]
+    faults = []
+    for path in pages:
+        page.goto(path)
+        faults += [f"{path}: {fault}" for fault in serious_faults(page)]
+    assert not faults, "\n".join(faults)
 
 
 def embed(product: Receiver, link: str) -> None:

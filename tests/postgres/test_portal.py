@@ -442,6 +442,38 @@ async def test_the_look_that_svix_react_asks_for_is_kept_with_the_session(custom
     assert "--accent: #ff8800" in rules
 
 
+LOGO = "data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+
+
+async def test_the_portal_has_the_name_and_the_logo_of_the_settings(db):
+    async with open_console(db, console__portal_name="Acme <hooks>", console__portal_logo=LOGO) as console:
+        pages = await console.portal_session(await console.tenant("acme"))
+        page = await pages.get_page("/portal/endpoints")
+        assert "Acme &lt;hooks&gt;</p>" in page
+        assert "· Acme &lt;hooks&gt;</title>" in page
+        assert "boathook</title>" not in page
+        (address,) = set(re.findall(r'(?:src|href)="(/portal/static/logo\?v=\w+)"', page))
+        logo = await PageClient(console.app).get(address)
+        assert (logo.status_code, logo.headers["content-type"]) == (200, "image/svg+xml")
+        assert "immutable" in logo.headers["cache-control"]
+        # Opened by itself, the file is a document of the portal's origin: its scripts must not run.
+        assert logo.headers["content-security-policy"].endswith("sandbox")
+        assert logo.headers["x-content-type-options"] == "nosniff"
+        assert "boathook</title>" in await (await console.operator()).get_page("/console/applications")
+        assert (await PageClient(console.app).get("/console/static/logo")).status_code == 404
+
+
+async def test_an_endpoint_page_shows_how_to_verify_in_each_language(customer: CustomerData, db):
+    there = f"/portal/endpoints/{customer.tenant.endpoint.shown_id}"
+    page = await (await customer.console.portal_session(customer.tenant)).get_page(there)
+    for language in ("Python", "JavaScript", "Go", "Ruby", "PHP", "Java", "Rust"):
+        assert f"<summary>{language}</summary>" in page
+    async with open_console(db, outbound__header_prefixes=["svix"]) as console:
+        page = await (await console.portal_session(customer.tenant)).get_page(there)
+    assert "<summary>Python</summary>" not in page
+    assert "svix-signature" in page
+
+
 EVIL_ICON = urlencode({"icon": "https://x.example; script-src *"})
 
 

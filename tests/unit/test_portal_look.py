@@ -1,8 +1,9 @@
 """The portal's appearance within the owner's product: it is readable with every colour."""
 
 import re
+from base64 import b64encode
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from boathook import config, pages
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.service.portal_sessions import PortalAppearance, contrast, portal_link, stylesheet_of
+from boathook.service.shown_settings import all_settings
 
 SHEET = (Path(pages.__file__).parent / "static/console.css").read_text(encoding="utf-8")
 COLOURS = st.integers(0, 0xFFFFFF).map(lambda number: f"{number:06x}")
@@ -107,3 +109,60 @@ def test_only_origins_may_embed_the_portal(origin: str):
 def test_origins_that_may_embed_the_portal_are_kept():
     given = ["https://app.example.com", "http://localhost:3000", "https://*.example.com"]
     assert config.load(None, {"console.embed_origins": given}).console.embed_origins == tuple(given)
+
+
+SVG = b'<?xml version="1.0"?>\n<!-- drawn --><svg xmlns="http://www.w3.org/2000/svg"/>'
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(8)
+
+
+@pytest.mark.parametrize(
+    ("content", "media_type"),
+    [
+        (SVG, "image/svg+xml"),
+        (b"\xef\xbb\xbf<svg>", "image/svg+xml"),
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "image/webp"),
+    ],
+)
+def test_a_logo_is_read_from_a_file_or_a_data_url_and_its_type_from_its_content(
+    tmp_path: Path, content: bytes, media_type: str
+):
+    (tmp_path / "logo").write_bytes(content)
+    (tmp_path / "boathook.toml").write_text('[console]\nportal_logo = "logo"\n')
+    encoded = f"data:image/png;base64,{b64encode(content).decode()}"
+    for settings in (
+        config.load(tmp_path / "boathook.toml"),
+        config.load(None, {"console.portal_logo": encoded}),
+        config.load(None, {"console.portal_logo": f"data:image/svg+xml,{quote(content)}"}),
+    ):
+        logo = settings.portal_logo()
+        assert logo is not None
+        assert (logo.content, logo.media_type) == (content, media_type)
+
+
+def test_settings_show_the_beginning_of_a_data_url():
+    shown = all_settings(config.load(None, {"console.portal_logo": "data:image/png;base64," + "A" * 4_000}))
+    assert shown["console"]["portal_logo"] == "data:image/png;base64,(4,000 characters)"
+
+
+@pytest.mark.parametrize(
+    ("logo", "fault"),
+    [
+        ("missing.png", "cannot read missing.png: No such file"),
+        ("data:text/html,<svg>", "no data URL of an image"),
+        ("data:image/png;base64,@@", "not base64"),
+        ("data:image/png,<script>", "is no image"),
+        ("data:image/svg+xml,<svg>" + "a" * 262_144, "at most 262,144"),
+    ],
+)
+def test_a_wrong_logo_is_refused_with_the_name_of_its_setting(logo: str, fault: str):
+    with pytest.raises(ConfigError, match=f"console.portal_logo: .*{re.escape(fault)}"):
+        config.load(None, {"console.portal_logo": logo}).portal_logo()
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a" * 61, "a\nb"])
+def test_a_wrong_name_of_the_portal_is_refused(name: str):
+    with pytest.raises(ConfigError, match=r"console\.portal_name: must be 1 to 60 printable"):
+        config.load(None, {"console.portal_name": name})

@@ -1,6 +1,7 @@
 """Settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
 
 from boathook.config.loader import FILE_NAME, SCHEMA_URL, SECTIONS, defaults, load, schema
+from boathook.config.logo import Logo
 from boathook.config.sources import SourceSettings
 from boathook.config.tables import LimitSettings, RetentionSettings, Settings
 from boathook.config.types import Network
@@ -10,6 +11,7 @@ __all__ = [
     "SCHEMA_URL",
     "SECTIONS",
     "LimitSettings",
+    "Logo",
     "Network",
     "RetentionSettings",
     "Settings",

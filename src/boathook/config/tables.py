@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from boathook.config.logo import DATA_SCHEME, Logo, read_data_url, read_logo
 from boathook.config.notifications import NotificationSettings, RuleSettings
 from boathook.config.sources import SourceSettings
 from boathook.config.types import (
@@ -19,6 +20,7 @@ from boathook.config.types import (
     Networks,
     NotNegative,
     Origin,
+    PortalName,
     Positive,
     PositiveInt,
     Proxy,
@@ -194,11 +196,13 @@ class OutboundSettings(Table):
 
 
 class ConsoleSettings(Table):
-    """The operators' console."""
+    """The operators' console and the customers' portal."""
 
     session_hours: Positive
     idle_hours: Positive
     passwords: bool
+    portal_name: PortalName
+    portal_logo: str
     embed_origins: tuple[Origin, ...]
     oidc_issuer: BaseUrl
     oidc_client_id: str
@@ -273,7 +277,7 @@ class Settings(Table):
         return os.environ[name]
 
     def _read_file(self, name: str, key: str) -> str:
-        path = (self.file.parent if self.file else Path()) / name
+        path = self._path(name)
         try:
             return path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -322,6 +326,26 @@ class Settings(Table):
             return json.loads(self._read_file(given, key))
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{key}: {given} is not JSON: {error}") from None
+
+    def portal_logo(self) -> Logo | None:
+        """Return the portal's logo; None if there is none.
+
+        Raises:
+            ConfigError: the file cannot be read, or is no image; the message names the key.
+        """
+        given, key = self.console.portal_logo, "console.portal_logo"
+        if not given:
+            return None
+        is_data = given.startswith(DATA_SCHEME)
+        try:
+            return read_logo(read_data_url(given) if is_data else self._path(given).read_bytes())
+        except OSError as error:
+            raise ConfigError(f"{key}: cannot read {self._path(given)}: {error.strerror}") from None
+        except ValueError as error:
+            raise ConfigError(f"{key}: {'the data URL' if is_data else given} {error}") from None
+
+    def _path(self, name: str) -> Path:
+        return (self.file.parent if self.file else Path()) / name
 
     def dedup_days_of(self) -> dict[str, float]:
         """Return the dedup retention in days of the sources that set their own, by name."""

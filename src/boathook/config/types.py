@@ -22,6 +22,8 @@ _OWN_PATHS = (
     "/selftest",
 )
 
+_MAX_PORTAL_NAME = 60
+
 Network = IPv4Network | IPv6Network
 Role = Literal["gateway", "worker", "keeper", "console"]
 Positive = Annotated[float, Field(gt=0)]
@@ -56,6 +58,12 @@ def _origin(text: str) -> str:
     if not is_origin or not _is_plain(parts.netloc):
         raise ValueError('must be an origin, without a path, such as "https://app.example.com"')
     return text
+
+
+def _portal_name(text: str) -> str:
+    if not text.strip() or len(text) > _MAX_PORTAL_NAME or not text.isprintable():
+        raise ValueError(f'must be 1 to {_MAX_PORTAL_NAME} printable characters, such as "Acme webhooks"')
+    return text.strip()
 
 
 def _is_plain(authority: str) -> bool:
@@ -129,6 +137,7 @@ RetrySchedule = Annotated[str, AfterValidator(_retry)]
 ModuleName = Annotated[str, AfterValidator(_module)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
 Origin = Annotated[str, AfterValidator(_origin)]
+PortalName = Annotated[str, AfterValidator(_portal_name)]
 MediaType = Annotated[str, AfterValidator(check_media_type)]
 Status = Annotated[int, AfterValidator(check_status)]
 """A status that may be sent to a sender."""

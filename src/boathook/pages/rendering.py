@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from boathook.config import Logo
 from boathook.domain.errors import (
     AdminError,
     BoathookError,
@@ -41,6 +42,9 @@ SPARK_HEIGHT: Final = 32
 _FOLDER: Final = Path(__file__).parent
 _MAX_FORM_BYTES: Final = 1_048_576
 _MAX_FORM_FIELDS: Final = 2_000
+_SVG: Final = "image/svg+xml"
+# An SVG file is a document: opened by itself, its scripts would run with the rights of a page.
+_IMAGE_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _LOG = get_logger("console")
 mimetypes.add_type("font/woff2", ".woff2")  # Python's own table knows it since 3.13
 
@@ -69,13 +73,28 @@ class PageRenderer:
         state: the shared state of all pages.
         embed_origins: origins that may embed the pages.
         static: the base URL of the static files.
+        logo: the image that is served as the static file ``logo``.
     """
 
-    def __init__(self, state: ConsoleState, *, embed_origins: tuple[str, ...] = (), static: str = STATIC) -> None:
+    def __init__(
+        self,
+        state: ConsoleState,
+        *,
+        embed_origins: tuple[str, ...] = (),
+        static: str = STATIC,
+        logo: Logo | None = None,
+    ) -> None:
         self.state = state
         self._static = static
         self._files, self._templates = _read_files(), _templates()
+        if logo is not None:
+            self._files = {**self._files, "logo": _File.of(logo.content, logo.media_type)}
         self._headers = _security_headers(embed_origins)
+
+    @property
+    def has_logo(self) -> bool:
+        """Whether there is a static file ``logo``."""
+        return "logo" in self._files
 
     def warm(self) -> None:
         """Compile every template in advance; may run in a thread."""
@@ -127,9 +146,11 @@ class PageRenderer:
         is_named = request.query_params.get("v") == file.version
         kept = "public, max-age=31536000, immutable" if is_named else "no-cache"
         headers = {"cache-control": kept, "etag": f'"{file.version}"', "x-content-type-options": "nosniff"}
+        if file.kind == _SVG:
+            headers["content-security-policy"] = _IMAGE_POLICY
         if request.headers.get("if-none-match") == headers["etag"]:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.kind, headers=headers)
+        return self.with_security_headers(Response(file.content, media_type=file.kind, headers=headers))
 
     def _static_url(self, name: str) -> str:
         return f"{self._static}/{name}?v={self._files[name].version}"
@@ -145,8 +166,10 @@ class _File:
 
     @classmethod
     def read(cls, path: Path) -> "_File":
-        content = path.read_bytes()
-        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        return cls.of(path.read_bytes(), mimetypes.guess_type(path.name)[0] or "application/octet-stream")
+
+    @classmethod
+    def of(cls, content: bytes, kind: str) -> "_File":
         return cls(content, kind, hashlib.sha256(content).hexdigest()[:16])
 
 

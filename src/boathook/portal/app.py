@@ -95,11 +95,10 @@ class PortalContext(RequestContext):
     def values(self) -> dict[str, Any]:
         """The values for every template."""
         return {
+            **_shared_values(self.renderer, self.request),
             "visit": self,
             "form_token": csrf_token(self.token),
-            "nav": (),
             "can": lambda _role: False,
-            "look": read_appearance(self.request),
             "here": self.request.url.path,
         }
 
@@ -150,7 +149,9 @@ def show_error(
     renderer: PageRenderer, request: Request, error: Exception, context: PortalContext | None = None
 ) -> Response:
     """Return the page for an error, with advice."""
-    values = anonymous_values(request) if context is None else {"notice": "", "notice_kind": "", **context.values}
+    values = (
+        anonymous_values(renderer, request) if context is None else {"notice": "", "notice_kind": "", **context.values}
+    )
     response = renderer.show_error(error, back=f"{PATH}/endpoints", template="portal/error.html", **values)
     return allow_icon_origin(response, values["look"])
 
@@ -165,9 +166,19 @@ def allow_icon_origin(response: Response, look: PortalAppearance) -> Response:
     return response
 
 
-def anonymous_values(request: Request) -> dict[str, Any]:
+def anonymous_values(renderer: PageRenderer, request: Request) -> dict[str, Any]:
     """Return the template values for an unauthenticated visitor."""
-    return {"visit": None, "nav": (), "look": read_appearance(request), "notice": "", "notice_kind": "", "here": ""}
+    return {**_shared_values(renderer, request), "visit": None, "notice": "", "notice_kind": "", "here": ""}
+
+
+def _shared_values(renderer: PageRenderer, request: Request) -> dict[str, Any]:
+    """Return the template values for every visitor."""
+    return {
+        "nav": (),
+        "look": read_appearance(request),
+        "portal_name": renderer.state.app_context.settings.console.portal_name,
+        "has_logo": renderer.has_logo,
+    }
 
 
 def start_session(
@@ -232,7 +243,10 @@ def all_pages() -> list[Page]:
 
 def portal_routes(state: ConsoleState) -> list[Route]:
     """Return the routes of the portal."""
-    renderer = PageRenderer(state, embed_origins=state.app_context.settings.console.embed_origins, static=STATIC)
+    settings = state.app_context.settings
+    renderer = PageRenderer(
+        state, embed_origins=settings.console.embed_origins, static=STATIC, logo=settings.portal_logo()
+    )
     entrance = _SignInPages(renderer)
     return [
         Route(f"{STATIC}/{{path:path}}", renderer.serve_file, methods=["GET"]),
@@ -256,9 +270,8 @@ class _SignInPages:
 
     @requires(Permission.PUBLIC)
     async def _show(self, request: Request) -> Response:
-        return allow_icon_origin(
-            self._renderer.show("portal/enter.html", **anonymous_values(request)), read_appearance(request)
-        )
+        values = anonymous_values(self._renderer, request)
+        return allow_icon_origin(self._renderer.show("portal/enter.html", **values), values["look"])
 
     @requires(Permission.PUBLIC)
     async def _sign_in(self, request: Request) -> Response:

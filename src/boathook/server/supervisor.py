@@ -65,6 +65,7 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
     compile_sources(settings)
     _check_handlers(settings, hooks)
     check_alerts(settings)
+    settings.portal_logo()
     traces.check(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
     bound = _bind(settings) if "gateway" in settings.server.roles else None

@@ -16,6 +16,7 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]
     client = plain["console"]
     client["oidc_client_secret"] = client["oidc_client_secret"] and reference(client["oidc_client_secret"])
+    client["portal_logo"] = _shortened(client["portal_logo"])
     for channel in plain["notifications"]["channels"].values():
         for key in {"token", "url", "secret", "password"} & channel.keys():
             channel[key] = channel[key] and reference(channel[key])
@@ -26,6 +27,12 @@ def all_settings(settings: Settings) -> dict[str, Any]:
         for key in source.keys() - FIELDS.keys() - _open_settings(source["provider"]):
             source[key] = reference(source[key])
     return plain
+
+
+def _shortened(path: str) -> str:
+    """Return a path, or the beginning of a data URL."""
+    head, comma, data = path.partition(",")
+    return f"{head},({len(data):,} characters)" if comma and head.startswith("data:") else path
 
 
 def _open_settings(provider: str) -> set[str]:

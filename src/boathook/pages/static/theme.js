@@ -9,6 +9,7 @@
     }
   };
   const theme = stored("boathook-theme");
-  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+  const isForced = "theme" in document.documentElement.dataset; // by the link into the portal
+  if (!isForced && (theme === "light" || theme === "dark")) document.documentElement.dataset.theme = theme;
   if (stored("boathook-sidebar") === "narrow") document.documentElement.dataset.sidebar = "narrow";
 }

@@ -31,7 +31,7 @@ _RESERVED_FILES: Final = 256
 
 
 def check_settings(settings: Settings) -> int:
-    """Check the alert rules, the alert channels and every source with its secrets; return the number of source paths.
+    """Check the alerts, the portal's logo and every source with its secrets; return the number of source paths.
 
     Raises:
         ConfigError: one of them is wrong; the message names the key.
@@ -40,6 +40,7 @@ def check_settings(settings: Settings) -> int:
     from boathook.alerts.service import check_alerts
 
     check_alerts(settings)
+    settings.portal_logo()
     return len(compile_sources(settings))
 
 
