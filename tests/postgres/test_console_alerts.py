@@ -6,12 +6,14 @@ from datetime import timedelta
 import pytest
 
 from boathook.alerts.notifier import Sent
+from boathook.config.notifications import default_rules
 from boathook.db.secret_box import SecretBox
 from boathook.domain.errors import InvalidValue, NotFound
 from boathook.handlers.outbox import Outbox
 from boathook.service import alerts as actions
 from boathook.service.unit_of_work import AppContext
 from tests.alert_harness import open_harness, sent_alerts, settings_of, webhook
+from tests.postgres.portal_client import open_console
 from tests.postgres.test_alerts import HIGH, LEVEL
 from tests.unit.receivers import Receiver
 
@@ -94,3 +96,11 @@ async def test_a_test_of_a_channel_that_is_not_there_is_refused(db):
     async with context_of(db, settings_of()).work() as work:
         with pytest.raises(NotFound):
             await actions.note_test(work, "nobody")
+
+
+async def test_every_link_of_every_rule_answers(db):
+    async with open_console(db) as console:
+        anna = await console.operator()
+        for name, rule in default_rules().items():
+            await anna.get_page(rule["page"])
+            await anna.get_page(f"/console/alerts?rule={name}&subject=*")
