@@ -25,6 +25,7 @@ from boathook.domain.windows import Window
 from boathook.handlers.outbox import Outbox
 from boathook.service import bulk_jobs
 from boathook.service import dead_letters as actions
+from boathook.service.search import SearchQuery
 from boathook.service.unit_of_work import AppContext
 from tests.postgres.portal_client import open_console
 from tests.postgres.test_books import Store
@@ -437,7 +438,7 @@ class TestInTheBackground:
             await dead_letters.end(await dead_letters.accept(f"good-{n}", "handler:upgrade"))
         await dead_letters.add_dead("x")
         since = datetime.now(UTC) - timedelta(hours=1)
-        wanted = ListFilter(source="stripe", since=since)
+        wanted = SearchQuery(source="stripe", since=since)
         task = await decide(context, bulk_jobs.replay_events, wanted, rate=4.0)
         await runner.run_step(context.database, Outbox())
         assert (await follow(context, task)).done == 4
@@ -451,6 +452,30 @@ class TestInTheBackground:
         row = await dead_letters.db.fetchrow("select event_id, ordinal from boathook.delivery where is_replay limit 1")
         await dead_letters.end(row["event_id"], row["ordinal"])
         assert (await follow(context, task)).results == ReplayOutcomes(waiting=5, succeeded=1)
+
+    async def test_events_that_a_search_selects_run_again_and_no_others(
+        self, dead_letters: DeadLetterStore, context: AppContext
+    ):
+        for n in range(5):
+            event = await dead_letters.accept(f"good-{n}", "handler:upgrade")
+            await dead_letters.db.execute(
+                "update boathook.event set body = $2 where id = $1", event, b'{"to":{"id":"CUS_%d"}}' % (n % 2)
+            )
+            await dead_letters.end(event)
+        await dead_letters.add_dead("x")
+        task = await decide(context, bulk_jobs.replay_events, SearchQuery(words="to.id = CUS_1", text="cus_"), rate=1.0)
+        await runner.run_step(context.database, Outbox())
+        assert (await follow(context, task)).done == 1
+        await dead_letters.db.execute("""
+            update boathook.task set place = (place::jsonb || '{"not_before": "2020-01-01T00:00:00Z"}')::json""")
+        progress = await finish(context, task)
+        assert (progress.state, progress.done, progress.total) == ("finished", 2, 0)
+        assert await dead_letters.states() == {"pending": 2, "dead": 1}
+        task = await decide(context, bulk_jobs.replay_events, SearchQuery(state="dead"))
+        assert (await finish(context, task)).done == 1
+        assert await dead_letters.states() == {"pending": 3}
+        with pytest.raises(InvalidValue, match="every event"):
+            await decide(context, bulk_jobs.replay_events, SearchQuery())
 
     async def test_what_cannot_run_is_foreseen_and_left(self, dead_letters: DeadLetterStore, context: AppContext):
         keys = await dead_letters.add_dead("x", "x", "x")

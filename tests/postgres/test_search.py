@@ -18,6 +18,7 @@ from boathook.db.queries.event_search import EventFilter, FoundEvent, SearchPage
 from boathook.db.queries.listings import ListFilter
 from boathook.db.replays import replay_delivery
 from boathook.domain import ids
+from boathook.domain.content_filter import ContentFilter
 from boathook.domain.errors import DatabaseUnavailable, InvalidState, InvalidTransition, InvalidValue, NotFound
 from boathook.domain.model import Accepted, Duplicate, NewBatchItem, NewEvent, State
 from boathook.ingest.event_builder import scoped_hash
@@ -105,7 +106,7 @@ class TestALook:
             found = await event_search.search(db, EventFilter(application=name))
             assert [one.event.id for one in found.events] == [ids.show("evt", message)]
 
-    async def test_by_text_finds_bytes_as_they_are_typed(self, store: Store):
+    async def test_by_text_finds_bytes_in_any_case(self, store: Store):
         await put(store, "lower", body=b'{"note":"needle"}')
         await put(store, "upper", body=b'{"note":"Needle"}')
         await put(store, "binary", body=b"\x00needle\xff")
@@ -114,8 +115,8 @@ class TestALook:
             look = await searching.find_matches(store.db, SearchQuery(text=text), [])
             return sorted(names(look))
 
-        assert await found("needle") == ["binary", "lower"]
-        assert await found("Needle") == ["upper"]
+        assert await found("needle") == ["binary", "lower", "upper"]
+        assert await found("NEEDLE") == ["binary", "lower", "upper"]
         assert await found("%eedle") == []
 
     async def test_by_text_finds_what_json_has_escaped(self, store: Store):
@@ -123,6 +124,42 @@ class TestALook:
         await put(store, "plain", body='{"note":"café"}'.encode())
         found = await searching.find_matches(store.db, SearchQuery(text="café"), [])
         assert sorted(names(found)) == ["plain", "shy"]
+
+    async def test_by_words_finds_types_keys_and_values_at_a_path(self, store: Store):
+        await put(store, "KEY-1", type="Refund.made", body=b'{"to":{"id":"cus_1"}}')
+        await put(store, "key-2", body=b'{"to":{"id":"cus_2"},"note":"cus_1"}')
+
+        async def found(**wanted: str) -> list[str]:
+            return sorted(names(await searching.find_matches(store.db, SearchQuery(**wanted), [])))
+
+        assert await found(words="refund") == ["KEY-1"]
+        assert await found(words="key-") == ["KEY-1", "key-2"]
+        assert await found(words="cus_1") == ["KEY-1", "key-2"]
+        assert await found(words="to.id = cus_1") == ["KEY-1"]
+        assert await found(where="$.to.id=cus_2", words="note = cus_1") == ["key-2"]
+        assert await found(where="to.id = cus_2", type="Refund.*") == []
+
+    async def test_for_a_listing_goes_on_to_the_end(self, db: Database):
+        await put_many(db, 1_000)
+        rows = await searching.list_events(db, SearchQuery(text="BODY 7"), limit=111)
+        assert [row.dedup_key for row in rows] == [f"k{n}" for n in (*range(799, 699, -1), *range(79, 69, -1), 7)]
+        rows = await searching.list_events(db, SearchQuery(), limit=3)
+        assert [row.dedup_key for row in rows] == ["k1000", "k999", "k998"]
+
+    async def test_of_the_newest_takes_those_that_were_committed_late(self, db: Database):
+        await put_many(db, 5)
+        found = await searching.find_newer(db, SearchQuery(type="thing"), ago(minutes=2))
+        assert names(found) == ["k5", "k4", "k3"]
+        found = await searching.find_newer(db, SearchQuery(since=ago(seconds=90)), ago(minutes=2))
+        assert names(found) == ["k5", "k4"]
+
+    async def test_suggests_types_of_the_catalog_and_of_new_events(self, store: Store):
+        await put(store, "one", type="Payment.paid")
+        await store.db.execute(
+            "insert into boathook.event_type (organization, name, description) values ('default', 'payment.lost', '')"
+        )
+        assert await searching.suggest_types(store.db, "PAYMENT") == ["Payment.paid", "payment.lost"]
+        assert await searching.suggest_types(store.db, "lost") == ["payment.lost"]
 
     async def test_goes_on_where_the_one_before_ended_and_misses_nothing(self, db: Database):
         await put_many(db, 1_234)
@@ -136,7 +173,9 @@ class TestALook:
                 break
         assert seen == [f"k{number}" for number in range(1_234, 0, -1)]
 
-    @pytest.mark.parametrize("wanted", [EventFilter(source="rare"), EventFilter(texts=(b"body 7\x00", b"body 777"))])
+    @pytest.mark.parametrize(
+        "wanted", [EventFilter(source="rare"), EventFilter(content=ContentFilter(text="body 777"))]
+    )
     async def test_ends_when_its_time_is_up_and_says_how_far_it_came(self, db: Database, wanted: EventFilter):
         await put_many(db, 2_000)
         first = await event_search.search(db, wanted, budget_s=0)
@@ -165,7 +204,7 @@ class TestALook:
         below, found = None, []
         for _ in range(1_000):
             look = await event_search.search(
-                store.db, EventFilter(texts=(b"body 5",), below=below), limit=3, budget_s=0
+                store.db, EventFilter(content=ContentFilter(text="body 5"), below=below), limit=3, budget_s=0
             )
             found += names(look)
             below = look.place
@@ -178,7 +217,7 @@ class TestALook:
         monkeypatch.setattr(event_search, "_MAX_BYTES", 500)
         await put(store, "large", body=b"needle" + b"x" * 2_000)
         await put(store, "small", body=b"needle")
-        found = await event_search.search(store.db, EventFilter(texts=(b"needle",)))
+        found = await event_search.search(store.db, EventFilter(content=ContentFilter(text="needle")))
         assert names(found) == ["small"]
         assert found.too_large == 1
 
@@ -282,7 +321,7 @@ class TestAKey:
     ("question", "field"),
     [
         (SearchQuery(state="asleep"), "state"), (SearchQuery(text="x" * 201), "text"), (SearchQuery(words="a\x00b"), "q"),
-        (SearchQuery(type="\ud800"), "type"), (SearchQuery(since=ago(days=1), until=ago(days=2)), "until"),
+        (SearchQuery(type="\ud800"), "type"), (SearchQuery(where="customer"), "where"), (SearchQuery(since=ago(days=1), until=ago(days=2)), "until"),
     ],
 )  # fmt: skip
 async def test_a_question_that_makes_no_sense_says_which_field_is_wrong(

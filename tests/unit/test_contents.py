@@ -1,5 +1,6 @@
 """Request contents as operators see them, and as curl commands that send them again."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boathook.domain import content_filter
+from boathook.domain.content_filter import ContentFilter
 from boathook.service import body_view, event_history
 from boathook.service.body_view import MASK, MAX_BYTES, BodyFormat, render
 from boathook.service.event_history import CurlRequest, Shell, render_command
@@ -58,9 +61,64 @@ def test_secrets_are_masked_by_the_names_of_headers():
     assert body_view.mask(headers) == dict.fromkeys(list(headers)[:3], MASK) | {"content-type": "text/plain"}
 
 
-def test_a_text_is_looked_for_as_json_may_have_written_it():
-    assert set(body_view.spellings('é "x"')) == {'é "x"'.encode(), 'é \\"x\\"'.encode(), b'\\u00e9 \\"x\\"'}
-    assert body_view.spellings("plain") == (b"plain",)
+@pytest.mark.parametrize(
+    ("body", "text", "is_there"),
+    [
+        (b'{"note":"Needle"}', "nEEDLE", True),
+        (b"\x00needle\xff", "needle", True),
+        (b'{"note":"caf\\u00C9"}', "Café", True),
+        ('{"note":"ПРИВЕТ"}'.encode(), "привет", True),
+        (b'{"note":"\\u043f\\u0440\\u0438\\u0432\\u0435\\u0442 \\ud83d\\ude00"}', "ПРИВЕТ \N{GRINNING FACE}", True),
+        (b'{"note":"say \\"hi\\""}', 'say "HI"', True),
+        (b'{"note":"needl"}', "needle", False),
+        (b'{"note":"\\ud83d"}', "é", False),
+    ],
+)
+def test_a_text_is_found_in_any_case_and_as_json_escapes_it(body, text, is_there):
+    assert content_filter.contains(body, text) is is_there
+
+
+BODY = b'{"data":{"object":{"customer":"cus_1","paid":true,"amount":100,"gone":null,"lines":[{"sku":"a b"}]}},"a\\u0062":"c"}'
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_met"),
+    [
+        ("data.object.customer = cus_1", True),
+        ("$.data.object.customer=cus_1", True),
+        ('data.object.customer = "cus_1"', True),
+        ("data.object.customer = cus_", False),
+        ("data.object.customer = CUS_1", False),
+        ("data.object.paid = true", True),
+        ("data.object.amount = 100", True),
+        ("data.object.amount = 10", False),
+        ("data.object.gone = null", True),
+        ("data.object.missing = null", False),
+        ("data.object.lines.0.sku = a b", True),
+        ("data.object.lines.1.sku = a b", False),
+        ("ab = c", True),
+        ("data = {}", False),
+    ],
+)
+def test_a_value_is_found_at_its_path(condition, is_met):
+    parsed = content_filter.parse_condition(condition)
+    assert parsed is not None
+    assert parsed.matches(BODY) is is_met
+    assert parsed.matches(b"not JSON: cus_1 true 100 null a b c") is False
+
+
+@pytest.mark.parametrize("text", ["", "cus_1", "a =", "= b", "a..b = c", ".a = b", "a b = c", "'a = b'"])
+def test_other_texts_are_no_condition(text):
+    assert content_filter.parse_condition(text) is None
+
+
+def test_a_content_filter_survives_its_storage_as_json():
+    condition = content_filter.parse_condition("a.b = c")
+    assert condition is not None
+    made = ContentFilter(text="x", words="y", word_keys=("y", "z"), conditions=(condition,))
+    assert ContentFilter.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert not made.is_empty
+    assert ContentFilter().is_empty
 
 
 HOSTILE = st.text(alphabet="a'\"\\ \n\t$`!*?~#&|;<>(){}[]%^é=@-", max_size=40)

@@ -1,8 +1,8 @@
 """Commands for events and deliveries: list, show, replay."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Annotated, Final
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.text import Text
@@ -30,19 +30,28 @@ from boathook.cli.options import (
     Yes,
     check_choice,
     confirm_selection,
-    read_after,
     read_delivery_ids,
     read_ids,
 )  # fmt: skip
 from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.domain import ids
 from boathook.domain.model import Attempt, State
-from boathook.service import listings, operations
+from boathook.service import listings, operations, search
 from boathook.service.listings import EventRow, ListFilter
+from boathook.service.search import SearchQuery
+
+if TYPE_CHECKING:
+    from boathook.service.database import Database
 
 events = typer.Typer(no_args_is_help=True, help="Accepted events.")
 deliveries = typer.Typer(no_args_is_help=True, help="Deliveries: one event for one recipient.")
 
+DeliveryState = Annotated[State | None, typer.Option("--state", help="Only with a delivery in this state.")]
+Key = Annotated[str | None, typer.Option(help="Only with this whole dedup key.")]
+PayloadText = Annotated[str | None, typer.Option("--text", help="Only with this text in the payload, ignoring case.")]
+Where = Annotated[
+    str | None, typer.Option(metavar="PATH=VALUE", help="Only with this value in the JSON payload, by dotted path.")
+]
 RunName = Annotated[str | None, typer.Option("--run", help="Name of this run; a run replays each event once.")]
 Route = Annotated[bool, typer.Option("--route", help="Add deliveries for current handlers that never had one.")]
 To = Annotated[str | None, typer.Option(metavar="HANDLER", help="With --route: to this handler only.")]
@@ -82,17 +91,32 @@ _LEFT: Final = (
 @events.command("list", epilog=example(
     "boathook events list --source stripe --type 'invoice.*' --since 2h",
     "boathook events list --unhandled --since 1d",
+    "boathook events list --where 'data.object.customer = cus_123' --state dead --since 7d",
 ))  # fmt: skip
 def list_events(
     ctx: typer.Context, source: Source = None, application: Application = None, type: Type = None, since: Since = None,
-    until: Until = None, unhandled: Unhandled = False, limit: Limit = 50, after: After = None, as_json: Json = False,
+    until: Until = None, unhandled: Unhandled = False, state: DeliveryState = None, key: Key = None,
+    text: PayloadText = None, where: Where = None, limit: Limit = 50, after: After = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """List events, newest first."""
-    wanted = ListFilter(
-        source=source, application=application, type=type, since=since, until=until, is_unhandled=unhandled,
-        limit=limit, after=read_after(ids.EVENT, after),
+    if unhandled and state is not None:
+        raise UsageError("give --unhandled or --state, not both: an unhandled event has no deliveries")
+    query = SearchQuery(
+        source=source or "", application=application or "", type=type or "", since=since, until=until,
+        state=search.UNHANDLED if unhandled else str(state or ""), key=key or "", text=text or "", where=where or "",
     )  # fmt: skip
-    output.print_listing(ctx, listings.list_events, wanted, _EVENTS, as_json=as_json)
+    start = read_ids(ids.EVENT, [after])[0] if after is not None else None
+
+    async def read(database: "Database") -> None:
+        found = output.pages(
+            lambda below, most: search.list_events(database, replace(query, below=below), limit=most),
+            start,
+            limit,
+            lambda row: ids.read_event(row.id),
+        )
+        await _EVENTS.print_pages(found, limit=limit, as_json=as_json)
+
+    run_with_database(ctx, read)
 
 
 @events.command("show", epilog=example("boathook events show evt_01h455vb4pex5vsknk084sn02q4"))

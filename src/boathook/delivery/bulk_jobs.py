@@ -14,6 +14,8 @@ from uuid import UUID
 from boathook.db import dead_letter_groups, delivery_commands, rerouting
 from boathook.db.database import Connection
 from boathook.db.delivery_commands import AuditContext, Key, ReplaySchedule
+from boathook.db.queries import event_search
+from boathook.db.queries.event_search import EventFilter
 from boathook.db.queries.listings import ListFilter
 from boathook.db.route_registry import is_registered
 from boathook.db.tasks import BulkOperation, Task, TaskOperation
@@ -21,6 +23,8 @@ from boathook.db.tasks import BulkOperation, Task, TaskOperation
 STEP: Final = 500
 MAX_PER_STEP: Final = 2_000
 """Upper bound of a step, however high the rate is."""
+_SCANNED: Final = 200
+"""Events of a step whose contents are compared; there are more steps then, none of them long."""
 _AHEAD: Final = timedelta(minutes=10)
 _PAUSE: Final = timedelta(seconds=30)
 _PATIENCE: Final = timedelta(days=1)
@@ -68,16 +72,30 @@ async def _lock(connection: Connection, task: Task, *, is_to_revive: bool = Fals
 
 async def _replay_events(connection: Connection, task: Task, now: datetime) -> StepResult:
     wanted = _filter(task)
-    after = UUID(task.place["after"]) if "after" in task.place else None
-    found = await delivery_commands.page_events(connection, wanted, after=after, limit=_step(task))
+    chosen, last = await _next_events(connection, task, wanted)
     done = await delivery_commands.replay_events_in(
-        connection, found, _replay(task), pace=_pace(task, now), type=wanted.type
+        connection, chosen, _replay(task), pace=_pace(task, now), type=wanted.type
     )
     counted = {"done": done.events, "added": done.added, "revived": done.revived}
     data = {name: task.data.get(name, 0) + number for name, number in counted.items()}
-    if len(found) < _step(task):
+    if last is None:
         return StepResult(data, None)
-    return StepResult(data, _later(task, now, done.added + done.revived) | {"after": str(found[-1])})
+    return StepResult(data, _later(task, now, done.added + done.revived) | {"after": str(last)})
+
+
+async def _next_events(connection: Connection, task: Task, wanted: ListFilter) -> tuple[list[UUID], UUID | None]:
+    """Return the next events to replay, oldest first, and the last one looked at; None at the end."""
+    after = UUID(task.place["after"]) if "after" in task.place else None
+    step = _step(task)
+    matching = task.request.get("matching")
+    limit = step if matching is None else _SCANNED
+    found = await delivery_commands.page_events(connection, wanted, after=after, limit=limit)
+    chosen = found
+    if matching is not None:
+        chosen = await event_search.select_matching(connection, found, EventFilter.of_selection(matching))
+        if len(chosen) > step:
+            return chosen[:step], chosen[step - 1]
+    return chosen, found[-1] if len(found) == limit else None
 
 
 async def _route_events(connection: Connection, task: Task, now: datetime) -> StepResult:

@@ -1,6 +1,5 @@
 """Renders stored bodies for display: JSON indented, text unchanged, other bytes in hex."""
 
-import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -116,14 +115,6 @@ def hex_dump(body: bytes) -> str:
         for at in range(0, len(body), _ROW)
         if (row := body[at : at + _ROW])
     )
-
-
-def spellings(text: str) -> tuple[bytes, ...]:
-    """Return the encodings in which a payload may contain a text: raw, and JSON-escaped with or without ASCII only."""
-    plain = text.encode("utf-8", "surrogatepass")
-    escaped = json.dumps(text)[1:-1].encode()
-    unicode_json = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "surrogatepass")
-    return tuple(dict.fromkeys((plain, unicode_json, escaped)))
 
 
 def _text_of(head: bytes, *, is_whole: bool) -> str | None:

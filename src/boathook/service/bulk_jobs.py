@@ -19,13 +19,15 @@ from boathook.db.tasks import Task, TaskOperation, TaskState
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.windows import Window
+from boathook.service import search
+from boathook.service.search import SearchQuery
 from boathook.service.tasks import get, list_page, start
 from boathook.service.unit_of_work import UnitOfWork
 
 _MAX_NOTE_LENGTH: Final = 2_000
 MAX_RATE: Final = 100_000.0
 MIN_RATE: Final = 0.001
-_MAX_COUNTED: Final = 100_000
+MAX_COUNTED: Final = 100_000
 _ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
 PURGE_CONFIRMATION: Final = "purge"
 JOB_KINDS: Final = (
@@ -130,10 +132,31 @@ async def purge_group(work: UnitOfWork, reference: str, *, typed: str, note: str
     return await _start_group_job(work, TaskOperation.PURGE_GROUP, reference, {"note": check_note(note)})
 
 
-async def replay_events(work: UnitOfWork, wanted: ListFilter, *, rate: float | None = None, note: str = "") -> Task:
-    """Replay the events that match a filter, at most *rate* deliveries per second. Raises as `replay_group` does."""
-    request = await _events(work, wanted) | {"rate": check_rate(rate), "note": check_note(note)}
+async def replay_events(work: UnitOfWork, query: SearchQuery, *, rate: float | None = None, note: str = "") -> Task:
+    """Replay the events that match a query, at most *rate* deliveries per second.
+
+    Raises:
+        InvalidValue: a field of the query, the rate or the note is invalid, or the query matches every event.
+        LimitReached: too many tasks are running.
+    """
+    search.check(query)
+    if query.is_open:
+        raise InvalidValue("choose a filter: this would replay every event", "q")
+    request = {"rate": check_rate(rate), "note": check_note(note)}
+    wanted, matching = search.base_filter(query), search.to_filter(query)
+    if matching.is_scanned:
+        # How many events match is known only after the job has looked at each of them.
+        request |= _base(wanted) | {"total": 0, "matching": matching.selection()}
+    else:
+        request |= await _events(work, wanted)
     return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(wanted))
+
+
+async def count_replayed(work: UnitOfWork, query: SearchQuery) -> int | None:
+    """Return how many events a replay would look at, up to `MAX_COUNTED`; None if only the job can find out."""
+    if search.to_filter(query).is_scanned:
+        return None
+    return await delivery_commands.count_events(work.connection, search.base_filter(query), most=MAX_COUNTED)
 
 
 async def route_events(
@@ -152,10 +175,14 @@ async def route_events(
 
 async def _events(work: UnitOfWork, wanted: ListFilter) -> dict[str, Any]:
     """Return a filter of events as a task's request, with the number of matching events."""
+    total = await delivery_commands.count_events(work.connection, wanted, most=MAX_COUNTED)
+    return _base(wanted) | {"total": total}
+
+
+def _base(wanted: ListFilter) -> dict[str, Any]:
     chosen = {"source": wanted.source, "application": wanted.application, "type": wanted.type}
     spans = {name: value and value.isoformat() for name, value in (("since", wanted.since), ("until", wanted.until))}
-    total = await delivery_commands.count_events(work.connection, wanted, most=_MAX_COUNTED)
-    return chosen | spans | {"is_unhandled": wanted.is_unhandled, "total": total}
+    return chosen | spans | {"is_unhandled": wanted.is_unhandled}
 
 
 def _subject(wanted: ListFilter) -> str:

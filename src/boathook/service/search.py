@@ -1,6 +1,9 @@
-"""Finds events by id, key or payload text, or by common properties."""
+"""Finds events by id, key, payload text or a value in the payload, or by common properties.
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+The console, its exports and its bulk jobs, and the command line select events by the same `SearchQuery`.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -9,15 +12,17 @@ from uuid import UUID
 from boathook.db.database import Database
 from boathook.db.queries import event_search
 from boathook.db.queries.event_search import MAX_SEARCHED_BODY as MAX_SEARCHED_BODY  # noqa: PLC0414 - re-exported
-from boathook.db.queries.event_search import DedupKeyMatch, EventFilter, FoundEvent
+from boathook.db.queries.event_search import DedupKeyMatch, EventFilter
+from boathook.db.queries.event_search import FoundEvent as FoundEvent  # noqa: PLC0414 - re-exported
 from boathook.db.queries.event_search import SearchPage as SearchPage  # noqa: PLC0414 - re-exported
-from boathook.db.queries.listings import ListFilter
+from boathook.db.queries.listings import EventRow, ListFilter
 from boathook.domain import ids
+from boathook.domain.content_filter import ContentFilter, parse_condition
 from boathook.domain.errors import InvalidValue
 from boathook.domain.json_document import short_key
 from boathook.domain.model import State
 from boathook.ingest.event_builder import dedup_hashes
-from boathook.service.body_view import spellings
+from boathook.service.event_feed import OVERLAP
 from boathook.verification.batch_items import KEY_PREFIX, make_dedup_key
 
 UNHANDLED: Final = "unhandled"
@@ -25,6 +30,7 @@ UNHANDLED: Final = "unhandled"
 MAX_TEXT_LENGTH: Final = 200
 """Maximum characters of a search text."""
 _MOST_KNOWN: Final = 50
+_MAX_SUGGESTIONS: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +38,11 @@ class SearchQuery:
     """A search query; empty fields match every event."""
 
     words: str = ""
-    """An id or a key of an event, or a text in its payload."""
+    """An id or a key of an event, a text in its payload, type or key, or a condition as in `where`."""
     text: str = ""
-    """A text in its payload."""
+    """A text in its payload, ignoring case."""
+    where: str = ""
+    """A value in its JSON payload, such as ``data.object.customer = cus_123``."""
     key: str = ""
     """Its whole key."""
     source: str = ""
@@ -52,8 +60,8 @@ class SearchQuery:
 
     @property
     def can_be_routed(self) -> bool:
-        """Whether a bulk job can route its events: it selects some events, but not by text, key or delivery state."""
-        is_known = not (self.words or self.text or self.key) and self.state in {"", UNHANDLED}
+        """Whether a bulk job can route its events: it selects some, but not by content, key or delivery state."""
+        is_known = not (self.words or self.text or self.where or self.key) and self.state in {"", UNHANDLED}
         return is_known and not self.is_open
 
 
@@ -91,7 +99,49 @@ async def find_matches(database: Database, question: SearchQuery, sources: Itera
     check(question)
     if question.below is None and question.words and (found := await _find_named(database, question, sources)):
         return found
-    return await event_search.search(database, _wanted(question))
+    return await event_search.search(database, to_filter(question))
+
+
+async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -> AsyncIterator[SearchPage]:
+    """Yield one search after the other until the end of the history; each has at most *limit* matches.
+
+    Raises:
+        InvalidValue: a field is invalid.
+        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
+    """
+    check(question)
+    wanted = to_filter(question)
+    while True:
+        found = await event_search.search(database, wanted, limit=limit)
+        yield found
+        if found.place is None:
+            return
+        wanted = replace(wanted, below=found.place)
+
+
+async def list_events(database: Database, question: SearchQuery, *, limit: int) -> list[EventRow]:
+    """Return the newest matching events, however long the search takes. Raises as `scan_pages` does."""
+    rows: list[EventRow] = []
+    async for found in scan_pages(database, question, limit=limit):
+        rows += [one.event for one in found.events]
+        if len(rows) >= limit:
+            break
+    return rows[:limit]
+
+
+async def find_newer(database: Database, question: SearchQuery, after: datetime) -> SearchPage:
+    """Return the newest matches accepted since a time, or a minute before: ids are created before the commit.
+
+    Raises: as `find_matches` does.
+    """
+    check(question)
+    since = max(after - OVERLAP, question.since or after - OVERLAP)
+    return await event_search.search(database, to_filter(replace(question, since=since, below=None)))
+
+
+async def suggest_types(database: Database, part: str) -> list[str]:
+    """Return event types that contain a text, for completion."""
+    return await event_search.list_types(database, part.replace("\x00", "")[:MAX_TEXT_LENGTH], _MAX_SUGGESTIONS)
 
 
 def read_id(text: str) -> IdMatch | None:
@@ -149,7 +199,7 @@ def _event_of(name: str) -> UUID | None:
 
 def check(question: SearchQuery) -> None:
     """Raise InvalidValue if a field is invalid."""
-    texts = {"q": question.words, "text": question.text, "key": question.key}
+    texts = {"q": question.words, "text": question.text, "where": question.where, "key": question.key}
     for name, text in texts.items():
         if len(text) > MAX_TEXT_LENGTH:
             raise InvalidValue(f"at most {MAX_TEXT_LENGTH} characters are looked for", name)
@@ -157,6 +207,8 @@ def check(question: SearchQuery) -> None:
     for name, text in named.items():
         if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):
             raise InvalidValue("it holds a character that no text can hold", name)
+    if question.where and parse_condition(question.where) is None:
+        raise InvalidValue("write a path and a value, such as data.object.customer = cus_123", "where")
     if question.state and question.state not in {*State, UNHANDLED}:
         raise InvalidValue(f"write one of {', '.join(State)}, or {UNHANDLED}", "state")
     if question.since and question.until and question.since >= question.until:
@@ -166,8 +218,15 @@ def check(question: SearchQuery) -> None:
 def list_filter_of(question: SearchQuery) -> ListFilter:
     """Return the filter of a bulk job for a query's events. Raises InvalidValue if there is none."""
     if not question.can_be_routed:
-        raise InvalidValue("choose a filter, but no text, key or state of deliveries, to route events again", "state")
+        raise InvalidValue(
+            "choose a filter, but no content, key or state of deliveries, to route events again", "state"
+        )
     check(question)
+    return base_filter(question)
+
+
+def base_filter(question: SearchQuery) -> ListFilter:
+    """Return the part of a query that a list can filter by: all but content, key and delivery state."""
     return ListFilter(
         source=question.source or None,
         application=question.application or None,
@@ -178,8 +237,9 @@ def list_filter_of(question: SearchQuery) -> ListFilter:
     )
 
 
-def _wanted(question: SearchQuery) -> EventFilter:
-    wanted = EventFilter(
+def to_filter(question: SearchQuery) -> EventFilter:
+    """Return the filter of a scan for a query's events."""
+    return EventFilter(
         source=question.source or None,
         application=question.application or None,
         type=question.type or None,
@@ -189,8 +249,17 @@ def _wanted(question: SearchQuery) -> EventFilter:
         since=question.since,
         until=question.until,
         below=question.below,
-        texts=spellings(question.text) if question.text else (),
+        content=_content(question),
     )
-    if not question.words:
-        return wanted
-    return replace(wanted, words=spellings(question.words), word_keys=tuple(_key_variants(question.words)))
+
+
+def _content(question: SearchQuery) -> ContentFilter:
+    stated = parse_condition(question.words) if question.words else None
+    words = "" if stated else question.words
+    required = parse_condition(question.where) if question.where else None
+    return ContentFilter(
+        text=question.text or None,
+        words=words or None,
+        word_keys=tuple(_key_variants(words)) if words else (),
+        conditions=tuple(one for one in (stated, required) if one is not None),
+    )

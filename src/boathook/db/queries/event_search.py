@@ -3,21 +3,24 @@
 Request bodies are not indexed, because an index would slow down every accepted event. A search instead scans back from
 the newest event in steps of a bounded number of rows, until its page is full or its time is up. It then returns how far
 it got and where the next search continues. Steps grow while they are fast, and bodies are searched in small portions.
+They are searched here and not in PostgreSQL, which raises an error for a body that is not JSON or not UTF-8.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.queries.listings import EventRow, like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
+from boathook.domain.content_filter import EVERYTHING, ContentFilter
 from boathook.domain.model import State
 
 SQL = load(__file__)
@@ -32,7 +35,7 @@ _MAX_STEP: Final = 20_000
 _TARGET_STEP_S: Final = 0.02
 """After a faster step the length doubles; after a step that took twice as long it is halved."""
 _MAX_BYTES: Final = 2 << 20
-"""Most bytes of bodies per statement, unless a single body is larger; decompression is the main cost."""
+"""Most bytes of bodies per statement, unless a single body is larger."""
 _MAX_BODIES: Final = 500
 MAX_SEARCHED_BODY: Final = 8 << 20
 """Size in bytes of the largest body that is searched for a text."""
@@ -59,17 +62,29 @@ class EventFilter:
     """Events with a delivery in this state."""
     is_unhandled: bool = False
     """Only events of sources that no handler matched."""
-    texts: tuple[bytes, ...] = ()
-    """Events whose bytes contain one of these exactly."""
-    words: tuple[bytes, ...] = ()
-    """Events whose bytes contain one of these, or that have one of `word_keys`."""
-    word_keys: tuple[str, ...] = ()
+    content: ContentFilter = EVERYTHING
+    """What the event contains."""
     since: datetime | None = None
     """Accepted at this time or later."""
     until: datetime | None = None
     """Accepted before."""
     below: UUID | None = None
     """Where the previous search stopped: only events with a lower id."""
+
+    @property
+    def is_scanned(self) -> bool:
+        """Whether each event has to be looked at, for its key, content or deliveries."""
+        return self.key is not None or self.state is not None or not self.content.is_empty
+
+    def selection(self) -> dict[str, Any]:
+        """Return what `select_matching` compares as a JSON object."""
+        return {"key": self.key, "state": self.state, "content": self.content.to_json()}
+
+    @classmethod
+    def of_selection(cls, value: Mapping[str, Any]) -> "EventFilter":
+        """Return the filter that `selection` has written."""
+        state = value["state"] and State(value["state"])
+        return cls(key=value["key"], state=state, content=ContentFilter.from_json(value["content"]))
 
     def bounds(self) -> tuple[UUID, UUID]:
         """Return the exclusive upper and the inclusive lower bound of ids."""
@@ -145,19 +160,16 @@ class _SearchScan:
         )  # fmt: skip
         assert row is not None
         self.looked_at += row["looked"]
-        if wanted.texts or wanted.words:
-            await self._keep_texts(connection, row, until)
-        else:
+        if wanted.content.is_empty:
             self._add_hits(row["ids"])
             self._advance(row)
+        else:
+            await self._search_contents(connection, row, until)
         self._adjust_step(time.monotonic() - began, until - time.monotonic())
 
-    async def _keep_texts(self, connection: Connection, row: Record, until: float) -> None:
-        wanted = self.wanted
+    async def _search_contents(self, connection: Connection, row: Record, until: float) -> None:
         for portion, is_too_large in _split_by_size(row["ids"], row["sizes"]):
-            searched = [] if is_too_large else portion
-            rows = await connection.fetch(SQL["keep_texts"], searched, wanted.texts, wanted.words, wanted.word_keys)
-            found = {one["id"] for one in rows}
+            found = set() if is_too_large else await _matching(connection, portion, self.wanted.content)
             self.too_large += is_too_large
             self._add_hits([one for one in portion if one in found])
             if self.is_full:
@@ -223,6 +235,18 @@ async def search(
     )
 
 
+async def select_matching(connection: Connection, event_ids: Sequence[UUID], wanted: EventFilter) -> list[UUID]:
+    """Return those of these events that have the key, the state and the content of a filter, in the same order."""
+    rows = await connection.fetch(SQL["select_matching"], event_ids, wanted.key, wanted.state)
+    found: set[UUID] = set()
+    for portion, is_too_large in _split_by_size([row["id"] for row in rows], [row["size"] for row in rows]):
+        if wanted.content.is_empty:
+            found.update(portion)
+        elif not is_too_large:
+            found |= await _matching(connection, portion, wanted.content)
+    return [one for one in event_ids if one in found]
+
+
 async def read_events(database: Database, event_ids: Sequence[UUID]) -> list[FoundEvent]:
     """Return the stored ones of these events, newest first."""
     async with _reading(database) as connection:
@@ -239,6 +263,20 @@ async def find_messages(database: Database, key: str, application: str | None = 
     key_bytes = key.encode("utf-8", "surrogatepass")
     rows = await database.fetch(SQL["find_message_keys"], application, key_bytes, _MAX_APPLICATIONS)
     return [DedupKeyMatch(**dict(row)) for row in rows]
+
+
+async def list_types(database: Database, part: str, limit: int) -> list[str]:
+    """Return types that contain a text, ignoring case: of the catalog, and of the newest thousand events."""
+    rows = await database.fetch(SQL["list_types"], part, limit)
+    return [row["type"] for row in rows]
+
+
+async def _matching(connection: Connection, event_ids: Sequence[UUID], content: ContentFilter) -> set[UUID]:
+    """Return those of these events that have a content; it is compared in a thread, as it may take long."""
+    rows = await connection.fetch(SQL["read_contents"], event_ids)
+    return await asyncio.to_thread(
+        lambda: {row["id"] for row in rows if content.matches(row["type"], row["dedup_key"], row["body"])}
+    )
 
 
 def _statement(wanted: EventFilter) -> str:

@@ -71,14 +71,33 @@ and ($8::text is null
     or exists (select from boathook.delivery d where d.event_id = e.id and d.state = $8)
     or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.state = $8))
 
--- name: keep_texts
--- Returns those of these events whose bytes contain one of the texts, and that contain one of the words or have it as
--- their key; an empty list matches everything.
-select e.id from boathook.event e
+-- name: read_contents
+-- Reads what a search compares of these events.
+select e.id, e.type, e.dedup_key, e.body from boathook.event e where e.id = any ($1::uuid[])
+
+-- name: select_matching
+-- Returns those of these events that have a dedup key and a delivery in a state, with the size of their bodies; null
+-- matches everything.
+select e.id, octet_length(e.body) as size
+from boathook.event e
 where e.id = any ($1::uuid[])
-    and (cardinality($2::bytea[]) = 0 or exists (select from unnest($2::bytea[]) as text where position(text in e.body) > 0))
-    and (cardinality($3::bytea[]) = 0 or e.dedup_key = any ($4::text[])
-        or exists (select from unnest($3::bytea[]) as word where position(word in e.body) > 0))
+    and ($2::text is null or e.dedup_key = $2)
+    and ($3::text is null
+        or exists (select from boathook.delivery d where d.event_id = e.id and d.state = $3)
+        or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.state = $3))
+order by e.id
+
+-- name: list_types
+-- Lists types that contain $1, ignoring case: names of the catalog and types of the newest events.
+select type
+from (
+    select name as type from boathook.event_type
+    union
+    select type from (select type from boathook.event order by id desc limit 1000) as latest
+) as known
+where strpos(lower(type), lower($1)) > 0
+order by type
+limit $2
 
 -- name: limit_statement
 -- Sets the statement timeout of this transaction.
