@@ -75,9 +75,12 @@ def test_every_page_that_there_is_was_found(pages: list[str]):
     assert missing <= _ELSEWHERE, missing - _ELSEWHERE
 
 
-_PARTS = ("/state", "/live", "/charts", "/story", "/body", "/curl", "/payload", "/download/*", "/jobs")
+_PARTS = (
+    "/state", "/live", "/charts", "/story", "/body", "/curl", "/payload", "/download/*", "/jobs", "/tail", "/suggestions/*",
+)  # fmt: skip
 """Parts of pages, and downloads."""
 _ELSEWHERE = {
+    "/console/events/replay",  # once a filter is set: tests/browser/test_events.py
     "/console/alerts/history",  # once one has recovered: tests/browser/test_alerts.py
     "/console/jobs/*",  # after bulk work has been asked for: tests/browser/test_dead_letters.py
     "/console/verify/*",  # after a check has been asked for: tests/browser/test_verify_runs.py

@@ -1,15 +1,13 @@
 """The audit log: search, and export as CSV or JSON."""
 
-import csv
-import io
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Final
 
-import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
+from boathook.console import exports
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import InvalidValue
 from boathook.pages import query_params
@@ -33,8 +31,6 @@ _PATH_BY_PREFIX: Final = {
     "app": "applications",
     "cfl": "conflicts",
 }
-_CSV_HEADER: Final = ",".join(AuditRow.__slots__).encode() + b"\r\n"
-_MEDIA_TYPES: Final = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl"}
 
 
 @routes.get("/audit", Permission.AUDIT_VIEW)
@@ -57,7 +53,7 @@ async def list_rows(context: ConsoleContext) -> Response:
         looked_back_to=found.place and found.place.at,
         is_full=found.is_full,
         more=query_params.build_url(AUDIT_PATH, params, before=cursor) if cursor else "",
-        files={kind: query_params.build_url(f"{AUDIT_PATH}/download/{kind}", params) for kind in _MEDIA_TYPES},
+        files={kind: query_params.build_url(f"{AUDIT_PATH}/download/{kind}", params) for kind in exports.MEDIA_TYPES},
     )
 
 
@@ -65,24 +61,24 @@ async def list_rows(context: ConsoleContext) -> Response:
 async def download(context: ConsoleContext) -> Response:
     """Stream all matching entries as a file."""
     kind = context.path["kind"]
-    if kind not in _MEDIA_TYPES:
-        raise InvalidValue("unknown file format; use csv or jsonl", "kind")
+    exports.check_kind(kind)
     first = await _search(context, None, _BATCH)
-    headers = {"content-disposition": f'attachment; filename="boathook-audit.{kind}"'}
-    write = _as_csv if kind == "csv" else _as_json
-    return StreamingResponse(_lines(context, first, write), media_type=_MEDIA_TYPES[kind], headers=headers)
+    return exports.stream_file("boathook-audit", kind, _lines(context, first, kind))
 
 
-async def _lines(
-    context: ConsoleContext, found: AuditPage, write: Callable[[Sequence[AuditRow]], bytes]
-) -> AsyncIterator[bytes]:
+async def _lines(context: ConsoleContext, found: AuditPage, kind: str) -> AsyncIterator[bytes]:
     taken = 0
-    yield _CSV_HEADER if write is _as_csv else b""
-    yield write(found.rows)
+    if kind == "csv":
+        yield exports.to_csv([AuditRow.__slots__])
+    yield _write(found.rows, kind)
     while found.place is not None and (taken := taken + len(found.rows)) < _MAX_EXPORTED_ROWS:
         found = await _search(context, found.place, _BATCH)
         if found.rows:
-            yield write(found.rows)
+            yield _write(found.rows, kind)
+
+
+def _write(rows: Sequence[AuditRow], kind: str) -> bytes:
+    return exports.to_csv(asdict(row).values() for row in rows) if kind == "csv" else exports.to_json_lines(rows)
 
 
 def subject_url(row: AuditRow) -> str:
@@ -117,19 +113,3 @@ def _read_cursor(context: ConsoleContext) -> AuditCursor | None:
         return AuditCursor(datetime.fromisoformat(at), int(number))
     except ValueError:
         raise InvalidValue("invalid page position; use the links of the audit page", "before") from None
-
-
-def _as_csv(rows: Sequence[AuditRow]) -> bytes:
-    text = io.StringIO()
-    lines = csv.writer(text)
-    lines.writerows([_escape_formula(str(value or "")) for value in asdict(row).values()] for row in rows)
-    return text.getvalue().encode()
-
-
-def _escape_formula(text: str) -> str:
-    """Prevent a spreadsheet from interpreting a text as a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
-
-
-def _as_json(rows: Sequence[AuditRow]) -> bytes:
-    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)

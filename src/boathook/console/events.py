@@ -1,49 +1,224 @@
-"""Pages that search for events."""
+"""Pages that search for events, and act on those that a search finds."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import urlencode
 from uuid import UUID
 
 from starlette.datastructures import FormData, QueryParams
 from starlette.responses import Response
 
+from boathook.console import exports
 from boathook.console.background_work import JOBS_PATH
-from boathook.console.event_detail import routes
-from boathook.console.routes import BASE, ConsoleContext
+from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.domain.model import State
 from boathook.pages import query_params
-from boathook.service import bulk_jobs, search
+from boathook.service import applications, bulk_jobs, event_export, saved_views, search
 from boathook.service.authorization import Permission
+from boathook.service.event_export import ExportedEvent, ExportEnd
 from boathook.service.search import MAX_SEARCHED_BODY, UNHANDLED, DirectMatch, SearchPage, SearchQuery
 
-__all__ = ["list_events", "routes"]
-
+routes = Routes()
 _EVENTS: Final = f"{BASE}/events"
 _MAX_AUTO_SEARCHES: Final = 100
 """Maximum number of automatic searches of a page that continues to search."""
-_FIELDS: Final = ("q", "text", "key", "source", "application", "type", "state", "since", "until")
+_FIELDS: Final = ("q", "where", "text", "key", "source", "application", "type", "state", "since", "until")
+_RANGES: Final = (("15m", "15 min"), ("1h", "1 h"), ("24h", "24 h"), ("7d", "7 d"), ("", "All"))
+_LABELS: Final = {
+    "q": "Search",
+    "source": "Source",
+    "application": "Application",
+    "type": "Type",
+    "state": "State",
+    "where": "Value",
+    "text": "Text",
+    "key": "Key",
+    "since": "Since",
+    "until": "Before",
+}
+"""The fields of a search in the order in which chips show them."""
+_MAX_SUGGESTIONS: Final = 50
+_CSV_COLUMNS: Final = [name for name in ExportedEvent.__struct_fields__ if not name.startswith("body")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chip:
+    """A filter in use."""
+
+    label: str
+    value: str
+    url: str
+    """The same search without it."""
 
 
 @routes.get("/events", Permission.EVENT_VIEW)
 async def list_events(context: ConsoleContext) -> Response:
     """Show the events that match a search."""
-    fields = {name: context.query.get(name, "").strip() for name in _FIELDS}
+    fields = _fields(context.query)
     try:
         query = _search_query(context.query, fields)
         found = await search.find_matches(context.app_context.database, query, context.app_context.settings.sources)
     except InvalidValue as error:
-        return _list(context, 400, fields, None, {str(error.where[0]): str(error)}, can_route=False)
+        return await _list(context, 400, SearchQuery(), None, {str(error.where[0]): str(error)})
     if isinstance(found, DirectMatch) and len(found.named) == 1 and (url := _direct_url(found)) is not None:
         return context.to(url)
-    return _list(context, 200, fields, found, {}, can_route=query.can_be_routed)
+    return await _list(context, 200, query, found, {})
+
+
+@routes.get("/events/tail", Permission.EVENT_VIEW)
+async def show_newest(context: ConsoleContext) -> Response:
+    """Show the rows of the newest matches, for a page that follows them."""
+    after = query_params.get_time(context.query, "after") or datetime.now(UTC)
+    query = _search_query(context.query, _fields(context.query))
+    found = await search.find_newer(context.app_context.database, query, after)
+    return context.page("events/tail.html", events=found.events, is_cut=found.is_full)
+
+
+@routes.get("/events/suggestions/{field}", Permission.EVENT_VIEW)
+async def suggest(context: ConsoleContext) -> Response:
+    """Show the values that complete a filter."""
+    field = context.path["field"]
+    part = query_params.get_text(context.query, field) or ""
+    if field == "type":
+        values = await search.suggest_types(context.app_context.database, part)
+    elif field == "application" and context.may(Permission.APPLICATION_LIST):
+        async with context.work() as work:
+            found = await applications.search(work, part or None, after=None, limit=_MAX_SUGGESTIONS)
+        values = [one.application.uid or one.application.shown_id for one in found]
+    else:
+        raise NotFound("there are suggestions for type and application only")
+    return context.page("events/suggestions.html", values=values)
+
+
+@routes.get("/events/download/{kind}", Permission.EVENT_EXPORT)
+async def download_list(context: ConsoleContext) -> Response:
+    """Stream the matching events as a file."""
+    kind, fields = context.path["kind"], _fields(context.query)
+    exports.check_kind(kind)
+    query = _search_query(context.query, fields)
+    search.check(query)
+    async with context.work() as work:
+        await event_export.record_export(work, kind, _query_string(fields))
+    return exports.stream_file("boathook-events", kind, _lines(context, query, kind))
+
+
+async def _lines(context: ConsoleContext, query: SearchQuery, kind: str) -> AsyncIterator[bytes]:
+    if kind == "csv":
+        yield exports.to_csv([_CSV_COLUMNS])
+    async for part in event_export.export_events(context.app_context, query, has_bodies=kind == "jsonl"):
+        if isinstance(part, ExportEnd):
+            yield exports.to_csv([[f"truncated: {part.truncated}"]]) if kind == "csv" else exports.to_json_lines([part])
+        elif kind == "csv":
+            yield exports.to_csv([_csv_value(getattr(row, name)) for name in _CSV_COLUMNS] for row in part)
+        else:
+            yield exports.to_json_lines(part)
+
+
+def _csv_value(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    return ", ".join(f"{number} {state}" for state, number in value.items()) if isinstance(value, dict) else value
+
+
+@routes.get("/events/replay", Permission.EVENT_REPLAY)
+async def preview_replay(context: ConsoleContext) -> Response:
+    """Show how many events a replay covers."""
+    return await _preview_replay(context, context.query)
+
+
+async def _preview_replay(
+    context: ConsoleContext, form: QueryParams | FormData, status: int = 200, **errors: str
+) -> Response:
+    fields = _fields(form)
+    query = _search_query(form, fields)
+    search.check(query)
+    async with context.work() as work:
+        number = None if query.is_open else await bulk_jobs.count_replayed(work, query)
+    return context.page(
+        "events/replay.html",
+        status,
+        fields=fields,
+        chips=_chips(fields),
+        is_open=query.is_open,
+        number=number,
+        max_number=bulk_jobs.MAX_COUNTED,
+        back=query_params.build_url(_EVENTS, fields),
+        errors=errors,
+        wishes=query_params.get_texts(form, ("rate", "note")),
+    )
+
+
+@routes.post("/events/replay", Permission.EVENT_REPLAY)
+async def replay_found(context: ConsoleContext) -> Response:
+    """Replay the matching events, in the background."""
+    try:
+        rate = query_params.get_number(context.form, "rate")
+        query = _search_query(context.form, _fields(context.form))
+        async with context.work() as work:
+            note = query_params.get_text(context.form, "note") or ""
+            task = await bulk_jobs.replay_events(work, query, rate=rate, note=note)
+    except InvalidValue as error:
+        if error.where[:1] not in {("rate",), ("note",)}:
+            raise
+        return await _preview_replay(context, context.form, 400, **{str(error.where[0]): str(error)})
+    return context.to(f"{JOBS_PATH}/{task.shown_id}")
+
+
+@routes.post("/events/views", Permission.EVENT_VIEW)
+async def save_view(context: ConsoleContext) -> Response:
+    """Save the search under a name."""
+    fields = _fields(context.form)
+    page = query_params.build_url(_EVENTS, fields)
+    try:
+        search.check(_search_query(context.form, fields))
+        async with context.work() as work:
+            name = str(context.form.get("name", ""))
+            view = await saved_views.save(work, context.operator, name, _query_string(fields))
+    except (InvalidValue, LimitReached) as error:
+        return context.to(page, str(error), "bad")
+    return context.to(page, f"Saved as {view.name}")
+
+
+@routes.post("/events/views/delete", Permission.EVENT_VIEW)
+async def delete_view(context: ConsoleContext) -> Response:
+    """Delete a saved search."""
+    name = str(context.form.get("name", ""))
+    async with context.work() as work:
+        await saved_views.delete(work, context.operator, name)
+    return context.to(query_params.build_url(_EVENTS, _fields(context.form)), f"Deleted the view {name}")
+
+
+@routes.post("/events/route", Permission.EVENT_REPLAY)
+async def route(context: ConsoleContext) -> Response:
+    """Start routing the matching events again with the current handlers."""
+    fields = _fields(context.form)
+    try:
+        wanted = search.list_filter_of(_search_query(context.form, fields))
+        async with context.work() as work:
+            to = str(context.form.get("to", "")).strip() or None
+            task = await bulk_jobs.route_events(work, wanted, to=to, note=str(context.form.get("note", "")))
+    except (InvalidValue, LimitReached, NotFound) as error:
+        return context.to(query_params.build_url(_EVENTS, fields), str(error), kind="bad")
+    return context.to(f"{JOBS_PATH}/{task.shown_id}")
+
+
+def _fields(form: QueryParams | FormData) -> dict[str, str]:
+    return {name: str(form.get(name, "")).strip() for name in _FIELDS}
+
+
+def _query_string(fields: Mapping[str, str]) -> str:
+    return urlencode({name: value for name, value in fields.items() if value})
 
 
 def _search_query(form: QueryParams | FormData, fields: Mapping[str, str]) -> SearchQuery:
     return SearchQuery(
         words=fields["q"],
+        where=fields["where"],
         text=fields["text"],
         key=fields["key"],
         source=fields["source"],
@@ -63,55 +238,70 @@ def _read_cursor(text: str) -> UUID | None:
         raise InvalidValue(str(error), "q") from None
 
 
-def _list(
+def _chips(fields: Mapping[str, str]) -> list[_Chip]:
+    return [
+        _Chip(label, fields[name], query_params.build_url(_EVENTS, {**fields, name: ""}))
+        for name, label in _LABELS.items()
+        if fields[name]
+    ]
+
+
+async def _list(
     context: ConsoleContext,
     status: int,
-    fields: Mapping[str, str],
+    query: SearchQuery,
     found: DirectMatch | SearchPage | None,
     errors: Mapping[str, str],
-    *,
-    can_route: bool,
 ) -> Response:
+    fields = _fields(context.query)
     search_page = found if isinstance(found, SearchPage) else None
     further = None
     if search_page is not None and search_page.place is not None:
         further = query_params.build_url(_EVENTS, fields, below=ids.show(ids.EVENT, search_page.place))
+    async with context.work() as work:
+        views = await saved_views.list_of(work, context.operator)
+    can_follow = search_page is not None and query.below is None and query.until is None
     return context.page(
         "events/list.html",
         status,
         fields=fields,
         errors=errors,
+        ranges=[
+            (title, query_params.build_url(_EVENTS, {**fields, "since": since, "until": ""}), since == fields["since"])
+            for since, title in _RANGES
+        ],
+        is_custom=bool(fields["until"]) or fields["since"] not in {since for since, _ in _RANGES},
         states=[
             ("", "any"),
             *((str(state), str(state)) for state in State),
             (UNHANDLED, "unhandled: no handler matched"),
         ],
-        can_route=can_route,
+        chips=_chips(fields),
+        views=views,
+        current=_query_string(fields),
+        can_route=query.can_be_routed,
+        can_replay=not query.is_open,
         sources=query_params.source_options(context.app_context.settings.sources, fields["source"]),
         look=search_page,
         direct=found if isinstance(found, DirectMatch) else None,
         events=[] if found is None else found.events,
         further=further,
+        tail=query_params.build_url(f"{_EVENTS}/tail", fields, after=_tail_start(found)) if can_follow else "",
+        files={kind: query_params.build_url(f"{_EVENTS}/download/{kind}", fields) for kind in exports.MEDIA_TYPES},
+        max_exported=event_export.MAX_EVENTS,
+        replay_url=query_params.build_url(f"{_EVENTS}/replay", fields),
         keep=_read_keep_count(context.query.get("keep", "")),
         most_looks=_MAX_AUTO_SEARCHES,
         largest=MAX_SEARCHED_BODY,
-        has_filters=any(text for name, text in fields.items() if name != "q"),
+        has_filters=any(fields[name] for name in _FIELDS if name not in {"q", "since", "until"}),
         text_url=query_params.build_url(_EVENTS, {}, text=fields["q"]),
     )
 
 
-@routes.post("/events/route", Permission.EVENT_REPLAY)
-async def route(context: ConsoleContext) -> Response:
-    """Start routing the matching events again with the current handlers."""
-    fields = {name: str(context.form.get(name, "")).strip() for name in _FIELDS}
-    try:
-        wanted = search.list_filter_of(_search_query(context.form, fields))
-        async with context.work() as work:
-            to = str(context.form.get("to", "")).strip() or None
-            task = await bulk_jobs.route_events(work, wanted, to=to, note=str(context.form.get("note", "")))
-    except (InvalidValue, LimitReached, NotFound) as error:
-        return context.to(query_params.build_url(_EVENTS, fields), str(error), kind="bad")
-    return context.to(f"{JOBS_PATH}/{task.shown_id}")
+def _tail_start(found: DirectMatch | SearchPage | None) -> str:
+    """Return the time from which a page follows new events: that of the newest one shown, or now."""
+    newest = found.events[0].event.accepted_at if found is not None and found.events else datetime.now(UTC)
+    return newest.isoformat()
 
 
 def _read_keep_count(text: str) -> int:

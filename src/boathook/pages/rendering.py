@@ -202,6 +202,7 @@ def _templates() -> Environment:
     environment.filters |= {"moment": _format_time, "count": _format_number, "short_id": _shorten_id}
     environment.filters["spark_points"] = spark_points
     environment.globals["spark_box"] = f"0 0 {SPARK_WIDTH} {SPARK_HEIGHT}"
+    environment.filters |= {"moment_ms": _format_exact_time, "duration": _format_duration}
     return environment
 
 
@@ -318,6 +319,22 @@ _TITLES: Final = {
 
 def _format_time(value: datetime) -> str:
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _format_exact_time(value: datetime) -> str:
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03}"
+
+
+def _format_duration(seconds: float) -> str:
+    """Return a duration to the millisecond."""
+    ms = round(seconds * 1000)
+    if ms < 1_000:
+        return f"{ms} ms"
+    minutes, ms = divmod(ms, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [f"{number} {unit}" for number, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if number]
+    return " ".join([*parts, f"{ms / 1000:.3f} s"])
 
 
 def _shorten_id(value: str) -> str:

@@ -60,6 +60,8 @@ class Permission(StrEnum):
     ENDPOINT_VIEW = "endpoint.view"
     ENVIRONMENT_EXPORT = "environment.export"
     ENVIRONMENT_IMPORT = "environment.import"
+    EVENT_EXPORT = "event.export"
+    """Download the events that match a search, with their payloads."""
     EVENT_LISTEN = "event.listen"
     EVENT_REPLAY = "event.replay"
     """Replay events, or route them to the current handlers."""
@@ -146,6 +148,7 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.ENDPOINT_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
         Permission.ENVIRONMENT_EXPORT: _ORGANIZATION,
         Permission.ENVIRONMENT_IMPORT: _ORGANIZATION,
+        Permission.EVENT_EXPORT: _OPERATOR,
         Permission.EVENT_LISTEN: _ORGANIZATION,
         Permission.EVENT_REPLAY: _OPERATOR,
         Permission.EVENT_REVEAL: _OPERATOR,

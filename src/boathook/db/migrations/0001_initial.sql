@@ -16,7 +16,7 @@
 --   application, endpoint, endpoint_secret, event_type   tenants, their endpoints and secrets, and message types
 --   endpoint_health        an endpoint's consecutive failures, circuit breaker and rate limit
 --   api_key, idempotency, task   API keys, stored API responses, and background tasks
---   operator, operator_session   users of the console, and their sessions
+--   operator, operator_session, saved_view   users of the console, their sessions, and the searches they have saved
 --   source_secret          secrets of sources that operators have added, encrypted
 --   migration              applied migrations, boathook's own and those of apps
 --   alert, alert_notification, alert_channel, alert_silence   alerts, their notifications, channel states, and silences
@@ -454,6 +454,15 @@ create table boathook.operator_session (
 );
 create index operator_session_of_operator on boathook.operator_session (operator_id);
 create index operator_session_expiry on boathook.operator_session (expires_at);
+
+-- Searches for events that an operator has saved under a name, as the query string of the page.
+create table boathook.saved_view (
+    operator_id uuid not null references boathook.operator on delete cascade,
+    name text not null check (name <> ''),
+    query text not null check (query <> ''),
+    created_at timestamptz not null default now(),
+    primary key (operator_id, name)
+);
 
 -- Secrets of sources that operators have added to those of boathook.toml; the encryption is bound to source and row.
 create table boathook.source_secret (

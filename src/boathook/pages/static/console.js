@@ -37,14 +37,30 @@ for (const button of document.querySelectorAll(".toast button")) {
   button.addEventListener("click", () => button.closest(".toast").remove());
 }
 
-// Times are shown relative to now, with the absolute time as title.
+// Times are shown relative to now, with the absolute time as title. Exact ones are the other way round: to the
+// millisecond, in the reader's zone or, if the reader has chosen so, in UTC.
 const STEPS = [[60, "second", 1], [3600, "minute", 60], [86400, "hour", 3600], [1209600, "day", 86400]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const isUtc = () => localStorage.getItem("boathook-zone") === "utc";
+const padded = (number, length = 2) => String(number).padStart(length, "0");
+const exactTime = (date) => {
+  const part = (name) => date[(isUtc() ? "getUTC" : "get") + name]();
+  return `${padded(part("Hours"))}:${padded(part("Minutes"))}:${padded(part("Seconds"))}.${padded(part("Milliseconds"), 3)}`;
+};
+const exactDay = (date) => {
+  const part = (name) => date[(isUtc() ? "getUTC" : "get") + name]();
+  return `${part("FullYear")}-${padded(part("Month") + 1)}-${padded(part("Date"))}`;
+};
 const tellTimes = (root) => {
   for (const time of root.querySelectorAll("time[datetime]")) {
-    const seconds = (Date.parse(time.dateTime) - Date.now()) / 1000;
+    const at = new Date(time.dateTime);
+    const seconds = (at - Date.now()) / 1000;
     const step = STEPS.find(([limit]) => Math.abs(seconds) < limit);
-    if (step) time.textContent = relative.format(Math.round(seconds / step[2]), step[1]);
+    const ago = step ? relative.format(Math.round(seconds / step[2]), step[1]) : "";
+    if ("exact" in time.dataset) {
+      time.textContent = exactDay(at) === exactDay(new Date()) ? exactTime(at) : `${exactDay(at)} ${exactTime(at)}`;
+      time.title = [ago, at.toISOString()].filter(Boolean).join(", ");
+    } else if (ago) time.textContent = ago;
   }
 };
 tellTimes(document);

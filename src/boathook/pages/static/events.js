@@ -6,3 +6,79 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (story.id !== "story" || event.detail.requestConfig.verb !== "get") return;
   if (story.querySelector("details[open]") || story.contains(document.activeElement)) event.preventDefault();
 });
+
+// Exact times are in local time or UTC; a custom range is typed in the same zone.
+const zone = document.getElementById("zone");
+if (zone) {
+  const hints = [...document.querySelectorAll("#f-since-hint, #f-until-hint")].map((hint) => [hint, hint.lastChild?.textContent ?? ""]);
+  const show = () => {
+    zone.textContent = isUtc() ? "UTC" : "Local time";
+    zone.title = isUtc() ? "Show local time" : "Show UTC";
+    for (const [hint, text] of hints) if (hint.lastChild) hint.lastChild.textContent = isUtc() ? text : text.replace("in UTC", "in local time");
+    tellTimes(document);
+  };
+  zone.hidden = false;
+  zone.addEventListener("click", () => {
+    localStorage.setItem("boathook-zone", isUtc() ? "local" : "utc");
+    show();
+  });
+  document.querySelector("form.search")?.addEventListener("formdata", (event) => {
+    for (const name of ["since", "until"]) {
+      const text = String(event.formData.get(name) ?? "").trim();
+      if (isUtc() || !/^\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d+)?)?)?$/.test(text)) continue;
+      const at = new Date(text.includes("T") ? text : `${text}T00:00`);
+      if (!Number.isNaN(at.getTime())) event.formData.set(name, at.toISOString());
+    }
+  });
+  show();
+}
+
+// The live tail adds new matches on top and updates those shown. What the reader looks at does not move.
+const MAX_TAIL_ROWS = 500;
+const follow = document.getElementById("follow");
+if (follow) {
+  let url = new URL(follow.dataset.tail, location.href);
+  let timer = 0;
+  const note = document.getElementById("tail-note");
+  const merge = (table) => {
+    const body = document.querySelector("#found .events tbody");
+    const fresh = [...table.rows];
+    if (!body) {
+      if (fresh.length) location.reload();
+      return;
+    }
+    const shown = new Map([...body.rows].map((row) => [row.dataset.id, row]));
+    const isGap = "cut" in table.dataset && !fresh.some((row) => shown.has(row.dataset.id));
+    const anchor = document.activeElement?.closest?.("#found tr") ?? (scrollY > 0 ? [...body.rows].find((row) => row.getBoundingClientRect().bottom > 0) : null);
+    const before = anchor?.getBoundingClientRect().top;
+    for (const row of fresh) {
+      const old = shown.get(row.dataset.id);
+      if (old) {
+        if (old.cells[3].innerHTML !== row.cells[3].innerHTML) old.cells[3].replaceChildren(...row.cells[3].childNodes);
+      } else body.insertBefore(row, [...body.rows].find((one) => one.dataset.id < row.dataset.id) ?? null);
+    }
+    while (body.rows.length > MAX_TAIL_ROWS && !body.rows[body.rows.length - 1].contains(document.activeElement)) body.deleteRow(-1);
+    tellTimes(body);
+    if (anchor) requestAnimationFrame(() => scrollBy(0, anchor.getBoundingClientRect().top - before));
+    note.textContent = isGap ? "Events arrive faster than they can be shown; some are left out. Narrow the filter, or reload." : "";
+    const newest = body.rows[0]?.querySelector("time")?.dateTime;
+    if (newest) url.searchParams.set("after", newest);
+  };
+  const poll = async () => {
+    try {
+      const answer = document.hidden ? null : await fetch(url, { headers: { "HX-Request": "true" } });
+      if (answer?.status === 401) location.reload();
+      if (answer?.ok) merge(new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("table"));
+    } catch {
+      note.textContent = "The server does not answer; trying again.";
+    }
+    if (follow.getAttribute("aria-pressed") === "true") timer = setTimeout(poll, 2000);
+  };
+  follow.hidden = false;
+  follow.addEventListener("click", () => {
+    const isOn = follow.getAttribute("aria-pressed") !== "true";
+    follow.setAttribute("aria-pressed", String(isOn));
+    clearTimeout(timer);
+    if (isOn) poll();
+  });
+}
