@@ -5,11 +5,12 @@ import hmac
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.acceptance.conftest import SECRET
 from tests.browser.conftest import CheckedPage, ConsoleServer
@@ -42,7 +43,8 @@ def send(server: ConsoleServer, body: bytes) -> str:
 
 
 def rows(page: Page) -> list[str]:
-    return page.locator("#found tbody tr td:first-child a").all_text_contents()
+    found: list[str] = page.locator("#found tbody tr").evaluate_all("rows => rows.map(row => row.dataset.id)")
+    return found
 
 
 def test_an_event_is_found_by_id_delivery_key_and_text(console: ConsoleServer, admin_page: CheckedPage):
@@ -71,8 +73,8 @@ def test_filters_are_a_link_and_narrow_down_what_is_found(console: ConsoleServer
     wait_for_state(console, dead, "dead")
     wait_for_state(console, fine, "succeeded")
     page = admin_page.go("/events")
-    page.get_by_text("Filters").click()
-    page.get_by_label("Type").fill("*.filtered")
+    page.get_by_text("Filters and custom range").click()
+    page.get_by_label("Type", exact=True).fill("*.filtered")
     page.get_by_label("Source").select_option("stripe")
     page.get_by_role("button", name="Search").click()
     assert rows(page) == [dead, fine]
@@ -95,12 +97,66 @@ def test_pages_lead_to_what_is_older(console: ConsoleServer, admin_page: Checked
     assert first + rows(page) == events[::-1]
 
 
+def test_the_live_tail_adds_rows_on_top_and_moves_nothing_else(console: ConsoleServer, admin_page: CheckedPage):
+    first = console.post_event("tail-1", "payment.tailed")
+    page = admin_page.go("/events?type=payment.tailed")
+    page.get_by_role("button", name="Live tail").click()
+    page.locator(f"tr[data-id={first}] a").focus()
+    place = "document.activeElement.getBoundingClientRect().top"
+    page.set_viewport_size({"width": 1280, "height": 400})
+    page.evaluate("document.body.style.minHeight = '3000px'; document.activeElement.scrollIntoView()")
+    before = page.evaluate(place)
+    second = console.post_event("tail-2", "payment.tailed")
+    expect(page.locator(f"tr[data-id={second}]")).to_be_attached()
+    assert rows(page) == [second, first]
+    until(lambda: abs(page.evaluate(place) - before) < 2)
+    expect(page.locator(f"tr[data-id={second}] .badge")).to_have_text("succeeded")
+
+
+def test_times_are_local_or_utc_and_a_custom_range_is_typed_in_the_same(console: ConsoleServer, browser: Browser):
+    context = browser.new_context(timezone_id="Asia/Kolkata")
+    page = CheckedPage(context.new_page(), console)
+    event = console.post_event("zoned", "payment.zoned")
+    console.sign_in(page.page)
+    page.go("/events?type=payment.zoned")
+    time = page.page.locator(f"tr[data-id={event}] time")
+    at = datetime.fromisoformat(str(time.get_attribute("datetime"))).astimezone(UTC)
+    local = at + timedelta(hours=5, minutes=30)
+    milliseconds = f".{at.microsecond // 1000:03}"
+    expect(time).to_contain_text(f"{local:%H:%M:%S}{milliseconds}")
+    page.page.get_by_role("button", name="Local time").click()
+    expect(time).to_contain_text(f"{at:%H:%M:%S}{milliseconds}")
+    page.page.get_by_role("button", name="UTC").click()
+    page.page.get_by_text("Filters and custom range").click()
+    page.page.get_by_label("Since").fill(f"{local:%Y-%m-%dT%H:%M}")
+    page.page.get_by_role("button", name="Search").click()
+    page.page.wait_for_url(f"**since={at:%Y-%m-%dT%H}%3A{at:%M}%3A00.000Z**")
+    assert rows(page.page) == [event]
+    context.close()
+    page.check()
+
+
+def test_time_type_sender_and_state_of_events_stay_in_sight(console: ConsoleServer, admin_page: CheckedPage):
+    console.post_event("wide-" + "x" * 200, "payment.wide." + "y" * 100)
+    page = admin_page.go("/events?type=payment.wide*")
+    for width in (390, 1280, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        cells = page.locator("#found tbody tr").first.locator("td")
+        for number in range(4):
+            box = cells.nth(number).bounding_box()
+            assert box is not None
+            assert box["x"] >= 0, (width, number)
+            assert box["x"] + box["width"] <= width, (width, number)
+
+
 def test_an_event_shows_its_story_and_its_bytes(console: ConsoleServer, admin_page: CheckedPage, tmp_path: Path):
     event = console.post_event("story", "flaky.story", amount=12)
     wait_for_state(console, event, "succeeded")
     page = admin_page.go(f"/events/{event}")
-    timeline = page.get_by_role("list").filter(has_text="attempt 1")
+    timeline = page.locator(".timeline")
     expect(timeline).to_contain_text("ConnectionError")
+    expect(timeline).to_contain_text("attempts 1 to 2 of delivery 0")
     expect(timeline).to_contain_text("attempt 3 of delivery 0 to handler:flaky")
     timeline.get_by_text("Traceback").first.click()
     expect(timeline.get_by_text("the bank is away").first).to_be_visible()
@@ -154,7 +210,7 @@ def match_also(server: ConsoleServer, types: str) -> None:
 def test_an_unhandled_event_is_seen_counted_and_routed_again(console: ConsoleServer, admin_page: CheckedPage):
     event = console.post_event("lost", "refunnd.made")
     page = admin_page.go("/events?state=unhandled")
-    expect(page.locator("#found tbody tr", has_text=event).locator(".badge")).to_have_text("unhandled")
+    expect(page.locator(f"#found tr[data-id={event}] .badge")).to_have_text("unhandled")
     page = admin_page.go(f"/events/{event}")
     expect(page.locator("#story")).to_contain_text("No handler matched this event")
     page.get_by_role("button", name="Route with current handlers").click()

@@ -28,6 +28,7 @@ from boathook.config.types import (
     Role,
     Secret,
     Table,
+    TraceLink,
     split_address,
 )
 from boathook.domain.endpoints import read_retry
@@ -47,6 +48,8 @@ class TracingSettings(Table):
     """Whether a sender's trace is continued, and whether its sampling decision is used."""
     propagate: bool
     queue: PositiveInt
+    link: TraceLink
+    """Where the console shows a trace."""
 
     @property
     def is_on(self) -> bool:

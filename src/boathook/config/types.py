@@ -51,6 +51,12 @@ def _base_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _trace_link(text: str) -> str:
+    if text and (not _base_url(text) or "{trace_id}" not in text):
+        raise ValueError('must be an address with {trace_id}, such as "https://grafana.example.com/trace/{trace_id}"')
+    return text
+
+
 def _origin(text: str) -> str:
     # The origin is written into a header of every portal page.
     parts = urlsplit(text)
@@ -136,6 +142,8 @@ RetrySchedule = Annotated[str, AfterValidator(_retry)]
 """A preset's name or comma-separated seconds, as `boathook.domain.endpoints.read_retry` parses them."""
 ModuleName = Annotated[str, AfterValidator(_module)]
 BaseUrl = Annotated[str, AfterValidator(_base_url)]
+TraceLink = Annotated[str, AfterValidator(_trace_link)]
+"""The URL of a trace, with ``{trace_id}``; empty for none."""
 Origin = Annotated[str, AfterValidator(_origin)]
 PortalName = Annotated[str, AfterValidator(_portal_name)]
 MediaType = Annotated[str, AfterValidator(check_media_type)]

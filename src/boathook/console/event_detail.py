@@ -1,9 +1,10 @@
 """Pages of one event: its content, its history, and the actions on it."""
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -37,7 +38,21 @@ _PLACEHOLDER_URL: Final = "https://receiver.example/"
 _MAX_NOTE_CHARS: Final = 1_000
 
 Value = TypeVar("Value")
-TimelineValue = EventRow | AttemptDetail | RecipientSideEffect | StoredReply | AuditRow
+
+
+@dataclass(frozen=True, slots=True)
+class EqualAttempts:
+    """Consecutive attempts of one delivery with the same result, latest first."""
+
+    attempts: Sequence[AttemptDetail]
+
+    @property
+    def last(self) -> AttemptDetail:
+        """The latest of them."""
+        return self.attempts[0]
+
+
+TimelineValue = EventRow | EqualAttempts | RecipientSideEffect | StoredReply | AuditRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +61,10 @@ class TimelineEntry:
 
     at: datetime
     kind: str
-    """One of accepted, attempt, effect, reply or note."""
+    """One of accepted, attempts, effect, reply or note."""
     value: TimelineValue
+    after_s: float | None = None
+    """Seconds since the entry before; None for the first."""
 
 
 @routes.get("/events/{id}", Permission.EVENT_VIEW)
@@ -148,6 +165,7 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
         body, size = whole[: body_view.MAX_BYTES], len(whole)
     story = await _history_values(context, event, event_id)
     request = await _request_of(context, event, stored, story["story"].deliveries)
+    trace_id, trace_url = event_history.find_trace(context.app_context.settings, event, stored)
     return context.page(
         "events/show.html",
         item=item,
@@ -157,6 +175,9 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
         shown_most=body_view.MAX_BYTES,
         command=event_history.render_command(request),
         needs_file=event_history.needs_file(request),
+        failure=_newest_failure(story["story"]),
+        trace_id=trace_id,
+        trace_url=trace_url,
         **story,
     )
 
@@ -176,21 +197,53 @@ async def _history_values(context: ConsoleContext, event: EventRow, event_id: UU
         "story": story,
         "sent": lambda one: show(one.request_headers.items()),
         "only": only,
-        "entries": sorted(_entries(event, story), key=lambda entry: entry.at, reverse=True),
+        "entries": _timeline(event, story),
         "recipients": {_number(one): one for one in story.deliveries},
         "responses": {(one.ordinal, one.number): _response_of(one) for one in story.tries if one.response},
         "reply": story.answer and body_view.snippet(story.answer.body, story.answer.size),
+        "new_handlers": await _new_handlers(context, event, event_id),
         "is_open": any(one.state in {State.PENDING, State.LEASED} for one in story.deliveries),
     }
 
 
+async def _new_handlers(context: ConsoleContext, event: EventRow, event_id: UUID) -> list[str]:
+    if not context.may(Permission.EVENT_REPLAY) or event.expunged_at is not None:
+        return []
+    return await event_history.list_new_handlers(context.app_context, event_id)
+
+
+def _timeline(event: EventRow, story: EventHistory) -> list[TimelineEntry]:
+    """Return the entries, latest first, each with the time since the one before."""
+    entries = sorted(_entries(event, story), key=lambda entry: entry.at)
+    waits = [None, *((late.at - early.at).total_seconds() for early, late in itertools.pairwise(entries))]
+    return [replace(entry, after_s=after_s) for entry, after_s in zip(entries, waits, strict=True)][::-1]
+
+
 def _entries(event: EventRow, story: EventHistory) -> Iterator[TimelineEntry]:
     yield TimelineEntry(event.accepted_at, "accepted", event)
-    yield from (TimelineEntry(one.ended_at, "attempt", one) for one in story.tries)
+    yield from (TimelineEntry(one.last.ended_at, "attempts", one) for one in _fold(story.tries))
     yield from (TimelineEntry(one.done_at, "effect", one) for one in story.effects)
     yield from (TimelineEntry(one.at, "note", one) for one in story.notes)
     if story.answer is not None:
         yield TimelineEntry(story.answer.created_at, "reply", story.answer)
+
+
+def _fold(attempts: Sequence[AttemptDetail]) -> Iterator[EqualAttempts]:
+    """Yield the attempts, latest first, those of a delivery in a row that ended alike as one."""
+    latest_first = sorted(attempts, key=lambda one: (one.ordinal, one.number), reverse=True)
+    for _, alike in itertools.groupby(latest_first, key=_result_of):
+        yield EqualAttempts(list(alike))
+
+
+def _result_of(one: AttemptDetail) -> tuple[object, ...]:
+    return one.ordinal, one.outcome, one.code, one.error, one.traceback, one.status, one.url, one.is_manual
+
+
+def _newest_failure(story: EventHistory) -> AttemptDetail | None:
+    """Return the latest attempt that failed, unless its delivery has succeeded since."""
+    open_or_dead = {_number(one) for one in story.deliveries if one.state not in {State.SUCCEEDED, State.IGNORED}}
+    failed = (one for one in story.tries if one.ordinal in open_or_dead and (one.error or one.code))
+    return max(failed, key=lambda one: one.ended_at, default=None)
 
 
 def _response_of(one: AttemptDetail) -> BodyView:

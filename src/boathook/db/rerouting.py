@@ -135,6 +135,20 @@ async def reroute_events_in(
     return RerouteResult(len(event_ids), routed, len(added), len(found) - len(added) + unclear)
 
 
+async def list_new_recipients(database: Database, event_id: UUID) -> list[str]:
+    """Return the handlers that would get a delivery of an event, or of an item of it, if it were rerouted now."""
+    async with database.transaction() as connection:
+        router = await _read_router(connection, None)
+        rows = await connection.fetch(SQL["read_routable"], [event_id], DEFAULT_ORGANIZATION)
+        candidates, _ = await _candidates(connection, router, rows, "*")
+        wanted = [one async for part in _match_candidates(connection, router, candidates) for one in part]
+        if not wanted:
+            return []
+        owed = await connection.fetch(SQL["list_recipients"], event_id)
+    known = {(row["recipient"], row["item_path"]) for row in owed}
+    return list(dict.fromkeys(one.recipient for one in wanted if (one.recipient, one.item_path) not in known))
+
+
 async def check_handler(connection: Connection | Database, name: str) -> str:
     """Return the recipient of a handler, given its name with or without ``handler:``.
 

@@ -27,6 +27,12 @@ from (
     select event_id, item_path, item_type from boathook.delivery_archive where event_id = any ($1::uuid[])
 ) as known
 
+-- name: list_recipients
+-- Lists the recipients of an event, or of items of it.
+select recipient, item_path from boathook.delivery where event_id = $1
+union
+select recipient, item_path from boathook.delivery_archive where event_id = $1
+
 -- name: owe_routed
 -- Adds deliveries of events, or items of them, to handlers that never had one: event, recipient, order key, item path
 -- and type; one every $8 seconds from $6, after $7 earlier ones. If a dead letter of an event was purged, its recipient

@@ -164,6 +164,12 @@ def read_traceparent(text: str | None) -> Context | None:
     return Context(trace_id, span_id, bool(int(match[4], 16) & _SAMPLED)) if trace_id and span_id else None
 
 
+def trace_id_of(event_id: UUID, traceparent: str | None, *, continues: bool) -> str:
+    """Return the trace id of an event in hexadecimal; *continues* says whether it may be that of its sender."""
+    parent = read_traceparent(traceparent) if continues else None
+    return f"{event_id.int if parent is None else parent.trace_id:032x}"
+
+
 def span_id_of(event_id: UUID, *which: object) -> int:
     """Derive the id of a span about an event; *which* distinguishes it from other spans of the event."""
     digest = blake2b(event_id.bytes + "/".join(map(str, which)).encode(), digest_size=8).digest()

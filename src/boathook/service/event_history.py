@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+from boathook.config import Settings
+from boathook.db import rerouting
 from boathook.db.audit import record
 from boathook.db.batches import JsonSlicer
 from boathook.db.queries import event_history, listings
@@ -20,6 +22,8 @@ from boathook.db.queries.listings import EventRow as EventRow  # noqa: PLC0414 -
 from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa: PLC0414 - re-exported
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
+from boathook.domain.model import Origin
+from boathook.observability.tracing import HEADER, trace_id_of
 from boathook.service.body_view import is_text, mask
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
@@ -123,6 +127,25 @@ async def find_endpoint_url(app_context: AppContext, deliveries: Sequence[Delive
     """Return the URL of the first endpoint among the recipients; None if there is none or it was deleted."""
     recipient = next((one.recipient for one in deliveries if one.recipient.startswith("endpoint:")), None)
     return None if recipient is None else await event_history.find_url(app_context.database, recipient)
+
+
+def find_trace(settings: Settings, event: EventRow, stored: StoredRequest) -> tuple[str, str]:
+    """Return an event's trace id and the URL of its trace, as `tracing.link` says.
+
+    Both are empty if nothing is traced, and the URL if none is configured.
+    """
+    options = settings.tracing
+    if not (options.is_on or options.link):
+        return "", ""
+    continues = event.origin == Origin.PUBLISHED or options.incoming != "ignore"
+    headers = {name.lower(): text for name, text in stored.headers.items()}
+    trace_id = trace_id_of(ids.read_event(event.id), headers.get(HEADER), continues=continues)
+    return trace_id, options.link.replace("{trace_id}", trace_id)
+
+
+async def list_new_handlers(app_context: AppContext, event_id: UUID) -> list[str]:
+    """Return the handlers that match an event now and never had a delivery of it."""
+    return await rerouting.list_new_recipients(app_context.database, event_id)
 
 
 async def record_reveal(work: UnitOfWork, event_id: UUID) -> None:
