@@ -18,7 +18,7 @@ BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation 
 export UV_PYTHON_DOWNLOADS := never
 export UV_PYTHON := $(BIN)/python
 
-.PHONY: help setup dev demo test test-all programs compile check format bench soak docs screenshots wheel lock clean
+.PHONY: help setup dev demo test test-all programs compile check format bench soak docs screenshots wheel release lock clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ screenshots: dev ## run the demo for twenty minutes and take the pictures in doc
 
 wheel: dev ## build dist/boathook-*.whl
 	@$(BIN)/python -m hatchling build -t wheel -d dist
+
+release: dev ## build dist/ with the wheel, the source distribution, an SBOM and checksums, and try the wheel
+	@scripts/build-release $(VENV)
 
 lock: dev ## choose the newest allowed versions and write requirements/*.lock
 	@$(COMPILE) --upgrade --all-extras --group dev --group build pyproject.toml -o requirements/dev.lock

@@ -22,7 +22,10 @@ from scripts import docs_http, write_docs
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SITE = ROOT / "mkdocs.yml"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+AT_THE_ROOT = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
+PAGES = [*AT_THE_ROOT, *sorted(DOCS.rglob("*.md"))]
+BLOB = "https://github.com/boathook/boathook/blob/main/"
+"""How the README names files of the repository, as package indexes show it without them."""
 OWN_METRICS = {metric.name for metric in TABLE}
 """Those of boathook itself, whatever apps this process has loaded."""
 METRIC_NAME = re.compile(r"boathook_\w+_(total|seconds|rows)")
@@ -154,6 +157,12 @@ def test_the_page_on_upgrades_knows_which_kinds_of_migrations_there_are():
     assert ("All up to now are *pre*." in read("how-to/upgrade.md")) is (not posts)
 
 
+def test_package_indexes_find_what_the_readme_links():
+    targets = re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", (ROOT / "README.md").read_text(encoding="utf-8")))
+    assert len(targets) > 30
+    assert [target for target in targets if not target.startswith("https://")] == []
+
+
 def pages_of(nav: Any) -> Iterator[str]:
     """Yield the pages that a navigation names, as often as it does."""
     match nav:
@@ -189,9 +198,10 @@ class TestEachPage:
     def test_its_links_lead_somewhere(self, page):
         prose = BLOCK.sub("", page.read_text(encoding="utf-8"))
         for target in re.findall(r"\]\(([^)\s]+)\)", prose):
-            if re.match(r"https?:|mailto:", target):
+            if re.match(r"https?:|mailto:", target) and not target.startswith(BLOB):
                 continue
             path, _, anchor = target.partition("#")
-            there = (page.parent / path).resolve() if path else page
+            folder = ROOT if path.startswith(BLOB) else page.parent
+            there = (folder / path.removeprefix(BLOB)).resolve() if path else page
             assert there.exists(), f"{target} does not exist"
             assert not anchor or anchor in anchors(there), f"{target}: no such heading"
