@@ -1,6 +1,6 @@
 """Runs boathook's own gateway with nothing behind it: ``python -m benchmarks.ceiling PORT``.
 
-Everything up to the journal is the real thing: sockets, limits, verification, routing, replies. Only the commit is
+Everything up to the database is the real thing: sockets, limits, verification, routing, replies. Only the commit is
 missing, so its rate is the most the durable path could reach.
 """
 

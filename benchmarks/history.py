@@ -1,4 +1,4 @@
-"""Fills a journal with a history as large as wanted, straight by SQL: a million events take about two minutes.
+"""Fills a database with a history as large as wanted, straight by SQL: a million events take about two minutes.
 
 What it makes is what a month of use leaves: most deliveries ended well, some ignored, retried, dead, pending or leased;
 messages of applications to endpoints beside events of sources; weekly partitions; dedup memory, conflicts, refused
@@ -25,7 +25,7 @@ _CHUNK_EVENTS: Final = 100_000
 
 
 def fill(url: str, total: int, *, days: int = DAYS, applications: int = 100) -> None:
-    """Put *total* events of the last *days* into a migrated journal, one delivery each.
+    """Put *total* events of the last *days* into a migrated database, one delivery each.
 
     Every fifth is a message, half of them to the first of the *applications*, each of which has one endpoint.
     """

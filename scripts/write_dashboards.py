@@ -74,7 +74,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                 "Events accepted",
                 "ops",
                 ((rate("boathook_events_accepted_total", "source"), "{{source}}"),),
-                "Events committed to the journal, by source.",
+                "Events committed, by source.",
                 stacked=True,
             ),
             Panel(

@@ -26,6 +26,7 @@ from httpx._config import DEFAULT_TIMEOUT_CONFIG
 from boathook.db import database, migrations
 from boathook.db.database import Database
 from boathook.db.embedded import EmbeddedServer
+from boathook.observability import log
 from tests.databases import Pool, created, with_database
 
 # A developer's own settings must not decide whether a test passes.
@@ -163,6 +164,7 @@ def logging_as_it_was() -> Iterator[None]:
     """Undo what a test has set up of logging, so that the next one of its process sees what it logs."""
     form, level = structlog.get_config(), logging.getLogger().level
     yield
+    log.flush()  # while the test's output is captured: its lines are written by a thread
     structlog.configure(**form)
     logging.getLogger().setLevel(level)
 

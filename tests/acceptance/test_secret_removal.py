@@ -110,17 +110,17 @@ def test_mutant_so_that_it_opens_by_what_the_disk_tells_such_a_request_is_accept
     assert asked_while_starting(unsafe.start(), "whsec_removed in the night")[200]
 
 
-def test_a_damaged_file_takes_nothing_from_what_the_journal_tells(running: BoathookProcess):
-    id = add(running, "whsec_kept in the journal")
-    until(partial(is_known, running.base, "whsec_kept in the journal"))
+def test_a_damaged_file_takes_nothing_from_what_the_database_tells(running: BoathookProcess):
+    id = add(running, "whsec_kept in the database")
+    until(partial(is_known, running.base, "whsec_kept in the database"))
     until(lambda: id in on_disk(running))
     running.kill_all()
     (running.folder / FILE).write_text('[{"id": "nonsense"')
     running.start()
-    assert is_known(running.base, "whsec_kept in the journal"), "from the first request on"
+    assert is_known(running.base, "whsec_kept in the database"), "from the first request on"
     until(lambda: id in on_disk(running))
     running.cli("sources", "secrets", "remove", "stripe", id)
-    until(partial(is_gone, running.base, "whsec_kept in the journal"))
+    until(partial(is_gone, running.base, "whsec_kept in the database"))
 
 
 @pytest.mark.soak

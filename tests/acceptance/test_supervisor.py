@@ -156,7 +156,7 @@ def test_a_wrong_set_up_ends_with_one_sentence(
     assert "Traceback" not in done.stderr
 
 
-def test_a_cut_connection_to_the_journal_is_made_again(boathook: Callable[..., BoathookProcess]):
+def test_a_cut_connection_to_the_database_is_made_again(boathook: Callable[..., BoathookProcess]):
     running = boathook(roles=GATEWAY)
     assert post(running, "evt_before_cut").status_code == 200
     with psycopg.connect(running.database_url, autocommit=True) as admin:
@@ -178,7 +178,7 @@ def test_selftest_leaves_no_trace(shared: BoathookProcess):
     before = traces()
     answer = httpx.get(f"{shared.base}/selftest", timeout=300)
     assert (answer.status_code, answer.json()["ok"]) == (200, True)
-    assert {check["name"] for check in answer.json()["checks"]} == {"journal", "accept", "spool", "source stripe"}
+    assert {check["name"] for check in answer.json()["checks"]} == {"database", "accept", "spool", "source stripe"}
     assert traces() == before
 
 

@@ -149,7 +149,7 @@ async def test_a_server_without_a_connection_to_spare_is_not_away_and_gives_one_
 
 @pytest.fixture
 async def shop(server: OwnServer) -> AsyncIterator[Database]:
-    """A journal on the server that may hang, beside a table of the user's own; empty at each test's end."""
+    """A database on the server that may hang, beside a table of the user's own; empty at each test's end."""
     await migrate(server.url)
     async with open_database(server.url, size=10) as database:
         await database.execute("create table if not exists deed (n int)")

@@ -1,4 +1,4 @@
-"""SQL lives in one room: statements stand in the journal's .sql files, each under a verb and opened by a sentence."""
+"""SQL lives in one room: statements stand in the database's .sql files, each under a verb and opened by a sentence."""
 
 import ast
 import re

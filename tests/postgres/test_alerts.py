@@ -167,7 +167,7 @@ async def test_two_keepers_at_once_tell_it_once(db, receiver):
         assert sent_alerts(receiver) == [("fires", "high", "")]
 
 
-async def test_without_the_memory_in_the_journal_it_would_be_told_twice(db, receiver):
+async def test_without_the_memory_in_the_database_it_would_be_told_twice(db, receiver):
     settings = settings_of(channels={"ops": webhook(receiver.url)}, rules=HIGH)
     for _ in range(2):
         async with open_harness(db, settings) as harness:

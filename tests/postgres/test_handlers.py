@@ -24,7 +24,7 @@ QUICK = RetryPolicy(first_s=0.01, max_attempts=3)
 
 @pytest.fixture
 async def shop(db: Database) -> Database:
-    """A journal beside a table of the user's own."""
+    """A database beside a table of the user's own."""
     await db.execute("create table deed (n int)")
     return db
 

@@ -1,4 +1,4 @@
-"""What operators do to deliveries and refused requests, against a real journal."""
+"""What operators do to deliveries and refused requests, against a real database."""
 
 import asyncio
 import hashlib

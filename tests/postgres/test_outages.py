@@ -25,7 +25,7 @@ ONCE = RetryPolicy(max_attempts=1)
 
 @pytest.fixture
 async def shop(db: Database) -> Database:
-    """A journal beside a table of the user's own."""
+    """A database beside a table of the user's own."""
     await db.execute("create table deed (n int)")
     return db
 
@@ -116,7 +116,7 @@ async def test_a_payload_that_always_loses_its_connection_is_buried(
     assert tuple(row) == (4, 2, 2, CONNECTION_LOST)
 
 
-async def test_a_remembered_effect_that_cannot_reach_the_journal_is_no_failure_of_the_handler(
+async def test_a_remembered_effect_that_cannot_reach_the_database_is_no_failure_of_the_handler(
     shop: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_side_effect = DeliveryStore.find_side_effect

@@ -86,7 +86,7 @@ class TestTransaction:
                 await fail(error)
         assert await read(notes) == []
 
-    async def test_a_failed_statement_becomes_a_journal_error(self, hook: Boathook, notes: Database):
+    async def test_a_failed_statement_becomes_a_database_error(self, hook: Boathook, notes: Database):
         async def fail() -> None:
             async with hook.transaction() as tx:
                 await tx.execute("insert into note values ($1)", "one")
@@ -263,7 +263,7 @@ class TestVitals:
     async def test_tell_that_postgresql_is_away(self, tmp_path: Path):
         platform = open_platform(settings_for("postgresql://127.0.0.1:1/nowhere", tmp_path))
         (problem,) = (await platform.vitals())["problems"]
-        assert "the journal does not answer" in problem
+        assert "PostgreSQL does not answer" in problem
 
     async def test_tell_what_the_schema_lacks(self, empty_url: str, tmp_path: Path):
         platform = open_platform(settings_for(empty_url, tmp_path))

@@ -1,4 +1,4 @@
-"""Replies in the journal: the first handler's counts, waiting senders get it, and a failure sends no reply."""
+"""Replies in the database: the first handler's counts, waiting senders get it, and a failure sends no reply."""
 
 import asyncio
 from uuid import UUID, uuid4

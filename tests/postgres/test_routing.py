@@ -46,7 +46,7 @@ def to(name: str, **more) -> Route:
     return Route(recipient=f"handler:{name}", app="shop", **{"source": "stripe", **more})
 
 
-class Journal(Store):
+class RoutingStore(Store):
     """A store whose events are routed by what is registered, as a gateway does it."""
 
     async def receive(self, key: str, type: str = "payment.paid", body: bytes = b"{}", **more) -> UUID:
@@ -73,8 +73,8 @@ class Journal(Store):
 
 
 @pytest.fixture
-def store(db: Database) -> Journal:
-    return Journal(db)
+def store(db: Database) -> RoutingStore:
+    return RoutingStore(db)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def context(db: Database) -> AppContext:
 
 
 class TestUnhandled:
-    async def test_an_event_of_a_source_that_nobody_is_owed_is_unhandled(self, store: Journal):
+    async def test_an_event_of_a_source_that_nobody_is_owed_is_unhandled(self, store: RoutingStore):
         await register(store.db, "shop", [to("pay", types=("payment.*",))])
         lost = await store.receive("one", "refund.made")
         await store.receive("two", "payment.paid")
@@ -91,13 +91,13 @@ class TestUnhandled:
         assert await count_unhandled(store.db, datetime.now(UTC) - timedelta(hours=1)) == {"stripe": 1}
         assert await count_unhandled(store.db, datetime.now(UTC) + timedelta(hours=1)) == {}
 
-    async def test_a_duplicate_is_not_counted_again(self, store: Journal):
+    async def test_a_duplicate_is_not_counted_again(self, store: RoutingStore):
         made = await store.routed(new_event("one"))
         await store.events.append([made, replace(made, id=ids.make(5, 5))])
         await store.events.append([replace(made, id=ids.make(6, 6))])
         assert await store.unhandled() == [ids.show(ids.EVENT, made.id)]
 
-    async def test_what_is_published_for_nobody_is_not_unhandled(self, store: Journal):
+    async def test_what_is_published_for_nobody_is_not_unhandled(self, store: RoutingStore):
         application = await add_application(store.db)
         message = Message(application=application, type="user.created", payload=b"{}")
         async with store.db.transaction() as connection:
@@ -105,7 +105,7 @@ class TestUnhandled:
         assert await store.one("select count(*) from boathook.event") == 1
         assert await store.unhandled() == []
 
-    async def test_of_a_filter_only_unhandled_ones_are_counted_and_paged(self, store: Journal):
+    async def test_of_a_filter_only_unhandled_ones_are_counted_and_paged(self, store: RoutingStore):
         await register(store.db, "shop", [to("pay", types=("payment.*",))])
         lost = [await store.receive(f"lost-{number}", "refund.made") for number in range(3)]
         await store.receive("paid")
@@ -118,7 +118,7 @@ class TestUnhandled:
 
 
 class TestRoute:
-    async def test_handlers_that_match_now_are_owed_what_none_matched(self, store: Journal):
+    async def test_handlers_that_match_now_are_owed_what_none_matched(self, store: RoutingStore):
         await register(store.db, "shop", [to("pay", source="strpe")])
         event = await store.receive("one")
         assert await store.owed(event) == []
@@ -135,7 +135,7 @@ class TestRoute:
         await store.end(event)
         await store.assert_balanced()
 
-    async def test_repeating_it_adds_nothing_whatever_became_of_it(self, store: Journal):
+    async def test_repeating_it_adds_nothing_whatever_became_of_it(self, store: RoutingStore):
         events = [await store.receive(f"e{number}") for number in range(4)]
         await register(store.db, "shop", [to("pay")])
         assert (await store.route()).added == 4
@@ -147,7 +147,7 @@ class TestRoute:
         assert len(await listings.list_audit(store.db, ListFilter(), action=delivery_commands.ROUTE_EVENT)) == 4
         await store.assert_balanced()
 
-    async def test_mutant_without_knowing_what_was_owed_it_would_be_owed_twice(self, store: Journal, monkeypatch):
+    async def test_mutant_without_knowing_what_was_owed_it_would_be_owed_twice(self, store: RoutingStore, monkeypatch):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         forgetful = rerouting.SQL["owe_routed"].replace("k.recipient = w.recipient", "k.recipient is null")
@@ -155,7 +155,7 @@ class TestRoute:
         assert (await store.route()).added == (await store.route()).added == 1
         assert await store.owed(event) == ["handler:pay", "handler:pay"]
 
-    async def test_only_those_that_it_was_never_owed_to_are_added(self, store: Journal):
+    async def test_only_those_that_it_was_never_owed_to_are_added(self, store: RoutingStore):
         await register(store.db, "shop", [to("old")])
         event = await store.receive("one")
         await register(store.db, "shop", [to("old"), to("new"), to("other")])
@@ -165,7 +165,7 @@ class TestRoute:
         assert await store.owed(event) == ["handler:old", "handler:new", "handler:other"]
         await store.assert_balanced()
 
-    async def test_a_replay_then_runs_all_of_them_again(self, store: Journal):
+    async def test_a_replay_then_runs_all_of_them_again(self, store: RoutingStore):
         await register(store.db, "shop", [to("old")])
         event = await store.receive("one")
         await register(store.db, "shop", [to("old"), to("new")])
@@ -175,7 +175,7 @@ class TestRoute:
         assert (await operations.replay_events(store.db, [event], ACTION)).added == 2
         await store.assert_balanced()
 
-    async def test_types_filters_sources_and_orders_are_those_of_today(self, store: Journal):
+    async def test_types_filters_sources_and_orders_are_those_of_today(self, store: RoutingStore):
         big = await store.receive("big", body=b'{"amount": 500, "customer": "c"}')
         small = await store.receive("small", body=b'{"amount": 5, "customer": "c"}')
         again = await store.receive("again", body=b'{"amount": 700, "customer": "c"}')
@@ -190,7 +190,7 @@ class TestRoute:
         await store.end(big)
         assert await store.claim(again) is not None
 
-    async def test_it_joins_the_end_of_its_order_keys_line(self, store: Journal):
+    async def test_it_joins_the_end_of_its_order_keys_line(self, store: RoutingStore):
         first = await store.receive("first", body=b'{"c": 1}')
         await register(store.db, "shop", [to("pay", order_by="c")])
         second = await store.receive("second", body=b'{"c": 1}')
@@ -199,7 +199,7 @@ class TestRoute:
         await store.end(second)
         assert await store.claim(first) is not None
 
-    async def test_a_rate_spreads_what_falls_due(self, store: Journal, monkeypatch):
+    async def test_a_rate_spreads_what_falls_due(self, store: RoutingStore, monkeypatch):
         monkeypatch.setattr(operations, "BATCH", 2)
         for number in range(4):
             await store.receive(f"e{number}")
@@ -210,7 +210,7 @@ class TestRoute:
         spread = await store.one("select max(due_at) - min(due_at) from boathook.delivery")
         assert spread > timedelta(seconds=5)
 
-    async def test_a_rehearsal_tells_the_numbers_and_changes_nothing(self, store: Journal):
+    async def test_a_rehearsal_tells_the_numbers_and_changes_nothing(self, store: RoutingStore):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         assert await store.route(is_dry_run=True) == RerouteResult(events=1, routed=1, added=1)
@@ -218,7 +218,7 @@ class TestRoute:
         assert await store.one("select count(*) from boathook.audit where action = 'event.route'") == 0
         assert len(await store.unhandled()) == 1
 
-    async def test_an_unknown_handler_is_refused_with_one_like_it(self, store: Journal):
+    async def test_an_unknown_handler_is_refused_with_one_like_it(self, store: RoutingStore):
         await register(store.db, "shop", [to("upgrade")])
         with pytest.raises(NotFound, match=r"no handler handler:upgrad is registered; did you mean handler:upgrade\?"):
             await store.route(to="upgrad")
@@ -226,11 +226,11 @@ class TestRoute:
         with pytest.raises(NotFound, match="registered are: none"):
             await store.route(to="upgrade")
 
-    async def test_an_unknown_event_is_refused(self, store: Journal):
+    async def test_an_unknown_event_is_refused(self, store: RoutingStore):
         with pytest.raises(NotFound):
             await store.route([ids.make(1, 1)])
 
-    async def test_what_was_purged_is_left_alone_unless_a_handler_is_named(self, store: Journal):
+    async def test_what_was_purged_is_left_alone_unless_a_handler_is_named(self, store: RoutingStore):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         await store.route()
@@ -240,7 +240,7 @@ class TestRoute:
         assert await store.owed(event) == []
         assert (await store.route(to="pay")).added == 1
 
-    async def test_mutant_without_the_audit_what_was_purged_would_come_back(self, store: Journal, monkeypatch):
+    async def test_mutant_without_the_audit_what_was_purged_would_come_back(self, store: RoutingStore, monkeypatch):
         await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         monkeypatch.setitem(
@@ -251,13 +251,13 @@ class TestRoute:
         await operations.purge_dead(store.db, Selection(ListFilter()), ACTION)
         assert (await store.route()).added == 1
 
-    async def test_what_has_no_content_any_more_is_left(self, store: Journal):
+    async def test_what_has_no_content_any_more_is_left(self, store: RoutingStore):
         event = await store.receive("one")
         await store.db.execute("update boathook.event set body = '', expunged_at = now() where id = $1", event)
         await register(store.db, "shop", [to("pay")])
         assert (await store.route()).added == 0
 
-    async def test_events_in_any_partition_are_routed(self, store: Journal):
+    async def test_events_in_any_partition_are_routed(self, store: RoutingStore):
         made = await store.routed(new_event("old"))
         old = replace(made, id=ids.make(1_600_000_000_000, 7))
         await store.events.append([old])
@@ -265,14 +265,14 @@ class TestRoute:
         await register(store.db, "shop", [to("pay")])
         assert (await store.route()).added == 1
 
-    async def test_large_bodies_are_read_a_few_at_a_time(self, store: Journal, monkeypatch):
+    async def test_large_bodies_are_read_a_few_at_a_time(self, store: RoutingStore, monkeypatch):
         monkeypatch.setattr(rerouting, "_MAX_BYTES", 100)
         for number in range(5):
             await store.receive(f"e{number}", body=json.dumps({"amount": number, "text": "x" * 60}).encode())
         await register(store.db, "shop", [to("pay", filter={"body": {"amount": {"gt": 1}}})])
         assert await store.route() == RerouteResult(events=5, routed=3, added=3)
 
-    async def test_messages_of_applications_reach_handlers_by_id_or_uid(self, store: Journal):
+    async def test_messages_of_applications_reach_handlers_by_id_or_uid(self, store: RoutingStore):
         application = await add_application(store.db, uid="acme")
         message = Message(application="acme", type="user.created", payload=b"{}")
         async with store.db.transaction() as connection:
@@ -289,7 +289,7 @@ class TestRoute:
 
 
 class TestAtOnce:
-    async def two_at_once(self, store: Journal, monkeypatch) -> list:
+    async def two_at_once(self, store: RoutingStore, monkeypatch) -> list:
         """Route one event twice, the first not committing before the second waits for it."""
         unblock = ordering.unblock
 
@@ -303,17 +303,17 @@ class TestAtOnce:
         await register(store.db, "shop", [to("pay")])
         return await asyncio.gather(*(store.route([event]) for _ in range(2)), return_exceptions=True)
 
-    async def test_two_operators_at_once_add_one_delivery(self, store: Journal, monkeypatch):
+    async def test_two_operators_at_once_add_one_delivery(self, store: RoutingStore, monkeypatch):
         done = await self.two_at_once(store, monkeypatch)
         assert sorted(one.added for one in done) == [0, 1]
         await store.assert_balanced()
 
-    async def test_mutant_without_the_lock_they_would_collide(self, store: Journal, monkeypatch):
+    async def test_mutant_without_the_lock_they_would_collide(self, store: RoutingStore, monkeypatch):
         monkeypatch.setitem(delivery_commands.SQL, "lock_replays", "select $1::uuid[]")
         done = await self.two_at_once(store, monkeypatch)
         assert [type(one) for one in done if isinstance(one, Exception)] == [ValueRejected]
 
-    async def test_one_that_breaks_down_midway_is_finished_by_repeating_it(self, store: Journal, monkeypatch):
+    async def test_one_that_breaks_down_midway_is_finished_by_repeating_it(self, store: RoutingStore, monkeypatch):
         monkeypatch.setattr(operations, "BATCH", 2)
         for number in range(5):
             await store.receive(f"e{number}")
@@ -337,7 +337,7 @@ class TestAtOnce:
 
 class TestBatches:
     async def test_each_item_is_routed_by_itself(self, db: Database):
-        sender, store = Sender(db), Journal(db)
+        sender, store = Sender(db), RoutingStore(db)
         await register(db, "shop", [to("opened", source="mail", types=("mail.opened",))])
         receipt = await sender.send(thing("1"), thing("2", "mail.bounced", who="x"), thing("3", "mail.bounced"))
         assert len(await store.owed(receipt.event_id)) == 1
@@ -353,7 +353,7 @@ class TestBatches:
         await store.assert_balanced()
 
     async def test_a_batch_that_no_handler_matched_is_unhandled(self, db: Database):
-        sender, store = Sender(db), Journal(db)
+        sender, store = Sender(db), RoutingStore(db)
         receipt = await sender.send(thing("1"), thing("2", "mail.bounced"))
         assert receipt == Accepted(receipt.event_id)
         assert not receipt.has_deliveries
@@ -363,13 +363,13 @@ class TestBatches:
         assert await store.unhandled() == []
 
     async def test_a_type_chooses_the_items(self, db: Database):
-        sender, store = Sender(db), Journal(db)
+        sender, store = Sender(db), RoutingStore(db)
         await sender.send(thing("1"), thing("2", "mail.bounced"))
         await register(db, "shop", [to("all", source="mail")])
         assert (await store.route(ListFilter(type="mail.b*"))).added == 1
 
     async def test_items_that_came_first_in_another_batch_stay_there(self, db: Database):
-        sender, store = Sender(db), Journal(db)
+        sender, store = Sender(db), RoutingStore(db)
         first = await sender.send(thing("1"))
         second = await sender.send(thing("1"), thing("2"))
         await register(db, "shop", [to("all", source="mail")])
@@ -377,7 +377,7 @@ class TestBatches:
         assert (len(await store.owed(first.event_id)), len(await store.owed(second.event_id))) == (1, 1)
 
     async def test_of_what_an_older_boathook_stored_only_what_is_known_is_routed(self, db: Database):
-        sender, store = Sender(db), Journal(db)
+        sender, store = Sender(db), RoutingStore(db)
         await register(db, "shop", [to("opened", source="mail", types=("mail.opened",))])
         partly = await sender.send(thing("1"), thing("2", "mail.bounced"))
         wholly = await sender.send(thing("3", "mail.bounced"))
@@ -396,7 +396,7 @@ class TestTheMomentOfRegistration:
         while await runner.run_step(db, Outbox()):
             pass
 
-    async def test_a_new_handler_is_owed_the_past_that_it_asks_for(self, store: Journal):
+    async def test_a_new_handler_is_owed_the_past_that_it_asks_for(self, store: RoutingStore):
         old = await store.routed(new_event("old"))
         long_ago = int((datetime.now(UTC) - timedelta(days=8)).timestamp() * 1000)
         await store.events.append([replace(old, id=ids.make(long_ago, 1))])
@@ -411,7 +411,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select subject from boathook.audit where action = 'route.since'") == "handler:new"
         await store.assert_balanced()
 
-    async def test_it_is_done_at_the_first_registration_alone(self, store: Journal):
+    async def test_it_is_done_at_the_first_registration_alone(self, store: RoutingStore):
         await store.receive("one")
         asking = to("new", since_s=3_600.0)
         for routes in ([asking], [asking], [replace(asking, timeout_s=3.0)], [], [asking]):
@@ -421,7 +421,7 @@ class TestTheMomentOfRegistration:
         await register(store.db, "shop", [asking])
         assert (await read_routes(store.db)).version == version
 
-    async def test_two_processes_that_register_at_once_ask_once(self, store: Journal):
+    async def test_two_processes_that_register_at_once_ask_once(self, store: RoutingStore):
         await store.receive("one")
         asking = [to("new", since_s=3_600.0)]
         await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(4)))
@@ -429,7 +429,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.task") == 1
         assert await store.one("select count(*) from boathook.delivery") == 1
 
-    async def test_mutant_without_the_registrys_lock_they_would_ask_twice(self, store: Journal, monkeypatch):
+    async def test_mutant_without_the_registrys_lock_they_would_ask_twice(self, store: RoutingStore, monkeypatch):
         monkeypatch.setitem(route_registry.SQL, "lock_route_version", "select 1")
         owe = route_registry._schedule_backfill
         met = asyncio.Barrier(2)
@@ -444,7 +444,7 @@ class TestTheMomentOfRegistration:
         await asyncio.gather(*(register(store.db, "shop", asking) for _ in range(2)))
         assert await store.one("select count(*) from boathook.task") == 2
 
-    async def test_an_event_accepted_meanwhile_is_owed_once(self, store: Journal):
+    async def test_an_event_accepted_meanwhile_is_owed_once(self, store: RoutingStore):
         """Those routed without the handler are committed before it is registered, the others are routed with it."""
         made = await store.routed(new_event("racing"))
         receive = asyncio.gather(*(store.receive(f"e{number}") for number in range(10)), return_exceptions=True)
@@ -458,7 +458,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.delivery") == stored
         assert await store.one("select count(distinct event_id) from boathook.delivery") == stored
 
-    async def test_a_keeper_that_dies_midway_loses_nothing_and_repeats_nothing(self, store: Journal, monkeypatch):
+    async def test_a_keeper_that_dies_midway_loses_nothing_and_repeats_nothing(self, store: RoutingStore, monkeypatch):
         monkeypatch.setattr(steps, "STEP", 2)
         for number in range(7):
             await store.receive(f"e{number}")
@@ -478,7 +478,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.delivery") == 7
         assert await store.one("select count(*) from boathook.audit where action = 'event.route'") == 7
 
-    async def test_a_handler_that_an_older_release_retires_is_waited_for(self, store: Journal):
+    async def test_a_handler_that_an_older_release_retires_is_waited_for(self, store: RoutingStore):
         await store.receive("one")
         await register(store.db, "shop", [to("new", since_s=3_600.0)])
         await register(store.db, "shop", [])
@@ -491,7 +491,7 @@ class TestTheMomentOfRegistration:
         assert await store.one("select count(*) from boathook.delivery") == 1
 
 
-async def test_the_bulk_decision_of_the_console_routes_what_a_filter_names(store: Journal, context: AppContext):
+async def test_the_bulk_decision_of_the_console_routes_what_a_filter_names(store: RoutingStore, context: AppContext):
     lost = await store.receive("lost", "refund.made")
     other = await store.receive("other", "payout.made")
     await register(store.db, "shop", [to("refund"), to("all")])
@@ -509,7 +509,7 @@ async def test_the_bulk_decision_of_the_console_routes_what_a_filter_names(store
             await bulk_jobs.route_events(work, wanted, to="refun")
 
 
-async def test_retention_forgets_them_with_their_events(store: Journal):
+async def test_retention_forgets_them_with_their_events(store: RoutingStore):
     made = await store.routed(new_event("old"))
     await store.events.append([replace(made, id=ids.make(1_600_000_000_000, 7))])
     await store.receive("new")

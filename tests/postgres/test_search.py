@@ -1,4 +1,4 @@
-"""Looking for events a bounded time at a time, and all there is to know of one, on a real journal."""
+"""Looking for events a bounded time at a time, and all there is to know of one, on a real database."""
 
 import asyncio
 import hashlib

@@ -11,7 +11,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from boathook.db import delivery_commands, resends
-from boathook.db import endpoint_deliveries as journal
+from boathook.db import endpoint_deliveries as fake_store
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
 from boathook.db.endpoint_deliveries import EndpointDeliveryStore
@@ -268,8 +268,8 @@ async def test_a_stale_fence_changes_nothing(db: Database) -> None:
 
 async def test_without_the_fence_it_would(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    blind = journal.SQL["settle_sends"].replace("and fence = u.fence", "")
-    monkeypatch.setitem(journal.SQL, "settle_sends", blind)
+    blind = fake_store.SQL["settle_sends"].replace("and fence = u.fence", "")
+    monkeypatch.setitem(fake_store.SQL, "settle_sends", blind)
     gate = asyncio.Event()
     async with Sink(lambda _: Reply(200, gate=gate)).open() as sink:
         endpoint = await add_endpoint(db, sink.base)
@@ -300,8 +300,8 @@ async def test_concurrency_holds_over_two_senders(db: Database) -> None:
 
 async def test_without_the_bound_of_leases_it_would_not(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    unbound = journal.SQL["claim_sends"].replace("w.most is not null and", "false and")
-    monkeypatch.setitem(journal.SQL, "claim_sends", unbound)
+    unbound = fake_store.SQL["claim_sends"].replace("w.most is not null and", "false and")
+    monkeypatch.setitem(fake_store.SQL, "claim_sends", unbound)
     third = asyncio.Event()
 
     def answer_when_three_are_under_way(_request: Request) -> Reply:
@@ -391,8 +391,8 @@ async def test_an_open_breaker_lets_one_probe_through_over_two_senders(db: Datab
 
 async def test_without_a_breaker_all_attempts_would_be_used_up(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant of the test above, which shows that it can fail."""
-    blind = journal.SQL["claim_sends"].replace("where h.open_until is null or w.is_probe", "")
-    monkeypatch.setitem(journal.SQL, "claim_sends", blind)
+    blind = fake_store.SQL["claim_sends"].replace("where h.open_until is null or w.is_probe", "")
+    monkeypatch.setitem(fake_store.SQL, "claim_sends", blind)
 
     def never_rests(queue: endpoint_queues.EndpointQueue, _now: float, _clock: datetime) -> float:
         queue.open_until = None
@@ -740,12 +740,12 @@ async def test_the_keeper_buries_what_nobody_will_send(db: Database) -> None:
         "update boathook.endpoint set is_disabled = true, disabled_because = 'manual', disabled_at = now() where id = $1",
         disabled.id,
     )
-    assert await journal.dead_letter_undeliverable(db, max_age_s=60.0) == 3
+    assert await fake_store.dead_letter_undeliverable(db, max_age_s=60.0) == 3
     await db.execute(
         "update boathook.delivery set enqueued_at = now() - interval '2 minutes' where recipient = $1",
         disabled.recipient,
     )
-    assert await journal.dead_letter_undeliverable(db, max_age_s=600.0) == 2, "its own maximum age is a minute"
+    assert await fake_store.dead_letter_undeliverable(db, max_age_s=600.0) == 2, "its own maximum age is a minute"
     rows = await db.fetch(
         "select code, count(*) from boathook.delivery where state = 'dead' group by code order by code"
     )

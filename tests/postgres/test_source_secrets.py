@@ -1,4 +1,4 @@
-"""Secrets of sources in the journal: encrypted for one place, ended in time, never the last one gone."""
+"""Secrets of sources in the database: encrypted for one place, ended in time, never the last one gone."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ async def test_a_secret_copied_to_another_source_opens_for_nobody(db: Database, 
     assert added.of("adyen", datetime.now(UTC).timestamp()) == ()
 
 
-async def test_an_end_is_kept_to_without_the_journal(db: Database, tmp_path: Path):
+async def test_an_end_is_kept_to_without_the_database(db: Database, tmp_path: Path):
     context = context_of(db)
     made = await add(context, "for an hour")
     async with context.work(actor="test") as work:

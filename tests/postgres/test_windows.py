@@ -12,7 +12,7 @@ import pytest
 
 from boathook.api import time_ranges
 from boathook.db import applications, audit, delivery_commands, resends, tasks
-from boathook.db import messages as message_journal
+from boathook.db import messages as message_database
 from boathook.db.delivery_commands import AuditContext, Selection
 from boathook.db.messages import MessageFilter
 from boathook.db.queries import event_search, listings
@@ -135,7 +135,7 @@ async def usage(ground: Ground, since: datetime, until: datetime) -> int:
 async def purge(ground: Ground, since: datetime, until: datetime) -> int:
     async def act(work: UnitOfWork, application: Any) -> int:
         span = range_of(since, until)
-        return len(await message_journal.page_ids(work.connection, application.shown_id, span, limit=250))
+        return len(await message_database.page_ids(work.connection, application.shown_id, span, limit=250))
 
     return await ground.in_work(act)
 

@@ -179,7 +179,7 @@ async def test_a_handler_follows_its_own_policy_then_its_sources_then_the_defaul
 
 
 async def test_what_cannot_begin_is_given_back_and_not_counted(shop: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal goes away between the claim and the handler, more often than the policy would forgive."""
+    """The store goes away between the claim and the handler, more often than the policy would forgive."""
     hook, left = Boathook(), 12
     connect = RunSlot.connection
 

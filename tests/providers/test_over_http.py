@@ -1,4 +1,4 @@
-"""Handshakes, replies and refusals as senders see them: spoken over real sockets to a gateway without a journal."""
+"""Handshakes, replies and refusals as senders see them: spoken over real sockets to a gateway without a database."""
 
 import json
 import socket

@@ -26,7 +26,7 @@ from boathook.console import login as signing_in
 from boathook.console.app import AREAS
 from boathook.console.login import OIDC_CALLBACK_PATH, OIDC_START_PATH, LoginRateLimiter
 from boathook.console.routes import BASE, ConsoleContext, RouteSpec
-from boathook.db import operators as operator_journal
+from boathook.db import operators as operator_database
 from boathook.db.database import Database
 from boathook.db.operators import ClientInfo
 from boathook.domain import ids
@@ -392,7 +392,7 @@ async def test_without_the_end_of_sessions_who_knew_the_password_would_stay(
     async def keep(*_values: object, **_more: object) -> None:
         pass
 
-    monkeypatch.setattr(operator_journal, "end_sessions", keep)
+    monkeypatch.setattr(operator_database, "end_sessions", keep)
     assert await sessions_left(target.console, change) == [True, True] != left
 
 

@@ -203,7 +203,7 @@ REPEATABLE: Final = {"dropbox", "mollie"}
 
 
 def known_by(verdict: Verdict) -> set[str]:
-    """Return the keys by which the journal knows what was accepted before."""
+    """Return the keys by which the database knows what was accepted before."""
     assert isinstance(verdict, Verified), verdict
     if verdict.items:
         return {item.dedup_key for item in verdict.items}

@@ -40,7 +40,7 @@ from tests.postgres.test_events import count
 from tests.postgres.test_events import event as stored_event
 from tests.support import LOCK_WAITED_FOR, eventually
 from tests.unit.test_intake import event
-from tests.unit.test_intake_modes import Journal, back
+from tests.unit.test_intake_modes import FakeStore, back
 from tests.unit.test_spool import SMALL, Failing, drained
 
 
@@ -255,41 +255,41 @@ class TestFolders:
 class TestDraining:
     async def test_an_outage_may_last_for_thousands_of_tries(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(intake_module, "_DRAIN_BACKOFF_S", (0.0,))
-        journal = Journal()
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        fake_store = FakeStore()
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
-        journal.is_away = True
+        fake_store.is_away = True
         await intake.accept(event("a"))
-        await eventually(lambda: journal.offers > 1_200)
-        journal.is_away = False
+        await eventually(lambda: fake_store.offers > 1_200)
+        fake_store.is_away = False
         await back(intake)
-        assert journal.order == ["a"]
+        assert fake_store.order == ["a"]
         await intake.drain()
 
     def test_there_is_a_longest_pause_whatever_the_number_of_tries(self):
         assert max(intake_module._DRAIN_BACKOFF_S) == intake_module._DRAIN_BACKOFF_S[-1] <= 1.0
 
-    async def test_a_disk_that_becomes_read_only_keeps_nothing_from_the_journal(self, tmp_path: Path, monkeypatch):
+    async def test_a_disk_that_becomes_read_only_keeps_nothing_from_the_database(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
         left_by_the_dead(tmp_path, "1", *events_of("a", "b"))
-        disk, journal = Disk(), Journal()
+        disk, fake_store = Disk(), FakeStore()
         disk.is_read_only = True
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
         await intake.start()
         await back(intake)
         receipt = await intake.accept(event("c"))
         assert isinstance(receipt, Accepted)
         assert not receipt.is_spooled
-        offers = journal.offers
+        offers = fake_store.offers
         await asyncio.sleep(0.1)
         assert intake.mode is Mode.DIRECT
-        assert journal.offers == offers  # and it is not offered again and again
+        assert fake_store.offers == offers  # and it is not offered again and again
         await intake.drain()
         disk.is_read_only = False
-        later = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="3")), within_s=0.2)
+        later = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="3")), within_s=0.2)
         await later.start()
         await back(later)
-        assert journal.order == ["a", "b", "c"]
+        assert fake_store.order == ["a", "b", "c"]
         assert [path.suffix for path in (tmp_path / "1").iterdir()] == [".done"]
         await later.drain()
 
@@ -299,27 +299,27 @@ class TestDraining:
         monkeypatch.setattr(intake_module, "_ADOPT_INTERVAL_S", 0.02)
         monkeypatch.setattr(SegmentStore, "_left_in", lambda _, folder: sorted(folder.glob("*.seg")))
         left_by_the_dead(tmp_path, "1", *events_of("a"))
-        disk, journal = Disk(), Journal()
+        disk, fake_store = Disk(), FakeStore()
         disk.is_read_only = True
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
         await intake.start()
         await back(intake)
-        offers = journal.offers
-        await eventually(lambda: journal.offers > offers)
+        offers = fake_store.offers
+        await eventually(lambda: fake_store.offers > offers)
         await intake.drain()
 
     async def test_segments_that_are_removed_block_nothing(self, tmp_path: Path):
-        journal = Journal()
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, name="1")), within_s=0.2)
+        fake_store = FakeStore()
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, name="1")), within_s=0.2)
         await intake.start()
-        journal.is_away = True
+        fake_store.is_away = True
         await intake.accept(event("lost"))
         for path in (tmp_path / "1").iterdir():
             path.unlink()
-        journal.is_away = False
+        fake_store.is_away = False
         await back(intake)
         await intake.accept(event("b"))
-        assert journal.order == ["b"]
+        assert fake_store.order == ["b"]
         await intake.drain()
 
 
@@ -327,10 +327,10 @@ class TestAnswers:
     async def test_copies_that_enter_the_spool_together_are_answered_with_the_one_that_will_be_stored(
         self, tmp_path: Path
     ):
-        journal = Journal()
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        fake_store = FakeStore()
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
-        journal.is_away = True
+        fake_store.is_away = True
         await intake.accept(event("before"))
         first = event("a")
         copy = dataclasses.replace(first, id=uuid4())
@@ -338,19 +338,19 @@ class TestAnswers:
         assert isinstance(one, Accepted)
         assert two == Duplicate(first.id)
         assert await intake.accept(copy) == Duplicate(first.id)
-        journal.is_away = False
+        fake_store.is_away = False
         await back(intake)
-        assert journal.stored["a"].id == first.id
+        assert fake_store.stored["a"].id == first.id
         await intake.drain()
 
     async def test_copies_throughout_an_outage_are_answered_with_the_first_and_take_no_room(self, tmp_path: Path):
-        journal = Journal()
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        fake_store = FakeStore()
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
-        journal.is_away = True
+        fake_store.is_away = True
         first = await intake.accept(event("a"))
         for tries in (3, 5):
-            await eventually(partial(_has_tried, journal, tries))
+            await eventually(partial(_has_tried, fake_store, tries))
             copy = dataclasses.replace(event("a"), id=uuid4())
             assert await intake.accept(copy) == Duplicate(first.event_id)
         assert intake.spool is not None
@@ -358,68 +358,68 @@ class TestAnswers:
         await intake.drain()
 
     async def test_a_caller_who_is_gone_does_not_keep_the_others_from_their_answers(self, tmp_path: Path):
-        journal = Journal()
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        fake_store = FakeStore()
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
-        journal.hangs.clear()
+        fake_store.hangs.clear()
         under_way = asyncio.create_task(intake.accept(event("first")))
-        await eventually(lambda: journal.offers == 1)
+        await eventually(lambda: fake_store.offers == 1)
         gone = asyncio.create_task(intake.accept(dataclasses.replace(event("x"), dedup_key="\ud800")))
         waiting = asyncio.create_task(intake.accept(event("c")))
         await asyncio.sleep(0)
         gone.cancel()
         receipts = await asyncio.wait_for(asyncio.gather(under_way, waiting), 300)
         assert all(isinstance(receipt, Accepted) and receipt.is_spooled for receipt in receipts)
-        journal.hangs.set()
+        fake_store.hangs.set()
         await back(intake)
         await intake.drain()
 
     @pytest.mark.parametrize("key", ["\ud800", "a\x00b"], ids=["surrogate", "nul"])
-    async def test_text_that_can_never_be_stored_is_refused_while_the_journal_is_away_too(
+    async def test_text_that_can_never_be_stored_is_refused_while_the_database_is_away_too(
         self, tmp_path: Path, key: str
     ):
-        journal = Journal()
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        fake_store = FakeStore()
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
-        journal.is_away = True
+        fake_store.is_away = True
         await intake.accept(event("before"))
         with pytest.raises(ValueRejected):
             await intake.accept(dataclasses.replace(event("x"), dedup_key=key))
         await intake.drain()
 
-    async def test_a_journal_that_fails_in_the_middle_of_a_halved_batch_gets_nothing_out_of_order(
+    async def test_a_database_that_fails_in_the_middle_of_a_halved_batch_gets_nothing_out_of_order(
         self, tmp_path: Path, monkeypatch
     ):
-        journal = Journal()
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
-        journal.refused = {"bad"}
-        append, calls = journal.append, 0
+        fake_store = FakeStore()
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        fake_store.refused = {"bad"}
+        append, calls = fake_store.append, 0
 
         async def fail_on_the_first_half(batch, *, within_s=None):
             nonlocal calls
             calls += 1
-            journal.is_away = calls == 2
+            fake_store.is_away = calls == 2
             return await append(batch, within_s=within_s)
 
-        monkeypatch.setattr(journal, "append", fail_on_the_first_half)
+        monkeypatch.setattr(fake_store, "append", fail_on_the_first_half)
         keys = ["a", "b", "bad", "c"]
         asked = [asyncio.create_task(intake.accept(event(key))) for key in keys]
         await asyncio.sleep(0)
         await intake.start()
         await asyncio.gather(*asked, return_exceptions=True)
         await back(intake)
-        assert journal.order == ["a", "b", "c"]
+        assert fake_store.order == ["a", "b", "c"]
         await intake.drain()
 
 
 class TestHangingDisks:
     async def test_a_disk_that_does_not_answer_refuses_and_takes_again_once_it_does(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(spool_module, "_TICK_S", 0.01)
-        disk, journal = Disk(), Journal()
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
+        disk, fake_store = Disk(), FakeStore()
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
         await intake.start()
         assert intake.accepts_without_database
-        journal.is_away = True
+        fake_store.is_away = True
         disk.answers.clear()
         first = asyncio.create_task(intake.accept(event("a")))
         await eventually(lambda: intake.spool is not None and intake.spool.is_stuck)
@@ -432,9 +432,9 @@ class TestHangingDisks:
         assert receipt.is_spooled
         await intake.accept(event("c"))
         assert intake.accepts_without_database
-        journal.is_away = False
+        fake_store.is_away = False
         await back(intake)
-        assert journal.order == ["a", "c"]
+        assert fake_store.order == ["a", "c"]
         await intake.drain()
 
     @pytest.mark.parametrize("counts_late_ticks", [False, True], ids=["sound", "mutant"])
@@ -490,18 +490,18 @@ class TestLeftovers:
 
 class TestProbes:
     async def test_a_gateway_whose_spool_is_full_says_that_it_is_not_ready(self, tmp_path: Path):
-        journal = Journal()
+        fake_store = FakeStore()
         full = SpoolLimits(segment_bytes=4096, max_bytes=4096, max_disk_used=1.0)
-        intake = Intake(journal, spool=Spool(SegmentStore(tmp_path, full)), within_s=0.2)
+        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, full)), within_s=0.2)
         probes = HealthEndpoints(LiveMetrics(None, ""), is_draining=lambda: False, intake=intake)
         await intake.start()
-        journal.is_away = True
+        fake_store.is_away = True
         await intake.accept(event("a"))
         assert await status_of(probes, "/readyz") == 200
         with pytest.raises(SpoolUnavailable):
             await intake.accept(event("b", bytes(4096)))
         assert await status_of(probes, "/readyz") == 503
-        journal.is_away = False
+        fake_store.is_away = False
         await back(intake)
         assert not intake.is_rejecting
         await intake.drain()
@@ -520,8 +520,8 @@ async def status_of(probes: HealthEndpoints, path: str) -> int:
     return int(sent[0]["status"])
 
 
-def _has_tried(journal: Journal, times: int) -> bool:
-    return journal.offers >= times
+def _has_tried(fake_store: FakeStore, times: int) -> bool:
+    return fake_store.offers >= times
 
 
 DAY_S = 86_400

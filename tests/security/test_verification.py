@@ -45,7 +45,7 @@ def taken(verdict: Verdict) -> Verified:
 
 
 def is_another_event(first: Verified, second: Verdict) -> bool:
-    """Whether the journal would store the second too."""
+    """Whether the database would store the second too."""
     if not isinstance(second, Verified):
         return False
     if second.items or first.items:

@@ -17,8 +17,8 @@ from tests.simulation.plan import Plan
 URL: Final = "postgresql://simulated/boathook"
 
 
-class Journal:
-    """The journal as a gateway knows it: tried until it is reached."""
+class FakeStore:
+    """The store as a gateway knows it: tried until it is reached."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

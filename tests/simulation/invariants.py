@@ -1,7 +1,7 @@
 """Checks the invariants C1 to C11 of tests/simulation/README.md at every commit and at the end of a run.
 
 The recorder trusts no production code: it keeps its own fences, its own count of attempts and its own list of what senders were
-told, and holds the journal against them.
+told, and holds the database against them.
 """
 
 import hashlib
@@ -145,7 +145,7 @@ class Recorder:
         self.answered[event.id] = first
         self.answered_at[event.id] = self._moment = self._moment + 1
         if not is_spooled and first not in self.tables.committed["event"]:
-            self.violations.append(f"C1: {event.id} was answered 2xx and is not in the journal")
+            self.violations.append(f"C1: {event.id} was answered 2xx and is not in the database")
 
     # The end
 

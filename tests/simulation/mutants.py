@@ -92,7 +92,7 @@ def putting_a_segment_aside_before_it_is_stored(patch: pytest.MonkeyPatch) -> No
 
 
 def going_direct_past_the_spool(patch: pytest.MonkeyPatch) -> None:
-    """Newer events go to the journal while older ones still wait in the spool."""
+    """Newer events go to the database while older ones still wait in the spool."""
     accept = Intake.accept
 
     async def accept_directly(self: Intake, event: Any) -> Any:

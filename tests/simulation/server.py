@@ -411,7 +411,7 @@ def _execute(
             return [Record(locked=holder is connection)], None
     if "from pg_settings" in sql:
         return [], None
-    raise AssertionError(f"the fake journal does not know this statement:\n{sql}")
+    raise AssertionError(f"the fake store does not know this statement:\n{sql}")
 
 
 def _settle(transaction: Transaction, sql: str) -> None:

@@ -54,7 +54,7 @@ def even_chance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def play_on_fake(kind: Kind, seed: int, ops: list[Op]) -> tuple[list[Any], dict[str, Any]]:
-    """Play a sequence on the fake journal, in virtual time."""
+    """Play a sequence on the fake store, in virtual time."""
     loop = VirtualLoop(random.Random(seed))
     server = Server(loop, Rates())
 
@@ -98,10 +98,10 @@ async def compare(database: Database, seed: int, kind: Kind = HANDLING) -> str |
     seen, found = await play_on_real(kind, database, seed, ops, expected)
     for number, (ours, theirs) in enumerate(zip(expected, seen, strict=True)):
         if ours != theirs:
-            return f"sequence {seed}, step {number}: the fake journal says\n  {ours}\nPostgreSQL says\n  {theirs}"
+            return f"sequence {seed}, step {number}: the fake store says\n  {ours}\nPostgreSQL says\n  {theirs}"
     for table, rows in found.items():
         if rows != state[table]:
-            return f"sequence {seed}: the fake journal has in {table}\n  {state[table]}\nPostgreSQL has\n  {rows}"
+            return f"sequence {seed}: the fake store has in {table}\n  {state[table]}\nPostgreSQL has\n  {rows}"
     return None
 
 
@@ -110,20 +110,20 @@ async def _aside(kind: Kind, seed: int, ops: list[Op]) -> tuple[list[Any], dict[
 
 
 @pytest.mark.parametrize("seed", sampled(range(12), keep=4))
-async def test_the_fake_journal_does_what_postgresql_does(db: Database, seed: int) -> None:
+async def test_the_fake_database_does_what_postgresql_does(db: Database, seed: int) -> None:
     difference = await compare(db, seed)
     assert difference is None, difference
 
 
 @pytest.mark.parametrize("seed", sampled(range(4), keep=1))
-async def test_the_fake_journal_sends_as_postgresql_does(db: Database, seed: int) -> None:
+async def test_the_fake_database_sends_as_postgresql_does(db: Database, seed: int) -> None:
     difference = await compare(db, seed, SENDING)
     assert difference is None, difference
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-async def test_the_fake_journal_does_what_postgresql_does_for_hours(db: Database) -> None:
+async def test_the_fake_database_does_what_postgresql_does_for_hours(db: Database) -> None:
     for seed in range(100, 10_100):
         difference = await compare(db, seed) or await compare(db, seed, SENDING)
         assert difference is None, difference

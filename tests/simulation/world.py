@@ -34,7 +34,7 @@ from tests.simulation import patching
 from tests.simulation.base_world import QUIET_S, BaseWorld
 from tests.simulation.disk import Disk, Trouble
 from tests.simulation.faults import MOVES, inject_faults, operate
-from tests.simulation.gateway import URL, Journal, routed
+from tests.simulation.gateway import URL, FakeStore, routed
 from tests.simulation.handlers import LINE, NOTE, make_hook
 from tests.simulation.invariants import Recorder
 from tests.simulation.loop import Process
@@ -129,14 +129,14 @@ class World(BaseWorld):
             await asyncio.sleep(0.1 + self.rng.random())
 
     async def _serve(self, gateway: Gateway) -> None:
-        plan, journal = self.plan, Journal(self.plan)
-        reaching = asyncio.create_task(journal.keep_connecting())
+        plan, store = self.plan, FakeStore(self.plan)
+        reaching = asyncio.create_task(store.keep_connecting())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await asyncio.shield(reaching)
-        arrivals = EventBuilder(Router((), UNROUTED), journal.read_router)
+        arrivals = EventBuilder(Router((), UNROUTED), store.read_router)
         intake = Intake(
-            journal, announce=journal.announce, route=arrivals.reroute, spool=self._spool(gateway.process),
+            store, announce=store.announce, route=arrivals.reroute, spool=self._spool(gateway.process),
             within_s=plan.after_s, lanes=plan.lanes, batch=plan.batch, queue=plan.queue,
         )  # fmt: skip
         await intake.start(is_away=not reaching.done())
@@ -146,7 +146,7 @@ class World(BaseWorld):
         sometimes("a gateway was stopped with a full spool", if_=intake.mode is not Mode.DIRECT)
         await intake.drain()
         reaching.cancel()
-        await journal.close()
+        await store.close()
 
     def _spool(self, process: Process) -> Spool | None:
         if not self.plan.has_spool:
@@ -249,7 +249,7 @@ class World(BaseWorld):
             return None
 
     def _judge_refusal(self, error: BoathookError) -> None:
-        """A gateway whose disk is well takes events whether the journal is there or not, until it stops or is full."""
+        """A gateway whose disk is well takes events whether the database is there or not, until it stops or is full."""
         is_well = not (self.plan.disk_full or self.plan.disk_failing)
         is_ours = "the file exists" in str(error) or (is_well and not any(word in str(error) for word in _FULL))
         if isinstance(error, SpoolUnavailable) and is_ours:

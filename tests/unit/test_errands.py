@@ -46,7 +46,7 @@ class Web:
 
 
 class Gateway:
-    """The ingest path of one process, whose journal is a list and whose quarantine is another."""
+    """The ingest path of one process, whose store is a list and whose quarantine is another."""
 
     def __init__(self, folder, web, **sources):
         self.settings = load(None, {"server": {"data_dir": str(folder)}, "sources": sources})

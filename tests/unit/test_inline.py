@@ -21,7 +21,7 @@ from tests.support import eventually
 YES = Reply(status=200, body=b"yes", content_type="text/plain")
 
 
-class Journal:
+class FakeStore:
     """What is known of events, as a waiting room reads it."""
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class Journal:
 
 
 @asynccontextmanager
-async def open_room(journal: Journal, max_waiting: int = 10) -> AsyncIterator[ReplyWaiter]:
-    room = ReplyWaiter(journal.find, max_waiting=max_waiting)
+async def open_room(store: FakeStore, max_waiting: int = 10) -> AsyncIterator[ReplyWaiter]:
+    room = ReplyWaiter(store.find, max_waiting=max_waiting)
     task = asyncio.create_task(room.run())
     try:
         yield room
@@ -65,102 +65,102 @@ def ask(room: ReplyWaiter, event_id: UUID, seconds: float = 5.0, *, is_new: bool
 
 async def test_who_is_told_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
-    journal = Journal()
-    async with open_room(journal) as room:
-        event_id = journal.open()
+    store = FakeStore()
+    async with open_room(store) as room:
+        event_id = store.open()
         asked = [ask(room, event_id), ask(room, event_id)]
         await asyncio.sleep(0)
-        journal.end(event_id, YES)
+        store.end(event_id, YES)
         room.on_notification(str(event_id))
         assert [await one for one in asked] == [(YES, ReplyOutcome.ANSWERED)] * 2
 
 
 async def test_a_handler_may_be_quicker_than_its_senders_way_into_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
-    journal = Journal()
-    async with open_room(journal) as room:
-        event_id = journal.open()
-        journal.end(event_id, YES)
+    store = FakeStore()
+    async with open_room(store) as room:
+        event_id = store.open()
+        store.end(event_id, YES)
         room.on_notification(str(event_id))
         assert await ask(room, event_id) == (YES, ReplyOutcome.ANSWERED)
 
 
 async def test_what_nobody_tells_of_is_found_all_the_same() -> None:
-    journal = Journal()
-    async with open_room(journal) as room:
-        event_id = journal.open()
+    store = FakeStore()
+    async with open_room(store) as room:
+        event_id = store.open()
         asked = ask(room, event_id)
         await asyncio.sleep(0)
-        journal.end(event_id, YES)
+        store.end(event_id, YES)
         assert await asked == (YES, ReplyOutcome.ANSWERED)
 
 
 async def test_mutant_without_looking_a_lost_notification_costs_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
-    journal = Journal()
-    async with open_room(journal) as room:
-        event_id = journal.open()
+    store = FakeStore()
+    async with open_room(store) as room:
+        event_id = store.open()
         asked = ask(room, event_id, 0.5)
         await asyncio.sleep(0)
-        journal.end(event_id, YES)
+        store.end(event_id, YES)
         assert await asked == (None, ReplyOutcome.FALLBACK)
 
 
 async def test_a_duplicate_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "POLL_INTERVAL_S", 60.0)
-    journal = Journal()
-    async with open_room(journal) as room:
-        event_id = journal.open()
-        journal.end(event_id, YES)
+    store = FakeStore()
+    async with open_room(store) as room:
+        event_id = store.open()
+        store.end(event_id, YES)
         assert await ask(room, event_id, is_new=False) == (YES, ReplyOutcome.ANSWERED)
 
 
 async def test_nobody_waits_for_what_has_ended_without_a_reply() -> None:
-    journal = Journal()
-    async with open_room(journal) as room:
-        event_id = journal.open()
-        journal.end(event_id, None)
+    store = FakeStore()
+    async with open_room(store) as room:
+        event_id = store.open()
+        store.end(event_id, None)
         assert await asyncio.wait_for(ask(room, event_id, 60), 300) == (None, ReplyOutcome.FALLBACK)
 
 
 async def test_nobody_waits_longer_than_allowed_and_the_room_is_empty_then() -> None:
-    journal = Journal()
-    async with open_room(journal, max_waiting=1) as room:
+    store = FakeStore()
+    async with open_room(store, max_waiting=1) as room:
         loop = asyncio.get_running_loop()
         for _ in range(3):
             began = loop.time()
-            assert await ask(room, journal.open(), 0.1) == (None, ReplyOutcome.FALLBACK)
+            assert await ask(room, store.open(), 0.1) == (None, ReplyOutcome.FALLBACK)
             assert 0.09 <= loop.time() - began < 20
-        assert await ask(room, journal.open(), -1.0) == (None, ReplyOutcome.FALLBACK)
+        assert await ask(room, store.open(), -1.0) == (None, ReplyOutcome.FALLBACK)
 
 
 async def test_beyond_the_limit_no_more_senders_wait() -> None:
-    journal = Journal()
-    async with open_room(journal, max_waiting=2) as room:
-        inside = [ask(room, journal.open()) for _ in range(2)]
+    store = FakeStore()
+    async with open_room(store, max_waiting=2) as room:
+        inside = [ask(room, store.open()) for _ in range(2)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert await asyncio.wait_for(ask(room, journal.open()), 2) == (None, ReplyOutcome.FALLBACK)
+        assert await asyncio.wait_for(ask(room, store.open()), 2) == (None, ReplyOutcome.FALLBACK)
         assert not any(one.done() for one in inside)
         for one in inside:
             one.cancel()
 
 
 async def test_who_leaves_frees_the_place() -> None:
-    journal = Journal()
-    async with open_room(journal, max_waiting=1) as room:
+    store = FakeStore()
+    async with open_room(store, max_waiting=1) as room:
         leaves = asyncio.Event()
 
         async def receive() -> dict[str, Any]:
             await leaves.wait()
             return {"type": "http.disconnect"}
 
-        first = asyncio.create_task(room.ask(PendingReply(journal.open(), is_new=True), 60, receive))
+        first = asyncio.create_task(room.ask(PendingReply(store.open(), is_new=True), 60, receive))
         await asyncio.sleep(0)
         leaves.set()
         assert await first == (None, ReplyOutcome.GONE)
-        event_id = journal.open()
-        journal.end(event_id, YES)
+        event_id = store.open()
+        store.end(event_id, YES)
 
         async def is_in() -> bool:
             return bool(await ask(room, event_id, is_new=False) == (YES, ReplyOutcome.ANSWERED))
@@ -169,31 +169,31 @@ async def test_who_leaves_frees_the_place() -> None:
 
 
 async def test_closing_answers_every_waiting_sender_in_time() -> None:
-    journal = Journal()
-    async with open_room(journal) as room:
-        asked = ask(room, journal.open(), 60)
+    store = FakeStore()
+    async with open_room(store) as room:
+        asked = ask(room, store.open(), 60)
         await asyncio.sleep(0)
         room.close(0.1)
         assert await asyncio.wait_for(asked, 300) == (None, ReplyOutcome.FALLBACK)
-        assert await asyncio.wait_for(ask(room, journal.open(), 60), 300) == (None, ReplyOutcome.FALLBACK)
+        assert await asyncio.wait_for(ask(room, store.open(), 60), 300) == (None, ReplyOutcome.FALLBACK)
 
 
 @pytest.mark.parametrize("trouble", [DatabaseUnavailable("away"), RuntimeError("a surprise")])
-async def test_a_journal_that_was_away_is_asked_again(trouble: Exception) -> None:
-    journal = Journal()
-    async with open_room(journal) as room:
-        event_id = journal.open()
-        journal.trouble = trouble
+async def test_a_database_that_was_away_is_asked_again(trouble: Exception) -> None:
+    store = FakeStore()
+    async with open_room(store) as room:
+        event_id = store.open()
+        store.trouble = trouble
         asked = ask(room, event_id)
-        await eventually(lambda: journal.looks > 1)
-        journal.trouble = None
-        journal.end(event_id, YES)
+        await eventually(lambda: store.looks > 1)
+        store.trouble = None
+        store.end(event_id, YES)
         assert await asked == (YES, ReplyOutcome.ANSWERED)
 
 
 async def test_what_is_heard_of_others_is_forgotten_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_waiter, "_MAX_RECENT", 3)
-    room = ReplyWaiter(Journal().find, max_waiting=1)
+    room = ReplyWaiter(FakeStore().find, max_waiting=1)
     for _ in range(10):
         room.on_notification(str(uuid4()))
     room.on_notification("no id")

@@ -1,4 +1,4 @@
-"""Where events go while the journal is away: into the spool, back in order, once each, and no request waits for long."""
+"""Where events go while PostgreSQL is unavailable: into the spool, back in order, once each, and no request waits for long."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ from tests.unit.test_intake import event
 SMALL = SpoolLimits(segment_bytes=4096, max_disk_used=1.0)
 
 
-class Journal:
+class FakeStore:
     """A store that remembers, and that can be away, hang, or lose the answer of a commit."""
 
     def __init__(self) -> None:
@@ -58,183 +58,183 @@ class Journal:
 
 
 @pytest.fixture
-def journal() -> Journal:
-    return Journal()
+def store() -> FakeStore:
+    return FakeStore()
 
 
 @pytest.fixture
-async def intake(journal: Journal, tmp_path: Path) -> AsyncIterator[Intake]:
-    one = make(journal, tmp_path)
+async def intake(store: FakeStore, tmp_path: Path) -> AsyncIterator[Intake]:
+    one = make(store, tmp_path)
     await one.start()
     yield one
     await one.drain()
 
 
-def make(journal: Journal, folder: Path, **more: object) -> Intake:
-    return Intake(journal, spool=Spool(SegmentStore(folder, SMALL)), within_s=0.2, **more)
+def make(store: FakeStore, folder: Path, **more: object) -> Intake:
+    return Intake(store, spool=Spool(SegmentStore(folder, SMALL)), within_s=0.2, **more)
 
 
 async def back(intake: Intake) -> None:
     await eventually(lambda: intake.mode is Mode.DIRECT)
 
 
-async def test_events_are_taken_while_the_journal_is_away_and_brought_back_in_order(intake: Intake, journal: Journal):
+async def test_events_are_taken_while_the_database_is_away_and_brought_back_in_order(intake: Intake, store: FakeStore):
     await intake.accept(event("0"))
-    journal.is_away = True
+    store.is_away = True
     for number in range(1, 50):
         receipt = await intake.accept(event(str(number)))
         assert isinstance(receipt, Accepted)
         assert receipt.is_spooled
-    assert journal.order == ["0"]
-    journal.is_away = False
+    assert store.order == ["0"]
+    store.is_away = False
     await back(intake)
-    assert journal.order == [str(number) for number in range(50)]
+    assert store.order == [str(number) for number in range(50)]
     direct = await intake.accept(event("50"))
     assert isinstance(direct, Accepted)
     assert not direct.is_spooled
 
 
-async def test_no_segment_is_read_while_the_journal_is_away(intake: Intake, journal: Journal, monkeypatch):
+async def test_no_segment_is_read_while_the_database_is_away(intake: Intake, store: FakeStore, monkeypatch):
     reads: list[bool] = []
     read = SegmentStore.oldest
 
     def noted(shelf: SegmentStore) -> Segment | None:
-        reads.append(journal.is_away)
+        reads.append(store.is_away)
         return read(shelf)
 
     monkeypatch.setattr(SegmentStore, "oldest", noted)
-    journal.is_away = True
+    store.is_away = True
     await intake.accept(event("0"))
-    offers = journal.offers
-    await eventually(lambda: journal.offers >= offers + 3)
+    offers = store.offers
+    await eventually(lambda: store.offers >= offers + 3)
     assert not reads
-    journal.is_away = False
+    store.is_away = False
     await back(intake)
-    assert journal.order == ["0"]
+    assert store.order == ["0"]
     assert reads
     assert not any(reads)
 
 
-async def test_newer_events_go_behind_those_in_the_spool(intake: Intake, journal: Journal):
-    journal.is_away = True
+async def test_newer_events_go_behind_those_in_the_spool(intake: Intake, store: FakeStore):
+    store.is_away = True
     sent = 0
     for _ in range(300):
         await intake.accept(event(str(sent)))
         sent += 1
-    journal.is_away = False
+    store.is_away = False
     while intake.mode is not Mode.DIRECT:
         await intake.accept(event(str(sent)))
         sent += 1
     await intake.accept(event(str(sent)))
-    assert journal.order == [str(number) for number in range(sent + 1)]
+    assert store.order == [str(number) for number in range(sent + 1)]
 
 
-async def test_mutant_without_that_they_overtake(intake: Intake, journal: Journal):
-    journal.is_away = True
+async def test_mutant_without_that_they_overtake(intake: Intake, store: FakeStore):
+    store.is_away = True
     for number in range(300):
         await intake.accept(event(str(number)))
-    journal.is_away = False
-    await journal.append([event("newer")])  # straight to the journal
+    store.is_away = False
+    await store.append([event("newer")])  # straight to the database
     await back(intake)
-    assert journal.order.index("newer") < 300
+    assert store.order.index("newer") < 300
 
 
 async def test_one_who_hangs_is_given_up_within_the_time_and_nobody_waits_for_it_again(
-    intake: Intake, journal: Journal
+    intake: Intake, store: FakeStore
 ):
-    journal.hangs.clear()
+    store.hangs.clear()
     receipts = await asyncio.gather(*[intake.accept(event(str(number))) for number in range(300)])
     assert all(isinstance(receipt, Accepted) and receipt.is_spooled for receipt in receipts)
-    offers = journal.offers
+    offers = store.offers
     await asyncio.gather(*[intake.accept(event(f"later {number}")) for number in range(300)])
-    assert journal.offers <= offers + 1  # the spool's own look, not one for each
-    journal.hangs.set()
+    assert store.offers <= offers + 1  # the spool's own look, not one for each
+    store.hangs.set()
     await back(intake)
-    assert len(journal.stored) == 600
+    assert len(store.stored) == 600
 
 
-async def test_an_event_whose_commit_may_have_happened_is_stored_once(intake: Intake, journal: Journal):
-    journal.loses_answers = True
+async def test_an_event_whose_commit_may_have_happened_is_stored_once(intake: Intake, store: FakeStore):
+    store.loses_answers = True
     receipt = await intake.accept(event("a"))
     assert isinstance(receipt, Accepted)
     assert receipt.is_spooled
-    journal.loses_answers = False
+    store.loses_answers = False
     await back(intake)
-    assert journal.order == ["a"]
-    assert journal.stored["a"].id == receipt.event_id
+    assert store.order == ["a"]
+    assert store.stored["a"].id == receipt.event_id
 
 
-async def test_copies_of_what_is_in_the_spool_are_answered_from_memory(intake: Intake, journal: Journal):
-    journal.is_away = True
+async def test_copies_of_what_is_in_the_spool_are_answered_from_memory(intake: Intake, store: FakeStore):
+    store.is_away = True
     first = await intake.accept(event("a"))
     assert await intake.accept(event("a")) == Duplicate(first.event_id)
     assert intake.spool is not None
     assert intake.spool.depth.records == 1
 
 
-async def test_a_copy_after_a_restart_is_merged_when_drained(journal: Journal, tmp_path: Path):
-    journal.is_away = True
-    before = make(journal, tmp_path)
+async def test_a_copy_after_a_restart_is_merged_when_drained(store: FakeStore, tmp_path: Path):
+    store.is_away = True
+    before = make(store, tmp_path)
     await before.start()
     await before.accept(event("a"))
     await before.drain()
-    after = make(journal, tmp_path)
+    after = make(store, tmp_path)
     await after.start()
     copy = event("a", b"{}")
     await after.accept(copy)
-    journal.is_away = False
+    store.is_away = False
     await back(after)
-    assert journal.order == ["a"]
+    assert store.order == ["a"]
     await after.drain()
 
 
-async def test_what_a_process_leaves_is_drained_by_the_next_before_anything_newer(journal: Journal, tmp_path: Path):
-    journal.is_away = True
-    before = make(journal, tmp_path)
+async def test_what_a_process_leaves_is_drained_by_the_next_before_anything_newer(store: FakeStore, tmp_path: Path):
+    store.is_away = True
+    before = make(store, tmp_path)
     await before.start()
     for number in range(5):
         await before.accept(event(str(number)))
     await before.drain()
-    journal.is_away = False
-    after = make(journal, tmp_path)
+    store.is_away = False
+    after = make(store, tmp_path)
     await after.start()
     await after.accept(event("5"))
     await back(after)
-    assert journal.order == [str(number) for number in range(6)]
+    assert store.order == [str(number) for number in range(6)]
     await after.drain()
 
 
 async def test_an_event_that_can_never_be_stored_stands_in_nobodys_way(
-    intake: Intake, journal: Journal, tmp_path: Path
+    intake: Intake, store: FakeStore, tmp_path: Path
 ):
-    journal.is_away, journal.refused = True, {"bad", "worse"}
+    store.is_away, store.refused = True, {"bad", "worse"}
     for key in ("a", "bad", "b"):
         await intake.accept(event(key))
-    journal.is_away = False
+    store.is_away = False
     await back(intake)
-    assert journal.order == ["a", "b"]
+    assert store.order == ["a", "b"]
     assert len(list((tmp_path / "refused").iterdir())) == 1
-    with pytest.raises(ValueRejected):  # and while the journal is there, its sender is told
+    with pytest.raises(ValueRejected):  # and while the database is there, its sender is told
         await intake.accept(event("worse"))
 
 
-async def test_a_queue_that_is_full_is_emptied_into_the_spool(journal: Journal, tmp_path: Path):
-    intake = make(journal, tmp_path, queue=10, batch=1)
+async def test_a_queue_that_is_full_is_emptied_into_the_spool(store: FakeStore, tmp_path: Path):
+    intake = make(store, tmp_path, queue=10, batch=1)
     await intake.start()
-    journal.hangs.clear()
+    store.hangs.clear()
     receipts = await asyncio.gather(*[intake.accept(event(str(number))) for number in range(100)])
     assert all(isinstance(receipt, Accepted) for receipt in receipts)
-    journal.hangs.set()
+    store.hangs.set()
     await back(intake)
-    assert len(journal.order) == 100
+    assert len(store.order) == 100
     await intake.drain()
 
 
-async def test_a_full_spool_refuses_and_nothing_that_it_took_is_lost(journal: Journal, tmp_path: Path):
+async def test_a_full_spool_refuses_and_nothing_that_it_took_is_lost(store: FakeStore, tmp_path: Path):
     spool = Spool(SegmentStore(tmp_path, SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)))
-    intake = Intake(journal, spool=spool, within_s=0.2)
+    intake = Intake(store, spool=spool, within_s=0.2)
     await intake.start()
-    journal.is_away = True
+    store.is_away = True
     taken: list[str] = []
 
     async def fill() -> None:
@@ -244,55 +244,55 @@ async def test_a_full_spool_refuses_and_nothing_that_it_took_is_lost(journal: Jo
 
     with pytest.raises(SpoolUnavailable):
         await fill()
-    journal.is_away = False
+    store.is_away = False
     await back(intake)
-    assert journal.order[: len(taken)] == taken
+    assert store.order[: len(taken)] == taken
     await intake.drain()
 
 
-async def test_an_event_may_wait_no_longer_behind_a_journal_that_is_only_slow(
-    journal: Journal, tmp_path: Path, monkeypatch
+async def test_an_event_may_wait_no_longer_behind_a_database_that_is_only_slow(
+    store: FakeStore, tmp_path: Path, monkeypatch
 ):
-    intake = make(journal, tmp_path, batch=1)
+    intake = make(store, tmp_path, batch=1)
     await intake.start()
-    plain = journal.append
+    plain = store.append
 
     async def slow(batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         await asyncio.sleep(0.05)
         return await plain(batch, within_s=within_s)
 
-    monkeypatch.setattr(journal, "append", slow)
+    monkeypatch.setattr(store, "append", slow)
     receipts = await asyncio.gather(*[intake.accept(event(str(number))) for number in range(100)])
     spooled = [isinstance(receipt, Accepted) and receipt.is_spooled for receipt in receipts]
     assert any(spooled)
     monkeypatch.undo()
     await back(intake)
-    assert sorted(journal.order) == sorted(str(number) for number in range(100))
+    assert sorted(store.order) == sorted(str(number) for number in range(100))
     await intake.drain()
 
 
-async def test_stopping_leaves_what_waits_on_disk(journal: Journal, tmp_path: Path):
-    intake = make(journal, tmp_path)
+async def test_stopping_leaves_what_waits_on_disk(store: FakeStore, tmp_path: Path):
+    intake = make(store, tmp_path)
     await intake.start()
-    journal.hangs.clear()
+    store.hangs.clear()
     waiting = [asyncio.create_task(intake.accept(event(str(number)))) for number in range(20)]
     await asyncio.sleep(0)
     await intake.drain()
     assert all(isinstance(receipt, Accepted) for receipt in await asyncio.gather(*waiting))
     with pytest.raises(Overloaded):
         await intake.accept(event("late"))
-    journal.hangs.set()
-    after = make(journal, tmp_path)
+    store.hangs.set()
+    after = make(store, tmp_path)
     await after.start()
     await back(after)
-    assert len(journal.order) == 20
+    assert len(store.order) == 20
     await after.drain()
 
 
-async def test_without_a_spool_those_who_wait_are_told(journal: Journal):
-    intake = Intake(journal)
+async def test_without_a_spool_those_who_wait_are_told(store: FakeStore):
+    intake = Intake(store)
     await intake.start()
-    journal.is_away = True
+    store.is_away = True
     with pytest.raises(DatabaseUnavailable):
         await intake.accept(event("a"))
     assert not intake.accepts_without_database
@@ -300,26 +300,26 @@ async def test_without_a_spool_those_who_wait_are_told(journal: Journal):
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_whatever_the_journal_does_all_are_stored_once_and_in_order(
-    seed: int, journal: Journal, tmp_path: Path, monkeypatch
+async def test_whatever_the_database_does_all_are_stored_once_and_in_order(
+    seed: int, store: FakeStore, tmp_path: Path, monkeypatch
 ):
     print(f"seed {seed}")  # noqa: T201 - what repeats the run
     monkeypatch.setattr(intake_module, "_DRAIN_BACKOFF_S", (0.005, 0.01, 0.05, 0.2, 1.0))
     dice = random.Random(seed)
-    intake = make(journal, tmp_path)
+    intake = make(store, tmp_path)
     await intake.start()
     for number in range(400):
         await intake.accept(event(str(number)))
         if dice.random() < 0.05:
-            journal.is_away = dice.random() < 0.5
-            journal.loses_answers = dice.random() < 0.3
+            store.is_away = dice.random() < 0.5
+            store.loses_answers = dice.random() < 0.3
         if dice.random() < 0.02:
             await intake.drain()
-            intake = make(journal, tmp_path)
+            intake = make(store, tmp_path)
             await intake.start()
-    journal.is_away = journal.loses_answers = False
+    store.is_away = store.loses_answers = False
     await back(intake)
-    assert journal.order == [str(number) for number in range(400)]
+    assert store.order == [str(number) for number in range(400)]
     await intake.drain()
 
 

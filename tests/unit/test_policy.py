@@ -122,7 +122,7 @@ def test_waits_never_shrink_with_equal_luck(policy: RetryPolicy, attempt: int) -
 
 
 @given(policy=policies, outcome=unsuccessful | interruptions, jitter=jitter, age_s=seconds, attempt=st.integers(1, 30))
-def test_what_the_journal_has_to_store_fits_it(
+def test_what_the_database_has_to_store_fits_it(
     policy: RetryPolicy, outcome: Failure, jitter: float, age_s: float, attempt: int
 ) -> None:
     assume(attempt <= policy.max_attempts)

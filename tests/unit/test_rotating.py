@@ -46,8 +46,8 @@ def made(text: str, *, source: str = "git", ends_in: timedelta | None = None, ke
     )
 
 
-class Journal:
-    """What the journal tells; None: it is away."""
+class FakeStore:
+    """What the database tells; None: it is away."""
 
     def __init__(self, known: Sequence[SourceSecret] | None = ()) -> None:
         self.known = known
@@ -60,10 +60,10 @@ class Journal:
         return self.known
 
 
-def start(settings: Settings, journal: Journal) -> tuple[CompiledSource, SecretReloader]:
+def start(settings: Settings, store: FakeStore) -> tuple[CompiledSource, SecretReloader]:
     added = SecretsCache(settings)
     compiled_sources = compile_sources(settings, added)
-    return compiled_sources["/in/git"], SecretReloader(settings, compiled_sources.values(), added, journal)
+    return compiled_sources["/in/git"], SecretReloader(settings, compiled_sources.values(), added, store)
 
 
 def passes(compiled: CompiledSource, secret: str) -> bool:
@@ -77,44 +77,44 @@ def passes(compiled: CompiledSource, secret: str) -> bool:
 
 
 async def test_a_gate_takes_what_is_added_and_keeps_what_it_took(settings: Settings):
-    journal = Journal()
-    compiled, rotation = start(settings, journal)
+    store = FakeStore()
+    compiled, rotation = start(settings, store)
     await rotation.refresh()
     assert passes(compiled, "of the file")
     assert not passes(compiled, "added")
-    journal.known = [made("added")]
+    store.known = [made("added")]
     await rotation.refresh()
     assert passes(compiled, "added")
     assert passes(compiled, "of the file")
 
 
 async def test_a_gate_lets_go_of_what_is_removed(settings: Settings):
-    journal = Journal([made("added")])
-    compiled, rotation = start(settings, journal)
+    store = FakeStore([made("added")])
+    compiled, rotation = start(settings, store)
     await rotation.refresh()
     assert passes(compiled, "added")
-    journal.known = []
+    store.known = []
     await rotation.refresh()
     assert not passes(compiled, "added")
     assert passes(compiled, "of the file")
 
 
-async def test_nothing_changes_while_the_journal_is_away(settings: Settings):
-    journal = Journal([made("added")])
-    compiled, rotation = start(settings, journal)
+async def test_nothing_changes_while_the_database_is_away(settings: Settings):
+    store = FakeStore([made("added")])
+    compiled, rotation = start(settings, store)
     await rotation.refresh()
-    journal.known = None
+    store.known = None
     before = compiled.verifier
     await rotation.refresh()
     rotation.apply_secrets()
     assert compiled.verifier is before
 
 
-async def test_an_end_comes_although_the_journal_is_away(settings: Settings, monkeypatch: pytest.MonkeyPatch):
-    journal = Journal([made("added", ends_in=timedelta(hours=1))])
-    compiled, rotation = start(settings, journal)
+async def test_an_end_comes_although_the_database_is_away(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+    store = FakeStore([made("added", ends_in=timedelta(hours=1))])
+    compiled, rotation = start(settings, store)
     await rotation.refresh()
-    journal.known = None
+    store.known = None
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 3_601)
     await rotation.refresh()
@@ -123,35 +123,35 @@ async def test_an_end_comes_although_the_journal_is_away(settings: Settings, mon
     assert passes(compiled, "of the file")
 
 
-async def test_a_start_without_the_journal_knows_what_was_known(settings: Settings):
-    _, rotation = start(settings, Journal([made("added")]))
+async def test_a_start_without_the_database_knows_what_was_known(settings: Settings):
+    _, rotation = start(settings, FakeStore([made("added")]))
     await rotation.refresh()
     await rotation.save()
-    compiled, _ = start(settings, Journal(None))
+    compiled, _ = start(settings, FakeStore(None))
     assert passes(compiled, "added")
     # The mutant: it is the file that tells.
     (settings.server.data_dir / FILE_NAME).unlink()
-    compiled, _ = start(settings, Journal(None))
+    compiled, _ = start(settings, FakeStore(None))
     assert not passes(compiled, "added")
 
 
 async def test_a_source_whose_last_secret_has_ended_is_shut(settings: Settings):
     bare = settings.with_sources({"git": settings.sources["git"].model_copy(update={"secrets": ()})})
-    journal = Journal([made("the only one")])
-    SecretsCache(bare, journal.known).save()
-    compiled, rotation = start(bare, journal)
+    store = FakeStore([made("the only one")])
+    SecretsCache(bare, store.known).save()
+    compiled, rotation = start(bare, store)
     assert passes(compiled, "the only one")
-    journal.known = []
+    store.known = []
     await rotation.refresh()
     assert not passes(compiled, "the only one")
-    journal.known = [made("another one")]
+    store.known = [made("another one")]
     await rotation.refresh()
     assert passes(compiled, "another one")
 
 
 async def test_one_that_cannot_be_opened_proves_nothing_and_stops_nothing(settings: Settings):
-    journal = Journal([made("encrypted elsewhere", key="a key that is not at hand"), made("added")])
-    compiled, rotation = start(settings, journal)
+    store = FakeStore([made("encrypted elsewhere", key="a key that is not at hand"), made("added")])
+    compiled, rotation = start(settings, store)
     await rotation.refresh()
     assert not passes(compiled, "encrypted elsewhere")
     assert passes(compiled, "added")
@@ -162,15 +162,15 @@ async def test_a_disk_that_takes_nothing_stops_nothing(settings: Settings, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("boathook.ingest.secrets_cache._write", full)
-    compiled, rotation = start(settings, Journal([made("added")]))
+    compiled, rotation = start(settings, FakeStore([made("added")]))
     await rotation.refresh()
     await rotation.save()
     assert passes(compiled, "added")
 
 
 async def test_gates_that_nothing_changed_for_keep_their_verifiers(settings: Settings):
-    journal = Journal([made("of another source", source="elsewhere")])
-    compiled, rotation = start(settings, journal)
+    store = FakeStore([made("of another source", source="elsewhere")])
+    compiled, rotation = start(settings, store)
     before = compiled.verifier
     await rotation.refresh()
     assert compiled.verifier is before
@@ -180,7 +180,7 @@ async def test_a_fault_is_told_and_later_changes_get_through(settings: Settings,
     monkeypatch.setattr("boathook.ingest.secret_reloader.EXPIRY_CHECK_INTERVAL_S", 0.01)
     faults = iter([ZeroDivisionError("of the driver")])
 
-    class Faulty(Journal):
+    class Faulty(FakeStore):
         async def __call__(self) -> Sequence[SourceSecret]:
             for fault in faults:
                 raise fault
@@ -193,7 +193,7 @@ async def test_a_fault_is_told_and_later_changes_get_through(settings: Settings,
         await eventually(lambda: passes(compiled, "added"))
 
 
-async def test_an_end_waits_neither_for_a_journal_that_hangs_nor_for_a_disk_that_does(
+async def test_an_end_waits_neither_for_a_database_that_hangs_nor_for_a_disk_that_does(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("boathook.ingest.secret_reloader.EXPIRY_CHECK_INTERVAL_S", 0.01)
@@ -203,7 +203,7 @@ async def test_an_end_waits_neither_for_a_journal_that_hangs_nor_for_a_disk_that
         is_stuck.set()
         is_over.wait(60)
 
-    class Hanging(Journal):
+    class Hanging(FakeStore):
         async def __call__(self) -> Sequence[SourceSecret]:
             if is_stuck.is_set():
                 await asyncio.Event().wait()
@@ -227,12 +227,12 @@ async def test_a_removal_waits_for_no_disk(settings: Settings, monkeypatch: pyte
         is_over.wait(60)
 
     monkeypatch.setattr("boathook.ingest.secrets_cache._write", hangs)
-    journal = Journal([made("added")])
-    compiled, rotation = start(settings, journal)
+    store = FakeStore([made("added")])
+    compiled, rotation = start(settings, store)
     async with followed(rotation):
         await eventually(is_stuck.is_set)
         assert passes(compiled, "added")
-        journal.known = []
+        store.known = []
         rotation.on_notification("")
         await eventually(lambda: not passes(compiled, "added"))
         is_over.set()
@@ -249,11 +249,11 @@ def away(settings: Settings) -> Settings:
 
 
 async def test_what_the_settings_said_at_the_start_holds_although_their_files_are_gone(away: Settings):
-    journal = Journal()
-    compiled, rotation = start(away, journal)
+    store = FakeStore()
+    compiled, rotation = start(away, store)
     (away.server.data_dir / "secret").unlink()
     (away.server.data_dir / "schema.json").write_text('{"half')
-    journal.known = [made("added")]
+    store.known = [made("added")]
     await rotation.refresh()
     assert passes(compiled, "of a file")
     assert passes(compiled, "added")
@@ -263,19 +263,19 @@ async def test_what_the_settings_said_at_the_start_holds_although_their_files_ar
 
 
 async def test_who_comes_after_a_standstill_is_judged_by_what_was_learnt_since(settings: Settings):
-    journal = Journal([made("added")])
-    compiled, rotation = start(settings, journal)
+    store = FakeStore([made("added")])
+    compiled, rotation = start(settings, store)
     await rotation.refresh()
-    journal.known = []
+    store.known = []
     assert passes(compiled, "added"), "nobody has told it"
     await asyncio.gather(rotation.ensure_fresh(), rotation.ensure_fresh())
     assert not passes(compiled, "added")
-    assert journal.asked == 2, "all who wait share one look"
+    assert store.asked == 2, "all who wait share one look"
 
 
-async def test_nobody_waits_for_long_for_a_journal_that_is_away(settings: Settings, monkeypatch: pytest.MonkeyPatch):
+async def test_nobody_waits_for_long_for_a_database_that_is_away(settings: Settings, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("boathook.ingest.secret_reloader._REFRESH_TIMEOUT_S", 0.05)
-    compiled, rotation = start(settings, Journal(None))
+    compiled, rotation = start(settings, FakeStore(None))
     await asyncio.wait_for(rotation.ensure_fresh(), 300)
     assert passes(compiled, "of the file")
 

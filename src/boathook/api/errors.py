@@ -101,7 +101,7 @@ def to_response(error: Exception) -> Response:
 def _fault(error: Exception) -> Response:
     match error:
         case DatabaseUnavailable():
-            _LOG.warning("journal_unavailable", error=str(error))
+            _LOG.warning("database_unavailable", error=str(error))
             return _coded(503, "unavailable", "the database is not available, try again later", _RETRY_AFTER)
         case IngestError() | RoutesChanged():
             return _coded(503, "unavailable", str(error), _RETRY_AFTER)

@@ -255,7 +255,7 @@ class Runner:
         """Run one attempt to completion; raises only on cancellation of the worker."""
         work = running.work
         if work.event is None:
-            return Dead("EVENT_MISSING", "the event of this delivery is not in the journal")
+            return Dead("EVENT_MISSING", "the event of this delivery is not in the database")
         for _ in range(_MOST_RUNS):
             slot = self._slot(work.event.source)
             event = make_event(work.event, work.claim, self._store, slot)

@@ -90,7 +90,7 @@ def _outcome_of(ending: Result) -> tuple[str, str | None]:
         case Stopped():
             return "stopped", None
         case NotStarted():
-            return "not begun", "the journal is away"
+            return "not begun", "PostgreSQL is unavailable"
         case _:
             assert_never(ending)
 

@@ -450,7 +450,7 @@ def not_accepted(error: BaseException, compiled: CompiledSource, request_id: str
             return error_response(503, "routes_keep_changing", request_id, _retry_after(1))
         case DatabaseUnavailable() | SpoolUnavailable():
             _LOG.warning("not_taken", error=str(error), request_id=request_id)
-            return error_response(503, "journal_unavailable", request_id, _retry_after(5))
+            return error_response(503, "database_unavailable", request_id, _retry_after(5))
         case TooManyDeliveries():
             _LOG.warning("batch_too_large", source=compiled.source, error=str(error), request_id=request_id)
             return error_response(413, "too_many_deliveries", request_id)

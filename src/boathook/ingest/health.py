@@ -105,7 +105,7 @@ class HealthEndpoints:
             "/metrics.json": _SharedResult(self._metrics, _METRICS_MAX_AGE_S).get,
             "/metrics/history": _SharedResult(self._last_hour, _HISTORY_MAX_AGE_S).get,
         }
-        self._journal_problems = _SharedResult(self._look_at_journal, _READINESS_MAX_AGE_S)
+        self._database_problems = _SharedResult(self._find_database_problems, _READINESS_MAX_AGE_S)
 
     @property
     def _database(self) -> Database | None:
@@ -136,7 +136,7 @@ class HealthEndpoints:
         problems = []
         if self._is_draining():
             problems.append("stopping")
-        database_issues = await self._journal_problems.get()
+        database_issues = await self._database_problems.get()
         takes = self._intake is not None and self._intake.accepts_without_database
         if not takes:
             problems += database_issues
@@ -153,11 +153,11 @@ class HealthEndpoints:
             notes += self._database.monitor.safety.weak
         return 503 if problems else 200, _JSON, _dump({"ok": not problems, "problems": problems, "notes": notes})
 
-    async def _look_at_journal(self) -> list[str]:
+    async def _find_database_problems(self) -> list[str]:
         return await database_problems(self._database)
 
     async def _selftest(self) -> Response:
-        checks = [await _timed("journal", self._check_journal()), await _timed("accept", self._check_accept())]
+        checks = [await _timed("database", self._check_database()), await _timed("accept", self._check_accept())]
         if self._intake is not None and self._intake.spool is not None:
             checks.append(await _timed("spool", self._check_spool(self._intake)))
         checks += [
@@ -167,7 +167,7 @@ class HealthEndpoints:
         is_ok = all(check["ok"] for check in checks)
         return 200 if is_ok else 503, _JSON, _dump({"ok": is_ok, "checks": checks})
 
-    async def _check_journal(self) -> str | None:
+    async def _check_database(self) -> str | None:
         return "; ".join(await database_problems(self._database)) or None
 
     async def _check_accept(self) -> str | None:

@@ -288,7 +288,7 @@ class Intake:
         if self.spool is None:
             return False
         if self.mode is Mode.DIRECT:
-            _LOG.warning("journal_away", reason=why, note="taking events into the spool")
+            _LOG.warning("database_unavailable", reason=why, note="taking events into the spool")
             meters.gauge("boathook_database_unavailable", 1)
             self.mode = Mode.SPOOLING
         elif self.mode is Mode.CATCHING_UP:
@@ -339,7 +339,7 @@ class Intake:
             try:
                 await self._drain_spool(spool, _DRAIN_TIMEOUT_S[min(tries, len(_DRAIN_TIMEOUT_S) - 1)])
             except (DatabaseError, SpoolUnavailable) as error:
-                _LOG.debug("journal_still_away", error=str(error))
+                _LOG.debug("database_still_unavailable", error=str(error))
                 self._return_to_spooling()
                 tries += 1
             except Exception as error:  # noqa: BLE001 - the spool must be drained again after any error

@@ -17,7 +17,7 @@ async def database_problems(database: Database | None) -> list[str]:
     try:
         missing = await asyncio.wait_for(list_pending(database), CHECK_TIMEOUT_S)
     except (BoathookError, TimeoutError) as error:
-        return [f"the journal does not answer: {str(error) or type(error).__name__}"]
+        return [f"PostgreSQL does not answer: {str(error) or type(error).__name__}"]
     if missing:
         return [f"the schema lacks {', '.join(missing)}; run boathook migrate"]
     return database.unsafe_because

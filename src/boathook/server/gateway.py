@@ -197,11 +197,11 @@ class _GatewayDatabase:
                 await self._connect()
             except DatabaseError as error:
                 if not is_logged:
-                    _LOG.warning("journal_unavailable", error=str(error), note="trying again until it is back")
+                    _LOG.warning("database_unavailable", error=str(error), note="trying again until it is back")
                     is_logged = True
                 await asyncio.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - spooled events must reach the database after any error
-                _LOG.error("journal_not_reached", exc_info=error)
+                _LOG.error("database_not_connected", exc_info=error)
                 await asyncio.sleep(_RETRY_S)
 
     async def _connect(self) -> None:
@@ -247,13 +247,13 @@ class _GatewayRuntime:
         prepared: asyncio.Event,
     ) -> None:
         self._settings = settings
-        self._journal = _GatewayDatabase(settings, prepared)
+        self._gateway_database = _GatewayDatabase(settings, prepared)
         self._chores: list[asyncio.Task[None]] = []
         spool, database, retention, limits = settings.spool, settings.database, settings.retention, settings.limits
-        event_builder = EventBuilder(Router((), UNROUTED), self._journal.read_router)
+        event_builder = EventBuilder(Router((), UNROUTED), self._gateway_database.read_router)
         self._intake = Intake(
-            self._journal.events,
-            announce=self._journal.announce,
+            self._gateway_database.events,
+            announce=self._gateway_database.announce,
             route=event_builder.reroute,
             spool=Spool.at(settings.server.data_dir / "spool", _spool_limits(spool)) if spool.enabled else None,
             within_s=spool.fallback_after_s,
@@ -261,11 +261,11 @@ class _GatewayRuntime:
             batch=database.ingest_batch_size,
             queue=database.ingest_queue_size,
         )
-        self._quarantine = Quarantine(self._journal.keep, per_second=retention.rejections_rate)
-        self._rotation = SecretReloader(settings, compiled_sources.values(), added, self._journal.read_secrets)
+        self._quarantine = Quarantine(self._gateway_database.keep, per_second=retention.rejections_rate)
+        self._rotation = SecretReloader(settings, compiled_sources.values(), added, self._gateway_database.read_secrets)
         self._reply_waiter = None
         if any(compiled.inline for compiled in compiled_sources.values()):
-            self._reply_waiter = ReplyWaiter(self._journal.find, max_waiting=limits.max_waiting)
+            self._reply_waiter = ReplyWaiter(self._gateway_database.find, max_waiting=limits.max_waiting)
         self._fetcher = Fetcher(settings.outbound.allow)
         tracer = tracing.current()
         app = IngestApp(
@@ -276,7 +276,7 @@ class _GatewayRuntime:
             others=HealthEndpoints(
                 live_metrics,
                 is_draining=lambda: registry.is_draining,
-                database=lambda: self._journal.database,
+                database=lambda: self._gateway_database.database,
                 intake=self._intake,
                 compiled_sources=compiled_sources.values(),
                 event_builder=event_builder,
@@ -294,13 +294,13 @@ class _GatewayRuntime:
         registry.direct = DirectIngest(app, self._intake) if tracer is None else None
 
     async def __aenter__(self) -> Self:
-        connecting = asyncio.create_task(self._journal.keep_connecting(), name="journal:reach")
+        connecting = asyncio.create_task(self._gateway_database.keep_connecting(), name="database:connect")
         self._chores.append(connecting)
         await asyncio.wait([connecting], timeout=self._settings.spool.fallback_after_s)
-        if self._journal.connected.is_set():
+        if self._gateway_database.connected.is_set():
             # Before the first request: the secrets file may be older than a removal.
             await self._rotation.ensure_fresh()
-        await self._intake.start(is_away=not self._journal.connected.is_set())
+        await self._intake.start(is_away=not self._gateway_database.connected.is_set())
         self._quarantine.start()
         self._chores.append(asyncio.create_task(self._sample()))
         self._chores.append(asyncio.create_task(self._watch_gaps()))
@@ -314,7 +314,7 @@ class _GatewayRuntime:
     @property
     def is_connected(self) -> bool:
         """Whether PostgreSQL has been reached."""
-        return self._journal.connected.is_set()
+        return self._gateway_database.connected.is_set()
 
     def begin_shutdown(self, within_s: float) -> None:
         """Let no sender wait for a handler longer than *within_s*."""
@@ -322,17 +322,17 @@ class _GatewayRuntime:
             self._reply_waiter.close(within_s)
 
     async def _listen_for_rotations(self) -> None:
-        await self._journal.connected.wait()
-        await self._journal.require_database().listen(source_secrets.CHANNEL, self._rotation.on_notification)
+        await self._gateway_database.connected.wait()
+        await self._gateway_database.require_database().listen(source_secrets.CHANNEL, self._rotation.on_notification)
         self._rotation.on_notification("")
 
     async def _listen_for_replies(self, reply_waiter: ReplyWaiter) -> None:
-        await self._journal.connected.wait()
-        await self._journal.require_database().listen(replies.CHANNEL, reply_waiter.on_notification)
+        await self._gateway_database.connected.wait()
+        await self._gateway_database.require_database().listen(replies.CHANNEL, reply_waiter.on_notification)
 
     async def _watch_gaps(self) -> None:
-        await self._journal.connected.wait()
-        self._journal.require_database().monitor.on_reconnect(self._intake.clear_dedup_cache)
+        await self._gateway_database.connected.wait()
+        self._gateway_database.require_database().monitor.on_reconnect(self._intake.clear_dedup_cache)
 
     async def _sample(self) -> None:
         while True:
@@ -345,7 +345,7 @@ class _GatewayRuntime:
         self._fetcher.close()
         await self._intake.drain()
         await self._quarantine.drain()
-        await self._journal.close()
+        await self._gateway_database.close()
 
 
 def _spool_limits(settings: SpoolSettings) -> SpoolLimits:

@@ -72,7 +72,7 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
     try:
         with _instance_prefix(settings.server.data_dir) as prefix:
             _warn_of_undrained_spool(settings)
-            async with _journal(settings) as (ready, embedded):
+            async with _prepared_database(settings) as (ready, embedded):
                 prepare = functools.partial(_prepare, ready, hooks, migrations_of(apps))
                 is_prepared = await _try_prepare(prepare, can_wait=bound is not None and settings.spool.enabled)
                 if bound is not None:
@@ -212,7 +212,7 @@ def _warn_of_undrained_spool(settings: Settings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _journal(settings: Settings) -> AsyncIterator[tuple[Settings, EmbeddedServer | None]]:
+async def _prepared_database(settings: Settings) -> AsyncIterator[tuple[Settings, EmbeddedServer | None]]:
     """Yield the settings with the database URL filled in, and the embedded server if one is used."""
     url = settings.database_url()
     embedded = None
@@ -256,7 +256,7 @@ async def _try_prepare(prepare: Prepare, *, can_wait: bool) -> bool:
         if not can_wait or isinstance(error, DatabaseUrlRejected):
             raise
         _LOG.warning(
-            "journal_unavailable", error=str(error), note="only gateways start, and take events into the spool"
+            "database_unavailable", error=str(error), note="only gateways start, and take events into the spool"
         )
         return False
     return True
@@ -331,7 +331,7 @@ class Supervisor:
                 await prepare()
                 self._is_prepared = True
             except DatabaseUnavailable as error:
-                _LOG.debug("journal_still_away", error=str(error))
+                _LOG.debug("database_still_unavailable", error=str(error))
             except BoathookError as error:
                 _LOG.error("cannot_serve", error=str(error))
                 self._has_failed = True
@@ -344,7 +344,7 @@ class Supervisor:
         for child in self._deferred:
             await self._start(child)
         self._children += self._deferred
-        _LOG.info("journal_reached", children=", ".join(child.slot for child in self._deferred))
+        _LOG.info("database_connected", children=", ".join(child.slot for child in self._deferred))
 
     async def _watch(self, stop: _StopSignal) -> None:
         checked_at = time.monotonic()

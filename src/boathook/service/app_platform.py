@@ -206,7 +206,7 @@ class AppPlatform:
         try:
             return await database_problems(await self._resources.operations_database())
         except (DatabaseError, ConfigError) as error:
-            return [f"the journal does not answer: {error}"]
+            return [f"PostgreSQL does not answer: {error}"]
 
     @property
     def http(self) -> Http:
