@@ -78,7 +78,9 @@ def start(
     """Receive, process and send webhooks on PostgreSQL. No accepted webhook is lost or processed twice."""
     # Imported only here, as help and completion do not need it.
     from boathook.cli.context import CliContext, fit_output
+    from boathook.observability import log
 
+    log.configure("warning", "text")
     fit_output()
     overrides: dict[str, object] = {"server.data_dir": str(data_dir)} if data_dir else {}
     ctx.obj = CliContext(file=config, overrides=overrides)

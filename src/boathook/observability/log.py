@@ -106,9 +106,16 @@ class _LineLogger:
     log = debug = info = warning = error = critical = exception = msg
 
 
-def configure(level: str = "info", form: Literal["auto", "json", "text"] = "auto", **bound: Any) -> None:
-    """Configure logging for this process; *bound* fields, such as ``process="gateway-0"``, are added to every line."""
+def configure(
+    level: str = "info", form: Literal["auto", "json", "text"] = "auto", *, is_guest: bool = False, **bound: Any
+) -> None:
+    """Configure logging for this process; *bound* fields, such as ``process="gateway-0"``, are added to every line.
+
+    A guest in the process of another program leaves that program's `logging` alone, and its structlog if it uses one.
+    """
     global _level, _bound
+    if is_guest and structlog.is_configured() and structlog.get_config()["processors"][0] is not _add_bound:
+        return
     is_terminal = sys.stderr.isatty()
     is_json = form == "json" or (form == "auto" and not is_terminal)
     render_plain = _render_colored if is_terminal and not os.environ.get("NO_COLOR") else _render_text
@@ -119,7 +126,8 @@ def configure(level: str = "info", form: Literal["auto", "json", "text"] = "auto
         logger_factory=lambda *_: _LineLogger(),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(handlers=[_StdlibHandler()], level=max(_LEVELS[level], logging.WARNING), force=True)
+    if not is_guest:
+        logging.basicConfig(handlers=[_StdlibHandler()], level=max(_LEVELS[level], logging.WARNING), force=True)
 
 
 _level = _LEVELS["warning"]
@@ -253,4 +261,4 @@ def _message(record: logging.LogRecord) -> str:
         return _safe_str(record.msg)
 
 
-configure("warning", "text")
+configure("warning", "text", is_guest=True)  # until the process says how it logs: this may be a program of the user's
