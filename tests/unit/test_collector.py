@@ -32,7 +32,7 @@ class Stop(asyncio.Event):
     wait = tell
 
 class Idle:
-    def __init__(self, *_): pass
+    def __init__(self, *_, **__): pass
     def __getattr__(self, _):
         async def nothing(*_, **__): pass
         return nothing
@@ -41,7 +41,7 @@ class Idle:
     async def __aexit__(self, *_): pass
 
 boathook.delivery.handler_executor.run_worker = boathook.delivery.http_executor.run_sender = boathook.delivery.keeper.run_keeper = tell
-gateway._GatewayRuntime = gateway.Listener = Idle
+gateway.IngestRuntime = gateway.Listener = Idle
 
 async def play():
     order = ChildConfig(slot=f"{role}-0", worker_id="w", predecessors=[], settings="")

@@ -71,19 +71,9 @@ class CliContext:
 
     def plain_settings(self, **overrides: object) -> config.Settings:
         """Read the settings without apps; *overrides* are dotted keys with ``__`` for the dot. Raises ConfigError."""
-        _read_env_file(self.file or Path(config.FILE_NAME))
+        config.read_env_file(self.file or Path(config.FILE_NAME))
         flags = {name.replace("__", "."): value for name, value in overrides.items()}
         return config.load(self.file, {**self.overrides, **flags})
-
-
-def _read_env_file(config_file: Path) -> None:
-    """Add the variables of `.env` beside the configuration file to the environment; variables that are set stay."""
-    env_file = config_file.with_name(".env")
-    if config_file.is_file() and env_file.is_file():
-        # Imported only here, as most installations have no such file.
-        from dotenv import load_dotenv
-
-        load_dotenv(env_file, interpolate=False)
 
 
 def cli_context(ctx: typer.Context) -> CliContext:

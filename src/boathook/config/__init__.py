@@ -1,6 +1,6 @@
 """Settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
 
-from boathook.config.loader import FILE_NAME, SCHEMA_URL, SECTIONS, defaults, load, schema
+from boathook.config.loader import FILE_NAME, SCHEMA_URL, SECTIONS, defaults, load, read_env_file, schema
 from boathook.config.logo import Logo
 from boathook.config.sources import SourceSettings
 from boathook.config.tables import LimitSettings, RetentionSettings, Settings
@@ -18,5 +18,6 @@ __all__ = [
     "SourceSettings",
     "defaults",
     "load",
+    "read_env_file",
     "schema",
 ]

@@ -120,6 +120,16 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     return layers.build(extra, file.absolute() if file else None)
 
 
+def read_env_file(config_file: Path) -> None:
+    """Add the variables of `.env` beside the configuration file to the environment; variables that are set stay."""
+    env_file = config_file.with_name(".env")
+    if config_file.is_file() and env_file.is_file():
+        # Imported only here, as most installations have no such file.
+        from dotenv import load_dotenv
+
+        load_dotenv(env_file, interpolate=False)
+
+
 class _Layers:
     """Merges settings, and records the origin of each key."""
 

@@ -5,7 +5,7 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -70,7 +70,17 @@ async def run_gateway(context: ProcessContext) -> None:
     registry = ConnectionRegistry(
         _answer_503, limits, connections, server.trusted_proxies, _sockets(compiled_sources, console)
     )
-    runtime = _GatewayRuntime(settings, compiled_sources, added, registry, live_metrics, console, context.prepared)
+    runtime = IngestRuntime(
+        settings,
+        compiled_sources,
+        added,
+        live_metrics,
+        prepared=context.prepared,
+        console=console,
+        is_draining=lambda: registry.is_draining,
+        connections=connections,
+    )
+    registry.app, registry.direct = runtime.app, runtime.direct
     listener = Listener(registry)
     async with runtime:
         await listener.start(socket.socket(fileno=context.bound))
@@ -233,18 +243,31 @@ class _GatewayDatabase:
             await self.database.close()
 
 
-class _GatewayRuntime:
-    """The components of a running gateway; starts with the spool if connecting to PostgreSQL takes too long."""
+class IngestRuntime:
+    """All that receives events, except the listener; starts with the spool if connecting to PostgreSQL takes too long.
+
+    Args:
+        settings: the settings, including the database URL.
+        compiled_sources: the source of each path.
+        added: the secrets that operators have added.
+        live_metrics: the metrics of this host.
+        prepared: set when schemas are current and routes are registered.
+        console: serves the paths that belong to no source; None answers 503 there.
+        is_draining: whether the process is stopping.
+        connections: the connection limiter of the listener.
+    """
 
     def __init__(
         self,
         settings: Settings,
         compiled_sources: Mapping[str, CompiledSource],
         added: SecretsCache,
-        registry: ConnectionRegistry,
         live_metrics: LiveMetrics,
-        console: Console | None,
+        *,
         prepared: asyncio.Event,
+        console: Console | None = None,
+        is_draining: Callable[[], bool] = lambda: False,
+        connections: ConnectionLimiter | None = None,
     ) -> None:
         self._settings = settings
         self._gateway_database = _GatewayDatabase(settings, prepared)
@@ -275,13 +298,13 @@ class _GatewayRuntime:
             quarantine=self._quarantine,
             others=HealthEndpoints(
                 live_metrics,
-                is_draining=lambda: registry.is_draining,
+                is_draining=is_draining,
                 database=lambda: self._gateway_database.database,
                 intake=self._intake,
                 compiled_sources=compiled_sources.values(),
                 event_builder=event_builder,
                 fallback=_answer_without_console if console is None else console,
-                connections=registry.connections,
+                connections=connections,
                 console_problem=lambda: None if console is None else console.problem,
             ),
             client_rate=RateLimiter(limits.client_rate, limits.client_burst) if limits.client_rate > 0 else None,
@@ -289,9 +312,11 @@ class _GatewayRuntime:
             verification_io=VerificationIO(self._fetcher.fetch, HandshakeSecrets(settings.server.data_dir)),
             reply_waiter=self._reply_waiter,
         )
-        registry.app = app if tracer is None else TracedApp(app, tracer)
+        self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
+        """The ASGI application that answers every request."""
         # A trace belongs to the task of its request.
-        registry.direct = DirectIngest(app, self._intake) if tracer is None else None
+        self.direct = DirectIngest(app, self._intake) if tracer is None else None
+        """Answers small requests without ASGI; None if it cannot."""
 
     async def __aenter__(self) -> Self:
         connecting = asyncio.create_task(self._gateway_database.keep_connecting(), name="database:connect")
@@ -315,6 +340,10 @@ class _GatewayRuntime:
     def is_connected(self) -> bool:
         """Whether PostgreSQL has been reached."""
         return self._gateway_database.connected.is_set()
+
+    async def announce(self) -> None:
+        """Notify workers and senders of due deliveries. Raises DatabaseError."""
+        await self._gateway_database.announce()
 
     def begin_shutdown(self, within_s: float) -> None:
         """Let no sender wait for a handler longer than *within_s*."""

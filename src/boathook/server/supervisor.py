@@ -62,19 +62,14 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
     stop.listen()
     settings, apps = with_apps(settings)
     hooks = load_hooks(settings)
-    compile_sources(settings)
-    _check_handlers(settings, hooks)
-    check_alerts(settings)
-    settings.portal_logo()
-    traces.check(settings)
-    check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
+    check_settings(settings, hooks)
     bound = _bind(settings) if "gateway" in settings.server.roles else None
     try:
-        with _instance_prefix(settings.server.data_dir) as prefix:
+        with instance_prefix(settings.server.data_dir) as prefix:
             _warn_of_undrained_spool(settings)
-            async with _prepared_database(settings) as (ready, embedded):
-                prepare = functools.partial(_prepare, ready, hooks, migrations_of(apps))
-                is_prepared = await _try_prepare(prepare, can_wait=bound is not None and settings.spool.enabled)
+            async with open_postgresql(settings) as (ready, embedded):
+                prepare = functools.partial(prepare_database, ready, hooks, migrations_of(apps))
+                is_prepared = await try_prepare(prepare, can_wait=bound is not None and settings.spool.enabled)
                 if bound is not None:
                     _listen(bound, settings)
                 supervisor = Supervisor(
@@ -102,6 +97,16 @@ class _StopSignal:
         if self.graceful.is_set() and number == signal.SIGINT:
             self.immediate.set()
         self.graceful.set()
+
+
+def check_settings(settings: Settings, hooks: Hooks) -> None:
+    """Check all that can be checked without PostgreSQL. Raises ConfigError."""
+    compile_sources(settings)
+    _check_handlers(settings, hooks)
+    check_alerts(settings)
+    settings.portal_logo()
+    traces.check(settings)
+    check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
 
 
 def _check_handlers(settings: Settings, hooks: Hooks) -> None:
@@ -168,7 +173,7 @@ def _cannot_listen(settings: Settings, error: OSError) -> ConfigError:
 
 
 @contextlib.contextmanager
-def _instance_prefix(data_dir: Path) -> Iterator[str]:
+def instance_prefix(data_dir: Path) -> Iterator[str]:
     """Yield a slot prefix that is unique among the instances on one data directory; empty for the first."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -212,7 +217,7 @@ def _warn_of_undrained_spool(settings: Settings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _prepared_database(settings: Settings) -> AsyncIterator[tuple[Settings, EmbeddedServer | None]]:
+async def open_postgresql(settings: Settings) -> AsyncIterator[tuple[Settings, EmbeddedServer | None]]:
     """Yield the settings with the database URL filled in, and the embedded server if one is used."""
     url = settings.database_url()
     embedded = None
@@ -229,7 +234,7 @@ async def _prepared_database(settings: Settings) -> AsyncIterator[tuple[Settings
             await embedded.stop()
 
 
-async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[str, Path]]) -> None:
+async def prepare_database(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[str, Path]]) -> None:
     """Check the server, bring the schemas up to date, and register the handlers' routes."""
     url = settings.database_url()
     database = await Database.open(
@@ -248,7 +253,7 @@ async def _prepare(settings: Settings, hooks: Hooks, migrations: Sequence[tuple[
         await database.close()
 
 
-async def _try_prepare(prepare: Prepare, *, can_wait: bool) -> bool:
+async def try_prepare(prepare: Prepare, *, can_wait: bool) -> bool:
     """Prepare the database; return False if PostgreSQL is unavailable and gateways can start without it."""
     try:
         await prepare()
