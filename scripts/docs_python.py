@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import boathook
 from boathook import testing
+from boathook.django import DjangoBoathook
+from boathook.fastapi import Webhooks
 from boathook.handlers import sessions
 from boathook.handlers.platform import Http, Operations
 
@@ -19,12 +21,14 @@ HEAD: Final = """\
 {generated}
 
 The names that can be imported from `boathook`, what running apps are lent, and the helpers of `boathook.testing`. How
-they are used is described in [handlers](handlers.md), [apps](apps.md), [verify](../how-to/verify.md) and
-[test your handlers](../how-to/test-handlers.md).
+they are used is described in [handlers](handlers.md), [apps](apps.md), [verify](../how-to/verify.md),
+[test your handlers](../how-to/test-handlers.md), [FastAPI](../how-to/fastapi.md) and [Django](../how-to/django.md).
 """
 
 MODULES: Final[dict[str, dict[str, Any]]] = {
     "boathook": {name: getattr(boathook, name) for name in boathook.__all__},
+    "boathook.fastapi": {"Webhooks": Webhooks},
+    "boathook.django": {"DjangoBoathook": DjangoBoathook},
     "What running apps are lent": {"hook.operations": Operations, "hook.http": Http},
     "boathook.testing": {name: getattr(testing, name) for name in testing.__all__},
     "boathook.handlers.sessions": {

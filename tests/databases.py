@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qs, unquote, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import sql
@@ -62,6 +62,19 @@ _TERMINATE = """
     select count(pg_terminate_backend(pid, 10000)) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid()
 """
+
+
+def libpq_environment(url: str) -> dict[str, str]:
+    """Return the variables of libpq for a database."""
+    parts = urlsplit(url)
+    host = parse_qs(parts.query).get("host", [parts.hostname or ""])[0]
+    names = {
+        "PGHOST": host,
+        "PGPORT": str(parts.port or ""),
+        "PGUSER": parts.username or "",
+        "PGDATABASE": parts.path[1:],
+    }
+    return {**names, "PGPASSWORD": unquote(parts.password)} if parts.password else names
 
 
 def with_database(url: str, name: str) -> str:

@@ -36,6 +36,10 @@ MAKE_TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MU
 EXCUSED = {
     "docs/reference/apps.md:python:1": "a whole app with files beside it: tests/acceptance/test_app_platform.py runs it",
     "docs/how-to/move-from-a-view.md:python:4": "needs Django set up: TestMovingFromAView runs it",
+    "docs/how-to/django.md:python:2": "needs a Django project: tests/acceptance/test_frameworks.py runs the example's",
+    "docs/how-to/django.md:python:3": "the same, as tests/acceptance/test_frameworks.py does",
+    "docs/how-to/django.md:python:4": "the same, as tests/acceptance/test_frameworks.py does",
+    "docs/how-to/django.md:python:5": "the same, as tests/acceptance/test_frameworks.py does",
     "docs/how-to/test-handlers.md:python:5": "imports the page's shop.py: tests/acceptance/test_pytest_plugin.py runs it",
     "docs/how-to/sending.md:python:1": "asks a running server: tests/acceptance/svix/test_move_from_svix.py runs it",
     "docs/reference/apps.md:js:1": "a piece of a page in a browser: tests/acceptance/test_mounts.py does the same",
