@@ -14,12 +14,16 @@ from boathook.ingest.sources import compile_sources
 from boathook.providers import RECIPES
 from boathook.server.loading import load_app
 from boathook.service.scaffold import project_files
+from tests.databases import libpq_environment
 from tests.support import sampled
 
 FILES = {"boathook.toml", "hooks.py", "test_hooks.py", ".env.example", ".env", ".gitignore"}
 NAMES = sorted(recipe.name for recipe in RECIPES)
 ONE_OF_EACH_KIND = {type(recipe.proof): recipe.name for recipe in RECIPES if recipe.name != "stripe"}.values()
 """A provider of each kind of proof."""
+
+
+PYTEST = ("pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:schemathesis")
 
 
 def run_init(*arguments: str) -> int:
@@ -34,15 +38,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def run_tests(folder: Path, *arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=folder, env={**os.environ, "PYTHONPATH": "", **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("name", sampled(["stripe", *ONE_OF_EACH_KIND], keep=1))
 def test_the_tests_of_a_new_project_pass(folder: Path, name: str):
     assert run_init("--source", name) == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:schemathesis"],
-        cwd=folder, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
+    done = run_tests(folder, *PYTEST)
+    assert " passed" in done
+
+
+@pytest.mark.extended("starts several servers of its own")
+def test_the_tests_of_a_new_fastapi_project_pass(folder: Path):
+    assert run_init("--fastapi") == 0
+    assert "2 passed" in run_tests(folder, *PYTEST)
+
+
+def test_the_tests_of_a_new_django_project_pass(folder: Path, admin_url: str):
+    assert run_init("--django", "--source", "github") == 0
+    run_tests(folder, "manage", "test", "--noinput", **libpq_environment(admin_url))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,6 +107,12 @@ def test_a_gitignore_stays_and_is_spoken_of(folder: Path, capsys: pytest.Capture
     assert run_init() == 0
     assert (folder / ".gitignore").read_text() == "*.pyc\n"
     assert "add .env and .boathook/ to .gitignore" in capsys.readouterr().out
+
+
+def test_a_project_is_of_one_kind(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_init("--fastapi", "--django") == 2
+    assert "choose one of --fastapi, --django and --plain" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
 
 
 def test_a_provider_that_does_not_exist_gets_a_suggestion(folder: Path, capsys: pytest.CaptureFixture[str]):

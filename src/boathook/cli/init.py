@@ -20,17 +20,27 @@ def init(
     folder: Annotated[
         Path, typer.Argument(metavar="[FOLDER]", help="Folder of the project; made if missing.")
     ] = Path(),
+    fastapi: Annotated[
+        bool, typer.Option("--fastapi", help="A FastAPI application that receives webhooks itself, with uvicorn.")
+    ] = False,
+    django: Annotated[
+        bool, typer.Option("--django", help="A Django project, which needs a PostgreSQL of its own.")
+    ] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Handlers alone; the default.")] = False,
 ) -> None:
     """
     Write the files of a new project: settings, a handler, and a test of it that passes.
 
     Existing files are never overwritten. `.env` has a made-up secret, which `boathook trigger` signs with; replace it
-    by that of the sender. Then run `boathook dev`.
+    by that of the sender. Then run the command that is printed, such as `boathook dev`.
     """
     # Imported only here, as it imports all provider recipes.
-    from boathook.service.scaffold import project_files
+    from boathook.service.scaffold import NEXT_COMMANDS, ProjectKind, project_files
 
-    files = {name: text for name, text in project_files(source).items() if text}
+    if fastapi + django + plain > 1:
+        raise UsageError("choose one of --fastapi, --django and --plain")
+    kind = ProjectKind.FASTAPI if fastapi else ProjectKind.DJANGO if django else ProjectKind.PLAIN
+    files = {name: text for name, text in project_files(source, kind).items() if text}
     has_gitignore = (folder / ".gitignore").exists()
     if has_gitignore:
         del files[".gitignore"]
@@ -46,7 +56,7 @@ def init(
     if has_gitignore:
         say("add .env and .boathook/ to .gitignore")
     place = "" if folder == Path() else f"cd {folder} && "
-    out.print(f"\nNext: {place}boathook dev", soft_wrap=True, markup=False)
+    out.print(f"\nNext: {place}{NEXT_COMMANDS[kind]}", soft_wrap=True, markup=False)
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
@@ -54,6 +64,7 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             file = folder / name
+            file.parent.mkdir(exist_ok=True)
             file.touch(mode=0o600 if name == ".env" else 0o666, exist_ok=False)
             file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,6 +1,7 @@
 """Generates the files of a new project: settings, one handler, and tests that pass."""
 
 import json
+from enum import StrEnum
 from textwrap import indent
 from typing import Final
 
@@ -71,22 +72,196 @@ def test_event_is_stored(deliver: Deliver) -> None:
 }
 
 
-def project_files(provider: str) -> dict[str, str]:
-    """Return the files of a new project with one source, by name; `.env` contains a new secret.
+_MAIN: Final = '''\
+"""The application: `uvicorn main:app --reload` serves it, receives webhooks and runs the handlers."""
+
+from boathook.fastapi import Webhooks
+from fastapi import FastAPI
+
+webhooks = Webhooks()
+app = FastAPI()
+app.include_router(webhooks.router)
+
+
+@app.get("/")
+async def show_sources() -> list[str]:
+    """Show where webhooks arrive."""
+    return [f"/in/{name}" for name in webhooks.settings.sources]
+'''
+_MAIN_TESTS: Final = '''\
+"""A test of the application; run it with pytest."""
+
+from main import app
+
+
+def test_webhooks_are_routes_of_the_application() -> None:
+    assert app.url_path_for("webhooks:{provider}") == "/in/{provider}"
+'''
+_MANAGE: Final = '''\
+"""The commands: `python manage.py migrate`, then `python manage.py boathook dev`."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    execute_from_command_line(sys.argv)
+'''
+_DJANGO_SETTINGS: Final = '''\
+"""Settings of the project; PGDATABASE and the other variables of PostgreSQL say where its database is."""
+
+import os
+
+DEBUG = bool(os.environ.get("DJANGO_DEBUG"))
+SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "only-for-development")
+ALLOWED_HOSTS = os.environ.get("DJANGO_ALLOWED_HOSTS", "localhost,127.0.0.1").split(",")
+ROOT_URLCONF = "config.urls"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+INSTALLED_APPS = ["webhooks", "boathook.django"]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": os.environ.get("PGDATABASE", "postgres"),
+        "USER": os.environ.get("PGUSER", ""),
+        "PASSWORD": os.environ.get("PGPASSWORD", ""),
+        "HOST": os.environ.get("PGHOST", ""),
+        "PORT": os.environ.get("PGPORT", ""),
+    }
+}
+'''
+_DJANGO_URLS: Final = '''\
+"""The pages of the project."""
+
+urlpatterns: list[object] = []
+'''
+_DJANGO_MODELS: Final = '''\
+"""The tables."""
+
+from django.db import models
+
+
+class Received(models.Model):
+    """An event that was handled."""
+
+    key = models.TextField(primary_key=True)
+    type = models.TextField()
+'''
+_DJANGO_MIGRATION: Final = '''\
+"""The first tables."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """Creates the table of events."""
+
+    initial = True
+    operations = [
+        migrations.CreateModel(
+            name="Received",
+            fields=[
+                ("key", models.TextField(primary_key=True, serialize=False)),
+                ("type", models.TextField()),
+            ],
+        ),
+    ]
+'''
+_DJANGO_HOOKS: Final = '''\
+"""Handlers: boathook calls each function for the events that its decorator selects, inside transaction.atomic."""
+
+from boathook import Event
+from boathook.django import hook
+from webhooks.models import Received
+
+
+@hook.on("{provider}")
+def record_event(event: Event) -> None:
+    """Store an event, in the transaction that completes the delivery."""
+    Received.objects.create(key=event.dedup_key, type=event.type)
+'''
+_DJANGO_TESTS: Final = '''\
+"""Tests of the handlers; run them with `python manage.py test`."""
+
+from boathook.django import hook
+from boathook.testing import event, run_sync
+from django.db import connection
+from django.test import TestCase
+from webhooks.models import Received
+
+
+class HandlersTest(TestCase):
+    def test_an_event_is_stored(self) -> None:
+        with run_sync(hook, event("{provider}"), session=connection) as result:
+            self.assertEqual(result.outcome, "succeeded")
+            self.assertEqual(Received.objects.count(), 1)
+'''
+
+
+class ProjectKind(StrEnum):
+    """What a new project runs in."""
+
+    PLAIN = "plain"
+    FASTAPI = "fastapi"
+    DJANGO = "django"
+
+
+NEXT_COMMANDS: Final = {
+    ProjectKind.PLAIN: "boathook dev",
+    ProjectKind.FASTAPI: "uvicorn main:app --reload",
+    ProjectKind.DJANGO: "python manage.py migrate && python manage.py boathook dev",
+}
+"""The command that runs a new project for the first time."""
+
+
+def project_files(provider: str, kind: ProjectKind = ProjectKind.PLAIN) -> dict[str, str]:
+    """Return the files of a new project with one source, by path; `.env` contains a new secret.
 
     Raises:
         ConfigError: there is no such provider; the message suggests similar names.
     """
     recipe = find_recipe(provider)
-    example = _STRIPE if recipe.name == "stripe" else _ANY
-    parts = {key: text.replace("{provider}", recipe.name) for key, text in example.items()}
+    own = _django_files(recipe) if kind is ProjectKind.DJANGO else _hooks(recipe)
+    server = {
+        ProjectKind.PLAIN: '[server]\napp = "hooks:hook"\n\n',
+        ProjectKind.FASTAPI: '[server]\napp = "hooks:hook"\nbind = "127.0.0.1:8000"\n\n',
+        ProjectKind.DJANGO: "",
+    }
+    if kind is ProjectKind.FASTAPI:
+        own |= {"main.py": _MAIN, "test_main.py": _MAIN_TESTS.replace("{provider}", recipe.name)}
     return {
-        "boathook.toml": f'#:schema {SCHEMA_URL}\n[server]\napp = "hooks:hook"\n\n{source_settings(recipe)}',
-        "hooks.py": _HOOKS.format_map({**parts, "body": indent(parts["body"], "    ")}),
-        "test_hooks.py": _TESTS.format_map(parts),
+        "boathook.toml": f"#:schema {SCHEMA_URL}\n{server[kind]}{source_settings(recipe)}",
+        **own,
         ".env.example": _environment(recipe, ""),
         ".env": _environment(recipe, _new_secret(recipe)),
         ".gitignore": ".env\n.boathook/\n__pycache__/\n",
+    }
+
+
+def _hooks(recipe: Recipe) -> dict[str, str]:
+    """Return the handlers of a project and their tests."""
+    example = _STRIPE if recipe.name == "stripe" else _ANY
+    parts = {key: text.replace("{provider}", recipe.name) for key, text in example.items()}
+    return {
+        "hooks.py": _HOOKS.format_map({**parts, "body": indent(parts["body"], "    ")}),
+        "test_hooks.py": _TESTS.format_map(parts),
+    }
+
+
+def _django_files(recipe: Recipe) -> dict[str, str]:
+    """Return a Django project with one app."""
+    return {
+        "manage.py": _MANAGE,
+        "config/__init__.py": '"""The project."""\n',
+        "config/settings.py": _DJANGO_SETTINGS,
+        "config/urls.py": _DJANGO_URLS,
+        "webhooks/__init__.py": '"""Handles webhooks."""\n',
+        "webhooks/hooks.py": _DJANGO_HOOKS.replace("{provider}", recipe.name),
+        "webhooks/models.py": _DJANGO_MODELS,
+        "webhooks/migrations/__init__.py": '"""Migrations."""\n',
+        "webhooks/migrations/0001_initial.py": _DJANGO_MIGRATION,
+        "webhooks/tests.py": _DJANGO_TESTS.replace("{provider}", recipe.name),
     }
 
 
