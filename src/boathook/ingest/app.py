@@ -518,16 +518,17 @@ async def _read_body(receive: Receive, max_bytes: int) -> bytes | None:
     message = await receive()
     if message["type"] != "http.request":
         return None
-    body: bytes = message["body"]
-    if not message["more_body"]:
+    # Both keys are optional in ASGI; other servers than ours leave them out.
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
         return body
     pieces, size = [body], len(body)
-    while message["more_body"] and size <= max_bytes:
+    while message.get("more_body") and size <= max_bytes:
         message = await receive()
         if message["type"] != "http.request":
             return None
-        pieces.append(message["body"])
-        size += len(message["body"])
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
     return b"".join(pieces)
 
 
