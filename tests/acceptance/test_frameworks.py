@@ -95,9 +95,10 @@ class TestExamples:
         [
             ("shop_flask:hook", ["-c", TABLES], SERVE),
             ("", ["manage.py", "migrate"], [*DJANGO, "serve"]),
+            ("", ["manage.py", "migrate"], [*DJANGO, "dev"]),
             ("shop_fastapi:hook", None, ["-m", "uvicorn", "shop_fastapi:app", "--port"]),
         ],
-        ids=["flask", "django", "fastapi"],
+        ids=["flask", "django", "django dev", "fastapi"],
     )
     def test_orders_are_stored_published_and_paid(self, folder, pg_url, app, setup, command):
         port = free_port()

@@ -60,6 +60,7 @@ def test_the_tests_of_a_new_fastapi_project_pass(folder: Path):
     assert "2 passed" in run_tests(folder, *PYTEST)
 
 
+@pytest.mark.extended("repeats what stays with other values")
 def test_the_tests_of_a_new_django_project_pass(folder: Path, admin_url: str):
     assert run_init("--django", "--source", "github") == 0
     run_tests(folder, "manage", "test", "--noinput", **libpq_environment(admin_url))

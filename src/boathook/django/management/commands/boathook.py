@@ -24,8 +24,11 @@ class Command(BaseCommand):  # type: ignore[misc]  # Django carries no types
 
     def handle(self, *_: Any, arguments: list[str], **__: Any) -> None:
         """Run the command and exit with its code."""
+        before = set(os.environ)
         config.read_env_file(Path(config.FILE_NAME))
         settings = config.load()
+        for name in set(os.environ) - before:  # each command reads .env itself, `boathook dev` after every change
+            del os.environ[name]
         if not settings.database.url:
             os.environ["BOATHOOK_DATABASE_URL"] = database_url()
         if not settings.server.app:
