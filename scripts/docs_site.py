@@ -2,10 +2,13 @@
 
 Pages of docs/ lead to tests, code and READMEs beside it, as readers of the repository can follow these. On the site
 such a file is there too: Markdown as a page, anything else as plain text, both below `files/`.
+
+For programs, each page is there as Markdown as well, beside its HTML, and `llms.txt` lists all pages of the navigation.
 """
 
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +24,8 @@ GALLERY: Final = "<!-- screenshots -->"
 SECTIONS: Final = {"Providers": "reference/providers/*.md", "Decisions": "explanation/decisions/*.md"}
 """Sections of the navigation that list whole folders."""
 
+LISTING: Final = "llms.txt"
+"""The list of pages for programs that read the documentation."""
 SEARCH: Final = "scripts/offline-search.js"
 """What lets search work on pages opened from a disk, in place of a script that the theme would fetch from elsewhere."""
 
@@ -107,6 +112,38 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return "".join([*pieces, _rewrite_links(markdown[end:], origin, here)])
 
 
+def on_env(env: Any, *, config: MkDocsConfig, files: Files) -> None:
+    """Add `llms.txt`: every page of the navigation with its first sentence."""
+    del env
+    parts = [f"# {config.site_name}\n\n> {config.site_description}.\n", *_list_pages(config.nav or [], files, "Start")]
+    files.append(File.generated(config, LISTING, content="".join(parts)))
+
+
+def _list_pages(entries: list[Any], files: Files, section: str) -> Iterator[str]:
+    """Yield the lines of a section's own pages, then those of the sections in it."""
+    pages = [page for entry in entries if isinstance(entry, str) and (page := _page(files, entry)) is not None]
+    if pages:
+        yield f"\n## {section}\n\n"
+        yield from (f"- [{page.title}]({page.file.src_uri}): {_first_sentence(page)}\n" for page in pages)
+    for entry in entries:
+        if isinstance(entry, dict):
+            ((title, children),) = entry.items()
+            yield from _list_pages(children, files, title if section == "Start" else f"{section}: {title}")
+
+
+def _page(files: Files, place: str) -> Page | None:
+    file = files.get_file_from_path(place)
+    return file.page if file else None
+
+
+def _first_sentence(page: Page) -> str:
+    """Return the first sentence of a page's first paragraph of prose, without its links."""
+    paragraphs = _FENCE.sub("", page.markdown or "").split("\n\n")
+    prose = next((one for one in paragraphs if not re.match(r"[#|<!>{-]", one)), "")
+    plain = _LINK.sub("", " ".join(prose.split())).replace("[", "")
+    return re.split(r"(?<=[.])\s", plain)[0].rstrip(":;")
+
+
 def _gallery(docs: Path) -> str:
     """Return the screenshots of the console, each as bright as the page that it is on."""
     names = sorted({path.stem.removesuffix("-light") for path in docs.glob("screenshots/*-light.png")})
@@ -141,8 +178,10 @@ def _diagram_to_table(fence: str) -> str:
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
-    """Let a page fetch nothing from elsewhere."""
-    del config
+    """Let a page fetch nothing from elsewhere, and write it as Markdown beside its HTML."""
+    place = Path(config.site_dir, page.file.src_uri)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(page.markdown or "", encoding="utf-8")
     return output.replace(_REMOTE_SCRIPT, posixpath.relpath(SEARCH, posixpath.dirname(page.file.dest_uri) or "."))
 
 

@@ -7,12 +7,31 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, TimeoutError  # noqa: A004 - Playwright's own, as this is what it raises
 
 pytestmark = pytest.mark.extended("builds the documentation as a site")
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+WORDS = {
+    "getting started": ["tutorial/quickstart"],
+    "install": ["tutorial/quickstart"],
+    "ngrok": ["how-to/listen"],
+    "tunnel": ["how-to/listen"],
+    "fastapi": ["how-to/fastapi", "how-to/verify"],
+    "django": ["how-to/django", "how-to/move-from-a-view"],
+    "celery": ["explanation/boathook-or-celery"],
+    "retry": ["reference/handlers", "how-to/sending"],
+    "log level": ["how-to/monitor", "reference/configuration"],
+    "delete a customer's data": ["how-to/delete-data"],
+}
+"""What newcomers search for, and the pages of which one is to be among the first results."""
+MOST_RESULTS = 3
+RESULT = ".md-search-result__item > .md-search-result__link"
+PAGES = (
+    f"""[...new Set([...document.querySelectorAll("{RESULT}")].map(link => link.pathname))].slice(0, {MOST_RESULTS})"""
+)
+"""The first pages that are found, each once, however many of its sections are."""
 
 
 def build(config: Path, site: Path) -> "subprocess.CompletedProcess[str]":
@@ -76,6 +95,36 @@ def test_search_works_on_a_page_that_is_opened_from_a_disk(site, context: Browse
     assert any("back-up.html" in target or "spool.html" in target for target in targets)
     assert [url for url in asked if not url.startswith("file:")] == []
     assert faults == []
+
+
+def test_search_finds_the_page_for_the_words_of_newcomers(site, context: BrowserContext):
+    page = context.new_page()
+    page.goto((site / "index.html").as_uri())
+    field = page.locator("input[name=query]")
+    missed: dict[str, list[str]] = {}
+    for words, places in WORDS.items():
+        field.fill("")
+        field.press_sequentially(words)
+        try:
+            page.wait_for_function(
+                f"places => {PAGES}.some(path => places.some(place => path.endsWith(place)))",
+                arg=[f"{place}.html" for place in places],
+                timeout=20_000,
+            )
+        except TimeoutError:
+            missed[words] = page.evaluate(PAGES)
+    assert missed == {}
+
+
+def test_each_page_is_there_as_markdown_and_listed_for_programs(site):
+    listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\): \S", (site / "llms.txt").read_text(), re.MULTILINE)
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert sorted(listed) == sorted(pages)
+    for place in listed:
+        text = (site / place).read_text()
+        assert text.startswith(("# ", "---")), place
+        for target in re.findall(r"\]\(([^)\s#:]+)[)#]", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+            assert ((site / place).parent / target).exists(), f"{place} leads to {target}"
 
 
 @pytest.mark.parametrize(
