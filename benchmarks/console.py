@@ -148,7 +148,8 @@ def _start_jobs(page_client: PageClient, crawler: Crawler) -> Iterable[str]:
         page_client, crawler.found[f"{BASE}/applications/{{application}}/endpoints/{{endpoint}}"]
     )
     # The last group, as the first is one that is visited.
-    group = [link for link in page_client.get(f"{BASE}/dead").links if crawler.path_of(link) == _GROUP][-1]
+    groups = [link for link in page_client.get(f"{BASE}/dead").links if crawler.path_of(link) == _GROUP]
+    group = groups[-1].partition("?")[0]
     yield page_client.submit_form(group, f"{group}/ignore", note="it is only a benchmark").location
     yield page_client.submit_form(f"{BASE}/verify", f"{BASE}/verify", gently="yes").location
 

@@ -262,6 +262,11 @@ async def test_rejections_are_judged_again(store: Store, cli: Cli):
     done = cli.run("rejections", "reverify", "--source", "shop", code=1).stdout
     assert "2 verified again, 1 accepted, 1 still rejected" in done
     assert [row["id"] for row in cli.objects("rejections", "list", "--state", "open")] == [forged]
+    (group,) = cli.objects("rejections", "groups", "--source", "shop")
+    assert (group["cause"], group["number"], group["newest_id"]) == ("signature_mismatch", 1, forged)
+    text = cli.run("rejections", "groups", "--reason", "signature_mismatch").stdout
+    assert text.startswith("shop: 1 signature mismatch since ")
+    assert text.endswith("; boathook rejections list --source shop --reason signature_mismatch --state open\n")
     assert cli.objects("events", "list")[0]["source"] == "shop"
 
 

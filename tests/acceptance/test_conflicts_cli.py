@@ -32,6 +32,17 @@ async def test_they_are_listed_newest_first_as_a_table_and_as_json(cli: Cli, con
     assert cli.objects("conflicts", "list", "--source", "other") == []
 
 
+async def test_they_are_grouped_by_cause(cli: Cli, conflicts: Store):
+    text = cli.run("conflicts", "groups").stdout
+    assert text.startswith("stripe: 3 known keys with different bodies since ")
+    assert "3 in the last hour; boathook conflicts list --source stripe --differs body" in text
+    (group,) = cli.objects("conflicts", "groups", "--source", "stripe")
+    assert (group["cause"], group["number"], sum(group["hourly"])) == ("body", 3, 3)
+    assert len(cli.objects("conflicts", "list", "--differs", "body")) == 3
+    assert cli.objects("conflicts", "list", "--differs", "key") == []
+    assert "--differs must be body or key" in cli.complaint("conflicts", "list", "--differs", "both")
+
+
 async def test_one_is_shown_line_by_line_and_as_json(cli: Cli, conflicts: Store):
     (*_, row) = cli.objects("conflicts", "list")
     text = cli.run("conflicts", "show", row["id"]).stdout

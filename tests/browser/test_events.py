@@ -363,7 +363,7 @@ def test_a_conflict_is_compared_with_the_event_that_came_first(
     console: ConsoleServer, admin_page: CheckedPage, conflict
 ):
     name = conflict("conflict-1")
-    page = admin_page.go("/conflicts")
+    page = admin_page.go("/conflicts/requests")
     link = page.get_by_title(name)
     expect(link).to_have_text(f"cfl_…{name[-6:]}")
     link.click()
@@ -383,7 +383,14 @@ def test_pages_fit_a_narrow_screen_and_keys_suffice(console: ConsoleServer, admi
     )[0][0]
     page = admin_page.page
     page.set_viewport_size({"width": 360, "height": 740})
-    for path in ("/events", f"/events/{event}", f"/events/{event}/curl", "/conflicts", f"/conflicts/{name}"):
+    for path in (
+        "/events",
+        f"/events/{event}",
+        f"/events/{event}/curl",
+        "/conflicts",
+        "/conflicts/requests",
+        f"/conflicts/{name}",
+    ):
         admin_page.go(path)
         wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, path

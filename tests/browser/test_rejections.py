@@ -31,7 +31,7 @@ def laid_out_anew(console: ConsoleServer) -> str:
 
 
 def test_a_changed_body_is_recognized_and_its_remedy_told(admin_page: CheckedPage, laid_out_anew: str):
-    page = admin_page.go("/rejections?source=stripe&reason=signature_mismatch")
+    page = admin_page.go("/rejections/requests?source=stripe&reason=signature_mismatch")
     page.locator(f"a[href$='{laid_out_anew}']").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Rejected: signature mismatch")
     expect(page.locator("main")).to_contain_text("something parsed it and wrote it anew on the way")
@@ -112,7 +112,7 @@ def test_markup_of_senders_is_shown_as_text(admin_page: CheckedPage, console: Co
     page = admin_page.go(f"/rejections/{found}")
     expect(page.locator("pre")).to_contain_text("<script>document.title = 'owned'</script>")
     assert "Rejected:" in page.title()  # behind the number of firing alerts, if there are any
-    admin_page.go("/rejections")
+    admin_page.go("/rejections/requests")
 
 
 class TestAudit:
@@ -149,5 +149,7 @@ class TestAudit:
 
     def test_a_moment_that_is_none_is_told_kindly(self, admin_page: CheckedPage):
         expect(admin_page.go("/audit?since=soon").get_by_role("alert")).to_contain_text("invalid time 'soon'")
-        expect(admin_page.go("/rejections?until=soon").get_by_role("alert")).to_contain_text("invalid time 'soon'")
+        expect(admin_page.go("/rejections/requests?until=soon").get_by_role("alert")).to_contain_text(
+            "invalid time 'soon'"
+        )
         expect(admin_page.go("/dead/letters?since=soon").get_by_role("alert")).to_contain_text("invalid time 'soon'")

@@ -22,10 +22,11 @@ from boathook.cli.options import (
     read_after,
     read_ids,
 )  # fmt: skip
-from boathook.cli.output import ID, Column, View, say
+from boathook.cli.output import ID, Column, View, hint, say
 from boathook.domain import ids
-from boathook.service import listings
+from boathook.service import listings, request_groups
 from boathook.service.listings import ListFilter
+from boathook.service.request_groups import RequestGroup, RequestKind
 
 rejections = typer.Typer(no_args_is_help=True, help="Rejected requests.")
 conflicts = typer.Typer(
@@ -33,6 +34,7 @@ conflicts = typer.Typer(
 )
 
 Reason = Annotated[str | None, typer.Option(help="Only rejected for this reason.")]
+Differs = Annotated[str | None, typer.Option(help="Only with a different body, or with a different key: body, key.")]
 _REJECTIONS: Final = View(
     (
         ID,
@@ -66,6 +68,41 @@ def list_rejections(
     after = read_after(ids.REJECTION, after)
     wanted = ListFilter(source=source, code=reason, state=state, since=since, until=until, limit=limit, after=after)
     output.print_listing(ctx, listings.list_rejections, wanted, _REJECTIONS, as_json=as_json)
+
+
+@rejections.command(
+    "groups", epilog=example("boathook rejections groups", "boathook rejections groups --source github")
+)
+def list_rejection_groups(
+    ctx: typer.Context, source: Source = None, reason: Reason = None, limit: Limit = 50, as_json: Json = False
+) -> None:
+    """List rejected requests that were not accepted since, grouped by source and reason, largest group first."""
+    _print_groups(ctx, RequestKind.REJECTION, ListFilter(source=source, code=reason, limit=limit), as_json=as_json)
+
+
+def _print_groups(ctx: typer.Context, kind: RequestKind, wanted: ListFilter, *, as_json: bool) -> None:
+    found = run_with_database(ctx, lambda database: request_groups.list_groups(database, kind, wanted))
+    rows = found.rows[: wanted.limit] if wanted.limit else found.rows
+    for group in rows:
+        sentence = request_groups.describe_group(group)
+        if as_json:
+            output.print_json({"sentence": sentence, **asdict(group)})
+        else:
+            say(sentence)
+            last_day = f"{sum(group.hourly)} in the last 24 hours, {group.hourly[-1]} in the last hour"
+            say(f"  newest {output.format_age(group.last_seen)} ago, {last_day}; {_list_command(kind, group)}")
+    if not as_json and not rows:
+        hint("nothing found")
+    if not as_json and (found.is_cut or len(rows) < len(found.rows)):
+        hint("more results: raise --limit or add --source")
+
+
+def _list_command(kind: RequestKind, group: RequestGroup) -> str:
+    """Return the command that lists a group's requests."""
+    origin = f"--source {group.source}" if group.source else f"--application {group.application}"
+    if kind is RequestKind.REJECTION:
+        return f"boathook rejections list {origin} --reason {group.cause} --state open"
+    return f"boathook conflicts list {origin} --differs {group.cause}"
 
 
 @rejections.command("show", epilog=example("boathook rejections show rej_01h455vb4pex5vsknk084sn02q4"))
@@ -124,13 +161,26 @@ def reverify_rejections(
 
 @conflicts.command("list", epilog=example("boathook conflicts list --source stripe --since 7d"))
 def list_conflicts(
-    ctx: typer.Context, source: Source = None, application: Application = None, since: Since = None,
-    until: Until = None, limit: Limit = 50, after: After = None, as_json: Json = False,
+    ctx: typer.Context, source: Source = None, application: Application = None, differs: Differs = None,
+    since: Since = None, until: Until = None, limit: Limit = 50, after: After = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """List conflicts, newest first."""
+    if differs not in {None, "body", "key"}:
+        raise UsageError("--differs must be body or key")
     after = read_after(ids.CONFLICT, after)
-    wanted = ListFilter(source=source, application=application, since=since, until=until, limit=limit, after=after)
+    wanted = ListFilter(
+        source=source, application=application, code=differs, since=since, until=until, limit=limit, after=after
+    )
     output.print_listing(ctx, listings.list_conflicts, wanted, _CONFLICTS, as_json=as_json)
+
+
+@conflicts.command("groups", epilog=example("boathook conflicts groups", "boathook conflicts groups --json"))
+def list_conflict_groups(
+    ctx: typer.Context, source: Source = None, application: Application = None, limit: Limit = 50, as_json: Json = False
+) -> None:
+    """List conflicts grouped by source or application and by what differs, largest group first."""
+    wanted = ListFilter(source=source, application=application, limit=limit)
+    _print_groups(ctx, RequestKind.CONFLICT, wanted, as_json=as_json)
 
 
 @conflicts.command("show", epilog=example("boathook conflicts show cfl_01h455vb4pex5vsknk084sn02q4"))

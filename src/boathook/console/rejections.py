@@ -1,9 +1,10 @@
 """Pages of rejected requests, and of conflicts: requests with the same key or body as an event, but not both."""
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 from uuid import UUID
 
 from starlette.responses import Response
@@ -20,22 +21,88 @@ from boathook.service.authorization import Permission
 from boathook.service.diagnosis import diagnose
 from boathook.service.listings import ListFilter, RejectionRow
 from boathook.service.operations import AuditContext
+from boathook.service.request_groups import RequestGroup, RequestKind, describe_group, list_groups
 from boathook.service.reverification import ReverifyResult, reverify
 
 routes = Routes()
 
-_CONFLICT_FIELDS: Final = ("source", "application", "since", "until")
+_CONFLICT_FIELDS: Final = ("source", "application", "differs", "since", "until")
+_DIFFERENCES: Final = (("", "any"), ("body", "body"), ("key", "key"))
+
+
+@dataclass(frozen=True, slots=True)
+class _DescribedGroup:
+    """A group of rejections or conflicts with its description."""
+
+    row: RequestGroup
+    sentence: str
+    url: str
+    """Its page, with its requests."""
+    diagnosis: Mapping[str, str] = field(default_factory=dict)
+    """On the group's own page: what its newest request shows, the likely cause, and the fix, by their titles."""
+
+
+async def _read_groups(context: ConsoleContext, kind: RequestKind, wanted: ListFilter) -> dict[str, Any]:
+    """Return the groups that match a filter, as values of a page."""
+    found = await list_groups(context.app_context.database, kind, wanted)
+    return {"groups": [_describe(kind, row) for row in found.rows], "is_cut": found.is_cut}
+
+
+async def _find_group(context: ConsoleContext, kind: RequestKind, wanted: ListFilter) -> _DescribedGroup | None:
+    """Return the group whose requests a filter selects, with its diagnosis; None if it does not select one group."""
+    if wanted.code is None or not (wanted.source or wanted.application):
+        return None
+    found = (await list_groups(context.app_context.database, kind, wanted)).rows
+    if len(found) != 1:
+        return None
+    return replace(_describe(kind, found[0]), diagnosis=await _DIAGNOSES[kind](context, found[0]))
+
+
+def _describe(kind: RequestKind, group: RequestGroup) -> _DescribedGroup:
+    chosen = {"source": group.source or "", "application": group.application or ""}
+    if kind is RequestKind.REJECTION:
+        url = query_params.build_url(f"{REJECTIONS_PATH}/requests", chosen, reason=group.cause, state="open")
+    else:
+        url = query_params.build_url(f"{BASE}/conflicts/requests", chosen, differs=group.cause)
+    return _DescribedGroup(group, describe_group(group), url)
+
+
+async def _diagnose_rejections(context: ConsoleContext, group: RequestGroup) -> Mapping[str, str]:
+    app_context = context.app_context
+    found = (await diagnose(app_context.database, app_context.settings, _read_id(group.newest_id))).diagnosis
+    return {"Newest request": found.seen, "Match": found.hint, "Likely cause": found.cause, "Fix": found.remedy}
+
+
+async def _diagnose_conflicts(context: ConsoleContext, group: RequestGroup) -> Mapping[str, str]:
+    newest = await conflicts.compare_conflict(context.app_context.database, ids.read(ids.CONFLICT, group.newest_id))
+    cause, remedy = conflicts.explain(group.cause)
+    return {"Newest conflict": newest.verdict, "Likely cause": cause, "Fix": remedy}
+
+
+_DIAGNOSES: Final = {RequestKind.REJECTION: _diagnose_rejections, RequestKind.CONFLICT: _diagnose_conflicts}
 
 
 @routes.get("/conflicts", Permission.CONFLICT_VIEW)
+async def list_conflict_groups(context: ConsoleContext) -> Response:
+    """Show conflicts in groups by cause."""
+    fields = query_params.get_texts(context.query, ("source", "application"))
+    wanted = ListFilter(source=fields["source"] or None, application=fields["application"] or None)
+    sources = query_params.source_options(context.app_context.settings.sources, fields["source"])
+    groups = await _read_groups(context, RequestKind.CONFLICT, wanted)
+    return context.page("conflicts/groups.html", fields=fields, sources=sources, **groups)
+
+
+@routes.get("/conflicts/requests", Permission.CONFLICT_VIEW)
 async def list_conflicts(context: ConsoleContext) -> Response:
-    """Show conflicts, newest first."""
+    """Show conflicts, newest first; those of one cause with its diagnosis."""
     fields = query_params.get_texts(context.query, _CONFLICT_FIELDS)
     sources = query_params.source_options(context.app_context.settings.sources, fields["source"])
+    shown: dict[str, Any] = {"fields": fields, "sources": sources, "differences": _DIFFERENCES}
     try:
         wanted = ListFilter(
             source=fields["source"] or None,
             application=fields["application"] or None,
+            code=fields["differs"] or None,
             since=query_params.get_time(context.query, "since"),
             until=query_params.get_time(context.query, "until"),
             after=_read_cursor(context.query.get("after", "")),
@@ -44,13 +111,11 @@ async def list_conflicts(context: ConsoleContext) -> Response:
         rows = await listings.list_conflicts(context.app_context.database, wanted)
     except InvalidValue as error:
         errors = {str(error.where[0]): str(error)}
-        return context.page(
-            "conflicts/list.html", 400, fields=fields, sources=sources, errors=errors, rows=[], older=None
-        )
-    older = query_params.build_url(f"{BASE}/conflicts", fields, after=rows[_PAGE - 1].id) if len(rows) > _PAGE else None
-    return context.page(
-        "conflicts/list.html", fields=fields, sources=sources, errors={}, rows=rows[:_PAGE], older=older
-    )
+        return context.page("conflicts/list.html", 400, errors=errors, rows=[], older=None, group=None, **shown)
+    here = f"{BASE}/conflicts/requests"
+    older = query_params.build_url(here, fields, after=rows[_PAGE - 1].id) if len(rows) > _PAGE else None
+    group = await _find_group(context, RequestKind.CONFLICT, wanted)
+    return context.page("conflicts/list.html", errors={}, rows=rows[:_PAGE], older=older, group=group, **shown)
 
 
 @routes.get("/conflicts/{id}", Permission.CONFLICT_VIEW)
@@ -99,6 +164,7 @@ def _read_cursor(text: str) -> str | None:
 REJECTIONS_PATH: Final = f"{BASE}/rejections"
 _PAGE: Final = 50
 _FILTER_FIELDS: Final = ("source", "reason", "state", "since", "until")
+_REASONS: Final = (("", "any"), *((str(reason), str(reason).replace("_", " ")) for reason in Reason))
 _STATES: Final = (("", "all"), ("open", "not accepted"), ("accepted", "accepted later"))
 _REVERIFY_BUDGET_S: Final = 10.0
 """Maximum seconds that one request re-verifies; the user can then continue."""
@@ -106,22 +172,38 @@ _MAX_SHOWN: Final = 200
 
 
 @routes.get("/rejections", Permission.REJECTION_VIEW)
+async def list_rejection_groups(context: ConsoleContext) -> Response:
+    """Show rejected requests in groups by cause."""
+    params = query_params.get_texts(context.query, ("source", "reason"))
+    wanted = ListFilter(source=params["source"] or None, code=params["reason"] or None)
+    sources = query_params.source_options(context.app_context.settings.sources, params["source"])
+    groups = await _read_groups(context, RequestKind.REJECTION, wanted)
+    return context.page("rejections/groups.html", wishes=params, reasons=_REASONS, sources=sources, **groups)
+
+
+@routes.get("/rejections/requests", Permission.REJECTION_VIEW)
 async def list_rejections(context: ConsoleContext) -> Response:
-    """Show rejected requests, newest first."""
+    """Show rejected requests, newest first; those of one cause with its diagnosis."""
     params = query_params.get_texts(context.query, _FILTER_FIELDS)
     rows: Sequence[RejectionRow] = ()
+    group = None
     error = ""
     try:
-        rows = await _list_page(context)
+        wanted = _read_filter(context)
+        rows = await listings.list_rejections(context.app_context.database, wanted)
+        if wanted.state != "accepted":
+            group = await _find_group(context, RequestKind.REJECTION, wanted)
     except InvalidValue as problem:
         error = str(problem)
+    here = f"{REJECTIONS_PATH}/requests"
     return context.page(
         "rejections/list.html",
+        group=group,
         rows=rows,
         wishes=params,
         error=error,
-        more=query_params.build_url(REJECTIONS_PATH, params, after=rows[-1].id) if len(rows) == _PAGE else "",
-        reasons=[("", "any"), *((str(reason), str(reason).replace("_", " ")) for reason in Reason)],
+        more=query_params.build_url(here, params, after=rows[-1].id) if len(rows) == _PAGE else "",
+        reasons=_REASONS,
         states=_STATES,
         sources=query_params.source_options(context.app_context.settings.sources, params["source"]),
     )
@@ -209,10 +291,10 @@ def _read_id(reference: str) -> UUID:
         raise NotFound(str(error)) from None
 
 
-async def _list_page(context: ConsoleContext) -> Sequence[RejectionRow]:
+def _read_filter(context: ConsoleContext) -> ListFilter:
     state = query_params.get_text(context.query, "state")
     after = query_params.get_text(context.query, "after")
-    wanted = ListFilter(
+    return ListFilter(
         source=query_params.get_text(context.query, "source"),
         code=query_params.get_text(context.query, "reason"),
         state=state if state in {"open", "accepted"} else None,
@@ -221,4 +303,3 @@ async def _list_page(context: ConsoleContext) -> Sequence[RejectionRow]:
         after=None if after is None else ids.show(ids.REJECTION, _read_id(after)),
         limit=_PAGE,
     )
-    return await listings.list_rejections(context.app_context.database, wanted)

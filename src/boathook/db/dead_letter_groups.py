@@ -212,11 +212,11 @@ def _group(row: Record) -> DeadLetterGroup:
     return DeadLetterGroup(**values | {"error": row["error"] or "", "hourly": hourly})
 
 
-def hourly_counts(hours: Sequence[int], numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return a count for each of the last 24 hours, oldest first, from counts by the number of hours ago."""
+def hourly_counts(hours: Sequence[int] | None, numbers: Sequence[int] | None) -> tuple[int, ...]:
+    """Return a count for each of the last 24 hours, oldest first, from counts by hour: 1 is the oldest, 0 before it."""
     counts = [0] * 24
-    for hour, number in zip(hours, numbers, strict=True):
-        # A time that was set by a clock ahead of the database's is less than no hours ago.
-        if hour < len(counts):
-            counts[-1 - max(0, hour)] += number
+    for hour, number in zip(hours or (), numbers or (), strict=True):
+        # A time that was set by a clock ahead of the database's lies after the last hour.
+        if hour:
+            counts[min(hour, len(counts)) - 1] += number
     return tuple(counts)

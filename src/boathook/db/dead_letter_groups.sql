@@ -35,12 +35,12 @@ from (
 ) as fitting
 
 -- name: describe_groups
--- Reads for these groups of dead letters ($1, shown as $6) that match recipient and code: how many there are, up to $4
--- of the latest, in all and in each of the last 24 hours, how many of them failed again after a replay, the oldest and
--- the newest, and who last replayed the group with action $5.
+-- Reads for these groups of dead letters ($1, shown as $6) that match recipient and code: how many there are, up to $4,
+-- how many of them failed again after a replay, the oldest and the newest, how many died in each of the last 24 hours,
+-- and who last replayed the group with action $5.
 select k.key, l.event_id, l.ordinal::integer as ordinal, l.recipient, l.code, l.error, boathook.dead_shape(l.error) as shape,
-    l.attempts, l.dead_at as newest, f.dead_at as oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
-    c.since_replay, c.hours, c.numbers
+    l.attempts, l.dead_at as newest, c.oldest, c.number, c.again, r.at as replayed_at, r.actor as replayed_by,
+    c.since_replay, h.hours, h.numbers
 from unnest($1::uuid[], $6::text[]) as k (key, shown)
 cross join lateral (
     select event_id, ordinal, recipient, code, error, attempts, dead_at
@@ -49,13 +49,6 @@ cross join lateral (
     order by boathook.dead_group(recipient, code, error) desc, dead_at desc
     limit 1
 ) as l
-cross join lateral (
-    select dead_at
-    from boathook.delivery
-    where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
-    order by boathook.dead_group(recipient, code, error), dead_at
-    limit 1
-) as f
 left join lateral (
     select at, actor from boathook.audit
     where subject = k.shown and action = $5
@@ -63,20 +56,27 @@ left join lateral (
     limit 1
 ) as r on true
 cross join lateral (
-    select sum(number)::bigint as number, sum(again)::bigint as again, sum(since_replay)::bigint as since_replay,
-        array_agg(hour) as hours, array_agg(number) as numbers
+    select count(*) as number, min(dead_at) as oldest, count(*) filter (where replays > 0) as again,
+        count(*) filter (where dead_at > r.at and replays = 0) as since_replay
     from (
-        select floor(extract(epoch from now() - dead_at) / 3600)::integer as hour, count(*) as number,
-            count(*) filter (where replays > 0) as again, count(*) filter (where dead_at > r.at and replays = 0) as since_replay
-        from (
-            select dead_at, replays from boathook.delivery
-            where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
-            order by boathook.dead_group(recipient, code, error) desc, dead_at desc
-            limit $4::integer
-        ) as those
-        group by 1
-    ) as by_hour
+        select dead_at, replays from boathook.delivery
+        where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key
+        limit $4::integer
+    ) as those
 ) as c
+cross join lateral (
+    select array_agg(hour) as hours, array_agg(number) as numbers
+    from (
+        select count(*) as number, width_bucket(
+            dead_at, (select array_agg(now() - make_interval(hours => n) order by n desc) from generate_series(0, 24) as n)) as hour
+        from (
+            select dead_at from boathook.delivery
+            where state = 'dead' and boathook.dead_group(recipient, code, error) = k.key and dead_at >= now() - interval '24 hours'
+            limit $4::integer
+        ) as latest
+        group by hour
+    ) as by_hour
+) as h
 where ($2::text is null or l.recipient like $2) and ($3::text is null or l.code = $3)
 
 -- name: list_types

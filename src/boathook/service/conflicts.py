@@ -82,6 +82,23 @@ def compare_bodies(
     )
 
 
+def explain(differs: str) -> tuple[str, str]:
+    """Return the likely cause of conflicts that differ in ``body`` or ``key``, and what to do about it."""
+    return _CAUSES[differs]
+
+
+_CAUSES: Final = {
+    "body": (
+        "The sender uses one id for two events, or builds the body again for each retry.",
+        "Compare a conflict with its event, and ask the sender which of them counts.",
+    ),
+    "key": (
+        "What the sender signed came again under another id: the id is not signed, and the request was replayed.",
+        "Find out who sent it. It was not delivered again; if the sender does this itself, ask it to keep its ids.",
+    ),
+}
+
+
 def _compare(left: bytes, right: bytes) -> tuple[list[DiffLine] | None, str]:
     """Return the line diff, and a short description of the difference."""
     if left == right:

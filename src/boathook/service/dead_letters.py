@@ -93,9 +93,9 @@ def describe_group(group: DeadLetterGroup) -> str:
     return f"{deliveries} to {group.recipient} failed {reason}"
 
 
-def format_count(number: int) -> str:
-    """Return a number of dead letters for display; a number at the counting limit ends in a plus."""
-    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + ("+" if number >= MAX_LETTERS else "")
+def format_count(number: int, limit: int = MAX_LETTERS) -> str:
+    """Return a count for display; a number at the counting limit ends in a plus."""
+    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}") + ("+" if number >= limit else "")
 
 
 def advise(recipient: str, code: str | None) -> str:

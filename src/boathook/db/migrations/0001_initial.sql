@@ -255,6 +255,7 @@ create table boathook.conflict (
     last_seen_at timestamptz not null default now(),
     unique (event_id, differs, dedup_key, body_sha256)
 );
+create index conflict_by_cause on boathook.conflict (coalesce(source, ''), coalesce(application, ''), differs, id);
 
 create table boathook.rejection (
     id uuid primary key,
@@ -272,6 +273,7 @@ create table boathook.rejection (
     event_id uuid
 );
 create index rejection_by_source on boathook.rejection (source, id);
+create index rejection_by_cause on boathook.rejection (source, reason, id) where event_id is null;
 
 create table boathook.audit (
     id bigint generated always as identity primary key,

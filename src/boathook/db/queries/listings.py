@@ -30,7 +30,7 @@ class ListFilter:
     """A pattern, like `type`."""
     state: str | None = None
     code: str | None = None
-    """A dead letter's or delivery's error code, or a rejection's reason."""
+    """A dead letter's or delivery's error code, a rejection's reason, or what differs in a conflict."""
     since: datetime | None = None
     """Inclusive. For dead letters the time of death, otherwise the time of acceptance or rejection."""
     until: datetime | None = None
@@ -261,7 +261,7 @@ async def list_conflicts(database: Database, wanted: ListFilter) -> list[Conflic
     """Return conflicts, newest first."""
     rows = await database.fetch(
         SQL["list_conflicts"], wanted.source, wanted.application, *_id_range(wanted), _after(ids.CONFLICT, wanted),
-        wanted.limit,
+        wanted.limit, wanted.code,
     )  # fmt: skip
     return [_conflict(row) for row in rows]
 

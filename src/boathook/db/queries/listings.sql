@@ -130,6 +130,7 @@ where ($1::text is null or c.source = $1)
     and ($3::uuid is null or c.id >= $3)
     and ($4::uuid is null or c.id < $4)
     and ($5::uuid is null or c.id < $5)
+    and ($7::text is null or c.differs = $7)
 order by c.id desc
 limit $6
 
