@@ -142,6 +142,9 @@ class TestListings:
         assert len(cli.objects("events", "list", "--source", "stripe", "--type", "payment.*", "--since", "1h")) == 14
         assert cli.objects("events", "list", "--source", "github") == []
         assert cli.objects("events", "list", "--until", "1h") == []
+        (one,) = cli.objects("events", "list", "--state", "succeeded", "--key", "good")
+        assert one["dedup_key"] == "good"
+        assert "path and a value" in cli.complaint("events", "list", "--where", "value")
         states = [row["state"] for row in cli.objects("deliveries", "list", "--state", "leased")]
         assert states == ["leased", "leased"]
         first = cli.objects("events", "list", "--limit", "10")
@@ -153,7 +156,7 @@ class TestListings:
         with psycopg.connect(pg_url) as connection:
             connection.execute("""
                 insert into boathook.event (id, source, type, dedup_key, grade, origin, headers, content_type, body, body_sha256, fanout)
-                select gen_random_uuid(), 'shop', 'x', n::text, 'none', 'received', '{}', '', '', sha256(''), 0
+                select boathook.min_id(now() - n * interval '1 second'), 'shop', 'x', n::text, 'none', 'received', '{}', '', '', sha256(''), 0
                 from generate_series(1, 2500) n
             """)
         rows = cli.objects("events", "list", "--limit", "0")

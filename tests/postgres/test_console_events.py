@@ -12,7 +12,7 @@ from boathook.delivery.tasks import run_tasks
 from boathook.domain import ids
 from boathook.domain.model import Role
 from boathook.handlers.outbox import Outbox
-from boathook.service import event_export, saved_views
+from boathook.service import bulk_jobs, event_export, saved_views
 from tests.postgres.message_factory import ago
 from tests.postgres.portal_client import ConsoleApp, PageClient, open_console
 from tests.postgres.test_books import Store
@@ -48,6 +48,8 @@ async def test_the_time_comes_first_and_filters_are_chips_that_can_be_removed(st
     assert 'aria-label="Remove Search: to.id = cus_1"' in page
     assert 'href="/console/events?q=to.id+%3D+cus_1&amp;since=1h" aria-label="Remove Type: &lt;script&gt;*"' in page
     assert 'since=1h" aria-current="true">1 h</a>' in page
+    assert 'since=1h&amp;custom=yes#f-since">Custom</a>' in page
+    assert "<details open>\n<summary>Filters" in await anna.get_page("/console/events?custom=yes")
     assert ids.show(ids.EVENT, event) not in await anna.get_page("/console/events?where=to.id+%3D+cus_2")
     assert "write a path and a value" in await anna.get_page("/console/events?where=cus_2", 400)
 
@@ -128,14 +130,18 @@ async def test_matches_are_exported_as_json_lines_and_csv(
     assert "/download/" not in await viewer.get_page("/console/events")
 
 
-async def test_what_a_search_shows_is_replayed_after_a_preview(store: Store, anna: PageClient):
+async def test_what_a_search_shows_is_replayed_after_a_preview(store: Store, anna: PageClient, monkeypatch):
     for n in range(3):
         event = await put(store, f"key-{n}", body=b'{"n":%d}' % n, to=("handler:a",))
         await store.end(event)
     assert "Replay 3 events?" in await anna.get_page("/console/events/replay?type=payment.*")
     assert "No filter is set" in await anna.get_page("/console/events/replay")
     where = "/console/events/replay?where=n+%3D+1"
-    assert "only known once" in await anna.get_page(where)
+    assert "Replay 1 event?" in await anna.get_page(where)
+    monkeypatch.setattr(bulk_jobs, "MAX_PREVIEWED", 2)
+    page = await anna.get_page("/console/events/replay?type=payment.*")
+    assert "Replay at least 2 events?" in page
+    assert "There may be more" in page
     form = {"where": "n = 1", "note": "fixed"}
     answer = await anna.submit_form("/console/events/replay", {**form, "rate": "x"}, on=where, status=400)
     assert "invalid number" in answer.text

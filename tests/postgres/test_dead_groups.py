@@ -469,7 +469,7 @@ class TestInTheBackground:
         await dead_letters.db.execute("""
             update boathook.task set place = (place::jsonb || '{"not_before": "2020-01-01T00:00:00Z"}')::json""")
         progress = await finish(context, task)
-        assert (progress.state, progress.done, progress.total) == ("finished", 2, 0)
+        assert (progress.state, progress.done, progress.total) == ("finished", 2, 2)
         assert await dead_letters.states() == {"pending": 2, "dead": 1}
         task = await decide(context, bulk_jobs.replay_events, SearchQuery(state="dead"))
         assert (await finish(context, task)).done == 1

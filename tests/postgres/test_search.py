@@ -217,7 +217,7 @@ class TestALook:
         monkeypatch.setattr(event_search, "_MAX_BYTES", 500)
         await put(store, "large", body=b"needle" + b"x" * 2_000)
         await put(store, "small", body=b"needle")
-        found = await event_search.search(store.db, EventFilter(content=ContentFilter(text="needle")))
+        found = await event_search.search(store.db, EventFilter(content=ContentFilter(text="needle")), budget_s=60)
         assert names(found) == ["small"]
         assert found.too_large == 1
 

@@ -79,6 +79,8 @@ def test_folders_in_the_file_are_relative_to_it(tmp_path: Path):
         ("[server]\nbind = '8080'", ["server.bind", "127.0.0.1:8080"]),
         ("[server]\nbind = 'x:99999'", ["server.bind"]),
         ("[server]\npublic_url = 'hooks.example.com'", ["server.public_url", "https://"]),
+        ("[tracing]\nlink = 'https://traces.example'", ["tracing.link", "{trace_id}"]),
+        ("[tracing]\nlink = 'javascript:{trace_id}'", ["tracing.link", "https://"]),
         ("[server]\ntrusted_proxies = ['10.0.0.1/8']", ["server.trusted_proxies[0]", "host bits"]),
         ("[server]\nroles = ['gatway']", ["server.roles[0]", "'gateway'"]),
         ("[database]\nurl = 'mysql://user:hunter2@x'", ["database.url", "postgresql://"]),

@@ -35,6 +35,7 @@ from boathook.cli.options import (
 )  # fmt: skip
 from boathook.cli.output import ID, Column, Progress, View, say
 from boathook.domain import ids
+from boathook.domain.errors import InvalidValue
 from boathook.domain.model import Attempt, State
 from boathook.service import listings, operations, search
 from boathook.service.listings import EventRow, ListFilter
@@ -105,6 +106,10 @@ def list_events(
         source=source or "", application=application or "", type=type or "", since=since, until=until,
         state=search.UNHANDLED if unhandled else str(state or ""), key=key or "", text=text or "", where=where or "",
     )  # fmt: skip
+    try:
+        search.check(query)
+    except InvalidValue as error:
+        raise UsageError(f"--{error.where[0]}: {error}") from None
     start = read_ids(ids.EVENT, [after])[0] if after is not None else None
 
     async def read(database: "Database") -> None:

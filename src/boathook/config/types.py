@@ -52,7 +52,7 @@ def _base_url(text: str) -> str:
 
 
 def _trace_link(text: str) -> str:
-    if text and (not _base_url(text) or "{trace_id}" not in text):
+    if text and "{trace_id}" not in _base_url(text):
         raise ValueError('must be an address with {trace_id}, such as "https://grafana.example.com/trace/{trace_id}"')
     return text
 

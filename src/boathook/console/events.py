@@ -136,9 +136,7 @@ async def _preview_replay(
 ) -> Response:
     fields = _fields(form)
     query = _search_query(form, fields)
-    search.check(query)
-    async with context.work() as work:
-        number = None if query.is_open else await bulk_jobs.count_replayed(work, query)
+    number, is_exact = await bulk_jobs.count_replayed(context.app_context.database, query)
     return context.page(
         "events/replay.html",
         status,
@@ -146,7 +144,7 @@ async def _preview_replay(
         chips=_chips(fields),
         is_open=query.is_open,
         number=number,
-        max_number=bulk_jobs.MAX_COUNTED,
+        is_exact=is_exact,
         back=query_params.build_url(_EVENTS, fields),
         errors=errors,
         wishes=query_params.get_texts(form, ("rate", "note")),
@@ -270,7 +268,9 @@ async def _list(
             (title, query_params.build_url(_EVENTS, {**fields, "since": since, "until": ""}), since == fields["since"])
             for since, title in _RANGES
         ],
-        is_custom=bool(fields["until"]) or fields["since"] not in {since for since, _ in _RANGES},
+        custom_url=query_params.build_url(_EVENTS, fields, custom="yes") + "#f-since",
+        is_custom=bool(fields["until"] or context.query.get("custom"))
+        or fields["since"] not in {since for since, _ in _RANGES},
         states=[
             ("", "any"),
             *((str(state), str(state)) for state in State),

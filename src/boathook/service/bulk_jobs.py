@@ -11,6 +11,7 @@ from uuid import UUID
 
 from boathook.db import dead_letter_groups, delivery_commands, tasks
 from boathook.db.audit import record as note_down
+from boathook.db.database import Database
 from boathook.db.dead_letter_groups import DeadLetterGroup
 from boathook.db.delivery_commands import AuditContext, ReplayOutcomes
 from boathook.db.queries.listings import ListFilter
@@ -27,7 +28,8 @@ from boathook.service.unit_of_work import UnitOfWork
 _MAX_NOTE_LENGTH: Final = 2_000
 MAX_RATE: Final = 100_000.0
 MIN_RATE: Final = 0.001
-MAX_COUNTED: Final = 100_000
+_MAX_COUNTED: Final = 100_000
+MAX_PREVIEWED: Final = 500
 _ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
 PURGE_CONFIRMATION: Final = "purge"
 JOB_KINDS: Final = (
@@ -142,21 +144,24 @@ async def replay_events(work: UnitOfWork, query: SearchQuery, *, rate: float | N
     search.check(query)
     if query.is_open:
         raise InvalidValue("choose a filter: this would replay every event", "q")
-    request = {"rate": check_rate(rate), "note": check_note(note)}
     wanted, matching = search.base_filter(query), search.to_filter(query)
+    request = _base(wanted) | {"rate": check_rate(rate), "note": check_note(note)}
     if matching.is_scanned:
-        # How many events match is known only after the job has looked at each of them.
-        request |= _base(wanted) | {"total": 0, "matching": matching.selection()}
-    else:
-        request |= await _events(work, wanted)
+        request["matching"] = matching.selection()
+    number, is_exact = await count_replayed(work.app_context.database, query)
+    request["total"] = number if is_exact else 0
     return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(wanted))
 
 
-async def count_replayed(work: UnitOfWork, query: SearchQuery) -> int | None:
-    """Return how many events a replay would look at, up to `MAX_COUNTED`; None if only the job can find out."""
-    if search.to_filter(query).is_scanned:
-        return None
-    return await delivery_commands.count_events(work.connection, search.base_filter(query), most=MAX_COUNTED)
+async def count_replayed(database: Database, query: SearchQuery) -> tuple[int, bool]:
+    """Return how many events a search finds in its time, and whether these are all; at most `MAX_PREVIEWED`.
+
+    Raises:
+        InvalidValue: a field of the query is invalid.
+        DatabaseUnavailable: PostgreSQL is unavailable or too busy.
+    """
+    found = await search.find_page(database, query, limit=MAX_PREVIEWED)
+    return len(found.events), found.place is None
 
 
 async def route_events(
@@ -175,7 +180,7 @@ async def route_events(
 
 async def _events(work: UnitOfWork, wanted: ListFilter) -> dict[str, Any]:
     """Return a filter of events as a task's request, with the number of matching events."""
-    total = await delivery_commands.count_events(work.connection, wanted, most=MAX_COUNTED)
+    total = await delivery_commands.count_events(work.connection, wanted, most=_MAX_COUNTED)
     return _base(wanted) | {"total": total}
 
 

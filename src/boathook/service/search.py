@@ -102,6 +102,12 @@ async def find_matches(database: Database, question: SearchQuery, sources: Itera
     return await event_search.search(database, to_filter(question))
 
 
+async def find_page(database: Database, question: SearchQuery, *, limit: int) -> SearchPage:
+    """Return one page of a scan, also if the query contains a known id or key. Raises as `find_matches` does."""
+    check(question)
+    return await event_search.search(database, to_filter(question), limit=limit)
+
+
 async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -> AsyncIterator[SearchPage]:
     """Yield one search after the other until the end of the history; each has at most *limit* matches.
 
@@ -109,14 +115,12 @@ async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -
         InvalidValue: a field is invalid.
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
-    check(question)
-    wanted = to_filter(question)
     while True:
-        found = await event_search.search(database, wanted, limit=limit)
+        found = await find_page(database, question, limit=limit)
         yield found
         if found.place is None:
             return
-        wanted = replace(wanted, below=found.place)
+        question = replace(question, below=found.place)
 
 
 async def list_events(database: Database, question: SearchQuery, *, limit: int) -> list[EventRow]:
@@ -134,9 +138,8 @@ async def find_newer(database: Database, question: SearchQuery, after: datetime)
 
     Raises: as `find_matches` does.
     """
-    check(question)
     since = max(after - OVERLAP, question.since or after - OVERLAP)
-    return await event_search.search(database, to_filter(replace(question, since=since, below=None)))
+    return await find_page(database, replace(question, since=since, below=None), limit=event_search.PAGE)
 
 
 async def suggest_types(database: Database, part: str) -> list[str]:

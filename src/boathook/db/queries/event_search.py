@@ -168,15 +168,15 @@ class _SearchScan:
         self._adjust_step(time.monotonic() - began, until - time.monotonic())
 
     async def _search_contents(self, connection: Connection, row: Record, until: float) -> None:
-        for portion, is_too_large in _split_by_size(row["ids"], row["sizes"]):
+        for number, (portion, is_too_large) in enumerate(_split_by_size(row["ids"], row["sizes"])):
+            if number and time.monotonic() >= until:
+                return
             found = set() if is_too_large else await _matching(connection, portion, self.wanted.content)
             self.too_large += is_too_large
             self._add_hits([one for one in portion if one in found])
             if self.is_full:
                 return
             self.place = portion[-1]
-            if time.monotonic() >= until:
-                return
         self._advance(row)
 
     def _add_hits(self, found: Sequence[UUID]) -> None:
