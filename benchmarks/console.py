@@ -45,6 +45,9 @@ _STARTS: Final = tuple(
         "/settings",
         "/sources/stripe",
         "/alerts/history",
+        "/events/replay?type=no.such",
+        "/events/tail",
+        "/events/suggestions/type",
     )
 )
 """From where all other pages can be reached, and what only scripts ask for."""

@@ -14,20 +14,23 @@ from boathook.domain.errors import ConfigError
 from boathook.portal.app import all_pages
 from boathook.service.portal_sessions import PATH
 
-STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live"})
-"""An answer that goes on for as long as somebody listens."""
+STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live", f"{BASE}/events/download/{{kind}}"})
+"""An answer that goes on for as long as somebody listens, and a file of ten thousand events."""
 NO_MATCH: Final = "there-is-no-such-text"
 _EVENT_QUERIES: Final = (
     "source=rare", "type=invoice.paid", "type=no.such", "application=tenant-99", "state=dead", "state=pending",
     "state=leased", "state=ignored", "key=evt-77", "q=evt-77", f"q={NO_MATCH}", f"text={NO_MATCH}", f"text={NEEDLE}",
     "until=26d", f"source=rare&text={NO_MATCH}&since=28d", f"application=tenant-99&state=dead&text={NO_MATCH}",
-    "since=27d&until=26d&state=dead",
+    "since=27d&until=26d&state=dead", "since=1h", f"where=object.id%3D{NO_MATCH}", f"q=object.id%3D{NO_MATCH}&since=7d",
 )  # fmt: skip
 _LIST_QUERIES: Final = ("result=failed", "answer=4xx", "type=no.such", "result=failed&type=no.such")
 QUERIES: Final[Mapping[str, tuple[str, ...]]] = {
     BASE: ("span=day", "span=week"),
     f"{BASE}/overview/charts": ("span=hour", "span=day", "span=week"),
     f"{BASE}/events": _EVENT_QUERIES,
+    f"{BASE}/events/replay": ("source=stripe", f"text={NO_MATCH}", "state=dead"),
+    f"{BASE}/events/tail": (f"text={NO_MATCH}", "source=rare"),
+    f"{BASE}/events/suggestions/{{field}}": ("type=paid",),
     f"{BASE}/events/{{id}}": ("view=raw", "view=hex"),
     f"{BASE}/conflicts": ("source=rare", "application=tenant-99"),
     f"{BASE}/conflicts/requests": ("source=rare", "application=tenant-99", "until=26d", "source=stripe&differs=body"),
