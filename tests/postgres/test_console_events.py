@@ -63,6 +63,8 @@ async def test_the_live_tail_has_the_rows_of_new_matches_only(store: Store, anna
     assert f'data-id="{ids.show(ids.EVENT, new)}"' in rows
     assert rows.count("<tr") == 1
     assert "<html" not in rows
+    assert "old" in await anna.get_page("/console/events/tail?after=1970-01-01")
+    await anna.get_page("/console/events/tail?after=never", 400)
     assert f"/console/events/{ids.show(ids.EVENT, old)}" in await anna.get_page("/console/events")
 
 

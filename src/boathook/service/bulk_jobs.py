@@ -29,7 +29,7 @@ _MAX_NOTE_LENGTH: Final = 2_000
 MAX_RATE: Final = 100_000.0
 MIN_RATE: Final = 0.001
 _MAX_COUNTED: Final = 100_000
-MAX_PREVIEWED: Final = 500
+MAX_PREVIEWED: Final = 200
 _ALL_TIME: Final = Window(UUID(int=0), UUID(int=2**128 - 1))
 PURGE_CONFIRMATION: Final = "purge"
 JOB_KINDS: Final = (

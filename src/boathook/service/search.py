@@ -5,7 +5,7 @@ The console, its exports and its bulk jobs, and the command line select events b
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -30,6 +30,8 @@ UNHANDLED: Final = "unhandled"
 MAX_TEXT_LENGTH: Final = 200
 """Maximum characters of a search text."""
 _MOST_KNOWN: Final = 50
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Ids hold no earlier times."""
 _MAX_SUGGESTIONS: Final = 50
 
 
@@ -138,7 +140,7 @@ async def find_newer(database: Database, question: SearchQuery, after: datetime)
 
     Raises: as `find_matches` does.
     """
-    since = max(after - OVERLAP, question.since or after - OVERLAP)
+    since = max(after - OVERLAP, question.since or _BEGINNING, _BEGINNING)
     return await find_page(database, replace(question, since=since, below=None), limit=event_search.PAGE)
 
 
