@@ -29,6 +29,9 @@ BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, An
 """Each benchmark takes its environment and the seconds one measurement may last, and returns its figures."""
 _STOPS_THE_SERVER: Final = {"spool"}
 _ONLY_READS: Final = {"console"}
+_DEFAULT_EVENTS: Final = {"console": 100_000}
+"""How many events are stored before the others are measured; other benchmarks start empty."""
+_TAKES_EVENTS: Final = ("console", "ingest")
 _MIN_SECONDS: Final = 0.5
 _MIN_EVENTS: Final = 2_000
 """A shorter history has no examples of some states."""
@@ -44,7 +47,7 @@ def run(name: str, *, seconds: float, events: int, database_url: str) -> dict[st
     Args:
         name: one of `BENCHMARKS`.
         seconds: how long a single measurement lasts; a benchmark makes up to a dozen.
-        events: how many stored events `console` reads.
+        events: how many stored events `console` reads, or `ingest` finds; 0 for none.
         database_url: a PostgreSQL whose role may create databases; empty starts an embedded one, as do benchmarks that
             have to stop it.
 
@@ -88,14 +91,19 @@ def main() -> None:
         "--seconds", type=_at_least(_MIN_SECONDS, float), default=6.0, help="how long one measurement lasts"
     )
     parser.add_argument(
-        "--events", type=_at_least(_MIN_EVENTS, int), default=100_000, help="how many stored events the console reads"
+        "--events",
+        type=_at_least(_MIN_EVENTS, int),
+        help="how many events are stored: console reads them, ingest is compared with an empty database",
     )
     parser.add_argument("--config", type=Path, help="the configuration file; boathook.toml where there is one")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
+    if options.events and options.name not in _TAKES_EVENTS:
+        parser.error(f"--events is for {' and '.join(_TAKES_EVENTS)}")
+    events = options.events or _DEFAULT_EVENTS.get(options.name, 0)
     try:
         url = load(options.config).database_url()
-        figures = run(options.name, seconds=options.seconds, events=options.events, database_url=url)
+        figures = run(options.name, seconds=options.seconds, events=events, database_url=url)
     except ConfigError as error:
         sys.exit(f"benchmarks: {error}")
     if options.json:

@@ -6,7 +6,15 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.bare_clients import SINK_ADDRESSES, post, urls
-from benchmarks.delivery_setup import SETTINGS, create_setup, measure_drain, publish_one, store_messages
+from benchmarks.delivery_setup import (
+    SETTINGS,
+    create_setup,
+    enable_endpoints,
+    measure_drain,
+    publish_one,
+    store_messages,
+    wait_for_sender,
+)
 from benchmarks.environment import BenchmarkEnvironment
 from benchmarks.sink import read_count
 from boathook.delivery.endpoint_queues import CONCURRENCY_SHARE
@@ -69,10 +77,15 @@ def _round(environment: BenchmarkEnvironment, endpoints: int, count: int, number
         }
         before = read_count(sink.port)
         environment.report(f"  publishing {count} messages")
-        setup = create_setup(environment, urls(sink.port, endpoints))
+        setup = create_setup(environment, urls(sink.port, endpoints), is_disabled=True)
         asyncio.run(store_messages(setup, count, SIZE))
         environment.report("  boathook's sender")
-        with environment.serve(setup.database_url, roles="worker,keeper", app="", more=SETTINGS + _limits(endpoints)):
+        more = SETTINGS + _limits(endpoints)
+        with environment.serve(setup.database_url, roles="worker,keeper", app="", more=more) as server:
+            # Processes that start use as much of the processor as sending does, so the sender waits for them.
+            asyncio.run(wait_for_sender(setup))
+            server.wait_until_idle()
+            asyncio.run(enable_endpoints(setup))
             sent = asyncio.run(measure_drain(setup, count))
         if (got := read_count(sink.port) - before) != count:
             raise ConfigError(f"the sink got {got} requests for {count} messages")

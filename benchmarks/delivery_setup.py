@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ from boathook.domain import ids
 from boathook.domain.model import NewDelivery, NewEvent, Origin, ProofStrength, Route
 from boathook.handlers.outbox import Message, Outbox, message_dedup_days
 from boathook.service import applications, endpoints, keys, operations
-from boathook.service.unit_of_work import AppContext
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _KEY: Final = "a key for made-up secrets only"
 SETTINGS: Final = f'[outbound]\nallow = ["127.0.0.0/8"]\nencryption_keys = ["{_KEY}"]\n'
@@ -43,10 +44,10 @@ class DeliverySetup:
     recipients: tuple[str, ...]
 
 
-def create_setup(environment: BenchmarkEnvironment, urls: Sequence[str]) -> DeliverySetup:
-    """Make a database with one application, and an endpoint for each of *urls*."""
+def create_setup(environment: BenchmarkEnvironment, urls: Sequence[str], *, is_disabled: bool = False) -> DeliverySetup:
+    """Make a database with one application, and an endpoint for each of *urls*, disabled or not."""
     url = environment.new_database()
-    return asyncio.run(_create_setup(url, urls))
+    return asyncio.run(_create_setup(url, urls, is_disabled=is_disabled))
 
 
 def settings_for(url: str) -> Settings:
@@ -55,7 +56,7 @@ def settings_for(url: str) -> Settings:
     return load(Path("/dev/null"), changes)
 
 
-async def _create_setup(url: str, urls: Sequence[str]) -> DeliverySetup:
+async def _create_setup(url: str, urls: Sequence[str], *, is_disabled: bool) -> DeliverySetup:
     settings = settings_for(url)
     database = await Database.open(url, purpose="benchmark", size=1)
     app_context = AppContext(
@@ -64,21 +65,38 @@ async def _create_setup(url: str, urls: Sequence[str]) -> DeliverySetup:
     try:
         async with app_context.work(actor="benchmark") as work:
             application = await applications.create(work, applications.NewApplication(name="benchmark"))
-            made = [await endpoints.create(work, application, endpoints.NewEndpoint(url=one)) for one in urls]
+            made = [
+                await endpoints.create(work, application, endpoints.NewEndpoint(url=one, is_disabled=is_disabled))
+                for one in urls
+            ]
     finally:
         await database.close()
     return DeliverySetup(url, application.shown_id, tuple(one.recipient for one in made))
 
 
-async def make_token(setup: DeliverySetup) -> str:
-    """Return a new token of the API."""
+@asynccontextmanager
+async def _open_work(setup: DeliverySetup) -> AsyncIterator[UnitOfWork]:
     settings = settings_for(setup.database_url)
     database = await Database.open(setup.database_url, purpose="benchmark", size=1)
     try:
         async with AppContext(settings, database, open_secret_box(settings), Outbox()).work(actor="benchmark") as work:
-            return (await keys.create(work)).token
+            yield work
     finally:
         await database.close()
+
+
+async def make_token(setup: DeliverySetup) -> str:
+    """Return a new token of the API."""
+    async with _open_work(setup) as work:
+        return (await keys.create(work)).token
+
+
+async def enable_endpoints(setup: DeliverySetup) -> None:
+    """Enable all endpoints in one transaction, so that what waits for them becomes due at once."""
+    async with _open_work(setup) as work:
+        application = await applications.get(work, setup.application)
+        for recipient in setup.recipients:
+            await endpoints.update(work, application, recipient.removeprefix("endpoint:"), {"is_disabled": False})
 
 
 def route_to_endpoints(setup: DeliverySetup, source: str, types: Sequence[str]) -> None:

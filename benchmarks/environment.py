@@ -37,7 +37,7 @@ class BenchmarkEnvironment:
         self.is_log_filled = is_log_filled
         """Whether commits are measured, which a young server holds up."""
         self.events = events
-        """How long a history there is to be, for benchmarks that need one."""
+        """How many stored events there are to be; 0 for none, where a benchmark can do without."""
         self._given_url = database_url
         self._server: EmbeddedServer | None = None
         self._databases: list[str] = []
@@ -116,6 +116,10 @@ class BenchmarkEnvironment:
         url = urllib.parse.urlunsplit((parts.scheme, parts.netloc or "localhost", f"/{name}", parts.query, ""))
         asyncio.run(migrations.migrate(url))
         return url
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint: until the next one, each page is written to the log as a whole when it first changes."""
+        asyncio.run(self._administer("checkpoint"))
 
     def serve(
         self, database_url: str, *, roles: str = "gateway", app: str = "benchmarks.handlers:hook", more: str = ""
