@@ -29,6 +29,9 @@ class DatabaseHealth:
     version: str
     connections: int
     max_connections: int
+    wal_compression: str
+    has_lz4: bool
+    """Whether the server can compress its write-ahead log with lz4."""
     latest_partition: date | None
     """The Monday of the last week that has a partition; None if there is none."""
     unpartitioned_events: int
@@ -118,6 +121,8 @@ async def read_database_health(database: Database) -> DatabaseHealth:
         version=server["version"],
         connections=server["used"],
         max_connections=server["most"],
+        wal_compression=server["wal_compression"],
+        has_lz4=server["has_lz4"],
         latest_partition=partitions["latest"],
         unpartitioned_events=partitions["strays"],
         unrouted=tuple(UnroutedRecipient(**dict(row)) for row in await database.fetch(SQL["list_unrouted"])),

@@ -3,8 +3,10 @@
 select clock_timestamp() as now
 
 -- name: read_server
--- Reads the server's version, its connection limit and the connections in use.
+-- Reads the server's version, its connection limit, the connections in use and how it compresses its write-ahead log.
 select current_setting('server_version') as version, current_setting('max_connections')::integer as most,
+    current_setting('wal_compression') as wal_compression,
+    (select 'lz4' = any (enumvals) from pg_settings where name = 'wal_compression') is true as has_lz4,
     (select count(*) from pg_stat_activity where backend_type = 'client backend')::integer as used
 
 -- name: read_partitions

@@ -106,6 +106,7 @@ async def _database(settings: Settings, database: Database, migrations: Migratio
         return
     vitals = await read_database_health(database)
     yield _connections(settings, vitals)
+    yield _wal_compression(vitals)
     yield _partitions(vitals)
     yield _backlog(vitals)
     yield _routes(vitals)
@@ -177,6 +178,14 @@ def _connections(settings: Settings, vitals: DatabaseHealth) -> Finding:
         fix = f"raise max_connections above {needed + 5}, or lower server.workers or database.worker_connections"
         return Finding("connections", CheckStatus.WARN, f"{found}; these settings need {needed}", fix)
     return Finding("connections", CheckStatus.OK, found)
+
+
+def _wal_compression(vitals: DatabaseHealth) -> Finding:
+    found = f"wal_compression is {vitals.wal_compression}"
+    if vitals.wal_compression in {"on", "pglz"}:
+        found += ": compressing pages with pglz slows ingest after each checkpoint"
+        return Finding("log", CheckStatus.WARN, found, f"set wal_compression = {'lz4' if vitals.has_lz4 else 'off'}")
+    return Finding("log", CheckStatus.OK, found)
 
 
 def _partitions(vitals: DatabaseHealth) -> Finding:
