@@ -11,6 +11,7 @@ from starlette.responses import Response
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, NotFound
+from boathook.domain.plurals import counted
 from boathook.pages import query_params
 from boathook.service import audit, bulk_jobs, dead_letters, listings
 from boathook.service.authorization import Permission
@@ -253,7 +254,7 @@ async def _decide(context: ConsoleContext, keys: Sequence[Key], what: str) -> st
 
 
 def _count(number: int) -> str:
-    return "1 dead letter" if number == 1 else f"{number} dead letters"
+    return counted(number, "dead letter")
 
 
 def _selected_keys(context: ConsoleContext) -> list[Key]:

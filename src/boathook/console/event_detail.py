@@ -15,6 +15,7 @@ from boathook.console.routes import ConsoleContext, Routes
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.domain.model import State
+from boathook.domain.plurals import counted
 from boathook.service import body_view, event_history, operations
 from boathook.service.authorization import Permission
 from boathook.service.body_view import BodyView
@@ -119,8 +120,7 @@ async def replay(context: ConsoleContext) -> Response:
     if number == 0:
         text = "Nothing to replay: every delivery is still pending, or its endpoint is disabled or deleted"
         return context.to(f"/console/events/{name}", text, kind="bad")
-    noun = "delivery" if number == 1 else "deliveries"
-    return context.to(f"/console/events/{name}", f"{number} {noun} replayed")
+    return context.to(f"/console/events/{name}", f"{counted(number, 'delivery')} replayed")
 
 
 @routes.post("/events/{id}/route", Permission.EVENT_REPLAY)
@@ -139,8 +139,7 @@ async def route(context: ConsoleContext) -> Response:
         return context.to(page, f"{text} Name a handler to route it anyway", kind="bad")
     if not done.added:
         return context.to(page, "No delivery added: every matching handler already has or had one", kind="bad")
-    noun = "delivery" if done.added == 1 else "deliveries"
-    return context.to(page, f"{done.added} {noun} added")
+    return context.to(page, f"{counted(done.added, 'delivery')} added")
 
 
 def attachment(body: bytes, name: str) -> Response:

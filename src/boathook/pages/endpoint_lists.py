@@ -13,6 +13,7 @@ from starlette.responses import Response
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
+from boathook.domain.plurals import counted
 from boathook.domain.windows import after_message
 from boathook.pages.application_pages import ApplicationScope, Pages
 from boathook.service import attempts, endpoints, messages
@@ -102,7 +103,7 @@ def name_disabler(actor: str | None, *, is_portal: bool) -> str | None:
 
 
 def _format_attempts(number: int) -> str:
-    return "attempt" if number == 1 else f"{number} attempts"
+    return "attempt" if number == 1 else counted(number, "attempt")
 
 
 def _format_time(moment: datetime) -> str:

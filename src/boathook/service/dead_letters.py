@@ -20,6 +20,7 @@ from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-expor
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow, ListFilter
 from boathook.domain import ids
+from boathook.domain.plurals import plural
 from boathook.domain.policy import CONNECTION_LOST
 from boathook.service import bulk_jobs, operations
 from boathook.service.unit_of_work import AppContext
@@ -89,7 +90,7 @@ def _end(code: str, attempts: int, error: str) -> str:
 def describe_group(group: DeadLetterGroup) -> str:
     """Return one sentence about the common failure of a group, without the parts that differ."""
     reason = _end(group.code, 1, group.shape)
-    deliveries = "1 delivery" if group.number == 1 else f"{format_count(group.number)} deliveries"
+    deliveries = f"{format_count(group.number)} {plural(group.number, 'delivery')}"
     return f"{deliveries} to {group.recipient} failed {reason}"
 
 
@@ -148,7 +149,7 @@ def delivery_escalation_reason(replays: int) -> str:
 
 
 def _count(number: int) -> str:
-    return "1 dead letter" if number == 1 else f"{format_count(number)} dead letters"
+    return f"{format_count(number)} {plural(number, 'dead letter')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

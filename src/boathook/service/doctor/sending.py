@@ -9,6 +9,7 @@ from boathook.db.database import Database
 from boathook.db.health import SendingHealth, read_sending_health
 from boathook.db.secret_box import FILE_NAME, open_secret_box
 from boathook.domain.errors import ConfigError
+from boathook.domain.plurals import counted
 from boathook.service import endpoint_secrets
 from boathook.service.doctor.handlers import CheckStatus, Finding
 
@@ -72,7 +73,7 @@ def _endpoints(sending: SendingHealth) -> Finding:
 def _breakers(sending: SendingHealth) -> Finding:
     if sending.paused:
         fix = "look at their attempts: `boathook deliveries list --recipient endpoint:ID`, then `deliveries show`"
-        found = f"{len(sending.paused)} endpoints keep failing and are paused: {_names(sending.paused)}"
+        found = f"paused, as they keep failing: {counted(len(sending.paused), 'endpoint')}, {_names(sending.paused)}"
         return Finding("breakers", CheckStatus.WARN, found, fix)
     return Finding("breakers", CheckStatus.OK, "no endpoint is paused")
 

@@ -17,6 +17,7 @@ from boathook.db.migrations import list_pending
 from boathook.db.rerouting import MAX_COUNTED, count_unhandled
 from boathook.db.safety import describe_stall
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseUrlRejected, UnsafeDatabase
+from boathook.domain.plurals import counted
 from boathook.ingest.sources import compile_sources, compile_verifier
 from boathook.providers.schemes import NoProof
 from boathook.service.database import Migrations, ProgressCallback, server_url
@@ -287,7 +288,7 @@ def _sources(settings: Settings) -> Iterator[Finding]:
         yield finding
     if compiled == len(settings.sources):
         paths = compile_sources(settings)
-        yield Finding("paths", CheckStatus.OK, f"{_counted(len(paths), 'path')}, each of one source")
+        yield Finding("paths", CheckStatus.OK, f"{counted(len(paths), 'path')}, each of one source")
         yield from _shared_secrets(settings)
 
 
@@ -320,12 +321,8 @@ def _source(settings: Settings, name: str) -> Finding:
         found = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may send one again after more"
         fix = f"set sources.{name}.dedup_days to {math.ceil(recipe.retries_for_days or 0.0) + 1} or remove it"
         return Finding(check, CheckStatus.WARN, found, fix)
-    secrets = f", {_counted(len(source.secrets), 'secret')}" if source.secrets else ""
+    secrets = f", {counted(len(source.secrets), 'secret')}" if source.secrets else ""
     return Finding(check, CheckStatus.OK, f"{recipe.title}, {recipe.grade.value}{secrets}")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _ago(now: datetime, since: datetime | None) -> str:

@@ -13,6 +13,7 @@ from boathook.db.database import Database
 from boathook.db.events import EventStore
 from boathook.domain.errors import BoathookError
 from boathook.domain.model import NewEvent
+from boathook.domain.plurals import counted
 from boathook.ingest.spooled_events import FolderSummary, events, summarize_folder
 from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.spool import root_of
@@ -54,11 +55,13 @@ async def compare(settings: Settings, database: Database) -> Finding:
         )
     lacking = await EventStore(database).find_unstored(drained)
     if lacking:
-        found = f"of the {len(drained)} events drained last, the database lacks {len(lacking)}: was it restored?"
+        found = f"of {counted(len(drained), 'event')} drained last, the database lacks {len(lacking)}: was it restored?"
         return Finding(
             _DRAINED_CHECK, CheckStatus.WARN, found, "run `boathook spool drain --again` on every host with gateways"
         )
-    return Finding(_DRAINED_CHECK, CheckStatus.OK, f"the database has the {len(drained)} events drained last")
+    return Finding(
+        _DRAINED_CHECK, CheckStatus.OK, f"the database has what was drained last: {counted(len(drained), 'event')}"
+    )
 
 
 def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:
