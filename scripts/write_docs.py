@@ -230,7 +230,8 @@ def cli() -> str:
     parts = [
         "# Command line\n\n",
         GENERATED.format(origin="src/boathook/cli"),
-        "\n\nListings take `--json` and then print one object a line. Errors name what is wrong and how to fix it;\n",
+        "\n\nCommands take `--json` and print one object a line. Ids may be given by their beginning: at least four\n",
+        "characters after the prefix. Errors name what is wrong and how to fix it;\n",
         "the exit status is 0 when all is well, 1 when a check failed, and 2 when the command was not understood.\n",
     ]
     for name, command in commands():

@@ -181,7 +181,7 @@ class TestTheCommandLine:
     def test_knows_its_source(self, parcels: Parcels):
         [one] = parcels.listing("sources", "list")
         assert (one["name"], one["secrets"], one["grade"]) == ("carrier", 1, "body signed")
-        assert "1 sources on 2 paths, 2 handlers, 1 apps" in parcels.cli("config", "check").stdout.replace("\n", " ")
+        assert "1 source on 2 paths, 2 handlers, 1 app" in parcels.cli("config", "check").stdout.replace("\n", " ")
 
     def test_shows_its_settings_but_no_secret(self, parcels: Parcels):
         [shown] = parcels.listing("config", "show")

@@ -116,7 +116,7 @@ def test_status_and_inspect_show_what_waits_while_postgresql_is_away(gateway: Bo
     assert rows[0]["bytes"] == len(json.dumps(payload("seen_1", "invoice.paid")))
     assert Path(rows[0]["segment"]).is_file()
     told = gateway.cli("spool", "status").stdout
-    assert "waiting for PostgreSQL: 3 events, of which running processes hold 3 events" in told
+    assert "waiting for PostgreSQL: 3 events, of which running processes hold 3" in told
 
 
 @pytest.mark.extended("starts several servers of its own")

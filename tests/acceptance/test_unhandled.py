@@ -42,7 +42,7 @@ def test_what_a_typo_lost_is_found_told_of_and_handled_once_it_is_mended(boathoo
     write_app(running, '@hook.on("strpe", "payment.*")')
     warned = running.cli("config", "check")
     assert "did you mean 'stripe'?" in warned.stderr
-    assert "valid; 1 sources" in warned.stdout
+    assert "valid; 1 source" in warned.stdout
     running.start()
     running.wait_logged("did you mean 'stripe'?")
     events = [post(running, f"lost-{number}") for number in range(3)]

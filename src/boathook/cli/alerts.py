@@ -10,11 +10,13 @@ from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import actor, cli_context, run, run_in_transaction
 from boathook.cli.options import Json, lifetime_option
-from boathook.cli.output import Column, View
+from boathook.cli.output import STATE, Column, View
+from boathook.domain import ids
 from boathook.domain.alerts import show_number
 from boathook.observability import ALERT_RULES
 from boathook.service import alerts as actions
 from boathook.service.alerts import Alert, SendFailed
+from boathook.service.id_prefixes import complete
 from boathook.service.unit_of_work import UnitOfWork
 
 alerts = typer.Typer(no_args_is_help=True, help="Alerts: list, silence and test them.")
@@ -24,7 +26,7 @@ _VIEW: Final = View(
         Column("rule", is_whole=True),
         Column("subject", is_optional=True),
         Column("severity"),
-        Column("state"),
+        STATE,
         Column("figure", lambda one: show_number(one["value"])),
         Column("worst", lambda one: show_number(one["worst"])),
         Column("since", output.moment_of("fired_at"), is_optional=True),
@@ -64,14 +66,16 @@ def silence(
     subject: Annotated[str, typer.Option(help="Subject of the alert; * matches any characters.")] = "*",
     length: Annotated[timedelta, lifetime_option("Duration: 45m, 2h, 7d.", "--for")] = "4h",  # type: ignore[assignment]  # typer parses the text of the default
     note: Annotated[str, typer.Option(help="Reason; recorded with your name.")] = "",
-    end: Annotated[str | None, typer.Option(metavar="ID", help="End this silence.")] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="ID", help="End this silence: its id or the beginning of it.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Send no messages about matching alerts for a time; they are still listed."""
 
     async def make(work: UnitOfWork) -> Any:
         if end is not None:
-            return await actions.end_silence(work, end)
+            return await actions.end_silence(work, await complete(work.connection, ids.SILENCE, end))
         return await actions.silence(work, rule=rule, subject=subject, text=note, length=length)
 
     made = run_in_transaction(ctx, make)

@@ -9,7 +9,7 @@ from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, cli_context, confirm, run_in_transaction
 from boathook.cli.options import Json, Limit, Metadata, Yes, lifetime_option, read_pairs, read_uid
-from boathook.cli.output import ID, Column, View, say
+from boathook.cli.output import ID, Column, View
 from boathook.domain import ids
 from boathook.service import applications as actions
 from boathook.service import keys, portal_sessions
@@ -21,7 +21,7 @@ applications = typer.Typer(no_args_is_help=True, help="Applications: the tenants
 _DAY: Final = timedelta(days=1)
 _LONGEST: Final = timedelta(days=7)
 """Maximum lifetime of a portal link in the API."""
-Reference = Annotated[str, typer.Argument(metavar="APPLICATION", help="Id or uid.")]
+Reference = Annotated[str, typer.Argument(metavar="APPLICATION", help="Id, the beginning of it, or uid.")]
 _VIEW: Final = View(
     (
         ID,
@@ -63,13 +63,13 @@ def create_application(
 def list_applications(
     ctx: typer.Context,
     limit: Limit = 50,
-    after: Annotated[str | None, typer.Option(help="Continue after this id or uid.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this id, its beginning, or uid.")] = None,
     as_json: Json = False,
 ) -> None:
     """List applications, oldest first."""
 
     async def read(work: UnitOfWork) -> None:
-        cursor = (await actions.get(work, after)).id if after else None
+        cursor = (await actions.find(work, after)).id if after else None
         pages = output.pages(
             lambda at, most: actions.list_page(work, actions.PageRequest(at, True, most)),
             cursor,
@@ -84,7 +84,7 @@ def list_applications(
 @applications.command("show", epilog=example("boathook applications show acme"))
 def show_application(ctx: typer.Context, application: Reference, as_json: Json = False) -> None:
     """Show one application."""
-    _VIEW.print_one(run_in_transaction(ctx, lambda work: actions.get(work, application)), as_json=as_json)
+    _VIEW.print_one(run_in_transaction(ctx, lambda work: actions.find(work, application)), as_json=as_json)
 
 
 @applications.command("portal", epilog=example(
@@ -114,7 +114,7 @@ def make_portal_link(
         raise UsageError("--expires: at most 7d")
 
     async def make(work: UnitOfWork) -> keys.CreatedKey:
-        owner = await actions.get(work, application)
+        owner = await actions.find(work, application)
         return await keys.create_for_portal(
             work, owner, lifetime=lifetime, session_id=session_id, capabilities=capabilities
         )
@@ -135,9 +135,9 @@ def _capabilities(words: list[str] | None, *, read_only: bool) -> list[str] | No
 
 
 @applications.command("delete", epilog=example("boathook applications delete acme --yes"))
-def delete_application(ctx: typer.Context, application: Reference, yes: Yes = False) -> None:
+def delete_application(ctx: typer.Context, application: Reference, yes: Yes = False, as_json: Json = False) -> None:
     """Delete an application and its endpoints; pending deliveries become dead letters. Delivery history is kept."""
-    found = run_in_transaction(ctx, lambda work: actions.get(work, application))
+    found = run_in_transaction(ctx, lambda work: actions.find(work, application))
     confirm(f"delete the application {found.name!r} ({found.shown_id}) with all its endpoints", yes=yes)
     run_in_transaction(ctx, lambda work: actions.delete(work, found.shown_id))
-    say(f"{found.shown_id} deleted")
+    _VIEW.print_done(found, f"{found.shown_id} deleted", as_json=as_json)

@@ -19,7 +19,7 @@ from boathook.cli.context import (
     warn_once,
 )  # fmt: skip
 from boathook.cli.options import Json, Yes
-from boathook.cli.output import Column, View, say
+from boathook.cli.output import Column, View, print_done
 from boathook.config import Settings
 from boathook.config.loader import is_secret
 from boathook.domain.errors import BoathookError, ConfigError
@@ -80,6 +80,7 @@ def forget(
     ctx: typer.Context,
     module: Annotated[str, typer.Argument(help="As `boathook apps list` shows it.")],
     yes: Yes = False,
+    as_json: Json = False,
 ) -> None:
     """Retire the handlers of an app that no host loads any more: they get no further events.
 
@@ -92,7 +93,7 @@ def forget(
         raise ConfigError(f"{module} is loaded here: remove it from boathook.toml first")
     confirm(f"retire the handlers of {module}", yes=yes)
     run_with_database(ctx, lambda database: actions.forget(database, module))
-    say(f"{module}: handlers retired")
+    print_done({"module": module, "retired": True}, f"{module}: handlers retired", as_json=as_json)
 
 
 @apps.command("sample", epilog="Example: boathook apps sample billing > boathook.toml")

@@ -14,6 +14,7 @@ from boathook.cli.context import cli_context, err, open_database, out, run, warn
 from boathook.cli.options import Json, Since, Until
 from boathook.config import Settings
 from boathook.domain.errors import BoathookError, ConfigError
+from boathook.domain.plurals import counted
 from boathook.service import integrity, spool
 from boathook.service.integrity import Balance, CheckProgress, IntegrityReport, Violation
 from boathook.service.spool import SpoolCounts
@@ -55,7 +56,7 @@ def check(
     except BoathookError as error:
         err.print(Text(f"boathook: the check could not run: {error}"), soft_wrap=True)
         if (spooled := _spooled(settings)).events:
-            err.print(Text(f"boathook: {spooled.events:,} events wait in this host's spool"), soft_wrap=True)
+            err.print(Text(f"boathook: {counted(spooled.events, 'event')} in this host's spool"), soft_wrap=True)
         raise typer.Exit(_EXIT_CHECK_FAILED) from None
     spooled = _spooled(settings)
     if as_json:

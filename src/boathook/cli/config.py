@@ -14,6 +14,7 @@ from boathook.cli.context import cli_context, err, out
 from boathook.cli.options import Json
 from boathook.cli.output import say
 from boathook.domain.errors import ConfigError
+from boathook.domain.plurals import counted
 from boathook.observability import dashboards
 from boathook.service.shown_settings import all_settings
 
@@ -70,8 +71,9 @@ def check_settings(ctx: typer.Context, as_json: Json = False) -> None:
         raise typer.Exit(1)
     if not as_json:
         where = settings.file or "the defaults and the environment"
-        shown = "{sources} sources on {paths} paths, {handlers} handlers".format_map(counts)
-        say(f"{where}: valid; {shown}" + (f", {len(loaded)} apps" if loaded else ""))
+        shown = f"{counted(len(settings.sources), 'source')} on {counted(paths, 'path')}"
+        shown += f", {counted(len(hooks.handlers), 'handler')}"
+        say(f"{where}: valid; {shown}" + (f", {counted(len(loaded), 'app')}" if loaded else ""))
 
 
 def print_dashboards(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from boathook.cli import output
+from boathook.cli.output import Column
+from boathook.domain.plurals import counted
 from boathook.service.live_stats import (
     LiveStats,
     RecipientActivity,
@@ -53,7 +55,7 @@ _SOURCE_KEYS: Final[dict[SortOrder, Callable[[SourceActivity], float]]] = {
 
 
 def dashboard(seen: LiveStats, order: SortOrder, footer: Text | None = None) -> RenderableType:
-    """Return the whole dashboard, for a terminal of 80 columns or more."""
+    """Return the whole dashboard; tables omit their less important columns where the terminal is narrow."""
     parts: list[RenderableType] = [_figures(seen), _sources(seen.sources, order), _recipients(seen.recipients, order)]
     return Group(*parts) if footer is None else Group(*parts, footer)
 
@@ -112,7 +114,7 @@ def _flow(seen: LiveStats) -> list[tuple[str, Text]]:
 def _stock(seen: LiveStats) -> list[tuple[str, Text]]:
     backlog = seen.backlog
     oldest = f" (the oldest for {format_duration(seen.oldest_due_s)})" if backlog.due else ""
-    spool = f"{seen.spool_records} events, {format_size(seen.spool_bytes)}"
+    spool = f"{counted(seen.spool_records, 'event')}, {format_size(seen.spool_bytes)}"
     return [
         (
             "pending",
@@ -143,8 +145,8 @@ def _hosts(seen: LiveStats) -> str:
     if not seen.hosts:
         return "no processes found; is `boathook serve` running with this server.data_dir or database.url?"
     processes = sum(number for host in seen.hosts for number in host.roles.values())
-    suffix = f", {processes} processes" if processes else ""
-    return f"{len(seen.hosts)} host{'s' if len(seen.hosts) > 1 else ''}{suffix}"
+    suffix = f", {counted(processes, 'process')}" if processes else ""
+    return f"{counted(len(seen.hosts), 'host')}{suffix}"
 
 
 def _pair(p50: float | None, p99: float | None) -> str:
@@ -156,27 +158,46 @@ def _joined(*parts: tuple[str, str]) -> Text:
 
 
 def _sources(rows: Sequence[SourceActivity], order: SortOrder) -> Table:
-    table = _table("source", "accepted/s", "duplicates/s", "rejected/s", "bad signatures/s", "5xx/s")
-    for one in sorted(rows, key=lambda one: (_SOURCE_KEYS[order](one), one.source))[:_MAX_SOURCES]:
-        rates = (one.accepted, one.duplicates, one.rejected, one.bad_signatures, one.faults)
-        table.add_row(output.text(one.source), *(format_rate(rate) for rate in rates))
-    return table
+    shown = sorted(rows, key=lambda one: (_SOURCE_KEYS[order](one), one.source))[:_MAX_SOURCES]
+    return output.table(_SOURCE_COLUMNS, shown, box=box.SIMPLE_HEAD)
 
 
 def _recipients(rows: Sequence[RecipientActivity], order: SortOrder) -> Table:
-    ages = ("<10s", "<1m", "<10m", "<1h", "older")
-    table = _table("recipient", "done/s", "failed/s", *ages, "later", "work", "dead")
-    for one in sorted(rows, key=lambda one: (_RECIPIENT_KEYS[order](one), one.recipient))[:_MAX_RECIPIENTS]:
-        numbers = (*one.owed.ages, one.owed.later, one.owed.leased, one.owed.dead)
-        style = "red" if one.owed.dead else "yellow" if one.failed else ""
-        rates = (format_rate(one.succeeded), format_rate(one.failed))
-        table.add_row(output.text(recipient_title(one.recipient)), *rates, *map(str, numbers), style=style)
-    return table
+    shown = sorted(rows, key=lambda one: (_RECIPIENT_KEYS[order](one), one.recipient))[:_MAX_RECIPIENTS]
+    return output.table(
+        _RECIPIENT_COLUMNS,
+        shown,
+        box=box.SIMPLE_HEAD,
+        style_of=lambda one: "red" if one.owed.dead else "yellow" if one.failed else "",
+    )
 
 
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first, no_wrap=True, overflow="ellipsis", min_width=12)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+def _number(title: str, read: Callable[[Any], object], *, is_whole: bool = False) -> Column:
+    return Column(title, read, is_number=True, is_whole=is_whole)
+
+
+def _rate(title: str, name: str, *, is_whole: bool = False) -> Column:
+    return _number(title, lambda one: format_rate(getattr(one, name)), is_whole=is_whole)
+
+
+def _age(title: str, place: int) -> Column:
+    return _number(title, lambda one: one.owed.ages[place])
+
+
+_SOURCE_COLUMNS: Final = (
+    Column("source", is_whole=True),
+    _rate("accepted/s", "accepted"),
+    _rate("duplicates/s", "duplicates"),
+    _rate("rejected/s", "rejected", is_whole=True),
+    _rate("bad signatures/s", "bad_signatures"),
+    _rate("5xx/s", "faults"),
+)
+_RECIPIENT_COLUMNS: Final = (
+    Column("recipient", lambda one: recipient_title(one.recipient), is_whole=True),
+    _rate("done/s", "succeeded"),
+    _rate("failed/s", "failed"),
+    *(_age(title, place) for place, title in enumerate(("<10s", "<1m", "<10m", "<1h", "older"))),
+    _number("later", lambda one: one.owed.later),
+    _number("work", lambda one: one.owed.leased),
+    _number("dead", lambda one: one.owed.dead, is_whole=True),
+)

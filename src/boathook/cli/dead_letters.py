@@ -12,7 +12,7 @@ from rich.text import Text
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, action, out, run_with_database
+from boathook.cli.context import UsageError, action, err, out, run_with_database
 from boathook.cli.events import ITEM, PROOF, Delivery, show_delivery
 from boathook.cli.options import (
     After,
@@ -34,12 +34,11 @@ from boathook.cli.options import (
     Yes,
     check_choice,
     confirm_selection,
-    read_delivery_ids,
-    read_ids,
 )  # fmt: skip
-from boathook.cli.output import ID, Column, Progress, View, hint, say
+from boathook.cli.output import CODE, ID, RECIPIENT, Column, Progress, View, hint, say
 from boathook.domain import ids
-from boathook.service import bulk_jobs, dead_letters, listings, operations
+from boathook.domain.plurals import counted
+from boathook.service import bulk_jobs, dead_letters, id_prefixes, listings, operations
 from boathook.service.database import Database
 from boathook.service.dead_letters import DeadLetterGroup
 from boathook.service.operations import ListFilter, Selection
@@ -55,12 +54,12 @@ Follow = Annotated[
 _VIEW: Final = View(
     (
         ID,
-        Column("code"),
+        CODE,
         Column("tries", "attempts"),
         Column("died", output.age_of("ended_at")),
         ITEM,
         Column("type"),
-        Column("recipient"),
+        RECIPIENT,
         PROOF,
     )
 )
@@ -68,8 +67,8 @@ _GROUPS: Final = (
     Column("number"),
     Column("from", lambda group: group.source or group.application),
     Column("type"),
-    Column("recipient"),
-    Column("code"),
+    RECIPIENT,
+    CODE,
     Column("oldest", output.age_of("oldest")),
 )
 
@@ -81,12 +80,11 @@ def list_dead(
     after: After = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """List dead letters, newest events first; --since and --until filter by the time of failure."""
-    read_delivery_ids([after] if after else [])
     wanted = ListFilter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until,
         limit=limit, after=after,
     )  # fmt: skip
-    output.print_listing(ctx, listings.list_dead_letters, wanted, _VIEW, as_json=as_json)
+    output.print_listing(ctx, listings.list_dead_letters, wanted, _VIEW, ids.DELIVERY, as_json=as_json)
 
 
 @dead.command("show", epilog=example("boathook dead show dlv_01h455vb4pex5vsknk084sn02q4_0"))
@@ -147,7 +145,7 @@ def replay_dead(
     ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
     recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
     group: InGroup = None, rate: Rate = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
-    follow: Follow = None,
+    as_json: Json = False, follow: Follow = None,
 ) -> None:  # fmt: skip
     """
     Replay dead letters, each with its full number of attempts.
@@ -158,8 +156,8 @@ def replay_dead(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
     replay, replay_group = partial(operations.replay_dead, rate=rate), partial(operations.replay_group, rate=rate)
-    is_followed = out.is_terminal if follow is None else follow
-    move = _Move("replay", "replayed", replay, replay_group, note, dry_run, yes, is_followed=is_followed)
+    is_followed = out.is_terminal and not as_json if follow is None else follow
+    move = _Move("replay", "replayed", replay, replay_group, note, dry_run, yes, as_json, is_followed=is_followed)
     move.run(ctx, chosen, wanted, group, everything=everything)
 
 
@@ -171,13 +169,13 @@ def ignore_dead(
     ctx: typer.Context, note: Annotated[str, typer.Option(help="Reason; stored as the outcome of the delivery.")],
     chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
     recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
-    group: InGroup = None, dry_run: DryRun = False, yes: Yes = False,
+    group: InGroup = None, dry_run: DryRun = False, yes: Yes = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Mark dead letters as ignored, with a note."""
     wanted = ListFilter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
-    move = _Move("ignore", "ignored", operations.ignore_dead, operations.ignore_group, note, dry_run, yes)
+    move = _Move("ignore", "ignored", operations.ignore_dead, operations.ignore_group, note, dry_run, yes, as_json)
     move.run(ctx, chosen, wanted, group, everything=everything)
 
 
@@ -185,13 +183,13 @@ def ignore_dead(
 def purge_dead(
     ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
     recipient: Recipient = None, code: Code = None, since: Since = None, until: Until = None, everything: All = False,
-    group: InGroup = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False,
+    group: InGroup = None, note: Note = None, dry_run: DryRun = False, yes: Yes = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Permanently delete dead letters and their attempts; they are counted as dropped. Their events are kept."""
     wanted = ListFilter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
-    move = _Move("purge", "purged", operations.purge_dead, operations.purge_group, note, dry_run, yes)
+    move = _Move("purge", "purged", operations.purge_dead, operations.purge_group, note, dry_run, yes, as_json)
     move.run(ctx, chosen, wanted, group, everything=everything)
 
 
@@ -206,6 +204,7 @@ class _Move:
     note: str | None
     dry_run: bool
     yes: bool
+    as_json: bool
     is_followed: bool = False
     """Whether to wait until all have ended, and print what has become of them."""
 
@@ -226,78 +225,93 @@ class _Move:
             raise UsageError("give --group alone, without ids or filters")
 
         async def move(database: Database) -> bool:
-            since = await operations.read_clock(database)
+            since, key = await operations.read_clock(database), None
             if group is not None:
-                number = await self._move_group(database, group)
+                (key,) = await id_prefixes.find_ids(database, ids.DEAD_GROUP, [group])
+                matching, done = await self._move_group(database, key)
             else:
-                number = await self._move_selection(database, chosen, wanted)
-            if number is not None:
-                say(f"{self.done} {_format_count(number)}")
-            if not number or not self.is_followed:
-                return True
-            key = None if group is None else read_ids(ids.DEAD_GROUP, [group])[0]
-            return await self._follow(database, since, key, number)
+                matching, done = await self._move_selection(database, chosen, wanted)
+            if done is not None:
+                self._say(f"{self.done} {_format_count(done)}")
+            outcome = None
+            if done and self.is_followed:
+                outcome = await self._follow(database, since, key, done)
+            if self.as_json:
+                fields = {"action": self.verb, "dry_run": self.dry_run, "matching": matching, "done": done or 0}
+                output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
+            return outcome is None or not outcome.dead
 
         if not run_with_database(ctx, move):
             raise typer.Exit(1)
 
-    async def _move_selection(self, database: Database, chosen: Sequence[str] | None, wanted: ListFilter) -> int | None:
-        selection, total = Selection(wanted), None
+    async def _move_selection(
+        self, database: Database, chosen: Sequence[str] | None, wanted: ListFilter
+    ) -> tuple[int, int | None]:
+        """Return how many dead letters match, and how many were moved; None if the action was not confirmed."""
         if chosen:
-            keys = await operations.check_dead(database, read_delivery_ids(chosen))
+            keys = await operations.check_dead(database, await id_prefixes.find_deliveries(database, chosen))
             selection, total = Selection(ListFilter(), keys), len(keys)
+        else:
+            selection, total = Selection(await id_prefixes.complete_filter(database, ids.DELIVERY, wanted)), 0
         if self.dry_run or not chosen:
             groups = await operations.count_dead(database, selection)
             total = sum(group.number for group in groups)
-            if groups:
-                out.print(output.table(_GROUPS, groups))
-            say(_format_count(total))
+            if groups and not self.as_json:
+                output.print_table(_GROUPS, groups)
+            self._say(_format_count(total))
             if total == 0 or not self._confirm(total):
-                return None
+                return total, None
         with Progress(self.verb, total) as report:
-            return await self.on_selection(database, selection, action(self.note), report=report)
+            return total, await self.on_selection(database, selection, action(self.note), report=report)
 
-    async def _move_group(self, database: Database, reference: str) -> int | None:
-        (key,) = read_ids(ids.DEAD_GROUP, [reference])
+    async def _move_group(self, database: Database, key: UUID) -> tuple[int, int | None]:
         group = await dead_letters.find_group(database, key)
         if group is None:
-            say(f"no dead letters are left in {reference}")
-            return None
-        say(dead_letters.describe_group(group))
+            self._say(f"no dead letters are left in {ids.show(ids.DEAD_GROUP, key)}")
+            return 0, None
+        self._say(dead_letters.describe_group(group))
         for reason in dead_letters.escalation_reasons(group):
-            say(f"escalate: {reason}")
+            self._say(f"escalate: {reason}")
         if self.verb == "replay":
-            await _print_preview(database, group)
+            for line in await _preview(database, group):
+                self._say(line)
         if not self._confirm(group.number):
-            return None
+            return group.number, None
         with Progress(self.verb, group.number) as report:
-            return await self.on_group(database, key, action(self.note), report=report)
+            return group.number, await self.on_group(database, key, action(self.note), report=report)
 
-    async def _follow(self, database: Database, since: datetime, group: UUID | None, number: int) -> bool:
-        """Wait until all replayed dead letters have ended, and print the outcome; return whether none failed again."""
+    def _say(self, message: str) -> None:
+        (hint if self.as_json else say)(message)
+
+    async def _follow(
+        self, database: Database, since: datetime, group: UUID | None, number: int
+    ) -> operations.ReplayOutcomes:
+        """Wait until all replayed dead letters have ended; print and return the outcome."""
         hint("waiting until all have ended; Ctrl-C stops the waiting only")
         with Progress("follow", number) as report:
             async for found in operations.follow_replay(database, action(self.note), since=since, group=group):
                 report(found.number - found.retrying - found.waiting)
+        console = err if self.as_json else out
         style = "red" if found.dead else "green"
-        out.print(Text(bulk_jobs.describe_outcomes(found), style=style), soft_wrap=True)
-        return not found.dead
+        console.print(Text(bulk_jobs.describe_outcomes(found), style=style), soft_wrap=True)
+        return found
 
     def _confirm(self, number: int) -> bool:
         return confirm_selection(f"{self.verb} {_format_count(number)}", dry_run=self.dry_run, yes=self.yes)
 
 
-async def _print_preview(database: Database, group: DeadLetterGroup) -> None:
-    """Print which handlers or endpoints a replay would run, and obstacles."""
+async def _preview(database: Database, group: DeadLetterGroup) -> list[str]:
+    """Return which handlers or endpoints a replay would run, and obstacles."""
     preview = await dead_letters.preview_replay(database, group)
-    say(f"it would run {group.recipient} for {', '.join(group.types)}")
+    lines = [f"it would run {group.recipient} for {', '.join(group.types)}"]
     if not preview.is_open:
-        say("none would run: the endpoint is deleted or disabled; enable it first")
+        lines.append("none would run: the endpoint is deleted or disabled; enable it first")
     if not preview.has_route:
-        say("they would wait: no handler with this name is registered")
+        lines.append("they would wait: no handler with this name is registered")
     if preview.expunged:
-        say(f"{preview.expunged} stay dead letters: their payload was deleted")
+        lines.append(f"{preview.expunged} stay dead letters: their payload was deleted")
+    return lines
 
 
 def _format_count(number: int) -> str:
-    return f"{number} dead letter{'' if number == 1 else 's'}"
+    return counted(number, "dead letter")

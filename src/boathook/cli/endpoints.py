@@ -32,19 +32,23 @@ from boathook.service.unit_of_work import UnitOfWork
 endpoints = typer.Typer(no_args_is_help=True, help="Endpoints: the URLs that receive an application's messages.")
 
 Result = TypeVar("Result")
-Owner = Annotated[str, typer.Option("--application", "-a", help="Application id or uid.")]
-Reference = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Id or uid.")]
+Owner = Annotated[str, typer.Option("--application", "-a", help="Application: id, its beginning, or uid.")]
+Reference = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Id, the beginning of it, or uid.")]
 
 
 def _retry(one: Endpoint) -> object:
     return one.retry_name or (list(one.retry.delays_s or ()) if one.retry else None)
 
 
+def _state(one: Endpoint) -> str:
+    return f"disabled ({one.disabled_because})" if one.is_disabled else "enabled"
+
+
 _VIEW: Final = View(
     (
         ID,
         Column("uid", is_optional=True),
-        Column("state", lambda one: f"disabled ({one.disabled_because})" if one.is_disabled else "enabled"),
+        Column("state", _state, is_whole=True),
         Column("types", lambda one: " ".join(one.event_types or ["*"])),
         Column("url"),
     ),
@@ -97,13 +101,13 @@ def create_endpoint(
 @endpoints.command("list", epilog=example("boathook endpoints list --application acme --json"))
 def list_endpoints(
     ctx: typer.Context, application: Owner, limit: Limit = 50,
-    after: Annotated[str | None, typer.Option(help="Continue after this id or uid.")] = None,
+    after: Annotated[str | None, typer.Option(help="Continue after this id, its beginning, or uid.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """List an application's endpoints, oldest first."""
 
     async def read(work: UnitOfWork, owner: Application) -> None:
-        cursor = (await actions.get(work, owner, after)).id if after else None
+        cursor = (await actions.find(work, owner, after)).id if after else None
         pages = output.pages(
             lambda at, most: actions.list_page(work, owner, PageRequest(at, True, most)),
             cursor,
@@ -118,7 +122,7 @@ def list_endpoints(
 @endpoints.command("show", epilog=example("boathook endpoints show --application acme ep_01h455vb4pex5vsknk084sn02q4"))
 def show_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
     """Show one endpoint. Secrets, values of headers and credentials are not shown."""
-    found = _act(ctx, application, lambda work, owner: actions.get(work, owner, endpoint))
+    found = _act(ctx, application, lambda work, owner: actions.find(work, owner, endpoint))
     _VIEW.print_one(found, as_json=as_json)
 
 
@@ -142,7 +146,7 @@ def update_endpoint(
     )  # fmt: skip
     if not values:
         raise UsageError("give a setting to change, such as --type or --url")
-    saved = _act(ctx, application, lambda work, owner: actions.update(work, owner, endpoint, values))
+    saved = _act_on(ctx, application, endpoint, lambda work, owner, whole: actions.update(work, owner, whole, values))
     _VIEW.print_done(saved, f"{saved.shown_id} updated", as_json=as_json)
 
 
@@ -152,28 +156,32 @@ def update_endpoint(
 def enable_endpoint(
     ctx: typer.Context, endpoint: Reference, application: Owner,
     backlog: Annotated[BacklogChoice, typer.Option(help="What happens to pending deliveries.")] = BacklogChoice.SEND,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Enable an endpoint and reset its failure count."""
     policy = actions.Backlog(str(backlog))
-    saved = _act(
+    saved = _act_on(
         ctx,
         application,
-        lambda work, owner: actions.update(work, owner, endpoint, {"is_disabled": False}, backlog=policy),
+        endpoint,
+        lambda work, owner, whole: actions.update(work, owner, whole, {"is_disabled": False}, backlog=policy),
     )
-    say(f"{saved.shown_id} enabled")
+    _VIEW.print_done(saved, f"{saved.shown_id} enabled", as_json=as_json)
 
 
 @endpoints.command("disable", epilog=example("boathook endpoints disable -a acme ep_01h455vb4pex5vsknk084sn02q4"))
-def disable_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner) -> None:
+def disable_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
     """Disable an endpoint; its pending deliveries are kept."""
-    saved = _act(ctx, application, lambda work, owner: actions.update(work, owner, endpoint, {"is_disabled": True}))
-    say(f"{saved.shown_id} disabled")
+    saved = _act_on(
+        ctx, application, endpoint, lambda work, owner, whole: actions.update(work, owner, whole, {"is_disabled": True})
+    )
+    _VIEW.print_done(saved, f"{saved.shown_id} disabled", as_json=as_json)
 
 
 @endpoints.command("secret", epilog=example("boathook endpoints secret -a acme ep_01h455vb4pex5vsknk084sn02q4"))
 def show_secret(ctx: typer.Context, endpoint: Reference, application: Owner, as_json: Json = False) -> None:
     """Print the verification secret or public key of an endpoint. The access is recorded in the audit log."""
-    key = _act(ctx, application, lambda work, owner: endpoint_secrets.reveal_secret(work, owner, endpoint))
+    key = _act_on(ctx, application, endpoint, endpoint_secrets.reveal_secret)
     output.print_done({"key": key}, key, as_json=as_json)
 
 
@@ -192,10 +200,11 @@ def rotate_secret(
     """Rotate the signing secret and print the new verification secret. The old one stays valid for a while."""
     signs = given.read_secret(cli_context(ctx).settings(), secret, ed25519)
     pause = timedelta(seconds=grace)
-    key = _act(
+    key = _act_on(
         ctx,
         application,
-        lambda work, owner: endpoint_secrets.rotate_secret(work, owner, endpoint, secret=signs, grace=pause),
+        endpoint,
+        lambda work, owner, whole: endpoint_secrets.rotate_secret(work, owner, whole, secret=signs, grace=pause),
     )
     output.print_done({"key": key}, key, as_json=as_json)
 
@@ -206,16 +215,20 @@ def rotate_secret(
 def change_headers(
     ctx: typer.Context, endpoint: Reference, application: Owner, header: given.Headers = None,
     remove: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Header to remove.")] = None,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show, set or remove the headers of an endpoint."""
     changed = read_pairs("--header", header or [], ":")
 
-    async def change(work: UnitOfWork, owner: Application) -> endpoint_secrets.Headers:
+    async def change(work: UnitOfWork, owner: Application, whole: str) -> endpoint_secrets.Headers:
         if changed or remove:
-            await endpoint_secrets.change_headers(work, owner, endpoint, changed, remove or ())
-        return await endpoint_secrets.get_headers(work, owner, endpoint)
+            await endpoint_secrets.change_headers(work, owner, whole, changed, remove or ())
+        return await endpoint_secrets.get_headers(work, owner, whole)
 
-    found = _act(ctx, application, change)
+    found = _act_on(ctx, application, endpoint, change)
+    if as_json:
+        output.print_json({"headers": found.shown, "sensitive": found.sensitive})
+        return
     for name, value in {**found.shown, **dict.fromkeys(found.sensitive, "(hidden)")}.items():
         say(f"{name}: {value}")
 
@@ -227,7 +240,9 @@ def try_endpoint(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Send a test message to one endpoint and print the message id."""
-    sent = _act(ctx, application, lambda work, owner: messages.send_example(work, owner, endpoint, type))
+    sent = _act_on(
+        ctx, application, endpoint, lambda work, owner, whole: messages.send_example(work, owner, whole, type)
+    )
     output.print_done({"id": sent.shown_id, "type": type}, sent.shown_id, as_json=as_json)
 
 
@@ -239,7 +254,9 @@ def show_stats(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Count an endpoint's attempts and pending deliveries, by default of the last 28 days."""
-    counts = asdict(_act(ctx, application, lambda work, owner: attempts.count(work, owner, endpoint, since, until)))
+    counts = asdict(
+        _act_on(ctx, application, endpoint, lambda work, owner, whole: attempts.count(work, owner, whole, since, until))
+    )
     if as_json:
         output.print_json(counts)
     else:
@@ -274,12 +291,14 @@ def reencrypt(ctx: typer.Context, as_json: Json = False) -> None:
 
 
 @endpoints.command("delete", epilog=example("boathook endpoints delete -a acme ep_01h455vb4pex5vsknk084sn02q4 --yes"))
-def delete_endpoint(ctx: typer.Context, endpoint: Reference, application: Owner, yes: Yes = False) -> None:
+def delete_endpoint(
+    ctx: typer.Context, endpoint: Reference, application: Owner, yes: Yes = False, as_json: Json = False
+) -> None:
     """Delete an endpoint; its pending deliveries become dead letters. Delivery history is kept."""
-    found = _act(ctx, application, lambda work, owner: actions.get(work, owner, endpoint))
+    found = _act(ctx, application, lambda work, owner: actions.find(work, owner, endpoint))
     confirm(f"delete the endpoint {found.shown_id} at {found.url}", yes=yes)
     _act(ctx, application, lambda work, owner: actions.delete(work, owner, found.shown_id))
-    say(f"{found.shown_id} deleted")
+    _VIEW.print_done(found, f"{found.shown_id} deleted", as_json=as_json)
 
 
 def _act(
@@ -288,6 +307,20 @@ def _act(
     """Return the result of *change*, run on an application's endpoints in one transaction."""
 
     async def do(work: UnitOfWork) -> Result:
-        return await change(work, await applications.get(work, application))
+        return await change(work, await applications.find(work, application))
 
     return run_in_transaction(ctx, do)
+
+
+def _act_on(
+    ctx: typer.Context,
+    application: str,
+    endpoint: str,
+    change: Callable[[UnitOfWork, Application, str], Awaitable[Result]],
+) -> Result:
+    """Return the result of *change*, run on one endpoint, which it gets by its whole id, in one transaction."""
+
+    async def do(work: UnitOfWork, owner: Application) -> Result:
+        return await change(work, owner, (await actions.find(work, owner, endpoint)).shown_id)
+
+    return _act(ctx, application, do)

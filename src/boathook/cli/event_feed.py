@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlencode
@@ -15,6 +15,7 @@ from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, FetchFailed
 from boathook.service.event_feed import OVERLAP, EventFeed, FeedEvent, FeedFilter, feed_start, to_feed_event
+from boathook.service.id_prefixes import complete
 from boathook.service.remote import RemoteClient
 
 PATH: Final = "/api/v1/listen"
@@ -164,6 +165,9 @@ async def from_database(
         DatabaseError: the first query failed.
     """
     async with open_database(settings, purpose="listen") as database:
+        if event_filter.application is not None:
+            whole = await complete(database, ids.APPLICATION, event_filter.application)
+            event_filter = replace(event_filter, application=whole)
         tail = EventFeed(database, event_filter, feed_start(datetime.now(UTC), since, None))
         is_away, has_begun = False, False
         while True:

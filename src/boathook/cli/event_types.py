@@ -9,7 +9,7 @@ from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json, Limit, read_json
-from boathook.cli.output import Column, View, say
+from boathook.cli.output import Column, View
 from boathook.domain.endpoints import check_type
 from boathook.service import event_types as actions
 from boathook.service import openapi_import
@@ -19,10 +19,16 @@ from boathook.service.unit_of_work import UnitOfWork
 event_types = typer.Typer(no_args_is_help=True, help="Event types of messages.")
 
 Name = Annotated[str, typer.Argument(help="Name, such as invoice.paid.")]
+
+
+def _state(one: actions.EventType) -> str:
+    return "archived" if one.is_archived else "deprecated" if one.is_deprecated else "live"
+
+
 _VIEW: Final = View(
     (
         Column("name", is_whole=True),
-        Column("state", lambda one: "archived" if one.is_archived else "deprecated" if one.is_deprecated else "live"),
+        Column("state", _state, is_whole=True),
         Column("group", "group_name", is_optional=True),
         Column("schemas", lambda one: " ".join(one.schemas or {}), is_optional=True),
         Column("description"),
@@ -97,10 +103,10 @@ def show_type(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
 
 
 @event_types.command("archive", epilog=example("boathook event-types archive invoice.paid"))
-def archive_type(ctx: typer.Context, name: Name) -> None:
+def archive_type(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Archive an event type: endpoints cannot newly subscribe to it; existing subscriptions still receive it."""
     run_in_transaction(ctx, lambda work: actions.delete(work, name))
-    say(f"{name} archived")
+    output.print_done({"name": name, "archived": True}, f"{name} archived", as_json=as_json)
 
 
 @event_types.command("import-openapi", epilog=example("boathook event-types import-openapi openapi.yaml --dry-run"))

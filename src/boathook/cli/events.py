@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from rich.text import Text
@@ -30,19 +30,16 @@ from boathook.cli.options import (
     Yes,
     check_choice,
     confirm_selection,
-    read_delivery_ids,
-    read_ids,
 )  # fmt: skip
-from boathook.cli.output import ID, Column, Progress, View, say
+from boathook.cli.output import ID, RECIPIENT, STATE, Column, Progress, View, hint, say
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import Attempt, State
-from boathook.service import listings, operations, search
-from boathook.service.listings import EventRow, ListFilter
+from boathook.domain.plurals import counted
+from boathook.service import id_prefixes, listings, operations, search
+from boathook.service.database import Database
+from boathook.service.listings import DeliveryDetail, EventDetail, EventRow, ListFilter
 from boathook.service.search import SearchQuery
-
-if TYPE_CHECKING:
-    from boathook.service.database import Database
 
 events = typer.Typer(no_args_is_help=True, help="Accepted events.")
 deliveries = typer.Typer(no_args_is_help=True, help="Deliveries: one event for one recipient.")
@@ -73,12 +70,12 @@ _EVENTS: Final = View(
 _DELIVERIES: Final = View(
     (
         ID,
-        Column("state"),
+        STATE,
         Column("tries", "attempts"),
         Column("next", output.age_of("due_at")),
         Column("ended", output.age_of("ended_at")),
         ITEM,
-        Column("recipient"),
+        RECIPIENT,
         Column("type", lambda row: row.item_path and row.type, is_optional=True),
         PROOF,
     )
@@ -110,11 +107,14 @@ def list_events(
         search.check(query)
     except InvalidValue as error:
         raise UsageError(f"--{error.where[0]}: {error}") from None
-    start = read_ids(ids.EVENT, [after])[0] if after is not None else None
 
-    async def read(database: "Database") -> None:
+    async def read(database: Database) -> None:
+        start = None if after is None else (await id_prefixes.find_ids(database, ids.EVENT, [after]))[0]
+        whole = await id_prefixes.complete(database, ids.APPLICATION, query.application)
         found = output.pages(
-            lambda below, most: search.list_events(database, replace(query, below=below), limit=most),
+            lambda below, most: search.list_events(
+                database, replace(query, application=whole, below=below), limit=most
+            ),
             start,
             limit,
             lambda row: ids.read_event(row.id),
@@ -126,17 +126,22 @@ def list_events(
 
 @events.command("show", epilog=example("boathook events show evt_01h455vb4pex5vsknk084sn02q4"))
 def show_event(
-    ctx: typer.Context, event: Annotated[str, typer.Argument(metavar="ID", help="The event.")], as_json: Json = False
+    ctx: typer.Context,
+    event: Annotated[str, typer.Argument(metavar="ID", help="The event: its id or the beginning of it.")],
+    as_json: Json = False,
 ) -> None:
     """Show one event with its headers, body and deliveries."""
-    (event_id,) = read_ids(ids.EVENT, [event])
-    found = run_with_database(ctx, lambda database: listings.get_event(database, event_id))
+
+    async def read(database: Database) -> EventDetail:
+        return await listings.get_event(database, *await id_prefixes.find_ids(database, ids.EVENT, [event]))
+
+    found = run_with_database(ctx, read)
     if as_json:
         output.print_json({**asdict(found.row), **asdict(found.stored), "deliveries": found.deliveries})
         return
     _print_event(found.row)
     output.print_request(found.stored.headers, found.stored.body)
-    out.print(output.table(_DELIVERIES.columns, found.deliveries))
+    output.print_table(_DELIVERIES.columns, found.deliveries)
 
 
 @events.command("replay", epilog=example(
@@ -149,7 +154,7 @@ def replay_events(
     ctx: typer.Context, chosen: Ids = None, source: Source = None, application: Application = None, type: Type = None,
     since: Since = None, until: Until = None, unhandled: Unhandled = False, everything: All = False, rate: Rate = None,
     run_name: RunName = None, route: Route = False, to: To = None, note: Note = None,
-    dry_run: DryRun = False, yes: Yes = False,
+    dry_run: DryRun = False, yes: Yes = False, as_json: Json = False,
 ) -> None:  # fmt: skip
     """
     Replay events: finished deliveries get a new delivery, dead letters are retried.
@@ -169,29 +174,34 @@ def replay_events(
         raise UsageError("give --run or --note, not both: the run's name is the note")
 
     async def work() -> None:
-        named = read_ids(ids.EVENT, chosen) if chosen else None
         async with open_database(cli_context(ctx).settings()) as database:
-            number = len(named) if named else await operations.count_events(database, wanted)
+            named = await id_prefixes.find_ids(database, ids.EVENT, chosen or [])
+            matching = await id_prefixes.complete_filter(database, ids.EVENT, wanted)
+            number = len(named) if named else await operations.count_events(database, matching)
             # A dry run of a routing routes too, and then rolls back.
             if not (route and dry_run) and (not named or dry_run):
-                say(f"{number} events")
+                (hint if as_json else say)(counted(number, "event"))
                 verb = "route" if route else "replay"
-                if number == 0 or not confirm_selection(f"{verb} {number} events", dry_run=dry_run, yes=yes):
+                if number == 0 or not confirm_selection(f"{verb} {counted(number, 'event')}", dry_run=dry_run, yes=yes):
+                    if as_json:
+                        output.print_json({"dry_run": dry_run, "matching": number, "events": 0})
                     return
             with Progress("routing" if route else "replaying", number) as report:
                 if not route:
                     done = await operations.replay_events(
-                        database, named or wanted, action(run_name or note), rate=rate, is_once=run_name is not None,
+                        database, named or matching, action(run_name or note), rate=rate, is_once=run_name is not None,
                         report=report,
                     )  # fmt: skip
-                    said = f"{done.added} deliveries added, {done.revived} dead letters retried"
-                    say(f"replayed {done.events} events: {said}")
+                    said = f"{counted(done.added, 'delivery')} added, {counted(done.revived, 'dead letter')} retried"
+                    fields = {"dry_run": False, "matching": number, **asdict(done)}
+                    output.print_done(fields, f"replayed {counted(done.events, 'event')}: {said}", as_json=as_json)
                     return
                 routed = await operations.route_events(
-                    database, named or wanted, action(note), to=to, rate=rate, is_dry_run=dry_run, report=report
+                    database, named or matching, action(note), to=to, rate=rate, is_dry_run=dry_run, report=report
                 )
-        added = f"{routed.added} deliveries {'would be added' if dry_run else 'added'}"
-        say(f"{routed.events} events, {routed.routed} routed: {added}")
+        added = f"{counted(routed.added, 'delivery')} {'would be added' if dry_run else 'added'}"
+        message = f"{counted(routed.events, 'event')}, {routed.routed} routed: {added}"
+        output.print_done({"dry_run": dry_run, "matching": number, **asdict(routed)}, message, as_json=as_json)
         if routed.left:
             err.print(_LEFT.format(routed.left), soft_wrap=True)
 
@@ -206,22 +216,24 @@ def list_deliveries(
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """List deliveries, newest events first."""
-    read_delivery_ids([after] if after else [])
     wanted = ListFilter(
         source=source, application=application, type=type, state=state and str(state), recipient=recipient, code=code,
         since=since, until=until, limit=limit, after=after,
     )  # fmt: skip
-    output.print_listing(ctx, listings.list_deliveries, wanted, _DELIVERIES, as_json=as_json)
+    output.print_listing(ctx, listings.list_deliveries, wanted, _DELIVERIES, ids.DELIVERY, as_json=as_json)
 
 
-Delivery = Annotated[str, typer.Argument(metavar="ID", help="The delivery.")]
+Delivery = Annotated[str, typer.Argument(metavar="ID", help="The delivery: its id or the beginning of it.")]
 
 
 @deliveries.command("show", epilog=example("boathook deliveries show dlv_01h455vb4pex5vsknk084sn02q4_0"))
 def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False) -> None:
     """Show one delivery with its event, attempts, side effects and history."""
-    (key,) = read_delivery_ids([delivery])
-    found = run_with_database(ctx, lambda database: listings.get_delivery(database, key))
+
+    async def read(database: Database) -> DeliveryDetail:
+        return await listings.get_delivery(database, *await id_prefixes.find_deliveries(database, [delivery]))
+
+    found = run_with_database(ctx, read)
     if as_json:
         shown = {**asdict(found.row), "event": {**asdict(found.event), **asdict(found.stored)}}
         made = {"attempts_made": found.attempts, "effects": found.side_effects, "audit": found.audit}

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from boathook.cli.context import UsageError, out
-from boathook.cli.options import complete_providers
-from boathook.cli.output import say
+from boathook.cli.options import Json, complete_providers
+from boathook.cli.output import print_json, say
 
 
 def init(
@@ -27,6 +27,7 @@ def init(
         bool, typer.Option("--django", help="A Django project, which needs a PostgreSQL of its own.")
     ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Handlers alone; the default.")] = False,
+    as_json: Json = False,
 ) -> None:
     """
     Write the files of a new project: settings, a handler, and a test of it that passes.
@@ -51,6 +52,9 @@ def init(
             " choose another folder: boathook init FOLDER"
         )
     _write(folder, files)
+    if as_json:
+        print_json({"folder": folder.absolute(), "files": list(files)})
+        return
     for name in files:
         say(f"wrote {folder / name}")
     if has_gitignore:

@@ -9,11 +9,11 @@ import typer
 from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, run_in_transaction
-from boathook.cli.options import Json, lifetime_option, read_ids
-from boathook.cli.output import ID, Column, View, say
+from boathook.cli.options import Json, lifetime_option
+from boathook.cli.output import ID, Column, View
 from boathook.domain import ids
 from boathook.domain.model import DEFAULT_ORGANIZATION
-from boathook.service import applications
+from boathook.service import applications, id_prefixes
 from boathook.service import keys as actions
 from boathook.service.keys import ApiKey
 from boathook.service.unit_of_work import UnitOfWork
@@ -72,7 +72,7 @@ def create_key(
         raise UsageError("--application is required with --scope application, and only allowed with it")
 
     async def make(work: UnitOfWork) -> actions.CreatedKey:
-        found = await applications.get(work, application) if application is not None else None
+        found = None if application is None else await applications.find(work, application)
         return await actions.create(work, application=found, name=name, lifetime=expires)
 
     made = run_in_transaction(ctx, make, organization)
@@ -92,8 +92,17 @@ def list_keys(
 
 
 @keys.command("revoke", epilog=example("boathook keys revoke key_01h455vb4pex5vsknk084sn02q4"))
-def revoke_key(ctx: typer.Context, key: Annotated[str, typer.Argument(metavar="KEY", help="Key id.")]) -> None:
+def revoke_key(
+    ctx: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key id, or the beginning of it.")],
+    as_json: Json = False,
+) -> None:
     """Revoke a key immediately."""
-    (identifier,) = read_ids(ids.API_KEY, [key])
-    run_in_transaction(ctx, lambda work: actions.revoke(work, identifier))
-    say(f"{key} revoked")
+
+    async def revoke(work: UnitOfWork) -> str:
+        (identifier,) = await id_prefixes.find_ids(work.connection, ids.API_KEY, [key])
+        await actions.revoke(work, identifier)
+        return ids.show(ids.API_KEY, identifier)
+
+    revoked = run_in_transaction(ctx, revoke)
+    output.print_done({"id": revoked, "revoked": True}, f"{revoked} revoked", as_json=as_json)

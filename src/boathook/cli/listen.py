@@ -18,6 +18,7 @@ from boathook.cli.event_feed import GatewayAddress, from_database, from_gateway
 from boathook.cli.forwarding import Answered, Failed, Forwarded, Forwarder, SigningOptions, Unsigned, check_secret
 from boathook.cli.options import Application, Json, Since, Source, Type, complete_providers, read_pairs
 from boathook.config import Settings
+from boathook.domain.plurals import counted
 from boathook.service.event_feed import FeedEvent, FeedFilter
 from boathook.service.remote import RemoteClient
 
@@ -198,8 +199,7 @@ def _word(done: Forwarded | None) -> str:
 
 def _summary(tally: Counter[str]) -> str:
     parts = [f"{number} {word}" for word, number in tally.items() if word not in {"events", "shown"}]
-    number = tally["events"]
-    return f"{number} event{'' if number == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+    return counted(tally["events"], "event") + (f": {', '.join(parts)}" if parts else "")
 
 
 def _show(heard: FeedEvent, done: Forwarded | None, display: _DisplayOptions) -> None:

@@ -8,7 +8,7 @@ import typer
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, run_in_transaction
 from boathook.cli.options import Json
-from boathook.cli.output import Column, View, hint, moment_of, say
+from boathook.cli.output import Column, View, hint, moment_of, print_done
 from boathook.domain.model import Role
 from boathook.service import operators as actions
 
@@ -68,39 +68,45 @@ def list_operators(ctx: typer.Context, as_json: Json = False) -> None:
 
 
 @operators.command("password", epilog=example("boathook operators password anna@example.com"))
-def change_password(ctx: typer.Context, name: Name, from_input: FromInput = False) -> None:
+def change_password(ctx: typer.Context, name: Name, from_input: FromInput = False, as_json: Json = False) -> None:
     """Set a new password and end the operator's sessions."""
     password = _ask_password(from_input=from_input)
     run_in_transaction(ctx, lambda work: actions.set_password(work, name, password))
-    say(f"{name} has a new password and is signed out everywhere")
+    print_done(
+        {"name": name, "password": "changed"},
+        f"{name} has a new password and is signed out everywhere",
+        as_json=as_json,
+    )
 
 
 @operators.command("role", epilog=example("boathook operators role ben@example.com admin"))
-def change_role(ctx: typer.Context, name: Name, role: Annotated[Role, typer.Argument(help="New role.")]) -> None:
+def change_role(
+    ctx: typer.Context, name: Name, role: Annotated[Role, typer.Argument(help="New role.")], as_json: Json = False
+) -> None:
     """Change the role of an operator."""
     run_in_transaction(ctx, lambda work: actions.set_role(work, name, role))
-    say(f"{name} is {role}")
+    print_done({"name": name, "role": role}, f"{name} is {role}", as_json=as_json)
 
 
 @operators.command("disable", epilog=example("boathook operators disable ben@example.com"))
-def disable_operator(ctx: typer.Context, name: Name) -> None:
+def disable_operator(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Disable an operator and end the sessions."""
     run_in_transaction(ctx, lambda work: actions.disable(work, name))
-    say(f"{name} is disabled and signed out")
+    print_done({"name": name, "disabled": True}, f"{name} is disabled and signed out", as_json=as_json)
 
 
 @operators.command("enable", epilog=example("boathook operators enable ben@example.com"))
-def enable_operator(ctx: typer.Context, name: Name) -> None:
+def enable_operator(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Enable an operator."""
     run_in_transaction(ctx, lambda work: actions.enable(work, name))
-    say(f"{name} is enabled")
+    print_done({"name": name, "disabled": False}, f"{name} is enabled", as_json=as_json)
 
 
 @operators.command("delete", epilog=example("boathook operators delete ben@example.com"))
-def delete_operator(ctx: typer.Context, name: Name) -> None:
+def delete_operator(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Delete an operator; the audit entries are kept."""
     run_in_transaction(ctx, lambda work: actions.delete(work, name))
-    say(f"{name} is deleted")
+    print_done({"name": name, "deleted": True}, f"{name} is deleted", as_json=as_json)
 
 
 def _ask_password(*, from_input: bool) -> str:

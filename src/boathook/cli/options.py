@@ -1,4 +1,4 @@
-"""Options and arguments that many commands share, and parsers for ids."""
+"""Options and arguments that many commands share."""
 
 import json
 import re
@@ -6,20 +6,15 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-from uuid import UUID
+from typing import Annotated, Any, Final
 
 import typer
 
 from boathook import config
 from boathook.cli.context import UsageError, out
 from boathook.cli.output import parse_time
-from boathook.domain import ids
 from boathook.domain.endpoints import check_uid
 from boathook.domain.errors import BoathookError
-
-if TYPE_CHECKING:
-    from boathook.service.operations import Key
 
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -43,7 +38,7 @@ def complete_providers(incomplete: str) -> list[str]:
 
 
 Source = Annotated[str | None, typer.Option(help="Only of this source.", autocompletion=_known_sources)]
-Application = Annotated[str | None, typer.Option(help="Only for this application (id or uid).")]
+Application = Annotated[str | None, typer.Option(help="Only for this application: id, its beginning, or uid.")]
 Type = Annotated[str | None, typer.Option(help="Only this event type; * matches any characters.")]
 Recipient = Annotated[str | None, typer.Option(help="Only this recipient; * matches any characters.")]
 Code = Annotated[str | None, typer.Option(help="Only with this error code.")]
@@ -51,14 +46,17 @@ Since = Annotated[datetime | None, typer.Option(parser=parse_time, metavar="TIME
 Until = Annotated[datetime | None, typer.Option(parser=parse_time, metavar="TIME", help="Before: 2h, 7d or ISO 8601.")]
 Unhandled = Annotated[bool, typer.Option("--unhandled", help="Only events without a matching handler.")]
 Limit = Annotated[int, typer.Option(min=0, help="Maximum rows; 0 for all.")]
-After = Annotated[str | None, typer.Option(help="Continue after this id.")]
+After = Annotated[str | None, typer.Option(help="Continue after this id, or its beginning.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Note = Annotated[str | None, typer.Option(help="Reason for the audit log.")]
 Rate = Annotated[float | None, typer.Option(min=0.001, help="Maximum per second.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 All = Annotated[bool, typer.Option("--all", help="Select all.")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids; or use the filters.", show_default=False)]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ID", help="Ids or their beginnings; or use the filters.", show_default=False),
+]
 Metadata = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; repeatable.", show_default=False)
 ]
@@ -86,27 +84,6 @@ def read_uid(uid: str, prefix: str) -> str:
         return check_uid(uid, prefix)
     except ValueError as error:
         raise UsageError(f"--uid: {error}") from None
-
-
-def read_ids(prefix: str, words: Sequence[str]) -> list[UUID]:
-    """Parse ids; an event may be given by its message id. Raises UsageError if one is invalid."""
-    try:
-        return [ids.read_event(word) if prefix == ids.EVENT else ids.read(prefix, word) for word in words]
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
-def read_after(prefix: str, after: str | None) -> str | None:
-    """Return the id after which a listing continues, in canonical form. Raises UsageError if it is invalid."""
-    return None if after is None else ids.show(prefix, *read_ids(prefix, [after]))
-
-
-def read_delivery_ids(words: Sequence[str]) -> "list[Key]":
-    """Parse ids of deliveries. Raises UsageError if one is invalid."""
-    try:
-        return [ids.read_delivery(word) for word in words]
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def read_pairs(option: str, words: Sequence[str], separator: str) -> dict[str, str]:

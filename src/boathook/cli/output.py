@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
-from rich.console import OverflowMethod
+from rich.box import Box
+from rich.console import JustifyMethod, OverflowMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -57,7 +58,9 @@ class Column:
     read: str | Callable[[Any], object] = ""
     """The attribute or key it shows, or a function of the row; defaults to the title."""
     is_whole: bool = False
-    """Whether it is never truncated, such as an id that users copy."""
+    """Whether it is neither truncated nor omitted: what users copy or search for, such as ids, codes and recipients."""
+    is_number: bool = False
+    """Whether it is aligned to the right and omitted rather than truncated."""
     may_wrap: bool = False
     """Whether long values wrap to the next line, such as URLs."""
     is_optional: bool = False
@@ -69,6 +72,9 @@ class Column:
 
 
 ID: Final = Column("id", is_whole=True)
+CODE: Final = Column("code", is_whole=True)
+RECIPIENT: Final = Column("recipient", is_whole=True)
+STATE: Final = Column("state", is_whole=True)
 Field = str | tuple[str, str | Callable[[Any], object]]
 
 
@@ -95,7 +101,7 @@ class View:
             for row in rows:
                 print_json(self.plain(row))
         elif rows:
-            out.print(table(self.columns, rows))
+            print_table(self.columns, rows)
         else:
             hint("nothing found")
 
@@ -147,16 +153,20 @@ def print_listing(
     lister: Callable[["Database", "ListFilter"], Awaitable[Sequence[Any]]],
     wanted: "ListFilter",
     view: View,
+    prefix: str,
     *,
     as_json: bool,
 ) -> None:
-    """Print the rows of a stored listing that match *wanted*, page by page."""
+    """Print the rows of a stored listing that match *wanted*, page by page; *prefix* begins their ids."""
+    # Imported only here, as many commands do not need PostgreSQL.
+    from boathook.service.id_prefixes import complete_filter
 
     async def read(database: "Database") -> None:
+        whole = await complete_filter(database, prefix, wanted)
         found = pages(
-            lambda after, most: lister(database, replace(wanted, after=after, limit=most)),
-            wanted.after,
-            wanted.limit,
+            lambda after, most: lister(database, replace(whole, after=after, limit=most)),
+            whole.after,
+            whole.limit,
             lambda row: str(row.id),
         )
         await view.print_pages(found, limit=wanted.limit, as_json=as_json)
@@ -233,35 +243,57 @@ def text(value: object) -> Text:
     return Text(shown, style=_STYLES.get(shown, ""))
 
 
-def table(columns: Sequence[Column], rows: Sequence[object]) -> Table:
+def print_table(columns: Sequence[Column], rows: Sequence[object]) -> None:
+    """Print rows as a table; see `table`."""
+    out.print(table(columns, rows), crop=False)
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Sequence[Any],
+    *,
+    box: Box | None = None,
+    style_of: Callable[[Any], str] = lambda _: "",
+) -> Table:
     """Return a table that fits the terminal; if the output is not a terminal, nothing is truncated.
 
-    Truncated values end in an ellipsis. If the width is too small even for that, the last columns are omitted.
+    Truncated values end in an ellipsis. If the width is too small even for that, the last columns that may be truncated
+    are omitted. If it is too small for the whole columns alone, lines are longer than the terminal is wide.
     """
-    made = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     columns = [column for column in columns if not column.is_optional or any(map(column.value, rows))]
     cells = [[text(column.value(row)) for column in columns] for row in rows]
-    widths = _widths(columns, cells, out.width)
-    for column, width in zip(columns, widths, strict=False):
+    edges = 0 if box is None else 2
+    widths = _widths(columns, cells, out.width - edges)
+    needed = sum(widths.values()) + _GAP * (len(widths) - 1) + edges
+    gap = _GAP if box is None else _GAP - 1  # which the box adds
+    made = Table(box=box, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    made.width = needed if needed > out.width else None
+    for place, width in widths.items():
+        column = columns[place]
         overflow: OverflowMethod = "fold" if column.may_wrap else "ellipsis"
-        made.add_column(column.title, no_wrap=not column.may_wrap, overflow=overflow, width=width)
-    for row in cells:
-        made.add_row(*row[: len(widths)])
+        justify: JustifyMethod = "right" if column.is_number else "left"
+        made.add_column(column.title, justify=justify, no_wrap=not column.may_wrap, overflow=overflow, width=width)
+    for row, line in zip(rows, cells, strict=True):
+        made.add_row(*(line[place] for place in widths), style=style_of(row))
     return made
 
 
-def _widths(columns: Sequence[Column], cells: Sequence[Sequence[Text]], room: int) -> list[int]:
-    """Return the width of each column that fits, in order."""
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[Text]], room: int) -> dict[int, int]:
+    """Return the width of each column that is shown, by its place."""
     widest = [max([len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)]
-    widths = [
-        width if column.is_whole else min(width, _MIN_WIDTH) for column, width in zip(columns, widest, strict=True)
-    ]
-    while len(widths) > 1 and sum(widths) + _GAP * (len(widths) - 1) > room:
-        widths.pop()
-    spare = room - sum(widths) - _GAP * (len(widths) - 1)
-    while spare > 0 and (cut := [place for place, width in enumerate(widths) if width < widest[place]]):
-        widths[min(cut, key=widths.__getitem__)] += 1
-        spare -= 1
+    widths = {
+        place: widest[place] if column.is_whole or column.is_number else min(widest[place], _MIN_WIDTH)
+        for place, column in enumerate(columns)
+    }
+
+    def spare() -> int:
+        return room - sum(widths.values()) - _GAP * (len(widths) - 1)
+
+    while spare() < 0 and len(widths) > 1 and (last := [place for place in widths if not columns[place].is_whole][-1:]):
+        del widths[last[0]]
+    for _ in range(spare()):
+        if cut := [place for place, width in widths.items() if width < widest[place]]:
+            widths[min(cut, key=widths.__getitem__)] += 1
     return widths
 
 

@@ -19,13 +19,12 @@ from boathook.cli.options import (
     Source,
     Until,
     check_choice,
-    read_after,
-    read_ids,
 )  # fmt: skip
 from boathook.cli.output import ID, Column, View, hint, say
 from boathook.domain import ids
-from boathook.service import listings, request_groups
-from boathook.service.listings import ListFilter
+from boathook.service import id_prefixes, listings, request_groups
+from boathook.service.database import Database
+from boathook.service.listings import ListFilter, RejectionRow, StoredRequest
 from boathook.service.request_groups import RequestGroup, RequestKind
 
 rejections = typer.Typer(no_args_is_help=True, help="Rejected requests.")
@@ -39,7 +38,7 @@ _REJECTIONS: Final = View(
     (
         ID,
         Column("source"),
-        Column("reason"),
+        Column("reason", is_whole=True),
         Column("age", output.age_of("refused_at")),
         Column("accepted", lambda row: "yes" if row.event_id else ""),
     )
@@ -65,9 +64,8 @@ def list_rejections(
     """List rejected requests, newest first."""
     if state not in {None, "open", "accepted"}:
         raise UsageError("--state must be open or accepted")
-    after = read_after(ids.REJECTION, after)
     wanted = ListFilter(source=source, code=reason, state=state, since=since, until=until, limit=limit, after=after)
-    output.print_listing(ctx, listings.list_rejections, wanted, _REJECTIONS, as_json=as_json)
+    output.print_listing(ctx, listings.list_rejections, wanted, _REJECTIONS, ids.REJECTION, as_json=as_json)
 
 
 @rejections.command(
@@ -107,12 +105,15 @@ def _list_command(kind: RequestKind, group: RequestGroup) -> str:
 
 @rejections.command("show", epilog=example("boathook rejections show rej_01h455vb4pex5vsknk084sn02q4"))
 def show_rejection(
-    ctx: typer.Context, rejection: Annotated[str, typer.Argument(metavar="ID", help="The rejection.")],
+    ctx: typer.Context, rejection: Annotated[str, typer.Argument(metavar="ID", help="Id, or the beginning of it.")],
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show one rejected request with its reason, headers and body. Credentials are never stored."""
-    (rejection_id,) = read_ids(ids.REJECTION, [rejection])
-    row, stored = run_with_database(ctx, lambda database: listings.get_rejection(database, rejection_id))
+
+    async def read(database: Database) -> tuple[RejectionRow, StoredRequest]:
+        return await listings.get_rejection(database, *await id_prefixes.find_ids(database, ids.REJECTION, [rejection]))
+
+    row, stored = run_with_database(ctx, read)
     if as_json:
         output.print_json({**asdict(row), **asdict(stored)})
         return
@@ -141,10 +142,10 @@ def reverify_rejections(
     check_choice(chosen, is_filtered=wanted != ListFilter(), everything=everything)
 
     async def work() -> int:
-        named = read_ids(ids.REJECTION, chosen) if chosen else None
         failed, number = 0, 0
         settings = cli_context(ctx).settings()
         async with open_database(settings) as database:
+            named = await id_prefixes.find_ids(database, ids.REJECTION, chosen or [])
             async for result in reverify(database, settings, named or wanted, action()):
                 number += 1
                 failed += result.outcome in {"refused", "impossible"}
@@ -167,11 +168,10 @@ def list_conflicts(
     """List conflicts, newest first."""
     if differs not in {None, "body", "key"}:
         raise UsageError("--differs must be body or key")
-    after = read_after(ids.CONFLICT, after)
     wanted = ListFilter(
         source=source, application=application, code=differs, since=since, until=until, limit=limit, after=after
     )
-    output.print_listing(ctx, listings.list_conflicts, wanted, _CONFLICTS, as_json=as_json)
+    output.print_listing(ctx, listings.list_conflicts, wanted, _CONFLICTS, ids.CONFLICT, as_json=as_json)
 
 
 @conflicts.command("groups", epilog=example("boathook conflicts groups", "boathook conflicts groups --json"))
@@ -185,15 +185,17 @@ def list_conflict_groups(
 
 @conflicts.command("show", epilog=example("boathook conflicts show cfl_01h455vb4pex5vsknk084sn02q4"))
 def show_conflict(
-    ctx: typer.Context, conflict: Annotated[str, typer.Argument(metavar="ID", help="The conflict.")],
+    ctx: typer.Context, conflict: Annotated[str, typer.Argument(metavar="ID", help="Id, or the beginning of it.")],
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Show one conflict with a diff of both bodies."""
     # Imported only here, as it imports all provider recipes.
     from boathook.service import conflicts as actions
 
-    (conflict_id,) = read_ids(ids.CONFLICT, [conflict])
-    found = run_with_database(ctx, lambda database: actions.compare_conflict(database, conflict_id))
+    async def read(database: Database) -> actions.Comparison:
+        return await actions.compare_conflict(database, *await id_prefixes.find_ids(database, ids.CONFLICT, [conflict]))
+
+    found = run_with_database(ctx, read)
     row = found.conflict.row
     if as_json:
         event = None if found.event is None or found.first is None else {**asdict(found.event), **asdict(found.first)}

@@ -1,5 +1,6 @@
 """Commands that run boathook and maintain an installation: serve, migrate, doctor, demo, send."""
 
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -185,7 +186,7 @@ def demo(
 
 def send(
     ctx: typer.Context,
-    application: Annotated[str, typer.Option(help="Application id or uid.")],
+    application: Annotated[str, typer.Option(help="Application: id, its beginning, or uid.")],
     type: Annotated[str, typer.Option(help="Event type, such as invoice.paid.")],
     data: Annotated[str, typer.Option(help="The payload as JSON; @FILE reads a file, - reads standard input.")] = "{}",
     key: Annotated[
@@ -206,6 +207,7 @@ def send(
 ) -> None:
     """Publish one message to the endpoints and handlers of an application."""
     from boathook.service import operations
+    from boathook.service.id_prefixes import complete
 
     message = operations.Message(
         application=application,
@@ -222,7 +224,8 @@ def send(
 
     async def work() -> Receipt:
         async with open_database(settings) as database:
-            return await operations.send(database, settings, action(), message)
+            whole = await complete(database, ids.APPLICATION, application)
+            return await operations.send(database, settings, action(), replace(message, application=whole))
 
     _print_receipt(run(work()), as_json=as_json)
 

@@ -2,9 +2,10 @@
 
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from rich.text import Text
@@ -13,24 +14,28 @@ from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, action, cli_context, out, run, run_in_transaction, run_with_database
 from boathook.cli.options import Json, lifetime_option, read_bytes, read_pairs
-from boathook.cli.output import Column, View, say
+from boathook.cli.output import Column, View
 from boathook.config import Settings
+from boathook.domain import ids
 from boathook.domain.errors import ConfigError
 from boathook.service import source_secrets
 from boathook.service import source_secrets as actions
 from boathook.service import sources as source_views
 from boathook.service.database import Database
+from boathook.service.id_prefixes import complete
 from boathook.service.shown_settings import all_settings
 from boathook.service.source_secrets import SecretView
 from boathook.service.source_trial import SourceTestStep, run_source_test, trigger_source
+from boathook.service.unit_of_work import UnitOfWork
 
 sources = typer.Typer(no_args_is_help=True, help="Sources: where requests arrive.")
 secrets = typer.Typer(no_args_is_help=True, help="Source secrets added without a restart.")
 sources.add_typer(secrets, name="secrets")
 
+Result = TypeVar("Result")
 Name = Annotated[str, typer.Argument(help="The source's name.")]
 SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="The source's name.")]
-SecretId = Annotated[str, typer.Argument(metavar="SECRET", help="Secret id, as listed.")]
+SecretId = Annotated[str, typer.Argument(metavar="SECRET", help="Secret id as listed, or the beginning of it.")]
 
 _SOURCES: Final = View(
     (
@@ -152,6 +157,7 @@ def show_secret(
     ctx: typer.Context,
     name: Name,
     forget: Annotated[bool, typer.Option("--forget", help="Delete it, so that the sender can send another.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print and activate the secret that a sender such as Notion sent in its handshake.
 
@@ -165,7 +171,8 @@ def show_secret(
             return None
         return await source_secrets.show_secret(database, settings, name, action())
 
-    say(run_with_database(ctx, read) or f"{name}: deleted")
+    secret = run_with_database(ctx, read)
+    output.print_done({"source": name, "secret": secret}, secret or f"{name}: deleted", as_json=as_json)
 
 
 async def _try(settings: Settings, name: str) -> list[SourceTestStep]:
@@ -200,7 +207,7 @@ _SECRETS: Final = View(
         Column("added by", "added_by", is_optional=True),
         Column("age", output.age_of("added_at"), is_optional=True),
         Column("ends", output.moment_of("ends_at"), is_optional=True),
-        Column("state", _state),
+        Column("state", _state, is_whole=True),
     )
 )
 
@@ -264,20 +271,36 @@ def end_secret(
     as_json: Json = False,
 ) -> None:
     """Expire an added secret, now or later."""
-    ended = run_in_transaction(ctx, lambda work: actions.end(work, source, secret, after or timedelta()))
+    delay = after or timedelta()
+    ended = _act_on_secret(ctx, secret, lambda work, whole: actions.end(work, source, whole, delay))
     fields = {"id": ended.shown_id, "source": source, "ends_at": ended.ends_at}
-    output.print_done(fields, f"{secret} expires at {output.moment(ended.ends_at)}", as_json=as_json)
+    output.print_done(fields, f"{ended.shown_id} expires at {output.moment(ended.ends_at)}", as_json=as_json)
 
 
 @secrets.command("keep", epilog=example("boathook sources secrets keep stripe ssec_01h455vb4pex5vsknk084sn02q4"))
-def keep_secret(ctx: typer.Context, source: SourceName, secret: SecretId) -> None:
+def keep_secret(ctx: typer.Context, source: SourceName, secret: SecretId, as_json: Json = False) -> None:
     """Cancel the expiry of an added secret."""
-    run_in_transaction(ctx, lambda work: actions.end(work, source, secret, None))
-    say(f"{secret} never expires")
+    kept = _act_on_secret(ctx, secret, lambda work, whole: actions.end(work, source, whole, None))
+    fields = {"id": kept.shown_id, "source": source, "ends_at": None}
+    output.print_done(fields, f"{kept.shown_id} never expires", as_json=as_json)
 
 
 @secrets.command("remove", epilog=example("boathook sources secrets remove stripe ssec_01h455vb4pex5vsknk084sn02q4"))
-def remove_secret(ctx: typer.Context, source: SourceName, secret: SecretId) -> None:
+def remove_secret(ctx: typer.Context, source: SourceName, secret: SecretId, as_json: Json = False) -> None:
     """Delete an added secret immediately."""
-    run_in_transaction(ctx, lambda work: actions.remove(work, source, secret))
-    say(f"{secret} removed")
+
+    async def remove(work: UnitOfWork, whole: str) -> str:
+        await actions.remove(work, source, whole)
+        return whole
+
+    removed = _act_on_secret(ctx, secret, remove)
+    output.print_done({"id": removed, "source": source, "removed": True}, f"{removed} removed", as_json=as_json)
+
+
+def _act_on_secret(ctx: typer.Context, secret: str, change: Callable[[UnitOfWork, str], Awaitable[Result]]) -> Result:
+    """Return the result of *change*, run on one added secret, which it gets by its whole id, in one transaction."""
+
+    async def do(work: UnitOfWork) -> Result:
+        return await change(work, await complete(work.connection, ids.SOURCE_SECRET, secret))
+
+    return run_in_transaction(ctx, do)

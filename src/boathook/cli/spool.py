@@ -16,12 +16,13 @@ from boathook.cli import output
 from boathook.cli.commands import example
 from boathook.cli.context import UsageError, cli_context, open_database, out, run
 from boathook.cli.context import err as err_console
-from boathook.cli.options import Json, Limit, Source, read_ids
-from boathook.cli.output import Column, View, hint, say
+from boathook.cli.options import Json, Limit, Source
+from boathook.cli.output import STATE, Column, View, hint, say
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 from boathook.domain.model import NewEvent
+from boathook.domain.plurals import counted
 from boathook.service import spool as spooled
 from boathook.service.spool import (
     UNSTORED_STATES,
@@ -62,7 +63,7 @@ _LISTED = View(
         Column("key"),
         Column("age", output.age_of("accepted_at")),
         Column("size", "bytes"),
-        Column("state"),
+        STATE,
     )
 )
 _REPORT_COLUMNS = (
@@ -90,7 +91,7 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
     if not tallies:
         say(f"the spool at {root} is empty")
         return
-    out.print(output.table(_STATUS, tallies))
+    output.print_table(_STATUS, tallies)
     out.print()
     for line in _advice(tallies):
         say(line)
@@ -104,7 +105,10 @@ def show_status(ctx: typer.Context, dir: Dir = None, as_json: Json = False) -> N
 def inspect(
     ctx: typer.Context,
     event: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="One event to show in full.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[ID]", help="One event to show in full: its id or the beginning of it.", show_default=False
+        ),
     ] = None,
     dir: Dir = None,
     state: Annotated[
@@ -123,8 +127,7 @@ def inspect(
     """
     root = _root(ctx, dir)
     if event is not None:
-        (event_id,) = read_ids(ids.EVENT, [event])
-        found = spooled.find_event(root, event_id, set(SegmentState) if state is None else {state})
+        found = spooled.find_event(root, event, set(SegmentState) if state is None else {state})
         if found is None or found.event is None:
             raise NotFound(f"{event} is not in the spool at {root}; `boathook events show` looks in the database")
         _show_one(found, found.event, as_json=as_json, is_raw=body)
@@ -209,18 +212,19 @@ def _print_reports(import_reports: Collection[ImportReport], *, as_json: bool, i
     if is_dry_run:
         for report in import_reports:
             fields = {"what": report.what, "segments": report.segments, "events": report.accepted}
-            message = f"{report.what}: would offer {_events(report.accepted)} of {report.segments} segment(s)"
+            offered = f"{counted(report.accepted, 'event')} of {counted(report.segments, 'segment')}"
+            message = f"{report.what}: would offer {offered}"
             output.print_done(fields, message, as_json=as_json)
         return
     if as_json:
         for report in import_reports:
             output.print_json(report)
         return
-    out.print(output.table(_REPORT_COLUMNS, list(import_reports)))
+    output.print_table(_REPORT_COLUMNS, list(import_reports))
     for report in import_reports:
         if report.what is ImportScope.AGAIN:
-            imported = f"missing in this database, and imported: {_events(report.accepted)}"
-            say(f"{imported}; there already: {_events(report.there)}")
+            imported = f"missing in this database, and imported: {counted(report.accepted, 'event')}"
+            say(f"{imported}; there already: {counted(report.there, 'event')}")
 
 
 def _left(root: Path, *, as_json: bool) -> bool:
@@ -228,7 +232,7 @@ def _left(root: Path, *, as_json: bool) -> bool:
     waiting = [one for one in spooled.summarize(root) if one.segments[SegmentState.WAITING]]
     for one in waiting if not as_json else ():
         whose = "a running process drains them" if one.is_held else "try again"
-        err_console.print(output.text(f"{one.path}: {_events(one.waiting)} left; {whose}"), soft_wrap=True)
+        err_console.print(output.text(f"{one.path}: {counted(one.waiting, 'event')} left; {whose}"), soft_wrap=True)
     return any(not one.is_held for one in waiting)
 
 
@@ -236,24 +240,20 @@ def _advice(tallies: Collection[FolderSummary]) -> Iterator[str]:
     """Yield lines with the totals and the required actions."""
     held = sum(one.waiting for one in tallies if one.is_held)
     left = sum(one.waiting for one in tallies if not one.is_held)
-    yield f"waiting for PostgreSQL: {_events(held + left)}, of which running processes hold {_events(held)}"
+    yield f"waiting for PostgreSQL: {counted(held + left, 'event')}, of which running processes hold {held:,}"
     if left:
-        yield (f"left by ended processes: {_events(left)}; start a gateway here or run `boathook spool drain`")
+        yield (f"left by ended processes: {counted(left, 'event')}; start a gateway here or run `boathook spool drain`")
     if refused := sum(one.refused for one in tallies):
         yield (
-            f"rejected by PostgreSQL: {_events(refused)}; see `boathook spool inspect --state refused`, fix the"
-            " cause and run `boathook spool drain --refused`, or remove the file"
+            f"rejected by PostgreSQL: {counted(refused, 'event')}; see `boathook spool inspect --state refused`, fix"
+            " the cause and run `boathook spool drain --refused`, or remove the file"
         )
     for one in tallies:
         if one.segments[SegmentState.BAD] or one.lost:
             yield (
-                f"lost in {one.path} (unreadable): {_events(one.lost)}; `boathook spool inspect"
+                f"lost in {one.path} (unreadable): {counted(one.lost, 'event')}; `boathook spool inspect"
                 " --state bad` shows those around them; ask their senders to send again, then remove the .bad files"
             )
-
-
-def _events(number: int) -> str:
-    return "1 event" if number == 1 else f"{number:,} events"
 
 
 def _source(one: SpooledEvent) -> str | None:

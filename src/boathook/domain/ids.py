@@ -12,6 +12,7 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _VALUES = {char: value for value, char in enumerate(_ALPHABET)}
 _TRIPLES = tuple(a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET)
 _LENGTH = 27
+_MIN_LENGTH = 4
 _MOST_ORDINAL = 32_767
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,6 +32,24 @@ SOURCE_SECRET = "ssec"
 OPERATOR = "opr"
 ALERT = "alm"
 SILENCE = "sil"
+NOUNS = {
+    EVENT: "event",
+    DELIVERY: "delivery",
+    REJECTION: "rejection",
+    CONFLICT: "conflict",
+    APPLICATION: "application",
+    ENDPOINT: "endpoint",
+    MESSAGE: "message",
+    ATTEMPT: "attempt",
+    TASK: "task",
+    API_KEY: "API key",
+    DEAD_GROUP: "group of dead letters",
+    SOURCE_SECRET: "source secret",
+    OPERATOR: "operator",
+    ALERT: "alert",
+    SILENCE: "silence",
+}
+"""What the ids with each prefix name."""
 
 
 def make(now_ms: int, entropy: int) -> UUID:
@@ -89,6 +108,24 @@ def read(prefix: str, text: str) -> UUID:
     if number >> 128:
         raise ValueError(expected)
     return UUID(int=number)
+
+
+def read_range(prefix: str, text: str) -> tuple[UUID, UUID]:
+    """Return the first and the last id that *text* may begin; both are the same if it is a whole id.
+
+    Raises:
+        ValueError: *text* is not the beginning of such an id, or too short; the message names the expected form.
+    """
+    head, _, tail = text.partition("_")
+    try:
+        if head == prefix and _MIN_LENGTH <= len(tail) < _LENGTH:
+            return read(prefix, f"{head}_{tail:0<{_LENGTH}}"), read(prefix, f"{head}_{tail:z<{_LENGTH}}")
+        whole = read(prefix, text)
+    except ValueError:
+        other = f", the id of another kind: {NOUNS[head]}" if head != prefix and tail and head in NOUNS else ""
+        expected = f"{prefix}_ and {_LENGTH} letters and digits, or the first {_MIN_LENGTH} or more of them"
+        raise ValueError(f"expected an id like {expected}, got {text[:100]!r}{other}") from None
+    return whole, whole
 
 
 def show_delivery(event_id: UUID, ordinal: int) -> str:

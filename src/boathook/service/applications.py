@@ -14,6 +14,7 @@ from boathook.db.queries.endpoint_stats import ApplicationSummary
 from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
 from boathook.domain.errors import InvalidValue, NotFound
+from boathook.service import id_prefixes
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 
@@ -30,6 +31,11 @@ class NewApplication:
 async def get(work: UnitOfWork, reference: str) -> Application:
     """Return an application by id or uid. Raises NotFound."""
     return _found(await applications.find(work.connection, work.organization, reference), reference)
+
+
+async def find(work: UnitOfWork, reference: str) -> Application:
+    """Return an application by id, the beginning of its id, or uid. Raises NotFound, InvalidValue."""
+    return await get(work, await id_prefixes.complete(work.connection, ids.APPLICATION, reference))
 
 
 async def find_operational(work: UnitOfWork) -> Application | None:

@@ -19,6 +19,7 @@ from boathook.delivery.signer import make_secret
 from boathook.domain import ids
 from boathook.domain.errors import InvalidValue, LimitReached, NotFound
 from boathook.handlers.operational import publish_operational_event
+from boathook.service import id_prefixes
 from boathook.service.applications import uid_from
 from boathook.service.endpoint_values import Values, dump, read_auth, read_headers, read_secret, read_url, read_values
 from boathook.service.unit_of_work import UnitOfWork, new_id
@@ -66,6 +67,11 @@ _OWN: Final = frozenset({"auth", "is_disabled"})
 async def get(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
     """Return an application's endpoint by id or uid. Raises NotFound."""
     return _found(await endpoints.find(work.connection, application.id, reference), reference)
+
+
+async def find(work: UnitOfWork, application: Application, reference: str) -> Endpoint:
+    """Return an application's endpoint by id, the beginning of its id, or uid. Raises NotFound, InvalidValue."""
+    return await get(work, application, await id_prefixes.complete(work.connection, ids.ENDPOINT, reference))
 
 
 async def find_owner(work: UnitOfWork, reference: str) -> str:

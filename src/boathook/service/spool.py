@@ -13,6 +13,7 @@ from boathook.db.database import Database, check_safety
 from boathook.db.delivery_commands import notify_due
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_router
+from boathook.domain import ids
 from boathook.domain.errors import SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.ingest import spooled_events
@@ -26,6 +27,7 @@ from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.spooled_events import UNSTORED_STATES as UNSTORED_STATES  # noqa: PLC0414 - re-exported
 from boathook.ingest.spooled_events import FolderSummary as FolderSummary  # noqa: PLC0414 - re-exported
 from boathook.ingest.spooled_events import SpooledEvent as SpooledEvent  # noqa: PLC0414 - re-exported
+from boathook.service import id_prefixes
 from boathook.spool import inspection
 from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - re-exported
 from boathook.spool.inspection import SpoolFolder
@@ -81,9 +83,22 @@ def list_events(root: Path, states: Collection[SegmentState]) -> Iterator[Spoole
         yield from spooled_events.events(inspection.list_folders(root), states)
 
 
-def find_event(root: Path, event_id: UUID, states: Collection[SegmentState]) -> SpooledEvent | None:
-    """Return one event of a segment in these states. Raises SpoolUnavailable."""
-    return next((one for one in list_events(root, states) if one.event and one.event.id == event_id), None)
+def find_event(root: Path, reference: str, states: Collection[SegmentState]) -> SpooledEvent | None:
+    """Return one event of a segment in these states, by its id or the beginning of it; None if there is none.
+
+    Raises:
+        InvalidValue: *reference* is not the beginning of an id, or that of several events.
+        SpoolUnavailable: the spool cannot be read.
+    """
+    first, last = id_prefixes.read_range(ids.EVENT, reference)
+    found: dict[UUID, SpooledEvent] = {}
+    for one in list_events(root, states):
+        if one.event is not None and first <= one.event.id <= last:
+            found.setdefault(one.event.id, one)
+            if first == last or len(found) > id_prefixes.MAX_CANDIDATES:
+                break
+    id_prefixes.check_unique(reference, [ids.show(ids.EVENT, id) for id in found])
+    return next(iter(found.values()), None)
 
 
 def preview_import(root: Path, scopes: Sequence[ImportScope]) -> list[ImportReport]:

@@ -1,0 +1,36 @@
+"""Finds the ids in a range, for ids that are given by their beginning."""
+
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+from boathook.db.database import Connection, Database
+from boathook.db.statements import load
+from boathook.domain import ids
+
+SQL = load(__file__)
+_STATEMENTS: Final[Mapping[str, str]] = {
+    ids.EVENT: "find_events",
+    ids.MESSAGE: "find_events",
+    ids.DEAD_GROUP: "find_dead_groups",
+    ids.REJECTION: "find_rejections",
+    ids.CONFLICT: "find_conflicts",
+    ids.APPLICATION: "find_applications",
+    ids.ENDPOINT: "find_endpoints",
+    ids.API_KEY: "find_api_keys",
+    ids.SOURCE_SECRET: "find_source_secrets",
+    ids.SILENCE: "find_silences",
+}
+
+
+async def find_ids(database: Database | Connection, prefix: str, first: UUID, last: UUID, *, limit: int) -> list[UUID]:
+    """Return the ids of one kind from *first* to *last*, at most *limit*."""
+    return [row["id"] for row in await database.fetch(SQL[_STATEMENTS[prefix]], first, last, limit)]
+
+
+async def find_deliveries(
+    database: Database | Connection, first: UUID, last: UUID, *, limit: int
+) -> list[tuple[UUID, int]]:
+    """Return the keys of the deliveries of the events from *first* to *last*, at most *limit*."""
+    rows = await database.fetch(SQL["find_deliveries"], first, last, limit)
+    return [(row["event_id"], row["ordinal"]) for row in rows]
