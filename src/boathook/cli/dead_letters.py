@@ -41,7 +41,7 @@ from boathook.domain.plurals import counted
 from boathook.service import bulk_jobs, dead_letters, id_prefixes, listings, operations
 from boathook.service.database import Database
 from boathook.service.dead_letters import DeadLetterGroup
-from boathook.service.operations import ListFilter, Selection
+from boathook.service.operations import ListFilter, ReplayOutcomes, Selection
 
 dead = typer.Typer(no_args_is_help=True, help="Dead letters: deliveries that failed permanently.")
 
@@ -285,7 +285,7 @@ class _Move:
 
     async def _follow(
         self, database: Database, since: datetime, group: UUID | None, number: int
-    ) -> operations.ReplayOutcomes:
+    ) -> ReplayOutcomes:
         """Wait until all replayed dead letters have ended; print and return the outcome."""
         hint("waiting until all have ended; Ctrl-C stops the waiting only")
         with Progress("follow", number) as report:

@@ -79,7 +79,11 @@ def list_rejection_groups(
 
 
 def _print_groups(ctx: typer.Context, kind: RequestKind, wanted: ListFilter, *, as_json: bool) -> None:
-    found = run_with_database(ctx, lambda database: request_groups.list_groups(database, kind, wanted))
+    async def read(database: Database) -> request_groups.GroupPage:
+        whole = await id_prefixes.complete_filter(database, ids.CONFLICT, wanted)
+        return await request_groups.list_groups(database, kind, whole)
+
+    found = run_with_database(ctx, read)
     rows = found.rows[: wanted.limit] if wanted.limit else found.rows
     for group in rows:
         sentence = request_groups.describe_group(group)

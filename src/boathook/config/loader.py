@@ -122,7 +122,7 @@ def load(path: Path | None = None, overrides: Mapping[str, Any] | None = None) -
 
 def read_env_file(config_file: Path) -> None:
     """Add the variables of `.env` beside the configuration file to the environment; variables that are set stay."""
-    env_file = config_file.with_name(".env")
+    env_file = config_file.parent / ".env"
     if config_file.is_file() and env_file.is_file():
         # Imported only here, as most installations have no such file.
         from dotenv import load_dotenv
@@ -253,7 +253,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _refuse_near_miss(name: str, path: Path) -> None:
     hint = _did_you_mean(name, (*SECTIONS, "sources"), cutoff=0.8)
     if hint:
-        raise ConfigError(f"{path}: [{name}] is not a table of boathook's{hint}")
+        raise ConfigError(f"{path}: unknown section [{name}]{hint}")
 
 
 def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.6) -> str:

@@ -60,9 +60,8 @@ def _unknown_source(settings: Settings, route: Route) -> Finding:
         return Finding(
             "handlers", CheckStatus.WARN, f"{found}; did you mean {near[0]!r}?", f'use hook.on("{near[0]}", ...)'
         )
-    known = ", ".join(settings.sources) or "none"
-    fix = f"add [sources.{route.source}] to boathook.toml, or name one that is there: {known}"
-    return Finding("handlers", CheckStatus.WARN, found, fix)
+    known = f", or name one that is there: {', '.join(settings.sources)}" if settings.sources else ""
+    return Finding("handlers", CheckStatus.WARN, found, f"add [sources.{route.source}] to boathook.toml{known}")
 
 
 def _recipe(settings: Settings, source: str) -> Recipe | None:

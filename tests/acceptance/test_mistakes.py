@@ -1,0 +1,172 @@
+"""Mistakes of the first hour: each is answered by one sentence that names what is wrong and what to write instead."""
+
+import socket
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from boathook import config
+from boathook.cli import main
+from boathook.domain.errors import ConfigError
+from boathook.server import supervisor
+from tests.databases import with_database
+
+EVENT = "evt_01h455vb4pex5vsknk084sn02q4"
+STRIPE = """
+    [sources.stripe]
+    secrets = ["whsec_a_secret_of_stripe"]
+"""
+APP = '[server]\napp = "shop:hook"\n'
+HOOKS = 'from boathook import Boathook, Event\nhook = Boathook()\n@hook.on("{}", "*")\nasync def pay(event: Event) -> None: ...\n'
+
+
+class Mistake(NamedTuple):
+    """What somebody wrote and typed, and what the answer must contain."""
+
+    typed: str
+    settings: str | None
+    """boathook.toml below the database's URL; None for no file."""
+    named: tuple[str, ...]
+    code: int = 2
+    handlers: str = ""
+    """shop.py, if there is one."""
+    url: str = "{url}"
+
+
+MISTAKES = {
+    "unknown provider": Mistake(
+        "config check",
+        '[sources.shop]\nprovider = "strpe"\nsecrets = ["x"]',
+        ("sources.shop.provider", "perhaps stripe?"),
+    ),
+    "missing secret": Mistake("config check", "[sources.stripe]", ("sources.stripe.secrets",)),
+    "variable of a secret not set": Mistake(
+        "config check",
+        '[sources.stripe]\nsecrets = ["env:NO_SUCH_VARIABLE"]',
+        ("sources.stripe.secrets", "NO_SUCH_VARIABLE"),
+    ),
+    "secret with a list": Mistake(
+        "config check", '[sources.stripe]\nsecret = ["x"]', ("sources.stripe.secret", "secrets")
+    ),
+    "port out of range": Mistake(
+        "config check", '[server]\nbind = "127.0.0.1:99999"', ("server.bind", "127.0.0.1:8080")
+    ),
+    "address without a port": Mistake(
+        "config check", '[server]\nbind = "localhost"', ("server.bind", "127.0.0.1:8080")
+    ),
+    "unknown section": Mistake(
+        "config check", "[sorces.stripe]", ("unknown section [sorces]", "did you mean sources?")
+    ),
+    "typo beside another mistake": Mistake(
+        "config check", '[sources.stripe]\nsecrets = 5\n[server]\nbnd = "x"', ("server.bnd", "server.bind")
+    ),
+    "no TOML": Mistake("config check", "[server\n", ("boathook.toml", "line 3")),
+    "duration as text": Mistake("config check", '[worker]\nlease_s = "soon"', ("worker.lease_s", "number")),
+    "no retry schedule": Mistake("config check", '[worker]\nretry = "soon"', ("worker.retry",)),
+    "handler of an unknown source": Mistake(
+        "config check", APP + STRIPE, ("handler:pay", "'strip'", "did you mean 'stripe'?"), 0, HOOKS.format("strip")
+    ),
+    "error in the handlers' file": Mistake(
+        "config check", APP, ("shop.py", "line 2"), handlers="x = 1\nhook = Boathok()\n"
+    ),
+    "no file of handlers": Mistake("config check", '[server]\napp = "sohp:hook"', ("server.app", "sohp")),
+    "no such attribute": Mistake(
+        "config check", '[server]\napp = "shop:hok"', ("server.app", "hok", "hook"), handlers=HOOKS.format("stripe")
+    ),
+    "database's URL without a scheme": Mistake(
+        "events list", "", ("database.url", "postgresql://"), url="localhost/shop"
+    ),
+    "database unreachable": Mistake(
+        "events list",
+        "",
+        ("database.url cannot be reached", "start the server"),
+        1,
+        url="postgresql://127.0.0.1:1/shop",
+    ),
+    "no such database": Mistake(
+        "events list", "", ("database.url", "no_such_database", "correct its"), 1, url="{missing}"
+    ),
+    "no database": Mistake("events list", None, ("database.url", "boathook serve")),
+    "no such settings file": Mistake("-c nope.toml config check", "", ("nope.toml",)),
+    "folder as settings file": Mistake("-c . config check", "", ("cannot read",)),
+    "unknown command": Mistake("event list", "", ("'event'", "events")),
+    "unknown option": Mistake("events list --sorce stripe", "", ("--sorce", "--source")),
+    "missing argument": Mistake("events show", "", ("ID",)),
+    "id that does not exist": Mistake(f"events show {EVENT}", "", ("no event", EVENT), 1),
+    "beginning that does not exist": Mistake("events show evt_01h455vb", "", ("no event", "evt_01h455vb"), 1),
+    "id of another kind": Mistake(f"dead show {EVENT}", "", ("dlv_", "event")),
+    "no id": Mistake("dead replay 5", "", ("dlv_", "'5'")),
+    "time in words": Mistake("events list --since yesterday", "", ("yesterday", "2h")),
+    "limit in words": Mistake("events list --limit many", "", ("--limit", "integer")),
+    "lifetime without a unit": Mistake("keys create --expires 30", "", ("'30'", "30d")),
+    "payload that is no JSON": Mistake("send --application acme --type a.b --data {", "", ("JSON",), 1),
+    "schema that is no JSON": Mistake("event-types create a.b --schema {", "", ("--schema", "JSON")),
+    "unknown application": Mistake("send --application nobody --type a.b", "", ("'nobody'", "applications create"), 1),
+    "field without a value": Mistake("trigger stripe --set amount", STRIPE, ("--set", "NAME=VALUE", "'amount'")),
+    "unknown source": Mistake("trigger strip", STRIPE, ("'strip'", "stripe"), 1),
+    "unknown event type": Mistake(
+        "config check",
+        APP + '[sources.github]\nsecrets = ["a long secret of github"]',
+        ("'pull_requst.opened'", "did you mean 'pull_request'?"),
+        0,
+        HOOKS.format("github").replace("*", "pull_requst.opened"),
+    ),
+    "wrong port": Mistake(
+        "trigger stripe --url localhost:{free}", STRIPE, ("no response from localhost:", "boathook serve")
+    ),
+    "folder as a file": Mistake("trigger stripe --file .", STRIPE, ("cannot read .: Is a directory",)),
+    "another data folder": Mistake(
+        "events list --data-dir nowhere", None, ("nowhere", "database.url", "boathook migrate")
+    ),
+    "no boathook runs": Mistake("trigger stripe", STRIPE + '[server]\nbind = "127.0.0.1:{free}"', ("boathook serve",)),
+    "no such file": Mistake("trigger stripe --file nope.json", STRIPE, ("nope.json",)),
+    "unknown provider of a project": Mistake("init --source strpe shop", None, ("strpe", "stripe")),
+    "nothing selected": Mistake("dead replay", "", ("--all", "--source")),
+    "unknown capability": Mistake("applications portal acme --may Everything", "", ("--may", "ViewBase")),
+}
+
+
+@pytest.fixture(scope="module")
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("mistake", [pytest.param(mistake, id=name) for name, mistake in MISTAKES.items()])
+def test_the_answer_names_what_is_wrong_and_the_fix(
+    mistake: Mistake,
+    tmp_path: Path,
+    shared_url: str,
+    unused_port: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    if mistake.settings is not None:
+        url = mistake.url.format(url=shared_url, missing=with_database(shared_url, "no_such_database"))
+        text = f'[database]\nurl = "{url}"\n' + textwrap.dedent(mistake.settings).replace("{free}", str(unused_port))
+        (tmp_path / "boathook.toml").write_text(text)
+    if mistake.handlers:
+        (tmp_path / "shop.py").write_text(mistake.handlers)
+    with pytest.raises(SystemExit) as ended:
+        main(mistake.typed.replace("{free}", str(unused_port)).split())
+    answer = capsys.readouterr()
+    assert (ended.value.code, [part for part in mistake.named if part not in answer.err]) == (mistake.code, []), (
+        answer.err
+    )
+    assert "Traceback" not in answer.err + answer.out
+    assert len(answer.err.splitlines()) <= 3
+
+
+def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervisor, "_BIND_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        settings = config.load(None, {"server.bind": f"127.0.0.1:{other.getsockname()[1]}"})
+        with pytest.raises(ConfigError, match=r"server\.bind: .*another process.*--port or server\.bind"):
+            supervisor._bind(settings)
