@@ -82,7 +82,7 @@ def _sample_snapshot() -> MetricSnapshot:
             "boathook_backlog_due": {(name, "10s"): 3 for name in handlers},
         },
         histograms={
-            "boathook_ack_seconds": {(): _sample_buckets("boathook_ack_seconds")},
+            "boathook_ack_seconds": {(name,): _sample_buckets("boathook_ack_seconds") for name in sources},
             "boathook_first_attempt_delay_seconds": {(): _sample_buckets("boathook_first_attempt_delay_seconds")},
             "boathook_handler_seconds": {(name,): _sample_buckets("boathook_handler_seconds") for name in handlers},
             "boathook_endpoint_request_seconds": {(): _sample_buckets("boathook_endpoint_request_seconds")},

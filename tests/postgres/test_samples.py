@@ -47,7 +47,7 @@ def host_sample(
     snapshot = MetricSnapshot(span_s=10, counters={ACCEPTED: {("shop",): accepted}})
     snapshot.gauges = {f"boathook_{name}": {(): value} for name, value in gauges.items()}
     if ack is not None:
-        snapshot.histograms = {"boathook_ack_seconds": {(): ack}}
+        snapshot.histograms = {"boathook_ack_seconds": {("shop",): ack}}
     if due is not None:
         snapshot.gauges["boathook_backlog"] = {("h", "due"): due}
     return HostSample(host, at, snapshot)
@@ -226,7 +226,7 @@ def test_series_are_bounded_and_the_rest_is_added_up() -> None:
 
 def test_a_stored_snapshot_is_read_back_as_it_was_and_without_what_is_no_number() -> None:
     made = gathered(25, 130, {"signature_mismatch": 2})
-    made.histograms = {"boathook_ack_seconds": {(): quarter(3, 1)}}
+    made.histograms = {"boathook_ack_seconds": {("shop",): quarter(3, 1)}}
     made.roles = {"gateway": 2}
     assert decode(encode(made), at=25) == made
     made.gauges["boathook_connections"] = {(): float("nan")}

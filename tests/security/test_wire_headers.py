@@ -79,6 +79,7 @@ def app_of(provider_source: ProviderSource) -> IngestApp:
         source=provider_source.label, verifier=verifier, is_unsigned=False, methods=verifier.methods, max_body=1 << 20,
         encodings=frozenset(), max_decoded=1 << 23, max_ratio=20, public_url="https://hooks.example.com", rate=None,
         accepted=count, duplicates=count, skew_s=count,
+        acknowledged=meters.histogram("boathook_ack_seconds", source=provider_source.label),
     )  # fmt: skip
     router = Router((), 0)
 

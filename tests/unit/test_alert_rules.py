@@ -167,7 +167,9 @@ class TestThresholds:
 
         made = window()
         for seconds, found in ((100, Buckets(tuple(counts), 0.0)), (0, Buckets(tuple(slow), 18.0))):
-            made.add([HostSample("a", ago(seconds), MetricSnapshot(histograms={"boathook_ack_seconds": {(): found}}))])
+            made.add(
+                [HostSample("a", ago(seconds), MetricSnapshot(histograms={"boathook_ack_seconds": {("s",): found}}))]
+            )
         ((_, value, is_raised, _),) = readings(one, made)
         assert 0.5 < value <= 1.0
         assert is_raised

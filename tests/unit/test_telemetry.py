@@ -93,16 +93,16 @@ def _count_10000() -> None:
 
 def test_a_restarted_slot_goes_on_counting_and_its_gauges_start_anew(tmp_path: Path):
     meters.count("boathook_events_accepted_total", 5, source="a")
-    meters.observe("boathook_ack_seconds", 0.003)
+    meters.observe("boathook_ack_seconds", 0.003, source="a")
     meters.gauge("boathook_ingest_queue_events", 7)
     SnapshotFile(tmp_path, "gateway-0").write()
     meters.reset()
     SnapshotFile(tmp_path, "gateway-0").restore()
     meters.count("boathook_events_accepted_total", source="a")
-    meters.observe("boathook_ack_seconds", 0.003)
+    meters.observe("boathook_ack_seconds", 0.003, source="a")
     merged = gather(tmp_path, "gateway-0", time.time())
     assert merged.counters["boathook_events_accepted_total"][("a",)] == 6
-    assert sum(merged.histograms["boathook_ack_seconds"][()].counts) == 2
+    assert sum(merged.histograms["boathook_ack_seconds"][("a",)].counts) == 2
     assert "boathook_ingest_queue_events" not in merged.gauges
 
 
@@ -137,7 +137,7 @@ def test_prometheus_own_parser_reads_what_is_exported():
     nasty = 'a"b\\c\nd'
     meters.count("boathook_rejections_total", 2, source=nasty, reason="signature_mismatch")
     for value in (0.0004, 0.004, 99.0):
-        meters.observe("boathook_ack_seconds", value)
+        meters.observe("boathook_ack_seconds", value, source="a")
     now = LiveMetrics(None, "x").now()
     text = to_prometheus(now).decode()
     families = {family.name: family for family in text_string_to_metric_families(text)}
@@ -171,7 +171,7 @@ def shown_by(live_metrics: LiveMetrics) -> dict[str, Any]:
 
 def test_json_shows_rates_and_quantiles():
     meters.count("boathook_events_accepted_total", 60, source="a")
-    meters.observe("boathook_ack_seconds", 0.004)
+    meters.observe("boathook_ack_seconds", 0.004, source="a")
     shown = json.loads(json.dumps(shown_by(LiveMetrics(None, "x"))))["metrics"]
     assert shown["boathook_events_accepted_total"]["series"] == [
         {"labels": {"source": "a"}, "value": 60, "per_second": 0.0}

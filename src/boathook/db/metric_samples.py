@@ -8,7 +8,7 @@ are not rolled up yet are read in addition to the coarser ones, so that nothing 
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,7 +17,14 @@ import msgspec
 
 from boathook.db.database import Connection, Database
 from boathook.db.statements import load
-from boathook.observability.metric_snapshot import MetricSnapshot, combine_hosts, concatenate, decode, encode
+from boathook.observability.metric_snapshot import (
+    MetricSnapshot,
+    combine_hosts,
+    concatenate,
+    decode,
+    decode_only,
+    encode,
+)
 
 SQL = load(__file__)
 
@@ -68,15 +75,43 @@ async def read_since(database: Database, since: datetime, step_s: int = STEP_S) 
     Raises:
         DatabaseUnavailable: PostgreSQL is unavailable.
     """
-    kept = max(step for step in RETENTION_S if step <= max(step_s, STEP_S))
-    rows = await database.fetch(SQL["read_totals"], _begin(since, step_s), kept)
+    rows = await database.fetch(SQL["read_totals"], _begin(since, step_s), _kept_step(step_s))
     # Merging weeks of many hosts takes a while and must not block the requests that this process receives.
-    return await asyncio.to_thread(_combine_steps, rows, step_s)
+    return await asyncio.to_thread(_combine_steps, rows, step_s, decode)
 
 
-def _combine_steps(rows: Iterable[Any], step_s: int) -> list[Sample]:
+async def read_series_since(
+    database: Database, since: datetime, step_s: int, metrics: Collection[str], names: Collection[str] | None = None
+) -> list[Sample]:
+    """Return some metrics of all hosts as `read_since` does, but each source and recipient by itself.
+
+    Args:
+        database: stores the samples.
+        since: `RETENTION_S` limits how far back it can go.
+        step_s: length of a step in seconds: `STEP_S` or more.
+        metrics: names of counters or histograms whose first label is a source or a recipient.
+        names: these sources or recipients only; None returns all.
+
+    Raises:
+        DatabaseUnavailable: PostgreSQL is unavailable.
+    """
+    rows = await database.fetch(SQL["read_series"], _begin(since, step_s), _kept_step(step_s))
+
+    def read(text: str) -> MetricSnapshot:
+        snapshot = decode_only(text, metrics)
+        return snapshot if names is None else snapshot.only_of(names)
+
+    return await asyncio.to_thread(_combine_steps, rows, step_s, read)
+
+
+def _kept_step(step_s: int) -> int:
+    """Return the coarsest stored step that is not longer than a step to read."""
+    return max(step for step in RETENTION_S if step <= max(step_s, STEP_S))
+
+
+def _combine_steps(rows: Iterable[Any], step_s: int, read: Callable[[str], MetricSnapshot]) -> list[Sample]:
     steps: dict[datetime, list[HostSample]] = {}
-    for one in _downsample(_decode_rows(rows), step_s):
+    for one in _downsample(_decode_rows(rows, read), step_s):
         steps.setdefault(one.at, []).append(one)
     return [Sample(at, combine_hosts(one.snapshot for one in of), len(of)) for at, of in sorted(steps.items())]
 
@@ -191,8 +226,8 @@ def _to_columns(samples: Sequence[HostSample]) -> tuple[list[str], list[str]]:
     return column(MetricSnapshot.limited), column(MetricSnapshot.totals)
 
 
-def _decode_rows(rows: Iterable[Any]) -> Iterable[HostSample]:
+def _decode_rows(rows: Iterable[Any], read: Callable[[str], MetricSnapshot] = decode) -> Iterable[HostSample]:
     """Decode the samples in rows; skip those that another version has written in another format."""
     for row in rows:
         with contextlib.suppress(msgspec.DecodeError):
-            yield HostSample(row["host"], row["at"], decode(row["snapshot"]))
+            yield HostSample(row["host"], row["at"], read(row["snapshot"]))

@@ -15,6 +15,13 @@ union all
 select at, host, totals::text from boathook.metric_sample where not is_rolled_up and $2 > 10 and at >= $1
 order by at
 
+-- name: read_series
+-- Reads the same with the name of each source and recipient.
+select at, host, series::text as snapshot from boathook.metric_sample where step_s = $2 and at >= $1
+union all
+select at, host, series::text from boathook.metric_sample where not is_rolled_up and $2 > 10 and at >= $1
+order by at
+
 -- name: read_latest
 -- Reads the latest row of each host since a time.
 select distinct on (host) host, at, series::text as snapshot

@@ -143,18 +143,25 @@ class Breakers:
     def __init__(self) -> None:
         self._standings: dict[str, BreakerStatus] = {}
 
+    def state(self, breaker: Breaker, now: datetime) -> BreakerState:
+        """Return the state of a breaker."""
+        return self._status(breaker).state(breaker, now)
+
+    def _status(self, breaker: Breaker) -> BreakerStatus:
+        return self._standings.get(breaker.dependency, BreakerStatus())
+
     def room(self, breaker: Breaker | None, running: int, now: datetime) -> int | None:
         """Return how many more attempts may start while *running* are running; None means no limit."""
         if breaker is None:
             return None
-        status = self._standings.get(breaker.dependency, BreakerStatus())
+        status = self._status(breaker)
         if status.state(breaker, now) is BreakerState.CLOSED:
             return None
         return 1 if status.may_run(breaker, now, running) else 0
 
     def record(self, breaker: Breaker, error: BaseException | None, now: datetime) -> BreakerState:
         """Record the result of an attempt and return the new state of the breaker."""
-        status = self._standings.get(breaker.dependency, BreakerStatus()).after(breaker, error, now)
+        status = self._status(breaker).after(breaker, error, now)
         self._standings[breaker.dependency] = status
         return status.state(breaker, now)
 
@@ -338,5 +345,10 @@ class HandlerQueues:
 
     def report(self) -> None:
         """Set the gauges."""
+        now = self._clock.now()
         for recipient, queue in self.queues.items():
             meters.gauge("boathook_handlers_running", queue.running, recipient=recipient)
+            if (breaker := queue.handler.breaker) is not None:
+                is_open = self._breakers.state(breaker, now) is not BreakerState.CLOSED
+                names = {"recipient": recipient, "dependency": breaker.dependency}
+                meters.gauge("boathook_handler_circuit_breaker_open", int(is_open), **names)

@@ -195,7 +195,6 @@ class IngestApp:
         self._latest = -_RECENT_S
         self._turns = FairScheduler(self._is_ingesting)
         self._credentials = _CredentialCache()
-        self._ack = meters.histogram("boathook_ack_seconds")
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
@@ -249,7 +248,7 @@ class IngestApp:
         seconds = time.monotonic() - started
         compiled.count_response(answer.status)
         if answer.event_id is not None:
-            self._ack.observe(seconds - answer.waited_s)
+            compiled.acknowledged.observe(seconds - answer.waited_s)
         if self._request_log is None:
             return
         fields: dict[str, Any] = {"request_id": request_id, "source": compiled.source, "status": answer.status}

@@ -13,7 +13,7 @@ from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.reply_waiter import InlinePolicy, inline_policy
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.observability import meters
-from boathook.observability.meters import Counter
+from boathook.observability.meters import Counter, Histogram
 from boathook.observability.tracing import HEADER
 from boathook.providers import find_recipe
 from boathook.providers.recipe import CaptureSecret
@@ -38,6 +38,8 @@ class CompiledSource:
     rate: RateLimiter | None
     accepted: Counter
     duplicates: Counter
+    acknowledged: Histogram
+    """How long accepted events took to be answered."""
     skew_s: Counter
     """The sender's clock minus ours."""
     inline: InlinePolicy | None = None
@@ -200,6 +202,7 @@ def _compile(
         rate=RateLimiter(source.rate, source.burst or max(1, int(source.rate))) if source.rate else None,
         accepted=meters.counter("boathook_events_accepted_total", source=name),
         duplicates=meters.counter("boathook_duplicates_total", source=name),
+        acknowledged=meters.histogram("boathook_ack_seconds", source=name),
         skew_s=meters.gauge_handle("boathook_sender_clock_skew_seconds", source=name),
         inline=inline_policy(settings, name),
         renew=renew,

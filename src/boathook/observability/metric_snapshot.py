@@ -7,7 +7,7 @@ which charts and alert rules read.
 
 import math
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -171,6 +171,17 @@ class MetricSnapshot(msgspec.Struct):
         """Return a snapshot of only these metrics."""
         wanted = frozenset(metrics)
         return self._with(lambda series: {name: of for name, of in series.items() if name in wanted})
+
+    def only_of(self, names: Collection[str]) -> "MetricSnapshot":
+        """Return a snapshot of only the series whose first label has one of these values."""
+
+        def choose(series: Mapping[str, Mapping[SeriesKey, Any]]) -> dict[str, dict[SeriesKey, Any]]:
+            return {
+                name: {key: value for key, value in of.items() if key[:1] and key[0] in names}
+                for name, of in series.items()
+            }
+
+        return self._with(choose)
 
     def totals(self) -> "MetricSnapshot":
         """Return a snapshot summed over sources and recipients, whose names become `OTHERS`."""
@@ -427,6 +438,28 @@ def decode(text: str | bytes, at: float = 0.0) -> MetricSnapshot:
         gauges=_read(stored.gauges, lambda row: row[1]),
         histograms=_read(stored.histograms, lambda row: Buckets(row[1], row[2])),
     )
+
+
+class _Undecoded(msgspec.Struct, omit_defaults=True):
+    """A snapshot in its JSON form, of which nothing but the names of the metrics is decoded."""
+
+    span_s: float = 0.0
+    counters: dict[str, msgspec.Raw] = {}
+    gauges: dict[str, msgspec.Raw] = {}
+    histograms: dict[str, msgspec.Raw] = {}
+
+
+_NAMES_DECODER: Final = msgspec.json.Decoder(_Undecoded)
+
+
+def decode_only(text: str | bytes, metrics: Collection[str]) -> MetricSnapshot:
+    """Decode these metrics of the output of `encode`, and skip the others. Raises msgspec.DecodeError."""
+    stored = _NAMES_DECODER.decode(text)
+    wanted = (
+        {name: of for name, of in tables.items() if name in metrics}
+        for tables in (stored.counters, stored.gauges, stored.histograms)
+    )
+    return decode(msgspec.json.encode(_Undecoded(stored.span_s, *wanted)))
 
 
 def _read(stored: Mapping[str, list[Any]], value_of: Callable[[Any], Value]) -> dict[str, dict[SeriesKey, Value]]:

@@ -111,7 +111,7 @@ TABLE: Final = (
     Metric("boathook_connections_used_ratio", _GAUGE, "Share of limits.max_connections that is open, of the fullest "
            "gateway; idle ones are closed for new clients.", merge=Merge.MAX),
     Metric("boathook_ack_seconds", _HISTOGRAM, "From a request's head to its reply, for accepted events.",
-           (), SECONDS),
+           ("source",), SECONDS),
     Metric("boathook_inline_replies_total", _COUNTER,
            "Replies of sources with mode = inline, by outcome: the handler's "
            "reply, the fallback, or the sender was gone.", ("source", "outcome")),
@@ -160,6 +160,9 @@ TABLE: Final = (
     Metric("boathook_handlers_running", _GAUGE, "Handlers running now.", ("recipient",)),
     Metric("boathook_circuit_breaker_open", _GAUGE,
            "1 while the circuit breaker of a dependency is open.", ("dependency",),
+           (), Merge.MAX),
+    Metric("boathook_handler_circuit_breaker_open", _GAUGE,
+           "1 while the circuit breaker of a handler's dependency is open.", ("recipient", "dependency"),
            (), Merge.MAX),
     Metric("boathook_backlog", _GAUGE,
            "Deliveries that are not finished, by state.", ("recipient", "state"), (), Merge.MAX),

@@ -39,12 +39,16 @@ class Figures:
         return round(total)
 
     def ack_ms(self, quantile: str) -> float | None:
-        """Return a quantile of the acknowledgement time in the last minute, in ms, or None without requests."""
-        for series in self.series("boathook_ack_seconds"):
-            if series["per_second"] > 0:
-                seconds: float = series[quantile]
-                return round(seconds * 1_000, 3)
-        return None
+        """Return a quantile of the acknowledgement time in the last minute at the slowest of this app's sources.
+
+        It is in ms, or None without requests.
+        """
+        seconds = [
+            series[quantile]
+            for series in self.series("boathook_ack_seconds")
+            if series["labels"]["source"] in SOURCES and series["per_second"] > 0
+        ]
+        return round(max(seconds) * 1_000, 3) if seconds else None
 
     def backlog(self) -> dict[str, int]:
         """Return this app's open deliveries, by state."""
