@@ -402,9 +402,17 @@ async def test_the_figures_of_an_endpoint_are_those_of_its_attempts(console, ann
     assert (found.succeeded, found.failed, found.cut_at) == (999, 1, None)
     durations = sorted(10 + n % 91 for n in range(1_000))
     assert (found.p50_ms, found.p95_ms) == (durations[499], durations[949])
+    assert found.p99_ms == durations[989]
+    bounds = sights.LATENCY_BOUNDS_MS
+    assert found.latencies[bounds.index(10.0)] == durations.count(10)
+    assert found.latencies[bounds.index(25.0)] == sum(10 < one <= 25 for one in durations)
+    assert sum(found.latencies) == 1_000
+    assert (round(found.rate, 4), found.error_share) == (round(1_000 / 86_400, 4), 0.001)
     assert sum(one.succeeded for one in found.stretches) == 999
     assert 24 <= len(found.stretches) <= 25
     page = await anna.get_page(there)
-    assert "999 <small>succeeded" in page
+    assert "1 failed, 999 succeeded" in page
     assert 'class="bad"' in page
-    assert "7 days" in await anna.get_page(f"{there}?span=week")
+    assert "closed</span>" in page
+    for span, title in (("hour", "1 h"), ("day", "24 h"), ("week", "7 d")):
+        assert f"000 in {title}" in await anna.get_page(f"{there}?span={span}")

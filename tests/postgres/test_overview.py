@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from boathook import config
-from boathook.console.overview import CHART_RANGES, ChartRangeName, OverviewState, build_trends, judge_recipient
+from boathook.console.overview import CHART_RANGES, OverviewState, build_trends, judge_recipient
 from boathook.console.routes import nav_counts
 from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore
@@ -22,6 +22,7 @@ from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.metric_snapshot import BacklogCounts, MetricSnapshot
 from boathook.pages.rendering import ConsoleState, PageRenderer
 from boathook.service.live_stats import LiveStats, RecipientActivity, Sample, summarize
+from boathook.service.recipient_stats import RangeName
 from boathook.service.unit_of_work import AppContext
 from tests.conftest import FreshServer
 from tests.support import eventually
@@ -146,7 +147,7 @@ def test_the_health_of_a_recipient_is_one_word(
 
 
 def test_a_trend_compares_an_hour_with_the_hour_before() -> None:
-    span, now = CHART_RANGES[ChartRangeName.HOUR], datetime(2026, 1, 1, 12, tzinfo=UTC)
+    span, now = CHART_RANGES[RangeName.HOUR], datetime(2026, 1, 1, 12, tzinfo=UTC)
 
     def sample(minutes: int, accepted: float) -> Sample:
         counters = {"boathook_events_accepted_total": {("s",): accepted}}

@@ -53,6 +53,7 @@ async def console(db):
 
 
 def fill(tenant: Tenant, path: str) -> str:
+    path = re.sub(r":\w+}", "}", path)  # a parameter's converter
     values = dict.fromkeys(re.findall(r"{(\w+)}", path), "nothing")
     application, endpoint = tenant.application.shown_id, tenant.endpoint.shown_id
     known = {"app_id": application, "application": application, "endpoint_id": endpoint, "endpoint": endpoint}

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -33,6 +32,7 @@ from boathook.service.live_stats import (
     read_samples,
     recipient_title,
 )
+from boathook.service.recipient_stats import RangeName
 
 Number = float | None
 
@@ -48,18 +48,10 @@ class ChartRange:
     """Seconds for which the charts are cached."""
 
 
-class ChartRangeName(StrEnum):
-    """The names of the ranges."""
-
-    HOUR = "hour"
-    DAY = "day"
-    WEEK = "week"
-
-
 CHART_RANGES: Final = {
-    ChartRangeName.HOUR: ChartRange("hour", timedelta(hours=1), 30, 10.0),
-    ChartRangeName.DAY: ChartRange("day", timedelta(days=1), 600, 60.0),
-    ChartRangeName.WEEK: ChartRange("week", timedelta(days=7), 3600, 300.0),
+    RangeName.HOUR: ChartRange("hour", timedelta(hours=1), 30, 10.0),
+    RangeName.DAY: ChartRange("day", timedelta(days=1), 600, 60.0),
+    RangeName.WEEK: ChartRange("week", timedelta(days=7), 3600, 300.0),
 }
 
 
@@ -276,7 +268,7 @@ class OverviewState:
             state.live_metrics, self._app_context.settings.server.data_dir, self._app_context.database
         )
         self._latest = LatestActivity()
-        self._drawn = {name: _CachedCharts() for name in ChartRangeName}
+        self._drawn = {name: _CachedCharts() for name in RangeName}
         self.live = LiveState(self._render)
 
     async def _render(self) -> str:
@@ -286,7 +278,7 @@ class OverviewState:
         rules = settings.notifications.rules
         try:
             self._latest = await read_latest_activity(self._app_context, _LATEST)
-            await self.charts(ChartRangeName.HOUR)
+            await self.charts(RangeName.HOUR)
         except DatabaseError:
             is_away = True
         present = await self._watch.read()
@@ -294,7 +286,7 @@ class OverviewState:
             "overview/state.html",
             present=present,
             recipients=sorted(present.recipients, key=lambda one: _KINDS.index(judge_recipient(one).kind)),
-            trends=self._drawn[ChartRangeName.HOUR].trends,
+            trends=self._drawn[RangeName.HOUR].trends,
             sources=list_sources(present, settings.sources),
             configured=sorted(settings.sources),
             channels=settings.notifications.channels,
@@ -309,7 +301,7 @@ class OverviewState:
             **_FORMATTERS,
         )
 
-    async def charts(self, name: ChartRangeName) -> list[Chart]:
+    async def charts(self, name: RangeName) -> list[Chart]:
         """Return the charts of a range, rebuilt if the cache has expired."""
         drawn = self._drawn[name]
         async with drawn.drawing:
@@ -321,7 +313,7 @@ class OverviewState:
     async def _draw(self, span: ChartRange) -> tuple[list[Chart], Mapping[str, Trend]]:
         now = datetime.now(UTC)
         # The figures show the last hour against the hour before.
-        periods = 2 if span.name == ChartRangeName.HOUR else 1
+        periods = 2 if span.name == RangeName.HOUR else 1
         samples = await read_samples(self._app_context, now - periods * span.duration, span.step_s)
         charts = await asyncio.to_thread(build_charts, samples, span, now)
         return charts, await asyncio.to_thread(build_trends, samples, span, now)
@@ -346,7 +338,7 @@ async def show_overview(context: ConsoleContext) -> Response:
         state=await overview.live.now(),
         charts=await overview.charts(span),
         span=span,
-        spans=list(ChartRangeName),
+        spans=list(RangeName),
     )
 
 
@@ -369,9 +361,9 @@ async def show_charts(context: ConsoleContext) -> Response:
     return context.page("overview/charts.html", charts=await _overview_for(context).charts(span), span=span)
 
 
-def _span(context: ConsoleContext) -> ChartRangeName:
-    name = context.query.get("span", ChartRangeName.HOUR)
-    return ChartRangeName(name) if name in CHART_RANGES else ChartRangeName.HOUR
+def _span(context: ConsoleContext) -> RangeName:
+    name = context.query.get("span", RangeName.HOUR)
+    return RangeName(name) if name in CHART_RANGES else RangeName.HOUR
 
 
 _FORMATTERS: Final = {

@@ -50,6 +50,7 @@ NAV: Final = (
     NavItem("Conflicts", "/conflicts", "c", Permission.CONFLICT_VIEW, "conflicts", "Observe"),
     NavItem("Alerts", "/alerts", "l", Permission.ALERT_VIEW, "alerts", "Observe"),
     NavItem("Sources", "/sources", "s", Permission.SOURCE_VIEW, "sources", "Receive"),
+    NavItem("Handlers", "/handlers", "h", Permission.HANDLER_VIEW, "handlers", "Receive"),
     NavItem("Applications", "/applications", "a", Permission.APPLICATION_LIST, "applications", "Send"),
     NavItem("Event types", "/event-types", "t", Permission.EVENT_TYPE_VIEW, "event-types", "Send"),
     NavItem("Consistency check", "/verify", "v", Permission.VERIFY_VIEW, "check", "System"),

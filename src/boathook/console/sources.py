@@ -1,7 +1,7 @@
 """Pages of sources, and of the effective settings."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -10,10 +10,13 @@ from starlette.responses import Response
 from boathook.config import defaults
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import ConfigError, InvalidValue
-from boathook.service import source_secrets, sources
+from boathook.pages.attempt_charts import range_values, read_range
+from boathook.service import recipient_stats, source_secrets, sources
 from boathook.service import source_secrets as actions
 from boathook.service.authorization import Permission
+from boathook.service.live_stats import format_duration
 from boathook.service.operations import AuditContext
+from boathook.service.recipient_stats import STATS_RANGES, RangeName
 from boathook.service.shown_settings import all_settings
 from boathook.service.source_secrets import MAX_GRACE
 from boathook.service.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
@@ -79,6 +82,8 @@ async def show_source(context: ConsoleContext) -> Response:
 async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
     settings, name = context.app_context.settings, context.path["name"]
     view = await sources.get(context.app_context, name)
+    chosen = read_range(context.query, RangeName.DAY)
+    stats = await recipient_stats.read_source(context.app_context, name, STATS_RANGES[chosen], datetime.now(UTC))
     async with context.work() as work:
         lines = await actions.list_secrets(work, name)
         latest = await sources.read_latest(work, [name])
@@ -102,6 +107,9 @@ async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue 
         looked_at=sources.MAX_SCANNED,
         mark=TEST_USER_AGENT,
         error=error,
+        stats=stats,
+        took=format_duration,
+        **range_values(chosen),
     )
 
 

@@ -1,6 +1,5 @@
-"""Pages that list an endpoint's attempts and an application's messages; an endpoint's status and chart."""
+"""Pages that list an endpoint's attempts and an application's messages; an endpoint's status."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,13 +19,10 @@ from boathook.service import attempts, endpoints, messages
 from boathook.service.applications import Application
 from boathook.service.authorization import Permission
 from boathook.service.endpoint_secrets import hide_custom, hide_sensitive
-from boathook.service.endpoint_stats import EndpointHealth, TimeBucket
+from boathook.service.endpoint_stats import EndpointHealth
 from boathook.service.endpoints import Endpoint
 from boathook.service.messages import MessageRow, ScanPage
 from boathook.service.unit_of_work import UnitOfWork
-
-WIDTH: Final = 600
-HEIGHT: Final = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +32,6 @@ class EndpointStatus:
     word: str
     """One of enabled, failing, paused and disabled."""
     sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One time bucket of a chart, in chart units from the upper left corner."""
-
-    x: float
-    width: float
-    good_y: float
-    good_height: float
-    bad_y: float
-    bad_height: float
-    label: str
 
 
 def endpoint_status(
@@ -108,27 +91,6 @@ def _format_attempts(number: int) -> str:
 
 def _format_time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def build_bars(buckets: Sequence[TimeBucket], *, is_daily: bool) -> list[Bar]:
-    """Return the bars of a chart, with failures on top of successes."""
-    most = max((one.succeeded + one.failed for one in buckets), default=0) or 1
-    step = WIDTH / max(1, len(buckets))
-    return [_bar(one, index * step, step, HEIGHT / most, is_daily=is_daily) for index, one in enumerate(buckets)]
-
-
-def _bar(one: TimeBucket, x: float, step: float, unit: float, *, is_daily: bool) -> Bar:
-    good, bad = one.succeeded * unit, one.failed * unit
-    when = f"{one.start:%a %d %b %H:%M}" if is_daily else f"{one.start:%H:%M}"
-    return Bar(
-        x=round(x + step * 0.1, 2),
-        width=round(step * 0.8, 2),
-        good_y=round(HEIGHT - good, 2),
-        good_height=round(good, 2),
-        bad_y=round(HEIGHT - good - bad, 2),
-        bad_height=round(bad, 2),
-        label=f"{when} UTC: {one.succeeded:,} succeeded, {one.failed:,} failed",
-    )
 
 
 pages = Pages()

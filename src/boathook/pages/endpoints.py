@@ -10,6 +10,7 @@ from starlette.responses import Response
 from boathook.domain import ids
 from boathook.domain.errors import AlreadyExists, InvalidMessage, InvalidValue, LimitReached, SecretUnreadable
 from boathook.pages.application_pages import ApplicationScope, Pages
+from boathook.pages.attempt_charts import attempt_values, read_range
 from boathook.pages.endpoint_forms import (
     NEW_ENDPOINT_VALUES,
     RETRY_PRESET_NAMES,
@@ -21,7 +22,7 @@ from boathook.pages.endpoint_forms import (
     form_problems,
     submitted_values,
 )
-from boathook.pages.endpoint_lists import HEIGHT, WIDTH, build_bars, endpoint_status, name_disabler
+from boathook.pages.endpoint_lists import endpoint_status, name_disabler
 from boathook.pages.event_type_tree import build_tree, tree_values
 from boathook.pages.verification_examples import VERIFICATION_EXAMPLES, VerificationExample
 from boathook.service import attempts, endpoint_secrets, endpoint_stats, endpoints, event_types
@@ -30,6 +31,7 @@ from boathook.service.authorization import Permission
 from boathook.service.endpoint_stats import DAY
 from boathook.service.endpoints import Backlog, Endpoint
 from boathook.service.event_types import EventType
+from boathook.service.recipient_stats import STATS_RANGES, RangeName
 from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch
 from boathook.service.unit_of_work import UnitOfWork
 
@@ -103,10 +105,10 @@ async def create_endpoint(scope: ApplicationScope) -> Response:
 @pages.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
 async def show_endpoint(scope: ApplicationScope) -> Response:
     """Show an endpoint: its status, statistics and actions."""
-    now = datetime.now(UTC)
+    now, chosen = datetime.now(UTC), read_range(scope.context.query, RangeName.DAY)
     async with scope.work() as (work, application):
         endpoint = await _get(scope, work, application)
-        stats = await endpoint_stats.read(work, endpoint, now)
+        stats = await endpoint_stats.read(work, endpoint, STATS_RANGES[chosen], now)
         recent = await attempts.search(work, endpoint, limit=_MAX_RECENT)
         types = await list_type_names(scope, work)
         encrypted = _secret_names(work, endpoint)
@@ -117,7 +119,6 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         settings=scope.context.app_context.settings,
         disabler=name_disabler(stats.disabled_by, is_portal=scope.is_portal),
     )
-    is_weekly = scope.context.query.get("span") == "week"
     return scope.page(
         "endpoints/show.html",
         application=application,
@@ -127,16 +128,13 @@ async def show_endpoint(scope: ApplicationScope) -> Response:
         retry=_retry_words(endpoint),
         day_ago=f"{now - DAY:%Y-%m-%dT%H:%M}",
         secrets=stats.secrets,
-        waiting=stats.backlog,
-        day=stats.day,
-        week=stats.week,
+        backlog=stats.backlog,
+        breakers={"": stats.health.open_until is not None},
+        failures=stats.failures,
         recent=recent.rows,
         types=types,
-        span="week" if is_weekly else "day",
-        bars=build_bars((stats.week if is_weekly else stats.day).stretches, is_daily=is_weekly),
-        chart_width=WIDTH,
-        chart_height=HEIGHT,
         verification_examples=_verification_examples(scope),
+        **attempt_values(stats.attempts, chosen),
         **encrypted,
     )
 

@@ -70,6 +70,7 @@ class Permission(StrEnum):
     EVENT_TYPE_MANAGE = "event_type.manage"
     EVENT_TYPE_VIEW = "event_type.view"
     EVENT_VIEW = "event.view"
+    HANDLER_VIEW = "handler.view"
     JOB_STOP = "job.stop"
     JOB_VIEW = "job.view"
     KEY_MANAGE = "key.manage"
@@ -155,6 +156,7 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.EVENT_TYPE_MANAGE: AccessRule(role=Role.OPERATOR),
         Permission.EVENT_TYPE_VIEW: AccessRule(role=Role.VIEWER, capability=Capability.VIEW_BASE),
         Permission.EVENT_VIEW: _VIEWER,
+        Permission.HANDLER_VIEW: _VIEWER,
         Permission.JOB_STOP: _OPERATOR,
         Permission.JOB_VIEW: _VIEWER,
         Permission.KEY_MANAGE: _ADMIN,

@@ -7,15 +7,15 @@ from typing import Final
 from uuid import UUID
 
 from boathook.db.endpoints import Endpoint
-from boathook.db.queries import endpoint_stats
-from boathook.db.queries.endpoint_stats import AttemptStats, EndpointBacklog, SecretValidity, UnhealthyEndpoint
+from boathook.db.queries import endpoint_stats, recipient_stats
+from boathook.db.queries.endpoint_stats import AttemptStats, SecretValidity, UnhealthyEndpoint
 from boathook.db.queries.endpoint_stats import EndpointHealth as EndpointHealth  # noqa: PLC0414 - re-exported
 from boathook.db.queries.endpoint_stats import TimeBucket as TimeBucket  # noqa: PLC0414 - re-exported
+from boathook.db.queries.recipient_stats import FailedDelivery, RecipientBacklog
+from boathook.service.recipient_stats import MAX_FAILURES, StatsRange
 from boathook.service.unit_of_work import UnitOfWork
 
 DAY: Final = timedelta(days=1)
-WEEK: Final = timedelta(days=7)
-_HOUR: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +27,15 @@ class EndpointStats:
     """The actor who disabled it, from the audit; None if it is enabled."""
     secrets: Sequence[SecretValidity]
     """The current secret first, then former ones that still sign."""
-    backlog: EndpointBacklog
-    day: AttemptStats
-    """Its attempts of the last day, by hour."""
-    week: AttemptStats
-    """Its attempts of the last week, by six hours."""
+    backlog: RecipientBacklog
+    attempts: AttemptStats
+    """Its attempts in the range."""
+    failures: Sequence[FailedDelivery]
 
 
-async def read(work: UnitOfWork, endpoint: Endpoint, now: datetime) -> EndpointStats:
-    """Return the statistics of an endpoint."""
-    connection = work.connection
+async def read(work: UnitOfWork, endpoint: Endpoint, wanted: StatsRange, now: datetime) -> EndpointStats:
+    """Return the statistics of an endpoint in a range."""
+    connection, recipient = work.connection, endpoint.recipient
     disabled_by = None
     if endpoint.is_disabled:
         disabled_by = await endpoint_stats.find_disabled_by(connection, endpoint.shown_id)
@@ -44,9 +43,9 @@ async def read(work: UnitOfWork, endpoint: Endpoint, now: datetime) -> EndpointS
         health=await endpoint_stats.find_health(connection, endpoint.id),
         disabled_by=disabled_by,
         secrets=await endpoint_stats.list_secrets(connection, endpoint.id),
-        backlog=await endpoint_stats.count_backlog(connection, endpoint.id),
-        day=await endpoint_stats.measure_attempts(connection, endpoint.id, now, DAY, _HOUR),
-        week=await endpoint_stats.measure_attempts(connection, endpoint.id, now, WEEK, 6 * _HOUR),
+        backlog=await recipient_stats.count_backlog(connection, recipient),
+        attempts=await endpoint_stats.measure_attempts(connection, endpoint.id, now, wanted.span, wanted.width),
+        failures=await recipient_stats.list_failures(connection, recipient, limit=MAX_FAILURES),
     )
 
 

@@ -7,7 +7,7 @@ samples they store in PostgreSQL, some seconds old.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,14 +31,8 @@ from boathook.db.queries.latest import OpenCounts as OpenCounts  # noqa: PLC0414
 from boathook.domain.errors import DatabaseError, FetchFailed
 from boathook.observability.exposition import from_prometheus
 from boathook.observability.live_metrics import LiveMetrics
-from boathook.observability.metric_snapshot import (
-    ENDPOINTS,
-    OTHERS,
-    BacklogCounts,
-    MetricSnapshot,
-    combine_hosts,
-    host_name,
-)
+from boathook.observability.metric_snapshot import ENDPOINTS, OTHERS, MetricSnapshot, combine_hosts, host_name
+from boathook.observability.metric_snapshot import BacklogCounts as BacklogCounts  # noqa: PLC0414 - re-exported
 from boathook.service.alerts import list_firing
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
@@ -75,6 +69,11 @@ async def read_open_counts(work: UnitOfWork) -> OpenCounts:
 async def read_samples(app_context: AppContext, since: datetime, step_s: int) -> Sequence[Sample]:
     """Return the metrics of all hosts in steps of *step_s* seconds from *since* on, oldest first."""
     return await read_since(app_context.database, since, step_s)
+
+
+async def read_host_samples(app_context: AppContext) -> Sequence[HostSample]:
+    """Return the latest sample of each live host, some seconds old. Raises DatabaseError."""
+    return await read_latest(app_context.database, within_s=_ALIVE_S)
 
 
 WINDOW_S: Final = 15.0
@@ -241,7 +240,7 @@ class RemoteStatsReader:
 def summarize(samples: Sequence[HostSample]) -> LiveStats:
     """Return the live statistics for the latest samples of all hosts."""
     whole = combine_hosts(one.snapshot for one in samples)
-    inflows, outflows = _inflows(samples), _outflows(samples, whole.owed)
+    inflows, outflows = _inflows(samples), list_activity(samples)
     return LiveStats(
         at=datetime.now(UTC),
         accepted=sum(one.accepted for one in inflows),
@@ -283,8 +282,9 @@ def _inflows(samples: Sequence[HostSample]) -> list[SourceActivity]:
     return sorted(found, key=lambda one: (-one.accepted - one.duplicates - one.rejected - one.faults, one.source))
 
 
-def _outflows(samples: Sequence[HostSample], backlogs: Mapping[str, BacklogCounts]) -> list[RecipientActivity]:
-    """Return each recipient's rates and pending deliveries, those in trouble first."""
+def list_activity(samples: Sequence[HostSample]) -> list[RecipientActivity]:
+    """Return the attempts and pending deliveries of each recipient, those in trouble first."""
+    backlogs = combine_hosts(one.snapshot for one in samples).owed
     rates = _rates(samples, "recipients", ("succeeded", "ignored", "failed"))
     found = []
     for recipient in {*rates, *backlogs}:

@@ -19,11 +19,13 @@ from boathook.db.queries.listings import like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
+from boathook.observability.metrics import SECONDS
 
 SQL = load(__file__)
 MAX_MEASURED: Final = 20_000
 """Attempts that a measurement reads."""
-MAX_COUNTED: Final = 10_000
+LATENCY_BOUNDS_MS: Final = tuple(1000 * bound for bound in SECONDS)
+"""Upper bounds of the latency buckets in milliseconds, the same as in the histograms of metrics."""
 SCAN_ROWS: Final = 2_000
 """Rows that one step of a scan reads."""
 
@@ -82,14 +84,6 @@ class SecretValidity:
     expires_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointBacklog:
-    """An endpoint's pending deliveries and dead letters, each counted up to `MAX_COUNTED`."""
-
-    pending: int
-    dead: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeBucket:
     """Results of the attempts in one time bucket."""
@@ -101,22 +95,37 @@ class TimeBucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStats:
-    """Results and durations of an endpoint's attempts in a period."""
+    """Results and durations of a recipient's attempts in a period."""
 
     succeeded: int
     failed: int
-    p50_ms: int | None
+    p50_ms: float | None
     """None if there were none."""
-    p95_ms: int | None
+    p95_ms: float | None
+    p99_ms: float | None
+    latencies: tuple[int, ...]
+    """Attempts by duration: one number for each of `LATENCY_BOUNDS_MS`, and one for longer ones."""
     stretches: tuple[TimeBucket, ...]
     """All time buckets, including those without attempts, earliest first."""
-    cut_at: datetime | None
+    span_s: float
+    """Length in seconds of the time in which they were counted."""
+    cut_at: datetime | None = None
     """The earliest attempt that was read, if there were too many to read all."""
 
     @property
     def total(self) -> int:
         """All attempts that were read."""
         return self.succeeded + self.failed
+
+    @property
+    def rate(self) -> float:
+        """Attempts per second."""
+        return self.total / self.span_s if self.span_s > 0 else 0.0
+
+    @property
+    def error_share(self) -> float:
+        """The share of the attempts that failed."""
+        return self.failed / self.total if self.total else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,44 +251,51 @@ async def list_secrets(connection: Connection, endpoint_id: UUID) -> list[Secret
     return [SecretValidity(row["created_at"], row["expires_at"]) for row in rows]
 
 
-async def count_backlog(connection: Connection, endpoint_id: UUID) -> EndpointBacklog:
-    """Count an endpoint's pending deliveries and dead letters."""
-    (row,) = await connection.fetch(SQL["count_waiting"], _recipient(endpoint_id), MAX_COUNTED)
-    return EndpointBacklog(min(row["pending"], MAX_COUNTED), row["dead"])
-
-
 async def measure_attempts(
     connection: Connection, endpoint_id: UUID, now: datetime, span: timedelta, width: timedelta
 ) -> AttemptStats:
     """Measure an endpoint's attempts in the *span* before *now*, in buckets of *width*."""
     since = ids.first_of(now - span)
-    rows = await connection.fetch(SQL["measure_attempts"], _recipient(endpoint_id), since, MAX_MEASURED, width)
-    (whole, *parts) = rows
+    arguments = (since, MAX_MEASURED, width, list(LATENCY_BOUNDS_MS))
+    rows = await connection.fetch(SQL["measure_attempts"], _recipient(endpoint_id), *arguments)
+    (whole,) = (row for row in rows if row["grouped"] == _WHOLE)
     total = whole["succeeded"] + whole["failed"]
-    p50, p95 = whole["durations"] or (None, None)
+    p50, p95, p99 = whole["durations"] or (None, None, None)
+    latencies = {row["latency"]: row["succeeded"] + row["failed"] for row in rows if row["grouped"] == _BY_LATENCY}
+    cut_at = whole["earliest"] if total >= MAX_MEASURED else None
     return AttemptStats(
         succeeded=whole["succeeded"],
         failed=whole["failed"],
         p50_ms=p50,
         p95_ms=p95,
-        stretches=_fill_buckets(parts, now, span, width),
-        cut_at=whole["earliest"] if total >= MAX_MEASURED else None,
+        p99_ms=p99,
+        latencies=tuple(latencies.get(index, 0) for index in range(len(LATENCY_BOUNDS_MS) + 1)),
+        stretches=_fill_buckets([row for row in rows if row["grouped"] == _BY_TIME], now, span, width),
+        span_s=(now - (cut_at or now - span)).total_seconds(),
+        cut_at=cut_at,
     )
 
 
+_BY_TIME: Final = 1
+_BY_LATENCY: Final = 2
+_WHOLE: Final = 3
 _MONDAY: Final = datetime(2000, 1, 3, tzinfo=UTC)
 
 
 def _fill_buckets(parts: Sequence[Record], now: datetime, span: timedelta, width: timedelta) -> tuple[TimeBucket, ...]:
     known = {row["stretch"]: row for row in parts}
-    start = _MONDAY + (now - span - _MONDAY) // width * width
-    starts = [start + width * index for index in range((now - start) // width + 1)]
     return tuple(
         TimeBucket(start=one, succeeded=row["succeeded"], failed=row["failed"])
         if (row := known.get(one)) is not None
         else TimeBucket(start=one)
-        for one in starts
+        for one in bucket_starts(now, span, width)
     )
+
+
+def bucket_starts(now: datetime, span: timedelta, width: timedelta) -> Sequence[datetime]:
+    """Return the starts of the time buckets of *width* that contain the *span* before *now*, earliest first."""
+    start = _MONDAY + (now - span - _MONDAY) // width * width
+    return [start + width * index for index in range((now - start) // width + 1)]
 
 
 async def scan_attempts(

@@ -54,32 +54,23 @@ select created_at, expires_at from boathook.endpoint_secret
 where endpoint_id = $1 and (expires_at is null or expires_at > now())
 order by expires_at is not null, id desc
 
--- name: count_waiting
--- Counts an endpoint's pending deliveries and dead letters, each up to $2.
-select
-    (select count(*) from (
-        select from boathook.delivery where recipient = $1 and state = 'pending' and not is_blocked limit $2) as o)
-    + (select count(*) from (
-        select from boathook.delivery
-        where recipient = $1 and order_key is not null and state = 'pending' and is_blocked limit $2) as o) as pending,
-    (select count(*) from (
-        select from boathook.delivery where recipient = $1 and state = 'dead' limit $2) as o) as dead
-
 -- name: measure_attempts
--- Counts an endpoint's attempts since an id by result and returns their durations, in time buckets and (where stretch
--- is null) in total; reads at most $3 attempts, the latest.
-select stretch, count(*) filter (where is_success) as succeeded, count(*) filter (where not is_success) as failed,
-    percentile_disc(array[0.5, 0.95]) within group (order by duration_ms) as durations, min(started_at) as earliest
+-- Counts an endpoint's attempts since an id by result and returns their durations: in time buckets of $4, by the bucket
+-- of $5 (upper bounds in ms) that their duration falls into, and in total; reads at most $3 attempts, the latest.
+select stretch, latency, grouping(stretch, latency) as grouped,
+    count(*) filter (where is_success) as succeeded, count(*) filter (where not is_success) as failed,
+    percentile_disc(array[0.5, 0.95, 0.99]) within group (order by duration_ms) as durations, min(started_at) as earliest
 from (
     select date_bin($4, a.started_at, timestamptz '2000-01-03 00:00:00+00') as stretch,
+        -- A bound belongs to its bucket, as in the histograms of metrics; durations are whole milliseconds.
+        width_bucket(coalesce(a.duration_ms, 0) - 0.5::float8, $5::float8[]) as latency,
         a.started_at, a.outcome = 'succeeded' as is_success, a.duration_ms
     from boathook.attempt a
     where a.recipient = $1 and a.id is not null and a.id >= $2
     order by a.id desc
     limit $3
 ) as l
-group by grouping sets ((stretch), ())
-order by stretch nulls first
+group by grouping sets ((stretch), (latency), ())
 
 -- name: look_at_attempts
 -- Scans an endpoint's next $3 attempts before an id and returns those that match, latest first; each row also has the

@@ -1,0 +1,113 @@
+"""Prepares the figures and charts of a recipient's attempts, for the pages of endpoints and handlers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.datastructures import QueryParams
+
+from boathook.service.endpoint_stats import TimeBucket
+from boathook.service.live_stats import format_duration, format_rate
+from boathook.service.recipient_stats import LATENCY_BOUNDS_MS, MAX_COUNTED, STATS_RANGES, AttemptStats, RangeName
+
+WIDTH: Final = 600
+HEIGHT: Final = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One time bucket of a chart, in chart units from the upper left corner."""
+
+    x: float
+    width: float
+    good_y: float
+    good_height: float
+    bad_y: float
+    bad_height: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRow:
+    """One bucket of a latency histogram."""
+
+    label: str
+    attempts: int
+    percent: float
+    """Its share of all attempts."""
+    width: float
+    """The width of its bar, in percent of the longest."""
+
+
+def read_range(params: QueryParams, default: RangeName) -> RangeName:
+    """Return the range that the query parameter ``span`` names; the default for any other text."""
+    name = params.get("span", "")
+    return RangeName(name) if name in STATS_RANGES else default
+
+
+def range_values(chosen: RangeName) -> Mapping[str, Any]:
+    """Return the template values of the links to the ranges."""
+    return {"span": chosen, "spans": STATS_RANGES}
+
+
+def attempt_values(attempts: AttemptStats, chosen: RangeName) -> Mapping[str, Any]:
+    """Return the template values of a recipient's attempts in a range."""
+    return {
+        "attempts": attempts,
+        "bars": build_bars(attempts.stretches, is_weekly=chosen is RangeName.WEEK),
+        "chart_width": WIDTH,
+        "chart_height": HEIGHT,
+        "latencies": build_latencies(attempts.latencies),
+        "most_counted": MAX_COUNTED,
+        "format_rate": format_rate,
+        "took": format_ms,
+        **range_values(chosen),
+    }
+
+
+def format_ms(milliseconds: float | None) -> str:
+    """Format a duration in milliseconds in a suitable unit."""
+    return format_duration(None if milliseconds is None else milliseconds / 1000)
+
+
+def build_bars(buckets: Sequence[TimeBucket], *, is_weekly: bool) -> list[Bar]:
+    """Return the bars of a chart, with failures on top of successes."""
+    most = max((one.succeeded + one.failed for one in buckets), default=0) or 1
+    step = WIDTH / max(1, len(buckets))
+    return [_bar(one, index * step, step, HEIGHT / most, is_weekly=is_weekly) for index, one in enumerate(buckets)]
+
+
+def _bar(one: TimeBucket, x: float, step: float, unit: float, *, is_weekly: bool) -> Bar:
+    good, bad = one.succeeded * unit, one.failed * unit
+    when = f"{one.start:%a %d %b %H:%M}" if is_weekly else f"{one.start:%H:%M}"
+    return Bar(
+        x=round(x + step * 0.1, 2),
+        width=round(step * 0.8, 2),
+        good_y=round(HEIGHT - good, 2),
+        good_height=round(good, 2),
+        bad_y=round(HEIGHT - good - bad, 2),
+        bad_height=round(bad, 2),
+        label=f"{when} UTC: {one.succeeded:,} succeeded, {one.failed:,} failed",
+    )
+
+
+def build_latencies(counts: Sequence[int]) -> list[LatencyRow]:
+    """Return the rows of a latency histogram, from the first to the last bucket with attempts."""
+    used = [index for index, number in enumerate(counts) if number]
+    if not used:
+        return []
+    total, most = sum(counts), max(counts)
+    return [
+        LatencyRow(_latency_label(index), counts[index], 100 * counts[index] / total, 100 * counts[index] / most)
+        for index in range(used[0], used[-1] + 1)
+    ]
+
+
+def _latency_label(index: int) -> str:
+    if index == len(LATENCY_BOUNDS_MS):
+        return f"over {_bound(LATENCY_BOUNDS_MS[-1])}"
+    return f"up to {_bound(LATENCY_BOUNDS_MS[index])}"
+
+
+def _bound(milliseconds: float) -> str:
+    return f"{milliseconds:g} ms" if milliseconds < 1000 else f"{milliseconds / 1000:g} s"

@@ -1,0 +1,222 @@
+"""Statistics of handlers and sources in a range, from the stored samples of all hosts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from boathook.db.metric_samples import Sample, read_series_since
+from boathook.db.queries import recipient_stats
+from boathook.db.queries.endpoint_stats import LATENCY_BOUNDS_MS as LATENCY_BOUNDS_MS  # noqa: PLC0414 - re-exported
+from boathook.db.queries.endpoint_stats import AttemptStats as AttemptStats  # noqa: PLC0414 - re-exported
+from boathook.db.queries.endpoint_stats import TimeBucket, bucket_starts
+from boathook.db.queries.recipient_stats import MAX_COUNTED as MAX_COUNTED  # noqa: PLC0414 - re-exported
+from boathook.db.queries.recipient_stats import FailedDelivery as FailedDelivery  # noqa: PLC0414 - re-exported
+from boathook.db.queries.recipient_stats import RecipientBacklog as RecipientBacklog  # noqa: PLC0414 - re-exported
+from boathook.db.route_registry import read_routes
+from boathook.domain.errors import NotFound
+from boathook.domain.model import Route
+from boathook.observability.metric_snapshot import (
+    Buckets,
+    MetricSnapshot,
+    RecipientCounts,
+    SourceCounts,
+    combine_hosts,
+    concatenate,
+)
+from boathook.observability.metrics import METRICS
+from boathook.service.live_stats import BacklogCounts, RecipientActivity, list_activity, read_host_samples
+from boathook.service.unit_of_work import AppContext
+
+HANDLER: Final = "handler:"
+"""The beginning of the recipient of each handler."""
+MAX_FAILURES: Final = 10
+_ATTEMPTS: Final = "boathook_attempts_total"
+_HANDLER_SECONDS: Final = "boathook_handler_seconds"
+_ACK_SECONDS: Final = "boathook_ack_seconds"
+_HANDLER_BREAKERS: Final = "boathook_handler_circuit_breaker_open"
+
+
+class RangeName(StrEnum):
+    """The time ranges of statistics and charts."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+
+
+@dataclass(frozen=True, slots=True)
+class StatsRange:
+    """A time range of statistics."""
+
+    span: timedelta
+    width: timedelta
+    """Length of its time buckets."""
+    title: str
+
+
+STATS_RANGES: Final[Mapping[RangeName, StatsRange]] = {
+    RangeName.HOUR: StatsRange(timedelta(hours=1), timedelta(minutes=2), "1 h"),
+    RangeName.DAY: StatsRange(timedelta(days=1), timedelta(hours=1), "24 h"),
+    RangeName.WEEK: StatsRange(timedelta(days=7), timedelta(hours=6), "7 d"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerSummary:
+    """A handler in a list: its attempts in a range, and its current activity and backlog."""
+
+    name: str
+    routes: Sequence[Route]
+    """Its active routes; none if no app declares it any more."""
+    attempts: AttemptStats
+    activity: RecipientActivity
+    """Its latest attempts, and its backlog as the keeper last counted it."""
+    breakers: Mapping[str, bool]
+    """The dependencies of its circuit breaker, with whether it is open; empty without a breaker."""
+
+    @property
+    def open_breakers(self) -> Sequence[str]:
+        """The dependencies whose circuit breaker is open."""
+        return sorted(name for name, is_open in self.breakers.items() if is_open)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStats:
+    """A handler with its exact backlog and its latest failures."""
+
+    summary: HandlerSummary
+    backlog: RecipientBacklog
+    failures: Sequence[FailedDelivery]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStats:
+    """The requests at a source in a range."""
+
+    counts: SourceCounts
+    p50_s: float | None
+    """From a request's head to its reply, for accepted events; None without any."""
+    p95_s: float | None
+    p99_s: float | None
+
+
+async def list_handlers(app_context: AppContext, wanted: StatsRange, now: datetime) -> Sequence[HandlerSummary]:
+    """Return the registered handlers and those with unfinished deliveries, ordered by name. Raises DatabaseError."""
+    return await _summarize(app_context, wanted, now)
+
+
+async def read_handler(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> HandlerStats:
+    """Return one handler.
+
+    Raises:
+        NotFound: no handler with this name is registered or has deliveries.
+        DatabaseError: PostgreSQL is unavailable.
+    """
+    found = await _summarize(app_context, wanted, now, HANDLER + name)
+    async with app_context.reading() as connection:
+        backlog = await recipient_stats.count_backlog(connection, HANDLER + name)
+        failures = await recipient_stats.list_failures(connection, HANDLER + name, limit=MAX_FAILURES)
+    (summary,) = found
+    if not (summary.routes or summary.attempts.total or backlog.pending or backlog.dead):
+        raise NotFound(f"unknown handler {name}")
+    return HandlerStats(summary=summary, backlog=backlog, failures=failures)
+
+
+async def read_names(app_context: AppContext) -> Sequence[str]:
+    """Return the names of the registered handlers, in order."""
+    routes = (await read_routes(app_context.database)).routes
+    return sorted({_name(route.recipient) for route in routes if route.recipient.startswith(HANDLER)})
+
+
+async def _summarize(
+    app_context: AppContext, wanted: StatsRange, now: datetime, only: str | None = None
+) -> Sequence[HandlerSummary]:
+    """Return one handler, or all that are registered or have unfinished deliveries."""
+    database = app_context.database
+    routes: dict[str, list[Route]] = {}
+    for route in (await read_routes(database)).routes:
+        routes.setdefault(route.recipient, []).append(route)
+    latest = await read_host_samples(app_context)
+    activity = {one.recipient: one for one in list_activity(latest)}
+    unfinished = (name for name, one in activity.items() if one.owed.pending or one.owed.dead)
+    recipients = {name for name in {*routes, *unfinished} if name.startswith(HANDLER)} if only is None else {only}
+    samples = await read_series_since(
+        database, now - wanted.span, int(wanted.width.total_seconds()), (_ATTEMPTS, _HANDLER_SECONDS), only and {only}
+    )
+    counts = [(one.at, one.snapshot.recipients) for one in samples]
+    breakers = _read_breakers(combine_hosts(one.snapshot for one in latest))
+    return [
+        HandlerSummary(
+            name=_name(recipient),
+            routes=routes.get(recipient, ()),
+            attempts=_measure(recipient, samples, counts, wanted, now),
+            activity=activity.get(recipient, RecipientActivity(recipient, 0, 0, BacklogCounts())),
+            breakers=breakers.get(recipient, {}),
+        )
+        for recipient in sorted(recipients)
+    ]
+
+
+def _name(recipient: str) -> str:
+    return recipient.removeprefix(HANDLER)
+
+
+def _read_breakers(latest: MetricSnapshot) -> Mapping[str, Mapping[str, bool]]:
+    found: dict[str, dict[str, bool]] = {}
+    for (recipient, dependency), is_open in latest.gauges.get(_HANDLER_BREAKERS, {}).items():
+        found.setdefault(recipient, {})[dependency] = is_open > 0
+    return found
+
+
+def _measure(
+    recipient: str,
+    samples: Sequence[Sample],
+    counts: Sequence[tuple[datetime, Mapping[str, RecipientCounts]]],
+    wanted: StatsRange,
+    now: datetime,
+) -> AttemptStats:
+    """Return a handler's attempts; *counts* are those of all recipients in each of the samples."""
+    none = RecipientCounts()
+    by_step = {at: recipients.get(recipient, none) for at, recipients in counts}
+    buckets = tuple(
+        TimeBucket(start=at, succeeded=int(one.succeeded + one.ignored), failed=int(one.failed))
+        for at in bucket_starts(now, wanted.span, wanted.width)
+        for one in (by_step.get(at, none),)
+    )
+    histograms = (one.snapshot.histograms.get(_HANDLER_SECONDS, {}).get((recipient,)) for one in samples)
+    observed = [one for one in histograms if one is not None]
+    seconds = sum(observed[1:], observed[0]) if observed else None
+    p50, p95, p99 = _quantiles_s(_HANDLER_SECONDS, seconds)
+    return AttemptStats(
+        succeeded=sum(one.succeeded for one in buckets),
+        failed=sum(one.failed for one in buckets),
+        p50_ms=_to_ms(p50),
+        p95_ms=_to_ms(p95),
+        p99_ms=_to_ms(p99),
+        latencies=seconds.counts if seconds else (0,) * (len(METRICS[_HANDLER_SECONDS].bounds) + 1),
+        stretches=buckets,
+        span_s=sum(one.snapshot.span_s for one in samples),
+    )
+
+
+async def read_source(app_context: AppContext, name: str, wanted: StatsRange, now: datetime) -> SourceStats:
+    """Return the requests at a source and how fast they were acknowledged. Raises DatabaseError."""
+    metrics = (_ACK_SECONDS, "boathook_events_accepted_total", "boathook_duplicates_total", "boathook_rejections_total")
+    step_s = int(wanted.width.total_seconds())
+    samples = await read_series_since(app_context.database, now - wanted.span, step_s, metrics, {name})
+    whole = concatenate(one.snapshot for one in samples)
+    p50, p95, p99 = _quantiles_s(_ACK_SECONDS, whole.histogram(_ACK_SECONDS))
+    return SourceStats(counts=whole.sources.get(name, SourceCounts()), p50_s=p50, p95_s=p95, p99_s=p99)
+
+
+def _quantiles_s(metric: str, found: Buckets | None) -> tuple[float | None, float | None, float | None]:
+    if found is None:
+        return None, None, None
+    bounds = METRICS[metric].bounds
+    return found.quantile(bounds, 0.5), found.quantile(bounds, 0.95), found.quantile(bounds, 0.99)
+
+
+def _to_ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 1)
