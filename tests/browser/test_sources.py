@@ -163,7 +163,7 @@ def test_an_openapi_document_shows_what_it_would_change_and_does_it(admin_page: 
 def test_settings_are_shown_without_their_secrets(admin_page: CheckedPage, console: ConsoleServer):
     page = admin_page.go("/settings")
     text = page.get_by_role("main").inner_text()
-    assert "[sources.stripe]" in text
+    assert "sources.stripe.secrets" in text
     assert "(hidden)" in text
     assert "whsec_acceptance" not in page.content()
     assert console.base.rpartition(":")[2] in text

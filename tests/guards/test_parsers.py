@@ -69,6 +69,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     },
     "service/operations.py": {"json": (API,)},
     "service/schemas/fields.py": {"_model_in": (OURS,), "_unknown": (API,)},  # no deeper than our models are
+    "service/shown_settings.py": {"_flatten": (OURS,)},
     "service/svix_import/fields.py": {"_validate": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
     "service/svix_import/reader.py": {"json": ("boathook.service.svix_import.reader:_MAX_ANSWER",)},
     "apps/billing/payload.py": {"json": (BODY,)},

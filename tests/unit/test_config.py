@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from boathook.config import SECTIONS, Settings, SourceSettings, defaults, load
 from boathook.domain.errors import ConfigError
-from boathook.service.shown_settings import all_settings
+from boathook.service.shown_settings import all_settings, find_settings, list_settings
 
 
 @pytest.fixture(autouse=True)
@@ -183,6 +183,32 @@ def test_settings_of_a_recipe_are_shown_only_where_they_hold_no_secret(tmp_path:
     shown = all_settings(load(write(tmp_path, text)))["sources"]["a"]
     assert "canary" not in str(shown)
     assert (shown["header"], shown["key2"], shown["key3"]) == ("X-Sig", "(hidden)", "env:KEY3")
+
+
+def test_a_shown_setting_has_its_default_and_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("BOATHOOK_SERVER_WORKERS", "3")
+    file = write(
+        tmp_path,
+        "[server]\ngateways = 1\n[notifications.rules.slow_acknowledgements]\nabove = 0.9\n"
+        "[sources.a]\nsecrets = ['canary']\n[database]\nurl = 'postgresql://u:canary@h/d'\n",
+    )
+    settings = load(file, {"server.bind": "127.0.0.1:9"})
+    changed = {one.key: one for one in find_settings(settings, "", is_changed_only=True)}
+    shown = {key: (one.value, one.default, one.origin) for key, one in changed.items()}
+    assert shown["server.workers"] == ("3", "1", "environment variable BOATHOOK_SERVER_WORKERS")
+    assert shown["server.bind"] == ("127.0.0.1:9", "127.0.0.1:8080", "command line")
+    assert shown["sources.a.secrets"] == ('["(hidden)"]', "[]", str(file))
+    assert shown["notifications.rules.slow_acknowledgements.above"] == ("0.9", "0.5", str(file))
+    assert not [
+        key for key in changed if key.startswith("notifications.") and not key.endswith(".slow_acknowledgements.above")
+    ]
+    assert "server.gateways" not in changed
+    assert "canary" not in str(list_settings(settings))
+    found = find_settings(settings, "WORKERS environment", is_changed_only=False)
+    assert [one.key for one in found] == ["server.workers"]
+    assert len(find_settings(settings, "", is_changed_only=False)) > 100
+    assert find_settings(settings, "no such thing", is_changed_only=False) == []
+    assert Settings.model_validate_json(settings.model_dump_json()).origins == settings.origins
 
 
 def test_other_tables_are_kept_for_apps(tmp_path: Path):

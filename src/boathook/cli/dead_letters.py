@@ -283,9 +283,7 @@ class _Move:
     def _say(self, message: str) -> None:
         (hint if self.as_json else say)(message)
 
-    async def _follow(
-        self, database: Database, since: datetime, group: UUID | None, number: int
-    ) -> ReplayOutcomes:
+    async def _follow(self, database: Database, since: datetime, group: UUID | None, number: int) -> ReplayOutcomes:
         """Wait until all replayed dead letters have ended; print and return the outcome."""
         hint("waiting until all have ended; Ctrl-C stops the waiting only")
         with Progress("follow", number) as report:

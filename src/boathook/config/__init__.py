@@ -1,6 +1,15 @@
 """Settings: `defaults.toml` < `boathook.toml` < `BOATHOOK_*` environment < flags, each key checked."""
 
-from boathook.config.loader import FILE_NAME, SCHEMA_URL, SECTIONS, defaults, load, read_env_file, schema
+from boathook.config.loader import (
+    FILE_NAME,
+    SCHEMA_URL,
+    SECTIONS,
+    default_settings,
+    defaults,
+    load,
+    read_env_file,
+    schema,
+)
 from boathook.config.logo import Logo
 from boathook.config.sources import SourceSettings
 from boathook.config.tables import LimitSettings, RetentionSettings, Settings
@@ -16,6 +25,7 @@ __all__ = [
     "RetentionSettings",
     "Settings",
     "SourceSettings",
+    "default_settings",
     "defaults",
     "load",
     "read_env_file",

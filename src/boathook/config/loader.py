@@ -130,6 +130,11 @@ def read_env_file(config_file: Path) -> None:
         load_dotenv(env_file, interpolate=False)
 
 
+def default_settings() -> Settings:
+    """Return the settings without file, environment and flags."""
+    return _Layers(defaults()).build({}, None)
+
+
 class _Layers:
     """Merges settings, and records the origin of each key."""
 
@@ -229,7 +234,7 @@ class _Layers:
 
     def build(self, extra: dict[str, dict[str, Any]], file: Path | None) -> Settings:
         try:
-            settings = Settings.model_validate({**self.merged, "extra": extra, "file": file})
+            settings = Settings.model_validate({**self.merged, "extra": extra, "file": file, "origins": self.origins})
         except ValidationError as error:
             raise ConfigError(
                 describe_error(error, lambda key: self.origins.get(key, str(file or "settings")))

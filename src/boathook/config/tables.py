@@ -237,6 +237,8 @@ class Settings(Table):
     """Top-level tables of apps, such as ``[billing]``, which boathook does not read itself."""
     file: Path | None = None
     """The configuration file read, if any; ``file:`` references are relative to its folder."""
+    origins: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Where each dotted key that is not a default was set, such as ``environment variable BOATHOOK_BIND``."""
 
     @model_validator(mode="after")
     def _check_paths(self) -> Self:

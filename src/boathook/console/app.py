@@ -19,6 +19,7 @@ from boathook.console import (
     operators,
     overview,
     rejections,
+    settings,
     sources,
 )
 from boathook.console.login import LoginPages
@@ -41,6 +42,7 @@ AREAS: Final = (
     keys.routes,
     alerts.routes,
     operators.routes,
+    settings.routes,
     applications.routes,
     *map(applications.operator_routes, APPLICATION_PAGES),
 )  # fmt: skip

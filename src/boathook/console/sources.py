@@ -1,13 +1,10 @@
-"""Pages of sources, and of the effective settings."""
+"""Pages of sources and providers."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from starlette.responses import Response
 
-from boathook.config import defaults
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.domain.errors import ConfigError, InvalidValue
 from boathook.pages.attempt_charts import range_values, read_range
@@ -17,7 +14,6 @@ from boathook.service.authorization import Permission
 from boathook.service.live_stats import format_duration
 from boathook.service.operations import AuditContext
 from boathook.service.recipient_stats import STATS_RANGES, RangeName
-from boathook.service.shown_settings import all_settings
 from boathook.service.source_secrets import MAX_GRACE
 from boathook.service.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
 from boathook.service.sources import Traffic, base_url_of, example_config_of, read_traffic, setup_steps_of
@@ -224,37 +220,3 @@ def _hours(text: str, field: str) -> timedelta | None:
 
 def _page(name: str) -> str:
     return f"{BASE}/sources/{name}"
-
-
-@dataclass(frozen=True, slots=True)
-class SettingRow:
-    """One key of a table."""
-
-    key: str
-    value: str
-    is_set: bool
-    """Whether it differs from the default."""
-
-
-@routes.get("/settings", Permission.SETTINGS_VIEW)
-async def show_settings(context: ConsoleContext) -> Response:
-    """Show every table of the settings."""
-    settings = context.app_context.settings
-    shown, usual = all_settings(settings), defaults()
-    sources = shown.pop("sources")
-    tables = {name: _lines(table, usual.get(name, {})) for name, table in shown.items()}
-    tables |= {f"sources.{name}": _lines(table, {}) for name, table in sorted(sources.items())}
-    return context.page("settings/show.html", tables=tables, file=settings.file, others=sorted(settings.extra))
-
-
-def _lines(table: dict[str, Any], usual: dict[str, Any]) -> list[SettingRow]:
-    """Return the keys that have a value."""
-    return [
-        SettingRow(key, _format_value(value), value != usual.get(key))
-        for key, value in table.items()
-        if value is not None
-    ]
-
-
-def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=0).decode()

@@ -1,15 +1,19 @@
 """Settings for display: secrets are shown only as references."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from boathook.config import Settings
+import msgspec
+
+from boathook.config import Settings, SourceSettings, default_settings
 from boathook.config.sources import FIELDS
 from boathook.domain.errors import ConfigError
 
 
 def all_settings(settings: Settings) -> dict[str, Any]:
     """Return every setting as plain values; secrets only as the references in the settings."""
-    plain = settings.model_dump(mode="json", exclude={"file", "extra"})
+    plain = settings.model_dump(mode="json", exclude={"file", "extra", "origins"})
     plain["database"]["url"] = without_password(settings.database.url)
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
@@ -27,6 +31,67 @@ def all_settings(settings: Settings) -> dict[str, Any]:
         for key in source.keys() - FIELDS.keys() - _open_settings(source["provider"]):
             source[key] = reference(source[key])
     return plain
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSetting:
+    """One setting for display."""
+
+    key: str
+    """Its dotted key, such as ``server.bind``."""
+    value: str
+    default: str
+    """Empty for a setting without a default, such as one of an alert channel."""
+    origin: str
+    """Where it was set; empty for a default."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it differs from its default."""
+        return self.value != self.default
+
+
+def list_settings(settings: Settings) -> Sequence[ShownSetting]:
+    """Return every setting that has a value or a default, with its origin, in the order of the sections."""
+    shown = dict(_flatten(all_settings(settings)))
+    sources = {name: SourceSettings(provider=name).model_dump(mode="json") for name in settings.sources}
+    usual = dict(_flatten({**all_settings(default_settings()), "sources": sources}))
+    keys = [key for key in {**shown, **usual} if shown.get(key) is not None or usual.get(key) is not None]
+    return [
+        ShownSetting(key, _as_text(shown.get(key)), _as_text(usual.get(key)), _origin(settings, key)) for key in keys
+    ]
+
+
+def find_settings(settings: Settings, words: str, *, is_changed_only: bool) -> Sequence[ShownSetting]:
+    """Return the settings whose key, value or origin contains all of the words, in any letter case."""
+    wanted = words.casefold().split()
+    return [
+        one
+        for one in list_settings(settings)
+        if (one.is_changed or not is_changed_only)
+        and all(word in f"{one.key} {one.value} {one.origin}".casefold() for word in wanted)
+    ]
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _origin(settings: Settings, key: str) -> str:
+    """Return the origin of the longest part of a key that was set as a whole."""
+    parts = key.split(".")
+    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((settings.origins[prefix] for prefix in prefixes if prefix in settings.origins), "")
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.format(msgspec.json.encode(value), indent=0).decode()
 
 
 def _shortened(path: str) -> str:
