@@ -43,7 +43,7 @@ def pages(filled_console: ConsoleServer, browser: Browser) -> list[str]:
     page = browser.new_page()
     filled_console.sign_in(page)
     found: dict[str, str] = {}
-    waiting = ["/console", "/console/account", "/console/settings", "/console/sources/stripe"]
+    waiting = ["/console", "/console/account", "/console/settings", "/console/search", "/console/sources/stripe"]
     while waiting:
         path = waiting.pop(0)
         if kind_of(path) in found or path in _LONG:
@@ -329,6 +329,38 @@ def test_the_keys_lead_everywhere(admin_page: CheckedPage):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_the_command_palette_leads_to_what_is_typed(filled_console: ConsoleServer, reader: Page):
+    checked = CheckedPage(reader, filled_console)
+    checked.go("/events")
+    options = reader.get_by_role("listbox", name="Results").get_by_role("option")
+    box = reader.get_by_role("combobox", name="Page, source")
+    reader.get_by_role("searchbox", name="Search pages").focus()
+    reader.keyboard.press("Control+k")
+    options.first.wait_for()
+    assert serious_faults(reader) == []
+    reader.keyboard.press("Escape")
+    assert reader.evaluate("document.activeElement.id") == "jump"
+
+    reader.keyboard.press("Control+k")
+    box.fill("strip")
+    options.filter(has_text="stripe").first.wait_for()
+    chosen = [box.get_attribute("aria-activedescendant")]
+    for key in ("ArrowDown", "ArrowUp"):
+        reader.keyboard.press(key)
+        chosen.append(box.get_attribute("aria-activedescendant"))
+    assert chosen[0] == chosen[2] != chosen[1]
+    assert reader.locator("#palette-list [aria-selected=true]").inner_text().startswith("stripe")
+    reader.keyboard.press("Enter")
+    reader.wait_for_url(f"{filled_console.base}/console/sources/stripe")
+
+    ((event,),) = filled_console.ask("select boathook.show_id('evt', id) from boathook.event order by id limit 1")
+    reader.keyboard.press("Control+k")
+    box.fill(event)
+    reader.keyboard.press("Enter")  # before the options are there
+    reader.wait_for_url(f"{filled_console.base}/console/events/{event}")
+    checked.check()
 
 
 @pytest.mark.extended("the tour of every page stays")

@@ -19,6 +19,7 @@ from boathook.console import (
     operators,
     overview,
     rejections,
+    search,
     settings,
     sources,
 )
@@ -30,6 +31,7 @@ from boathook.pages.rendering import PageRenderer
 AREAS: Final = (
     login.routes,
     overview.routes,
+    search.routes,
     events.routes,
     event_detail.routes,
     rejections.routes,

@@ -1,7 +1,7 @@
 """Pages that search for events, and act on those that a search finds."""
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -21,7 +21,15 @@ from boathook.pages import query_params
 from boathook.service import applications, bulk_jobs, event_export, saved_views, search
 from boathook.service.authorization import Permission
 from boathook.service.event_export import ExportedEvent, ExportEnd
-from boathook.service.search import MAX_SEARCHED_BODY, UNHANDLED, DirectMatch, SearchPage, SearchQuery
+from boathook.service.search import (
+    MAX_SEARCHED_BODY,
+    UNHANDLED,
+    DirectMatch,
+    FoundEvent,
+    IdMatch,
+    SearchPage,
+    SearchQuery,
+)
 
 routes = Routes()
 _EVENTS: Final = f"{BASE}/events"
@@ -65,8 +73,10 @@ async def list_events(context: ConsoleContext) -> Response:
         found = await search.find_matches(context.app_context.database, query, context.app_context.settings.sources)
     except InvalidValue as error:
         return await _list(context, 400, SearchQuery(), None, {str(error.where[0]): str(error)})
-    if isinstance(found, DirectMatch) and len(found.named) == 1 and (url := _direct_url(found)) is not None:
-        return context.to(url)
+    if isinstance(found, DirectMatch) and len(found.named) == 1:
+        url = match_url(found.named[0], found.events)
+        if url is not None:
+            return context.to(url)
     return await _list(context, 200, query, found, {})
 
 
@@ -308,17 +318,15 @@ def _read_keep_count(text: str) -> int:
     return min(int(text), _MAX_AUTO_SEARCHES) if re.fullmatch(r"[0-9]{1,3}", text) else 0
 
 
-def _direct_url(found: DirectMatch) -> str | None:
-    """Return the URL of the single match by id; None if it is not stored."""
-    (named,) = found.named
+def match_url(named: IdMatch, events: Sequence[FoundEvent]) -> str | None:
+    """Return the URL of a match by id or key; None if it belongs to none of the stored *events*."""
     kind = named.id.partition("_")[0]
     if kind == ids.CONFLICT:
         return f"{BASE}/conflicts/{named.id}"
     if kind == ids.REJECTION:
         return f"{BASE}/rejections/{named.id}"
-    if not found.events:
+    event_id, ordinal = ids.read_delivery(named.id) if kind == ids.DELIVERY else (ids.read_event(named.id), None)
+    event = ids.show(ids.EVENT, event_id)
+    if all(one.event.id != event for one in events):
         return None
-    event = found.events[0].event.id
-    if kind == ids.DELIVERY:
-        return f"{_EVENTS}/{event}?delivery={ids.read_delivery(named.id)[1]}"
-    return query_params.build_url(f"{_EVENTS}/{event}", {}, item=named.item_path)
+    return query_params.build_url(f"{_EVENTS}/{event}", {}, delivery=ordinal, item=named.item_path)

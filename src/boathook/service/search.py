@@ -99,7 +99,7 @@ async def find_matches(database: Database, question: SearchQuery, sources: Itera
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
     check(question)
-    if question.below is None and question.words and (found := await _find_named(database, question, sources)):
+    if question.below is None and question.words and (found := await find_named(database, question, sources)):
         return found
     return await event_search.search(database, to_filter(question))
 
@@ -165,7 +165,8 @@ def read_id(text: str) -> IdMatch | None:
         return None
 
 
-async def _find_named(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | None:
+async def find_named(database: Database, question: SearchQuery, sources: Iterable[str]) -> DirectMatch | None:
+    """Return the objects that have the words of a query as their id or key; None if there are none."""
     if (named := read_id(question.words)) is not None:
         event_id = _event_of(named.id)
         return DirectMatch(

@@ -26,6 +26,8 @@ MAX_MEASURED: Final = 20_000
 """Attempts that a measurement reads."""
 LATENCY_BOUNDS_MS: Final = tuple(1000 * bound for bound in SECONDS)
 """Upper bounds of the latency buckets in milliseconds, the same as in the histograms of metrics."""
+MAX_SEARCHED: Final = 5_000
+"""Endpoints that a search reads."""
 SCAN_ROWS: Final = 2_000
 """Rows that one step of a scan reads."""
 
@@ -202,6 +204,25 @@ async def search_applications(
     pattern = None if words is None else like_pattern(f"*{words}*")
     rows = await connection.fetch(SQL["search_applications"], organization, place or MAX_ID, pattern, limit)
     return [ApplicationSummary(_application(row), row["endpoints"], row["disabled"]) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEndpoint:
+    """An endpoint that a search has found."""
+
+    id: UUID
+    url: str
+    application_id: UUID
+    application_name: str
+
+
+async def search_endpoints(
+    connection: Connection, organization: str, words: str, *, limit: int
+) -> Sequence[FoundEndpoint]:
+    """Return endpoints whose URL, uid or description contains *words*, of the newest `MAX_SEARCHED`, newest first."""
+    pattern = like_pattern(f"*{words}*")
+    rows = await connection.fetch(SQL["search_endpoints"], organization, pattern, MAX_SEARCHED, limit)
+    return [FoundEndpoint(**dict(row)) for row in rows]
 
 
 def _application(row: Record) -> Application:

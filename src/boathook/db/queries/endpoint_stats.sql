@@ -17,6 +17,21 @@ cross join lateral (
 ) as s
 order by a.id desc
 
+-- name: search_endpoints
+-- Finds endpoints of an organization by a part of their URLs, uids or descriptions among its newest $3, newest first.
+select l.id, l.url, l.application_id, l.application_name
+from (
+    select e.id, e.url, e.uid, e.description, a.id as application_id, a.name as application_name
+    from boathook.endpoint e
+    join boathook.application a on a.id = e.application_id
+    where a.organization = $1 and e.deleted_at is null and a.deleted_at is null and not a.is_operational
+    order by e.id desc
+    limit $3
+) as l
+where l.url ilike $2 or l.uid ilike $2 or l.description ilike $2
+order by l.id desc
+limit $4
+
 -- name: find_owner
 -- Returns the application of an organization that owns an endpoint.
 select a.id from boathook.endpoint e

@@ -1,0 +1,82 @@
+"""Search over pages and objects by name, id or key, for the command palette and the search box of every page."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from boathook.console.events import match_url
+from boathook.console.handlers import HANDLERS_PATH
+from boathook.console.routes import BASE, NAV, ConsoleContext, Routes
+from boathook.domain.errors import InvalidValue
+from boathook.pages import query_params
+from boathook.service.authorization import Permission
+from boathook.service.object_search import ObjectMatches, choose_names, find_objects
+
+routes = Routes()
+_EVENTS: Final = f"{BASE}/events"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """One result: a page of the console, or the page of an object."""
+
+    group: str
+    title: str
+    url: str
+    detail: str = ""
+
+
+@routes.get("/search", Permission.OVERVIEW_VIEW)
+async def search(context: ConsoleContext) -> Response:
+    """Show what a text names; open it if it is an id or key, and search events if it names nothing."""
+    words, error = context.query.get("q", "").strip(), ""
+    found = ObjectMatches()
+    try:
+        async with context.work() as work:
+            found = await find_objects(work, words, context.may)
+    except InvalidValue as problem:
+        error = str(problem)
+    direct, others = list(_direct_hits(found)), [*_page_hits(context, words), *_object_hits(found)]
+    events_url = query_params.build_url(_EVENTS, {"q": words}) if words and context.may(Permission.EVENT_VIEW) else ""
+    if not context.is_fragment and not error:
+        if len(direct) == 1:
+            return context.to(direct[0].url)
+        if events_url and not direct and not others:
+            return context.to(events_url)
+    return context.page(
+        "search/options.html" if context.is_fragment else "search/show.html",
+        hits=[*direct, *others],
+        words=words,
+        events_url="" if error else events_url,
+        error=error,
+    )
+
+
+def _page_hits(context: ConsoleContext, words: str) -> Iterator[SearchHit]:
+    pages = {item.title: item for item in NAV if context.may(item.permission)}
+    for title in choose_names(pages, words) if words else pages:
+        yield SearchHit("Pages", title, BASE + pages[title].path, pages[title].group)
+
+
+def _direct_hits(found: ObjectMatches) -> Iterator[SearchHit]:
+    types = {one.event.id: one.event.type for one in found.direct.events}
+    for named in found.direct.named:
+        if (url := match_url(named, found.direct.events)) is not None:
+            yield SearchHit("By id or key", named.id, url, named.item_path or types.get(named.id, ""))
+
+
+def _object_hits(found: ObjectMatches) -> Iterator[SearchHit]:
+    for name in found.sources:
+        yield SearchHit("Sources", name, f"{BASE}/sources/{quote(name)}")
+    for name in found.handlers:
+        yield SearchHit("Handlers", name, f"{HANDLERS_PATH}/{quote(name)}")
+    for application in found.applications:
+        yield SearchHit(
+            "Applications", application.name, f"{BASE}/applications/{application.id}", application.uid or application.id
+        )
+    for one in found.endpoints:
+        url = f"{BASE}/applications/{one.application_id}/endpoints/{one.id}"
+        yield SearchHit("Endpoints", one.url, url, one.application_name)
