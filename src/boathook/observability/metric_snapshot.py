@@ -348,7 +348,10 @@ def _grouped(tables: Iterable[Mapping[Any, Value]]) -> dict[Any, list[Value]]:
 
 
 def _add_buckets(found: Sequence[Buckets]) -> Buckets:
-    return sum(found[1:], found[0])
+    """Return the sum of histograms, all at once, which is faster for many; those with other buckets are left out."""
+    same = [one for one in found if len(one.counts) == len(found[-1].counts)]
+    counts = tuple(map(sum, zip(*(one.counts for one in same), strict=True)))
+    return Buckets(counts, sum(one.total for one in same))
 
 
 def _observed_since(
