@@ -19,8 +19,9 @@ from boathook.db import dead_letter_groups, delivery_commands
 from boathook.db import rerouting as routing
 from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
-from boathook.db.delivery_commands import DeadLetterCount, ReplayOutcomes, ReplayResult, ReplaySchedule
+from boathook.db.delivery_commands import DeadLetterCount, ReplayResult, ReplaySchedule
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
+from boathook.db.delivery_commands import ReplayOutcomes as ReplayOutcomes  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow
