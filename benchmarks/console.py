@@ -131,7 +131,7 @@ def _time_console(environment: BenchmarkEnvironment, server: Server, visits: int
         crawler = Crawler(console_pages())
         environment.report("finding the pages of the console")
         # What is kept of each kind is the first that is found: of applications it is the one with most messages.
-        crawler.follow(page_client, _BUSIEST, large, f"{large}/story", *_STARTS)
+        crawler.follow(page_client, _BUSIEST, large, f"{large}/history", *_STARTS)
         crawler.follow(page_client, *_start_jobs(page_client, crawler))
         return _time_pages(environment, page_client, crawler, visits)
 

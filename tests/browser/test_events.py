@@ -186,8 +186,8 @@ def test_an_event_is_replayed_to_one_and_to_all_with_a_note(console: ConsoleServ
     page.locator("#note-0").fill("the shop had lost it")
     page.get_by_role("button", name="Replay to handler:pay").click()
     expect(page.locator(".notice.good")).to_contain_text("handler:pay has a new delivery")
-    expect(page.locator("#story")).to_contain_text("delivery.replay by console:anna")
-    expect(page.locator("#story")).to_contain_text("the shop had lost it")
+    expect(page.locator("#history")).to_contain_text("delivery.replay by console:anna")
+    expect(page.locator("#history")).to_contain_text("the shop had lost it")
     ended = "select count(*) from boathook.delivery_archive where event_id = boathook.read_id('evt', %s)"
     until(lambda: console.ask(ended, event)[0][0] == 2)
     page.goto(f"{console.base}/console/events/{event}")
@@ -211,7 +211,7 @@ def test_an_unhandled_event_is_seen_counted_and_routed_again(console: ConsoleSer
     page = admin_page.go("/events?state=unhandled")
     expect(page.locator(f"#found tr[data-id={event}] .badge")).to_have_text("unhandled")
     page = admin_page.go(f"/events/{event}")
-    expect(page.locator("#story")).to_contain_text("No handler matched this event")
+    expect(page.locator("#history")).to_contain_text("No handler matched this event")
     page.get_by_role("button", name="Route with current handlers").click()
     expect(page.locator(".notice.bad")).to_contain_text("No delivery added")
     page.get_by_label("Handler (empty: all that match)").fill("pai")
@@ -221,7 +221,7 @@ def test_an_unhandled_event_is_seen_counted_and_routed_again(console: ConsoleSer
     page.locator("#route-note").fill("the typo is mended")
     page.get_by_role("button", name="Route with current handlers").click()
     expect(page.locator(".notice.good")).to_contain_text("1 delivery added")
-    expect(page.locator("#story")).to_contain_text("the typo is mended; to handler:pay")
+    expect(page.locator("#history")).to_contain_text("the typo is mended; to handler:pay")
     wait_for_state(console, event, "succeeded")
 
 
@@ -249,7 +249,7 @@ def test_a_page_keeps_up_with_an_event_that_is_being_handled(console: ConsoleSer
     event = console.post_event("watched", "slow.watched", seconds=4)
     page = admin_page.go(f"/events/{event}")
     expect(page.locator("#deliveries ~ .scroll .badge").first).to_have_text("succeeded", timeout=30_000)
-    assert "hx-get" not in (page.locator("#story").evaluate("one => one.outerHTML"))[:300]
+    assert "hx-get" not in (page.locator("#history").evaluate("one => one.outerHTML"))[:300]
 
 
 def test_a_viewer_sees_no_way_to_replay_and_is_refused(console: ConsoleServer, anonymous_page: CheckedPage):

@@ -78,7 +78,7 @@ def test_every_page_that_there_is_was_found(pages: list[str]):
 
 
 _PARTS = (
-    "/state", "/live", "/charts", "/story", "/body", "/curl", "/payload", "/download/*", "/jobs", "/tail", "/suggestions/*",
+    "/state", "/live", "/charts", "/history", "/body", "/curl", "/payload", "/download/*", "/jobs", "/tail", "/suggestions/*",
 )  # fmt: skip
 """Parts of pages, and downloads."""
 _ELSEWHERE = {
@@ -211,10 +211,11 @@ _CLIPPED = """() => [...document.querySelectorAll('main :is(td, th)')].filter(ce
 
 
 DECISIVE_COLUMNS = {
-    "/console/events": ("Event", "Accepted", "Type", "Deliveries"),
+    "/console/events": ("Time", "Type", "From", "Deliveries"),
+    "/console/handlers": ("Handler", "Health"),
     "/console/dead": ("Failure", "Deliveries"),
     "/console/dead/letters": ("Failure", "Type", "Failed"),
-    "/console/rejections": ("When", "Source", "Reason", "State"),
+    "/console/rejections": ("Cause", "Stored"),
     "/console/sources": ("Source", "Accepted", "Rejected"),
     "/console/alerts": ("Alert", "Severity", "Since"),
     "/console/applications/*/endpoints": ("Endpoint", "State"),

@@ -16,6 +16,7 @@ WITHOUT_JSON = {
     "demo": "runs until it is stopped, for a reader at a terminal",
     "alerts rules": "prints a file for Prometheus",
     "apps sample": "prints a configuration file",
+    "config schema": "prints a JSON document anyway",
     "completion": "prints a script for a shell",
     "dashboards": "prints JSON documents anyway",
 }

@@ -511,14 +511,14 @@ async def test_a_replay_is_followed_on_its_page_until_all_have_ended(dead_letter
         await runner.run_tasks(app.context.database, Outbox(), budget_s=30)
         job = await pages.get_page(started.headers["location"])
         assert "2 replayed: 0 succeeded, 2 not attempted yet" in job
-        assert "hx-trigger" in job
+        assert 'hx-trigger="every' in job
         for event, _ in keys:
             await dead_letters.fail_with(event, "KeyError", "KeyError: 'again'")
         job = await pages.get_page(started.headers["location"])
         assert '<p class="notice bad" id="results">' in job
         assert "2 replayed: 0 succeeded, 2 failed again with the same cause" in job
         assert f'href="/console/dead/groups/{group.id}">Review them' in job
-        assert "hx-trigger" not in job
+        assert 'hx-trigger="every' not in job
 
 
 async def test_a_decision_leads_back_to_its_group_until_that_is_empty(dead_letters: DeadLetterStore):

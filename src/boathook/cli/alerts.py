@@ -79,7 +79,7 @@ def silence(
         return await actions.silence(work, rule=rule, subject=subject, text=note, length=length)
 
     made = run_in_transaction(ctx, make)
-    message = f"{made.shown_id} has ended" if end else f"{made.shown_id}: silenced until {output.moment(made.until)}"
+    message = f"{made.shown_id} has ended" if end else f"{made.shown_id}: silenced until {output.timestamp(made.until)}"
     fields = {"id": made.shown_id, "rule": made.rule, "subject": made.subject, "until": made.ended_at or made.until}
     output.print_done(fields, message, as_json=as_json)
 

@@ -249,8 +249,8 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
             "state": row.state,
             "attempts": row.attempts,
             "replays": row.replays or None,
-            "due": output.moment(row.due_at),
-            "ended": output.moment(row.ended_at),
+            "due": output.timestamp(row.due_at),
+            "ended": output.timestamp(row.ended_at),
             "order key": row.order_key,
             "code": row.code,
             "note": row.note,
@@ -261,10 +261,10 @@ def show_delivery(ctx: typer.Context, delivery: Delivery, as_json: Json = False)
     output.print_request(found.stored.headers, found.stored.body)
     _print_attempts(found.attempts)
     for effect in found.side_effects:
-        say(f"side effect: {effect.name} at {output.moment(effect.done_at)}, result {effect.result}")
+        say(f"side effect: {effect.name} at {output.timestamp(effect.done_at)}, result {effect.result}")
     for entry in reversed(found.audit):
         because = f": {entry.note}" if entry.note else ""
-        say(f"{output.moment(entry.at)}  {entry.action} by {entry.actor}{because}")
+        say(f"{output.timestamp(entry.at)}  {entry.action} by {entry.actor}{because}")
 
 
 def _print_event(row: EventRow) -> None:
@@ -276,7 +276,7 @@ def _print_event(row: EventRow) -> None:
             "type": row.type,
             "dedup key": row.dedup_key,
             "proof": row.grade,
-            "accepted": output.moment(row.accepted_at),
+            "accepted": output.timestamp(row.accepted_at),
         }
     )
     out.print()
@@ -286,7 +286,7 @@ def _print_attempts(attempts: Sequence[Attempt]) -> None:
     for attempt in attempts:
         took = (attempt.ended_at - attempt.started_at).total_seconds()
         head = Text(f"attempt {attempt.number}: {attempt.outcome}", style="bold")
-        rest = output.text(f"  {output.moment(attempt.started_at)}, {took:.3f} s, by {attempt.worker}")
+        rest = output.text(f"  {output.timestamp(attempt.started_at)}, {took:.3f} s, by {attempt.worker}")
         out.print(head + rest, soft_wrap=True)
         if attempt.error or attempt.code:
             say(f"  {attempt.code or ''}: {attempt.error or ''}")

@@ -182,11 +182,11 @@ def parse_time(text: str) -> datetime:
         raise UsageError(str(error)) from None
 
 
-def format_age(moment: datetime | None) -> str:
-    """Format the time since *moment* in its largest unit; times in the future start with ``+``."""
-    if moment is None:
+def format_age(at: datetime | None) -> str:
+    """Format the time since *at* in its largest unit; times in the future start with ``+``."""
+    if at is None:
         return ""
-    seconds = (datetime.now(UTC) - moment).total_seconds()
+    seconds = (datetime.now(UTC) - at).total_seconds()
     sign, seconds = ("+", -seconds) if seconds < 0 else ("", seconds)
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= size:
@@ -194,7 +194,7 @@ def format_age(moment: datetime | None) -> str:
     return f"{sign}{int(seconds)}s"
 
 
-def moment(value: datetime | None) -> str:
+def timestamp(value: datetime | None) -> str:
     """Format a time in UTC, to the millisecond."""
     if value is None:
         return ""
@@ -208,7 +208,7 @@ def age_of(name: str) -> Callable[[object], str]:
 
 def moment_of(name: str) -> Callable[[object], str]:
     """Return a function that formats a row's field *name* as a time."""
-    return lambda row: moment(value_of(row, name))
+    return lambda row: timestamp(value_of(row, name))
 
 
 def grade(value: str) -> str:
@@ -344,7 +344,7 @@ def format_fields(values: Mapping[str, object]) -> dict[str, object]:
 
 def _readable(value: object) -> object:
     if isinstance(value, datetime):
-        return moment(value)
+        return timestamp(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):

@@ -121,7 +121,7 @@ def show_rejection(
     if as_json:
         output.print_json({**asdict(row), **asdict(stored)})
         return
-    output.print_fields({**asdict(row), "refused_at": output.moment(row.refused_at)})
+    output.print_fields({**asdict(row), "refused_at": output.timestamp(row.refused_at)})
     out.print()
     output.print_request(stored.headers, stored.body)
 
@@ -218,8 +218,8 @@ def show_conflict(
             "differs": row.differs,
             "key": row.dedup_key,
             "seen": row.seen,
-            "first": output.moment(row.first_seen_at),
-            "last": output.moment(row.last_seen_at),
+            "first": output.timestamp(row.first_seen_at),
+            "last": output.timestamp(row.last_seen_at),
         }
     )
     out.print()

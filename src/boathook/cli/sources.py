@@ -274,7 +274,7 @@ def end_secret(
     delay = after or timedelta()
     ended = _act_on_secret(ctx, secret, lambda work, whole: actions.end(work, source, whole, delay))
     fields = {"id": ended.shown_id, "source": source, "ends_at": ended.ends_at}
-    output.print_done(fields, f"{ended.shown_id} expires at {output.moment(ended.ends_at)}", as_json=as_json)
+    output.print_done(fields, f"{ended.shown_id} expires at {output.timestamp(ended.ends_at)}", as_json=as_json)
 
 
 @secrets.command("keep", epilog=example("boathook sources secrets keep stripe ssec_01h455vb4pex5vsknk084sn02q4"))

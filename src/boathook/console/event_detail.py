@@ -77,12 +77,12 @@ async def show_event(context: ConsoleContext) -> Response:
     return await _show(context, _event_id(context))
 
 
-@routes.get("/events/{id}/story", Permission.EVENT_VIEW)
+@routes.get("/events/{id}/history", Permission.EVENT_VIEW)
 async def show_history(context: ConsoleContext) -> Response:
     """Show the history of an event, for live updates of its page."""
     event_id = _event_id(context)
     event, _ = await event_history.read_event(context.app_context, event_id, max_bytes=0)
-    return context.page("events/story.html", **await _history_values(context, event, event_id))
+    return context.page("events/history.html", **await _history_values(context, event, event_id))
 
 
 @routes.get("/events/{id}/body", Permission.EVENT_VIEW)
@@ -162,8 +162,8 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
     if item:
         whole = await event_history.cut_item(stored.body, item)
         body, size = whole[: body_view.MAX_BYTES], len(whole)
-    story = await _history_values(context, event, event_id)
-    request = await _request_of(context, event, stored, story["story"].deliveries)
+    history = await _history_values(context, event, event_id)
+    request = await _request_of(context, event, stored, history["history"].deliveries)
     trace_id, trace_url = event_history.find_trace(context.app_context.settings, event, stored)
     return context.page(
         "events/show.html",
@@ -174,17 +174,17 @@ async def _show(context: ConsoleContext, event_id: UUID) -> Response:
         shown_most=body_view.MAX_BYTES,
         command=event_history.render_command(request),
         needs_file=event_history.needs_file(request),
-        failure=_newest_failure(story["story"]),
+        failure=_newest_failure(history["history"]),
         trace_id=trace_id,
         trace_url=trace_url,
-        **story,
+        **history,
     )
 
 
 async def _history_values(context: ConsoleContext, event: EventRow, event_id: UUID) -> dict[str, Any]:
     only = context.query.get("delivery", "")
     first = context.query.get("from", "")
-    story = await event_history.read_history(
+    history = await event_history.read_history(
         context.app_context,
         event_id,
         first=_ordinal(first) if first else 0,
@@ -193,15 +193,15 @@ async def _history_values(context: ConsoleContext, event: EventRow, event_id: UU
     show = hide_sensitive if context.may(Permission.ENDPOINT_HEADERS_VIEW) else hide_custom
     return {
         "event": event,
-        "story": story,
+        "history": history,
         "sent": lambda one: show(one.request_headers.items()),
         "only": only,
-        "entries": _timeline(event, story),
-        "recipients": {_number(one): one for one in story.deliveries},
-        "responses": {(one.ordinal, one.number): _response_of(one) for one in story.tries if one.response},
-        "reply": story.answer and body_view.snippet(story.answer.body, story.answer.size),
+        "entries": _timeline(event, history),
+        "recipients": {_number(one): one for one in history.deliveries},
+        "responses": {(one.ordinal, one.number): _response_of(one) for one in history.tries if one.response},
+        "reply": history.answer and body_view.snippet(history.answer.body, history.answer.size),
         "new_handlers": await _new_handlers(context, event, event_id),
-        "is_open": any(one.state in {State.PENDING, State.LEASED} for one in story.deliveries),
+        "is_open": any(one.state in {State.PENDING, State.LEASED} for one in history.deliveries),
     }
 
 
@@ -211,20 +211,20 @@ async def _new_handlers(context: ConsoleContext, event: EventRow, event_id: UUID
     return await event_history.list_new_handlers(context.app_context, event_id)
 
 
-def _timeline(event: EventRow, story: EventHistory) -> list[TimelineEntry]:
+def _timeline(event: EventRow, history: EventHistory) -> list[TimelineEntry]:
     """Return the entries, latest first, each with the time since the one before."""
-    entries = sorted(_entries(event, story), key=lambda entry: entry.at)
+    entries = sorted(_entries(event, history), key=lambda entry: entry.at)
     waits = [None, *((late.at - early.at).total_seconds() for early, late in itertools.pairwise(entries))]
     return [replace(entry, after_s=after_s) for entry, after_s in zip(entries, waits, strict=True)][::-1]
 
 
-def _entries(event: EventRow, story: EventHistory) -> Iterator[TimelineEntry]:
+def _entries(event: EventRow, history: EventHistory) -> Iterator[TimelineEntry]:
     yield TimelineEntry(event.accepted_at, "accepted", event)
-    yield from (TimelineEntry(one.last.ended_at, "attempts", one) for one in _fold(story.tries))
-    yield from (TimelineEntry(one.done_at, "effect", one) for one in story.effects)
-    yield from (TimelineEntry(one.at, "note", one) for one in story.notes)
-    if story.answer is not None:
-        yield TimelineEntry(story.answer.created_at, "reply", story.answer)
+    yield from (TimelineEntry(one.last.ended_at, "attempts", one) for one in _fold(history.tries))
+    yield from (TimelineEntry(one.done_at, "effect", one) for one in history.effects)
+    yield from (TimelineEntry(one.at, "note", one) for one in history.notes)
+    if history.answer is not None:
+        yield TimelineEntry(history.answer.created_at, "reply", history.answer)
 
 
 def _fold(attempts: Sequence[AttemptDetail]) -> Iterator[EqualAttempts]:
@@ -238,10 +238,10 @@ def _result_of(one: AttemptDetail) -> tuple[object, ...]:
     return one.ordinal, one.outcome, one.code, one.error, one.traceback, one.status, one.url, one.is_manual
 
 
-def _newest_failure(story: EventHistory) -> AttemptDetail | None:
+def _newest_failure(history: EventHistory) -> AttemptDetail | None:
     """Return the latest attempt that failed, unless its delivery has succeeded since."""
-    open_or_dead = {_number(one) for one in story.deliveries if one.state not in {State.SUCCEEDED, State.IGNORED}}
-    failed = (one for one in story.tries if one.ordinal in open_or_dead and (one.error or one.code))
+    open_or_dead = {_number(one) for one in history.deliveries if one.state not in {State.SUCCEEDED, State.IGNORED}}
+    failed = (one for one in history.tries if one.ordinal in open_or_dead and (one.error or one.code))
     return max(failed, key=lambda one: one.ended_at, default=None)
 
 
@@ -256,9 +256,9 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
         context.app_context, event_id, max_bytes=event_history.MAX_INLINE_BYTES + 1
     )
     only = context.query.get("delivery", "")
-    story = await event_history.read_history(context.app_context, event_id, only=_ordinal(only) if only else None)
-    request = await _request_of(context, event, stored, story.deliveries)
-    attempt = _attempt_of(story.tries, context.query.get("attempt", "")) if only else None
+    history = await event_history.read_history(context.app_context, event_id, only=_ordinal(only) if only else None)
+    request = await _request_of(context, event, stored, history.deliveries)
+    attempt = _attempt_of(history.tries, context.query.get("attempt", "")) if only else None
     is_masked = any(body_view.is_sensitive(name) for name in request.headers)
     if attempt is not None:
         hidden = dict(hide_custom(attempt.request_headers.items(), hidden=body_view.MASK))

@@ -124,8 +124,8 @@ class PageRenderer:
         if any(name == b"content-security-policy" for name, _ in given):
             return given
         names = {name for name, _ in given}
-        lacking = ((name.encode(), value.encode()) for name, value in self._headers.items())
-        return [*given, *(one for one in lacking if one[0] not in names)]
+        missing = ((name.encode(), value.encode()) for name, value in self._headers.items())
+        return [*given, *(one for one in missing if one[0] not in names)]
 
     def show_error(
         self, error: Exception, *, back: str = "/console", template: str = "error.html", **values: Any
@@ -199,10 +199,10 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         bytecode_cache=_BytecodeCache(str(_FOLDER / "__pycache__")),
     )
-    environment.filters |= {"moment": _format_time, "count": _format_number, "short_id": _shorten_id}
+    environment.filters |= {"timestamp": _format_time, "count": _format_number, "short_id": _shorten_id}
     environment.filters["spark_points"] = spark_points
     environment.globals["spark_box"] = f"0 0 {SPARK_WIDTH} {SPARK_HEIGHT}"
-    environment.filters |= {"moment_ms": _format_exact_time, "duration": _format_duration}
+    environment.filters |= {"timestamp_ms": _format_exact_time, "duration": _format_duration}
     return environment
 
 

@@ -242,9 +242,9 @@ class AppPlatform:
     async def _explain(self, error: DatabaseError) -> None:
         """Raise ConfigError if missing migrations explain an error."""
         with contextlib.suppress(DatabaseError):
-            if lacking := await list_pending(await self._resources.operations_database()):
+            if pending := await list_pending(await self._resources.operations_database()):
                 raise ConfigError(
-                    f"database migrations are missing: {', '.join(lacking)}; run `boathook migrate`"
+                    f"database migrations are missing: {', '.join(pending)}; run `boathook migrate`"
                 ) from error
 
     async def close(self) -> None:

@@ -116,8 +116,8 @@ async def list_pending(
 
 async def require_current(where: Database | str, apps: Migrations = (), *, cause: BaseException | None = None) -> None:
     """Raise ConfigError, caused by *cause*, if a database has pending migrations; it may be passed as a URL."""
-    if lacking := await migrations.list_pending(where, apps):
-        raise ConfigError(f"database migrations are missing: {', '.join(lacking)}; run `boathook migrate`") from cause
+    if pending := await migrations.list_pending(where, apps):
+        raise ConfigError(f"database migrations are missing: {', '.join(pending)}; run `boathook migrate`") from cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 // The history is not refreshed while the user has a part of it open or focused.
 document.addEventListener("htmx:beforeRequest", (event) => {
-  const story = event.target;
-  if (story.id !== "story" || event.detail.requestConfig.verb !== "get") return;
-  if (story.querySelector("details[open]") || story.contains(document.activeElement)) event.preventDefault();
+  const history = event.target;
+  if (history.id !== "history" || event.detail.requestConfig.verb !== "get") return;
+  if (history.querySelector("details[open]") || history.contains(document.activeElement)) event.preventDefault();
 });
 
 // Exact times are in local time or UTC; a custom range is typed in the same zone.

@@ -121,13 +121,13 @@ async def _database(settings: Settings, database: Database, migrations: Migratio
 
 async def _schema(database: Database, migrations: Migrations) -> Finding:
     try:
-        lacking = await list_pending(database, migrations)
+        missing = await list_pending(database, migrations)
     except BoathookError as error:
         return Finding(
             "schema", CheckStatus.FAIL, str(error), "correct the app's files, or install the app's release again"
         )
-    if lacking:
-        return Finding("schema", CheckStatus.FAIL, f"lacks {', '.join(lacking)}", "run `boathook migrate`")
+    if missing:
+        return Finding("schema", CheckStatus.FAIL, f"lacks {', '.join(missing)}", "run `boathook migrate`")
     return Finding("schema", CheckStatus.OK, "is current")
 
 

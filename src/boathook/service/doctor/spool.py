@@ -53,9 +53,9 @@ async def compare(settings: Settings, database: Database) -> Finding:
         return Finding(
             _DRAINED_CHECK, CheckStatus.WARN, f"{error.filename} cannot be read: {error.strerror}", "fix its disk"
         )
-    lacking = await EventStore(database).find_unstored(drained)
-    if lacking:
-        found = f"of {counted(len(drained), 'event')} drained last, the database lacks {len(lacking)}: was it restored?"
+    missing = await EventStore(database).find_unstored(drained)
+    if missing:
+        found = f"of {counted(len(drained), 'event')} drained last, the database lacks {len(missing)}: was it restored?"
         return Finding(
             _DRAINED_CHECK, CheckStatus.WARN, found, "run `boathook spool drain --again` on every host with gateways"
         )
