@@ -98,7 +98,7 @@ def test_with_the_database_away_it_is_no_verdict_but_the_spool_is_told(cli: Cli,
     done = cli.run("check", code=2)
     assert done.stdout == ""
     assert "the check could not run" in done.stderr
-    assert "3 events wait in this host's spool" in done.stderr
+    assert "3 events in this host's spool" in done.stderr
 
 
 def with_data(cli: Cli, folder: Path) -> Path:

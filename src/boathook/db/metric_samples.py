@@ -1,7 +1,7 @@
 """Stores the metrics of all hosts in PostgreSQL, for charts and alert rules: in fine steps, later in coarser ones.
 
-Each host adds a row every ten seconds. The keeper rolls them up into rows of two minutes and of 15 minutes, and deletes
-rows older than `RETENTION_S`. A row that arrives late, because PostgreSQL was unavailable, is rolled up then. Rows that
+Each host adds a row every ten seconds. The keeper rolls them up into rows of two minutes, 15 minutes and 6 hours, and
+deletes rows older than `RETENTION_S`. A row that arrives late, because PostgreSQL was unavailable, is rolled up then. Rows that
 are not rolled up yet are read in addition to the coarser ones, so that nothing is missed or counted twice.
 """
 
@@ -30,7 +30,7 @@ SQL = load(__file__)
 
 STEP_S: Final = 10
 """Maximum seconds between two rows of a host."""
-RETENTION_S: Final = {STEP_S: 3 * 3600, 120: 2 * 86_400, 900: 15 * 86_400}
+RETENTION_S: Final = {STEP_S: 3 * 3600, 120: 2 * 86_400, 900: 15 * 86_400, 21_600: 30 * 86_400}
 """How long rows are kept, by the seconds that each covers."""
 WINDOW_S: Final = 86_400.0
 """The length of a window of `read_window`."""

@@ -131,7 +131,7 @@ async def _until_prepared(prepare: Callable[[], Awaitable[None]], prepared: asyn
         try:
             await prepare()
         except DatabaseUnavailable as error:
-            _LOG.debug("journal_still_away", error=str(error))
+            _LOG.debug("database_still_unavailable", error=str(error))
         except BoathookError as error:
             _LOG.error("cannot_serve", error=str(error))
         else:

@@ -49,10 +49,10 @@ class Shop:
             "app_id": self.application.id, "application": self.application.id, "endpoint_id": self.endpoint,
             "endpoint": self.endpoint, "msg_id": self.message, "message": self.message, "attempt_id": self.attempt,
             "attempt": self.attempt, "event_type_name": "invoice.paid", "name": "nothing", "kind": "csv",
-            "provider": "stripe", "group": uuid.UUID(int=0).hex, "task_id": "qtask_none", "task": "qtask_none",
+            "provider": "stripe", "field": "type", "handler": "none", "group": uuid.UUID(int=0).hex, "task_id": "qtask_none", "task": "qtask_none",
             "id": self.message.replace("msg_", "evt_"),
         }  # fmt: skip
-        return path.format(**values)
+        return path.replace(":path}", "}").format(**values)
 
 
 def open_shop(server: BoathookServer, receiver: Receiver) -> Shop:
