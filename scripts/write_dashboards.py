@@ -233,7 +233,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                         "{{recipient}}",
                     ),
                 ),
-                "Attempts after which the delivery is owed again or was given up.",
+                "Attempts after which the delivery is pending again or failed permanently.",
             ),
             Panel(
                 "Given up",
@@ -324,7 +324,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
                         "failed",
                     ),
                 ),
-                "Requests after which the delivery is owed again or was given up.",
+                "Requests after which the delivery is pending again or failed permanently.",
             ),
             Panel(
                 "Duration",

@@ -98,7 +98,7 @@ class TestCheck:
         assert "the store is consistent" in text
         (found,) = cli.objects("check", "--deep")
         assert found["balanced"] is True
-        assert (found["balance"]["owed"], found["balance"]["missing"]) == (16, 0)
+        assert (found["balance"]["deliveries"], found["balance"]["missing"]) == (16, 0)
 
     async def test_exits_with_1_and_names_what_is_amiss(self, full_store: Store, cli: Cli):
         event = await full_store.one("select id from boathook.event where dedup_key = 'good'")

@@ -188,7 +188,7 @@ class TestGrade:
             assert send_request(running, "POST", "/in/stripe", headers, body).status == 200
         running.environment["COLUMNS"] = "80"
         head, *lines = running.cli("events", "list", "--type", "order.paid.*").stdout.splitlines()
-        assert head.split() == ["id", "from", "type", "proof", "owed", "size", "age"]
+        assert head.split() == ["id", "from", "type", "proof", "fanout", "size", "age"]
         assert [line.split()[1:5] for line in lines] == [
             ["stripe", f"order.paid.{number}", "body", "0"] for number in (2, 1, 0)
         ]

@@ -204,7 +204,7 @@ async def test_a_healthy_store_in_all_states_balances(store: Store):
     found = await store.verify(is_deep=True)
     assert found.violations == ()
     balance = found.balance
-    assert (balance.events, balance.owed, balance.replayed, balance.missing) == (14, 16, 2, 0)
+    assert (balance.events, balance.deliveries, balance.replayed, balance.missing) == (14, 16, 2, 0)
     assert (balance.succeeded, balance.ignored, balance.dead, balance.purged) == (7, 2, 1, 1)
     assert (balance.pending, balance.leased) == (5, 2)
     assert balance.dropped == {"dead letter, purged": 1}
@@ -266,7 +266,7 @@ async def test_without_one_look_for_all_of_a_range_the_sums_would_disagree(
     is_late = False
 
     def torn(self, row, totals):
-        if not is_late or row["expected"] not in {"events", "owed"}:
+        if not is_late or row["expected"] not in {"events", "deliveries"}:
             take(self, row, totals)
 
     look = integrity._Check._run_query
@@ -279,7 +279,7 @@ async def test_without_one_look_for_all_of_a_range_the_sums_would_disagree(
         arrive()
         early, self._figures, is_late = self._figures, before, True
         await look(self, sql, arguments)
-        self._figures.update({name: early[name] - before[name] for name in ("events", "owed")})
+        self._figures.update({name: early[name] - before[name] for name in ("events", "deliveries")})
 
     monkeypatch.setattr(integrity._Check, "_collect_row", torn)
     monkeypatch.setattr(integrity._Check, "_run_query", twice)
@@ -318,7 +318,7 @@ async def test_a_window_holds_what_is_of_its_time_and_whole_rules_besides(store:
     assert (early.violations, late.violations) == ((), ())
     assert 0 < early.balance.events < whole.balance.events
     assert early.balance.events + late.balance.events == whole.balance.events
-    assert early.balance.owed + late.balance.owed == whole.balance.owed
+    assert early.balance.deliveries + late.balance.deliveries == whole.balance.deliveries
     await store.db.execute(f"delete from boathook.delivery_archive where event_id = {GOOD}")
     await store.db.execute("drop index boathook.dedup_replay_key")
     assert {one.check for one in (await store.verify(since=middle)).violations} == {"the schema's guards stand"}

@@ -150,8 +150,8 @@ class TestRoute:
     async def test_mutant_without_knowing_what_was_owed_it_would_be_owed_twice(self, store: RoutingStore, monkeypatch):
         event = await store.receive("one")
         await register(store.db, "shop", [to("pay")])
-        forgetful = rerouting.SQL["owe_routed"].replace("k.recipient = w.recipient", "k.recipient is null")
-        monkeypatch.setitem(rerouting.SQL, "owe_routed", forgetful)
+        forgetful = rerouting.SQL["add_routed"].replace("k.recipient = w.recipient", "k.recipient is null")
+        monkeypatch.setitem(rerouting.SQL, "add_routed", forgetful)
         assert (await store.route()).added == (await store.route()).added == 1
         assert await store.owed(event) == ["handler:pay", "handler:pay"]
 
@@ -244,7 +244,7 @@ class TestRoute:
         await store.receive("one")
         await register(store.db, "shop", [to("pay")])
         monkeypatch.setitem(
-            rerouting.SQL, "owe_routed", rerouting.SQL["owe_routed"].replace("a.action = $10", "a.action = 'x' || $10")
+            rerouting.SQL, "add_routed", rerouting.SQL["add_routed"].replace("a.action = $10", "a.action = 'x' || $10")
         )
         await store.route()
         await store.fail(await store.one("select id from boathook.event"), is_last=True)

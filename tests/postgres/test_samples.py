@@ -126,7 +126,7 @@ async def test_what_is_read_for_charts_says_the_same_without_names(db: Database)
     await roll_up(db)
     for step_s in (10, 120, 900, 21_600):
         (one,) = await read_since(db, NOON, step_s)
-        assert {*one.snapshot.sources, *one.snapshot.recipients, *one.snapshot.owed} == {OTHERS, ENDPOINTS}
+        assert {*one.snapshot.sources, *one.snapshot.recipients, *one.snapshot.backlogs} == {OTHERS, ENDPOINTS}
         for side in ("arrived", "worked", "sends", "backlog"):
             assert getattr(one.snapshot, side) == getattr(samples_now, side)
 

@@ -128,7 +128,7 @@ def _balance(balance: Balance, spooled: SpoolCounts) -> Table:
         line("  rejected by PostgreSQL, to review", spooled.refused, "bold red")
     if spooled.damaged:
         line("  damaged segments with lost events", spooled.damaged, "bold red")
-    line("deliveries created on accept", balance.owed, "bold")
+    line("deliveries created on accept", balance.deliveries, "bold")
     line("deliveries added by replays", balance.replayed, "bold")
     for state in ("succeeded", "ignored", "dead", "pending", "leased"):
         line(f"  {state}", getattr(balance, state))

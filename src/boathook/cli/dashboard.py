@@ -41,9 +41,9 @@ class SortOrder(StrEnum):
 
 
 _RECIPIENT_KEYS: Final[dict[SortOrder, Callable[[RecipientActivity], float]]] = {
-    SortOrder.PENDING: lambda one: -one.owed.pending,
+    SortOrder.PENDING: lambda one: -one.backlog.pending,
     SortOrder.DONE: lambda one: -one.succeeded,
-    SortOrder.FAILED: lambda one: -one.failed - one.owed.dead / 1e9,
+    SortOrder.FAILED: lambda one: -one.failed - one.backlog.dead / 1e9,
     SortOrder.NAME: lambda _: 0,
 }
 _SOURCE_KEYS: Final[dict[SortOrder, Callable[[SourceActivity], float]]] = {
@@ -168,7 +168,7 @@ def _recipients(rows: Sequence[RecipientActivity], order: SortOrder) -> Table:
         _RECIPIENT_COLUMNS,
         shown,
         box=box.SIMPLE_HEAD,
-        style_of=lambda one: "red" if one.owed.dead else "yellow" if one.failed else "",
+        style_of=lambda one: "red" if one.backlog.dead else "yellow" if one.failed else "",
     )
 
 
@@ -181,7 +181,7 @@ def _rate(title: str, name: str, *, is_whole: bool = False) -> Column:
 
 
 def _age(title: str, place: int) -> Column:
-    return _number(title, lambda one: one.owed.ages[place])
+    return _number(title, lambda one: one.backlog.ages[place])
 
 
 _SOURCE_COLUMNS: Final = (
@@ -197,7 +197,7 @@ _RECIPIENT_COLUMNS: Final = (
     _rate("done/s", "succeeded"),
     _rate("failed/s", "failed"),
     *(_age(title, place) for place, title in enumerate(("<10s", "<1m", "<10m", "<1h", "older"))),
-    _number("later", lambda one: one.owed.later),
-    _number("work", lambda one: one.owed.leased),
-    _number("dead", lambda one: one.owed.dead, is_whole=True),
+    _number("later", lambda one: one.backlog.later),
+    _number("work", lambda one: one.backlog.leased),
+    _number("dead", lambda one: one.backlog.dead, is_whole=True),
 )

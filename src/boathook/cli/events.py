@@ -62,7 +62,7 @@ _EVENTS: Final = View(
         Column("from", lambda row: row.source or row.application),
         Column("type"),
         PROOF,
-        Column("owed", "fanout"),
+        Column("fanout"),
         Column("size"),
         Column("age", output.age_of("accepted_at")),
     )

@@ -17,7 +17,7 @@ BALANCE_ROWS: Final = (
     ("events", "Events", 0),
     ("received", "received", 1),
     ("published", "published", 1),
-    ("owed", "Deliveries created on accept", 0),
+    ("deliveries", "Deliveries created on accept", 0),
     ("replayed", "Deliveries added by replays", 0),
     ("succeeded", "succeeded", 1),
     ("ignored", "ignored", 1),

@@ -224,7 +224,7 @@ def judge_recipient(one: RecipientActivity) -> RecipientHealth:
     """Return the health of a recipient by its latest attempts and its due deliveries."""
     attempts = one.succeeded + one.failed
     share = one.failed / attempts if attempts else 0.0
-    oldest = max((age for age, number in enumerate(one.owed.ages) if number), default=-1)
+    oldest = max((age for age, number in enumerate(one.backlog.ages) if number), default=-1)
     word, kind = "healthy", "good"
     if share >= _FAILING_SHARE:
         word, kind = "failing", "bad"

@@ -112,7 +112,7 @@ async def _receipt(connection: Connection, event: NewEvent, stored: Record) -> R
     if is_accepted:
         is_new = bool(fresh) and not stored["is_stored"]
         return Accepted(
-            event.id, conflict=bool(conflicts), has_deliveries=stored["is_owed"] or not is_new, is_new=is_new
+            event.id, conflict=bool(conflicts), has_deliveries=stored["is_added"] or not is_new, is_new=is_new
         )
     return Duplicate(seen[event.items[0].key_hash][0], conflict=bool(conflicts))
 

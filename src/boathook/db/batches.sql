@@ -22,7 +22,7 @@ fresh as (
     on conflict do nothing
     returning key
 ),
-owed as materialized (
+added as materialized (
     select row_number() over (order by d.position) - 1 as ordinal, d.recipient, d.order_key, i.path, i.type
     from unnest($19::integer[], $20::text[], $21::text[]) with ordinality as d (place, recipient, order_key, position)
     join item i on i.place = d.place
@@ -42,7 +42,7 @@ stored as (
                 array_agg(order_key order by ordinal) as order_keys,
                 array_agg(path order by ordinal) as paths,
                 array_agg(type order by ordinal) as types
-            from owed
+            from added
         ) as d,
         (
             select json_agg(json_build_array(i.path, i.type) order by i.place)::text as items
@@ -55,7 +55,7 @@ select
     exists (select from earlier) as is_stored,
     array(select key from expired) as expired,
     array(select key from fresh) as fresh,
-    exists (select from owed) as is_owed,
+    exists (select from added) as is_added,
     coalesce((select has_blocked from stored), false) as has_blocked
 
 -- name: find_items

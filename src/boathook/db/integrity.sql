@@ -71,7 +71,7 @@ effects as materialized (
 replies as materialized (
     select event_id, recipient from boathook.reply where event_id >= $1 and event_id < $2
 ),
-owed as materialized (
+all_deliveries as materialized (
     select event_id, ordinal, recipient, state, is_replay, item_path, item_type, true as is_open from open
     union all
     select event_id, ordinal, recipient, state, is_replay, item_path, item_type, false from ended
@@ -83,7 +83,7 @@ uneven as materialized (
     select e.id, e.fanout, coalesce(h.number, 0) as number, coalesce(h.ordinals, '{}') as ordinals
     from events e
     left join (
-        select event_id, count(*) as number, array_agg(ordinal) as ordinals from owed where not is_replay group by event_id
+        select event_id, count(*) as number, array_agg(ordinal) as ordinals from all_deliveries where not is_replay group by event_id
     ) as h on h.event_id = e.id
     where e.fanout <> coalesce(h.number, 0)
 ),
@@ -103,10 +103,10 @@ undecided as materialized (
 ),
 unfounded as materialized (
     select o.event_id, o.ordinal, o.recipient, o.item_path
-    from owed o
+    from all_deliveries o
     left join (
         select distinct event_id, recipient, coalesce(item_path, '') as item_path, coalesce(item_type, '') as item_type
-        from owed where not is_replay
+        from all_deliveries where not is_replay
     ) as f on f.event_id = o.event_id and f.recipient = o.recipient and f.item_path = coalesce(o.item_path, '')
         and f.item_type = coalesce(o.item_type, '')
     where o.is_replay and f.event_id is null
@@ -118,19 +118,19 @@ unfounded as materialized (
 select f.name, f.number
 from (
     select count(*) as events, count(*) filter (where origin = 'received') as received,
-        count(*) filter (where origin = 'published') as published, coalesce(sum(fanout), 0)::bigint as owed
+        count(*) filter (where origin = 'published') as published, coalesce(sum(fanout), 0)::bigint as deliveries
     from events
 ) as e
 cross join (
     select count(*) filter (where state = 'succeeded') as succeeded, count(*) filter (where state = 'ignored') as ignored,
         count(*) filter (where state = 'dead') as dead, count(*) filter (where state = 'pending') as pending,
         count(*) filter (where state = 'leased') as leased, count(*) filter (where is_replay) as replayed
-    from owed
+    from all_deliveries
 ) as o
 cross join (select count(*) as attempts from attempts) as a
 cross join (select coalesce(sum(number), 0)::bigint as purged from purged) as p
 cross join lateral (values
-    ('events', e.events), ('received', e.received), ('published', e.published), ('owed', e.owed),
+    ('events', e.events), ('received', e.received), ('published', e.published), ('deliveries', e.deliveries),
     ('succeeded', o.succeeded), ('ignored', o.ignored), ('dead', o.dead), ('pending', o.pending), ('leased', o.leased),
     ('replayed', o.replayed), ('attempts', a.attempts), ('purged', p.purged)
 ) as f (name, number)
@@ -156,7 +156,7 @@ where 0 = (
 -- Finds rows of events that do not exist.
 select p.event_id as id, p.ordinal, 'its event' as expected, 'no event; ' || p.what as found
 from (
-    select event_id, ordinal, case when is_open then 'delivery' else 'outcome' end as what from owed
+    select event_id, ordinal, case when is_open then 'delivery' else 'outcome' end as what from all_deliveries
     union all
     select event_id, ordinal, number || ' attempts' from tries
     union all
@@ -173,11 +173,11 @@ select d.event_id as id, d.ordinal, 'either open or ended' as expected, d.state 
 from open d
 join ended o on o.event_id = d.event_id and o.ordinal = d.ordinal
 
--- name: find_owed_twice
+-- name: find_delivered_twice
 -- Finds events, or items of them, that were accepted with two deliveries for one recipient.
 select event_id as id, null::integer as ordinal, 'one first delivery to ' || recipient as expected,
     count(*) || coalesce(' of item ' || item_path, '') as found
-from owed
+from all_deliveries
 where not is_replay
 group by event_id, recipient, item_path
 having count(*) > 1
@@ -197,7 +197,7 @@ select o.event_id as id, o.ordinal,
     case when o.is_replay then 'a replay has number ' || e.fanout || ' or more'
         else 'a first delivery has a number below ' || e.fanout end as expected,
     'number ' || o.ordinal as found
-from owed o
+from all_deliveries o
 join events e on e.id = o.event_id
 where o.is_replay <> (o.ordinal >= e.fanout)
 
@@ -224,7 +224,7 @@ where o.attempts <> coalesce(t.number, 0) or coalesce(t.number, 0) <> coalesce(t
 select t.event_id as id, t.ordinal, 'the delivery they were made for' as expected,
     'no delivery; attempts up to ' || t.last as found
 from tries t
-left join owed o on o.event_id = t.event_id and o.ordinal = t.ordinal
+left join all_deliveries o on o.event_id = t.event_id and o.ordinal = t.ordinal
 where o.event_id is null
 
 -- name: find_false_successes
@@ -274,11 +274,11 @@ where outcome not in ('succeeded', 'ignored', 'retry', 'failed', 'dead', 'lost')
 -- existed.
 select d.event_id as id, d.ordinal, 'an endpoint of ' || coalesce(e.application, e.source, 'nobody') as expected,
     d.recipient || ' of ' || coalesce(o.application, 'nobody') as found
-from owed d
+from all_deliveries d
 join events e on e.id = d.event_id
 left join (
     select r.recipient, boathook.show_id('app', p.application_id) as application
-    from (select distinct recipient from owed where starts_with(recipient, 'endpoint:')) as r
+    from (select distinct recipient from all_deliveries where starts_with(recipient, 'endpoint:')) as r
     join boathook.endpoint p on p.id = boathook.endpoint_of(r.recipient)
 ) as o on o.recipient = d.recipient
 where starts_with(d.recipient, 'endpoint:')
@@ -313,7 +313,7 @@ events as materialized (
     select id, coalesce(source, '') as source, source is null as is_published, origin, accepted_at, dedup_key, body_sha256
     from boathook.event where id >= $1 and id < $2
 ),
-owed as materialized (
+all_deliveries as materialized (
     select event_id, ordinal::integer as ordinal, recipient, is_replay, item_path
     from boathook.delivery where event_id >= $1 and event_id < $2
     union all
@@ -364,7 +364,7 @@ from (
     from unlike where event_id is null
     union all
     select e.id, o.ordinal, o.item_path, e.source, e.is_published, e.origin, e.accepted_at, e.dedup_key
-    from (select * from owed where item_path is not null and not is_replay) as o
+    from (select * from all_deliveries where item_path is not null and not is_replay) as o
     join events e on e.id = o.event_id
     left join keys k on k.event_id = o.event_id and k.item_path = o.item_path
     where k.event_id is null
@@ -403,13 +403,13 @@ where id is not null and event_id is not null
 
 -- name: find_wrong_items
 -- Finds deliveries of one item of an event that was stored as a whole, and whole deliveries of an event stored by item.
-select o.event_id as id, o.ordinal, 'a delivery of one item' as expected, o.recipient || ' is owed the whole event' as found
-from owed o
+select o.event_id as id, o.ordinal, 'a delivery of one item' as expected, o.recipient || ' has a delivery of the whole event' as found
+from all_deliveries o
 join (select distinct event_id from keys where item_path is not null) as k on k.event_id = o.event_id
 where o.item_path is null
 union all
-select o.event_id, o.ordinal, 'a delivery of the whole event', o.recipient || ' is owed item ' || o.item_path
-from (select * from owed where item_path is not null) as o
+select o.event_id, o.ordinal, 'a delivery of the whole event', o.recipient || ' has a delivery of item ' || o.item_path
+from (select * from all_deliveries where item_path is not null) as o
 join keys k on k.event_id = o.event_id and k.item_path is null
 
 -- name: find_wrong_bodies

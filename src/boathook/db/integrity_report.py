@@ -44,7 +44,7 @@ class Balance:
     events: int
     received: int
     published: int
-    owed: int
+    deliveries: int
     """Deliveries that were created when their events were accepted."""
     replayed: int
     """Deliveries added later, by replaying or rerouting events."""
@@ -68,7 +68,7 @@ class Balance:
     def missing(self) -> int:
         """Deliveries that are neither open, nor ended, nor purged; 0 if the totals are consistent."""
         ended = self.succeeded + self.ignored + self.dead
-        return self.owed + self.replayed - (ended + self.pending + self.leased + self.purged)
+        return self.deliveries + self.replayed - (ended + self.pending + self.leased + self.purged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ EVENTS: Final = Scan(
             f"Stop the workers if the effect must not be doubled, and look at the attempts. {_REPORT_BUG}",
         ),
         Invariant(
-            "find_owed_twice",
+            "find_delivered_twice",
             "one first delivery a recipient",
             "A recipient has two deliveries of one event or item.",
             f"Its effect may have happened twice: look at the recipient's own records. {_REPORT_BUG}",

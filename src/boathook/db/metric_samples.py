@@ -1,8 +1,8 @@
 """Stores the metrics of all hosts in PostgreSQL, for charts and alert rules: in fine steps, later in coarser ones.
 
 Each host adds a row every ten seconds. The keeper rolls them up into rows of two minutes, 15 minutes and 6 hours, and
-deletes rows older than `RETENTION_S`. A row that arrives late, because PostgreSQL was unavailable, is rolled up then. Rows that
-are not rolled up yet are read in addition to the coarser ones, so that nothing is missed or counted twice.
+deletes rows older than `RETENTION_S`. A row that arrives late, because PostgreSQL was unavailable, is rolled up then.
+Rows that are not rolled up yet are read in addition to the coarser ones, so that nothing is missed or counted twice.
 """
 
 import asyncio

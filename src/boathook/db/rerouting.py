@@ -144,8 +144,8 @@ async def list_new_recipients(database: Database, event_id: UUID) -> list[str]:
         wanted = [one async for part in _match_candidates(connection, router, candidates) for one in part]
         if not wanted:
             return []
-        owed = await connection.fetch(SQL["list_recipients"], event_id)
-    known = {(row["recipient"], row["item_path"]) for row in owed}
+        existing = await connection.fetch(SQL["list_recipients"], event_id)
+    known = {(row["recipient"], row["item_path"]) for row in existing}
     return list(dict.fromkeys(one.recipient for one in wanted if (one.recipient, one.item_path) not in known))
 
 
@@ -278,7 +278,7 @@ async def _insert_deliveries(
     columns = zip(*map(astuple, deliveries), strict=True)
     try:
         rows: list[Record] = await connection.fetch(
-            SQL["owe_routed"], *columns, pace.start, pace.place, pace.gap_s, is_named, PURGE_DEAD
+            SQL["add_routed"], *columns, pace.start, pace.place, pace.gap_s, is_named, PURGE_DEAD
         )
     except asyncpg.NumericValueOutOfRangeError:
         raise InvalidTransition(

@@ -33,7 +33,7 @@ select recipient, item_path from boathook.delivery where event_id = $1
 union
 select recipient, item_path from boathook.delivery_archive where event_id = $1
 
--- name: owe_routed
+-- name: add_routed
 -- Adds deliveries of events, or items of them, to handlers that never had one: event, recipient, order key, item path
 -- and type; one every $8 seconds from $6, after $7 earlier ones. If a dead letter of an event was purged, its recipient
 -- is unknown: such an event gets no delivery, unless an operator has named the handler ($9). Returns what was added

@@ -280,7 +280,7 @@ def _balance(report: IntegrityReport) -> Table:
     for left, number, right, other in rows:
         table.add_row(left, str(number), right, str(other))
     table.add_section()
-    created = balance.owed + balance.replayed
+    created = balance.deliveries + balance.replayed
     there = ended + balance.pending + balance.leased + balance.purged
     table.add_row("deliveries created", str(created), "deliveries there", str(there), style="bold")
     return table

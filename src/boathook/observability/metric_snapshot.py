@@ -244,7 +244,7 @@ class MetricSnapshot(msgspec.Struct):
         return {recipient: RecipientCounts(**counts) for recipient, counts in table.items()}
 
     @property
-    def owed(self) -> dict[str, BacklogCounts]:
+    def backlogs(self) -> dict[str, BacklogCounts]:
         """Unfinished deliveries and dead letters by recipient."""
         found: dict[str, dict[str, int]] = {}
         for (recipient, state), value in self.gauges.get("boathook_backlog", {}).items():
@@ -272,7 +272,7 @@ class MetricSnapshot(msgspec.Struct):
     @property
     def backlog(self) -> BacklogCounts:
         """Unfinished deliveries and dead letters of all recipients."""
-        return _total(BacklogCounts, self.owed.values())
+        return _total(BacklogCounts, self.backlogs.values())
 
 
 class _CountTable(dict[str, dict[str, float]]):

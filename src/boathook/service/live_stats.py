@@ -105,7 +105,7 @@ class RecipientActivity(msgspec.Struct, frozen=True):
     recipient: str
     succeeded: float
     failed: float
-    owed: BacklogCounts
+    backlog: BacklogCounts
 
 
 class Host(msgspec.Struct, frozen=True):
@@ -284,7 +284,7 @@ def _inflows(samples: Sequence[HostSample]) -> list[SourceActivity]:
 
 def list_activity(samples: Sequence[HostSample]) -> list[RecipientActivity]:
     """Return the attempts and pending deliveries of each recipient, those in trouble first."""
-    backlogs = combine_hosts(one.snapshot for one in samples).owed
+    backlogs = combine_hosts(one.snapshot for one in samples).backlogs
     rates = _rates(samples, "recipients", ("succeeded", "ignored", "failed"))
     found = []
     for recipient in {*rates, *backlogs}:
@@ -293,7 +293,7 @@ def list_activity(samples: Sequence[HostSample]) -> list[RecipientActivity]:
             RecipientActivity(recipient, succeeded + ignored, failed, backlogs.get(recipient, BacklogCounts()))
         )
     return sorted(
-        found, key=lambda one: (-one.owed.pending - one.owed.dead, -one.succeeded - one.failed, one.recipient)
+        found, key=lambda one: (-one.backlog.pending - one.backlog.dead, -one.succeeded - one.failed, one.recipient)
     )
 
 

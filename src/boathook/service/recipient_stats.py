@@ -140,7 +140,7 @@ async def _summarize(
         routes.setdefault(route.recipient, []).append(route)
     latest = await read_host_samples(app_context)
     activity = {one.recipient: one for one in list_activity(latest)}
-    unfinished = (name for name, one in activity.items() if one.owed.pending or one.owed.dead)
+    unfinished = (name for name, one in activity.items() if one.backlog.pending or one.backlog.dead)
     recipients = {name for name in {*routes, *unfinished} if name.startswith(HANDLER)} if only is None else {only}
     samples = await read_series_since(
         database, now - wanted.span, int(wanted.width.total_seconds()), (_ATTEMPTS, _HANDLER_SECONDS), only and {only}

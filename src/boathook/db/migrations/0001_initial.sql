@@ -825,7 +825,7 @@ create function boathook.store_events(
     d_types text[], p_has_order boolean, p_has_unhandled boolean, p_is_manual boolean
 ) returns boolean language plpgsql as $$
 declare
-    owed timestamptz := clock_timestamp();
+    accepted timestamptz := clock_timestamp();
     blocked boolean[];
 begin
     insert into boathook.event (
@@ -863,8 +863,8 @@ begin
     end if;
     insert into boathook.delivery (
         event_id, ordinal, recipient, order_key, is_blocked, enqueued_at, due_at, item_path, item_type, is_manual)
-    select d.event_id, d.ordinal, d.recipient, d.order_key, coalesce(d.is_blocked, false), greatest(owed, d.due),
-        greatest(owed, d.due), d.path, d.type, p_is_manual
+    select d.event_id, d.ordinal, d.recipient, d.order_key, coalesce(d.is_blocked, false), greatest(accepted, d.due),
+        greatest(accepted, d.due), d.path, d.type, p_is_manual
     from unnest(d_events, d_ordinals, d_recipients, d_order_keys, blocked, d_due, d_paths, d_types)
         with ordinality as d (event_id, ordinal, recipient, order_key, is_blocked, due, path, type, position)
     where p_new is null or d.event_id = any (p_new)
