@@ -22,7 +22,7 @@ from boathook.providers import RECIPES
 from boathook.providers.recipe import CaptureSecret, Confidence, ConfirmByFetch, Echo, Recipe, SignText, StaticAnswer
 from boathook.providers.request_reader import Json, Selector
 from boathook.service.authorization import ACCESS_RULES, Permission
-from scripts import docs_http, docs_providers, docs_python, docs_schema, docs_svix
+from scripts import docs_providers, docs_python, docs_schema, docs_svix
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "src/boathook/defaults.toml"
@@ -517,6 +517,9 @@ def _permission(permission: Permission) -> str:
 
 def pages() -> dict[Path, str]:
     """Return every generated page with its text."""
+    # Imported only here, as it imports the whole API.
+    from scripts import docs_http
+
     docs = ROOT / "docs/reference"
     how_tos = {docs / f"providers/{name}.md": text for name, text in docs_providers.pages().items()}
     schema = toml_schema()
