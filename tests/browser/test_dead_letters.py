@@ -121,7 +121,7 @@ def test_keys_select_replay_and_ignore_but_not_while_typing(
 ):
     dead_letters = make_dead("juliett", 3)
     page = admin_page.go("/dead?code=KeyError")
-    expect(page.locator("kbd").first).to_be_visible()
+    expect(page.locator("main kbd").first).to_be_visible()
     page.get_by_role("link", name="while juliett was done").focus()
     page.keyboard.press("r")
     expect(page.get_by_role("heading", level=1)).to_have_text("Replay 3 dead letters?")

@@ -75,7 +75,7 @@ def test_filters_are_a_link_and_narrow_down_what_is_found(console: ConsoleServer
     page = admin_page.go("/events")
     page.get_by_text("Filters and range").click()
     page.get_by_label("Type", exact=True).fill("*.filtered")
-    page.get_by_label("Source").select_option("stripe")
+    page.get_by_label("Source", exact=True).select_option("stripe")
     page.get_by_role("button", name="Search").click()
     assert rows(page) == [dead, fine]
     page.get_by_label("Delivery state").select_option("dead")

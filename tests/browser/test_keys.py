@@ -10,7 +10,7 @@ pytestmark = pytest.mark.extended("the pages are seen by the tour of every page 
 
 def make(admin_page: CheckedPage, name: str) -> str:
     page = admin_page.go("/keys")
-    page.get_by_label("Name").fill(name)
+    page.get_by_label("Name", exact=True).fill(name)
     page.get_by_label("Expires").select_option(label="in 30 days")
     page.get_by_role("button", name="Create key").click()
     page.get_by_role("heading", name=name).wait_for()
@@ -50,12 +50,12 @@ def test_the_token_is_in_no_address_no_cookie_no_cache_and_no_log(admin_page: Ch
 def test_a_key_for_one_application_needs_one_that_is_there(admin_page: CheckedPage):
     admin_page.expected.add("400")
     page = admin_page.go("/keys")
-    page.get_by_label("Name").fill("of acme")
+    page.get_by_label("Name", exact=True).fill("of acme")
     page.get_by_label("Scope").select_option(label="one application")
     page.get_by_label("Application", exact=True).fill("nobody")
     page.get_by_role("button", name="Create key").click()
     page.get_by_text("unknown application nobody").wait_for()
-    assert page.get_by_label("Name").input_value() == "of acme"
+    assert page.get_by_label("Name", exact=True).input_value() == "of acme"
 
 
 def test_keys_of_the_portal_stand_apart(admin_page: CheckedPage, console: ConsoleServer):

@@ -121,7 +121,7 @@ SCHEMA = '{"type": "object", "required": ["id"], "properties": {"id": {"type": "
 def test_an_event_type_is_made_checked_changed_and_archived(admin_page: CheckedPage):
     page = admin_page.go("/event-types")
     page.get_by_role("link", name="Create event type").click()
-    page.get_by_label("Name").fill("boat.launched")
+    page.get_by_label("Name", exact=True).fill("boat.launched")
     page.get_by_label("Description").fill("A boat is in the water <script>alert(1)</script>")
     page.get_by_label("Schema").fill(SCHEMA)
     page.get_by_label("Example payload").fill('{"id": "seven"}')

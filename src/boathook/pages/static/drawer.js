@@ -48,7 +48,7 @@
     if (!page) return location.assign(address);
     loadFiles(page);
     const main = page.querySelector("main");
-    for (const part of main.querySelectorAll(".toast, :scope > .crumbs")) part.remove();
+    for (const part of main.querySelectorAll(".toast, [data-page-only], :scope > .crumbs")) part.remove();
     content.replaceChildren();
     separateIds(main);
     content.append(...main.childNodes);
