@@ -14,7 +14,7 @@ from boathook.domain.errors import ConfigError
 from boathook.portal.app import all_pages
 from boathook.service.portal_sessions import PATH
 
-STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live", f"{BASE}/events/download/{{kind}}"})
+STREAMING_PAGES: Final = frozenset({f"{BASE}/overview/live"})
 """An answer that goes on for as long as somebody listens, and a file of ten thousand events."""
 NO_MATCH: Final = "there-is-no-such-text"
 _EVENT_QUERIES: Final = (

@@ -107,7 +107,9 @@ async def test_matches_are_exported_as_json_lines_and_csv(
     await put(store, "=cmd()", at=ago(minutes=3), body=b'{"n":1}', to=("handler:a",))
     await put(store, "binary", at=ago(minutes=2), body=b"\xff\x00")
     await put(store, "other", at=ago(minutes=1), type="other.type")
-    answer = await anna.get("/console/events/download/jsonl?type=payment.*")
+    answer = await anna.submit_form(
+        "/console/events/download/jsonl", {"type": "payment.*"}, on="/console/events", status=200
+    )
     assert answer.headers["content-disposition"] == 'attachment; filename="boathook-events.jsonl"'
     rows = [json.loads(line) for line in answer.text.splitlines()]
     assert [(row["dedup_key"], row["body"], row["body_base64"]) for row in rows] == [
@@ -115,20 +117,25 @@ async def test_matches_are_exported_as_json_lines_and_csv(
         ("=cmd()", '{"n":1}', None),
     ]
     assert rows[1]["deliveries"] == {"pending": 1}
-    answer = await anna.get("/console/events/download/csv?type=payment.*")
+    answer = await anna.submit_form(
+        "/console/events/download/csv", {"type": "payment.*"}, on="/console/events", status=200
+    )
     table = list(csv.DictReader(io.StringIO(answer.text)))
     assert [(row["dedup_key"], row["deliveries"]) for row in table] == [("binary", ""), ("'=cmd()", "1 pending")]
     monkeypatch.setattr(event_export, "MAX_EVENTS", 2)
-    lines = (await anna.get("/console/events/download/jsonl")).text.splitlines()
+    lines = (
+        await anna.submit_form("/console/events/download/jsonl", {}, on="/console/events", status=200)
+    ).text.splitlines()
     assert len(lines) == 3
     assert "more than 2 events; continue with Before = " in json.loads(lines[-1])["truncated"]
-    assert "truncated: more than 2 events" in (await anna.get("/console/events/download/csv")).text.splitlines()[-1]
-    assert (await anna.get("/console/events/download/xml")).status_code == 400
-    assert (await anna.get("/console/events/download/csv?state=asleep")).status_code == 400
+    answer = await anna.submit_form("/console/events/download/csv", {}, on="/console/events", status=200)
+    assert "truncated: more than 2 events" in answer.text.splitlines()[-1]
+    await anna.submit_form("/console/events/download/xml", {}, on="/console/events", status=400)
+    await anna.submit_form("/console/events/download/csv", {"state": "asleep"}, on="/console/events", status=400)
     audit = await store.db.fetch("select actor, note from boathook.audit where action = 'event.export' order by id")
     assert tuple(audit[0]) == ("console:anna", "jsonl: type=payment.%2A")
     viewer = await console.operator("ben", Role.VIEWER)
-    assert (await viewer.get("/console/events/download/csv")).status_code == 403
+    await viewer.submit_form("/console/events/download/csv", {}, on="/console/account", status=403)
     assert "/download/" not in await viewer.get_page("/console/events")
 
 

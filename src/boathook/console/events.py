@@ -105,12 +105,12 @@ async def suggest(context: ConsoleContext) -> Response:
     return context.page("events/suggestions.html", values=values)
 
 
-@routes.get("/events/download/{kind}", Permission.EVENT_EXPORT)
+@routes.post("/events/download/{kind}", Permission.EVENT_EXPORT)
 async def download_list(context: ConsoleContext) -> Response:
-    """Stream the matching events as a file."""
-    kind, fields = context.path["kind"], _fields(context.query)
+    """Stream the matching events as a file; the export is recorded in the audit log."""
+    kind, fields = context.path["kind"], _fields(context.form)
     exports.check_kind(kind)
-    query = _search_query(context.query, fields)
+    query = _search_query(context.form, fields)
     search.check(query)
     async with context.work() as work:
         await event_export.record_export(work, kind, _query_string(fields))
@@ -297,7 +297,6 @@ async def _list(
         events=[] if found is None else found.events,
         further=further,
         tail=query_params.build_url(f"{_EVENTS}/tail", fields, after=_tail_start(found)) if can_follow else "",
-        files={kind: query_params.build_url(f"{_EVENTS}/download/{kind}", fields) for kind in exports.MEDIA_TYPES},
         max_exported=event_export.MAX_EVENTS,
         replay_url=query_params.build_url(f"{_EVENTS}/replay", fields),
         keep=_read_keep_count(context.query.get("keep", "")),
