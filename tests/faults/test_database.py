@@ -201,7 +201,7 @@ def test_standby(env: Environment) -> None:
     def become_standby() -> None:
         env.server.stop("fast")
         late.append(env.start(roles="gateway", wait=False))
-        until(lambda: '"database_unavailable"' in late[0].log() or not late[0].is_running())
+        until(lambda: '"spooling_started"' in late[0].log() or not late[0].is_running())
         (env.server.data / "standby.signal").touch()
         env.server.restart()
 

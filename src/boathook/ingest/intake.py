@@ -288,7 +288,7 @@ class Intake:
         if self.spool is None:
             return False
         if self.mode is Mode.DIRECT:
-            _LOG.warning("database_unavailable", reason=why, note="taking events into the spool")
+            _LOG.warning("spooling_started", reason=why, note="taking events into the spool")
             meters.gauge("boathook_database_unavailable", 1)
             self.mode = Mode.SPOOLING
         elif self.mode is Mode.CATCHING_UP:
