@@ -84,6 +84,13 @@ def with_database(url: str, name: str) -> str:
     return urlunsplit(("postgresql", parts.netloc or "localhost", f"/{name}", parts.query, ""))
 
 
+def with_user(url: str, name: str) -> str:
+    """Return *url* with another user in it."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2] or "localhost"
+    return urlunsplit(("postgresql", f"{name}@{host}", parts.path, parts.query, ""))
+
+
 def create(admin_url: str, template: str | None = None) -> str:
     """Create a database, as a copy of *template* where one is named, and return its URL."""
     name = f"test_{uuid.uuid4().hex}"

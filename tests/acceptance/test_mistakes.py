@@ -12,7 +12,7 @@ from boathook import config
 from boathook.cli import main
 from boathook.domain.errors import ConfigError
 from boathook.server import supervisor
-from tests.databases import with_database
+from tests.databases import with_database, with_user
 
 EVENT = "evt_01h455vb4pex5vsknk084sn02q4"
 STRIPE = """
@@ -89,6 +89,9 @@ MISTAKES = {
     "no such database": Mistake(
         "events list", "", ("database.url", "no_such_database", "correct its"), 1, url="{missing}"
     ),
+    "no such user": Mistake(
+        "events list", "", ("database.url", "no_such_user", "correct its"), 1, url="{stranger}"
+    ),
     "no database": Mistake("events list", None, ("database.url", "boathook serve")),
     "no such settings file": Mistake("-c nope.toml config check", "", ("nope.toml",)),
     "folder as settings file": Mistake("-c . config check", "", ("cannot read",)),
@@ -149,7 +152,11 @@ def test_the_answer_names_what_is_wrong_and_the_fix(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "shop", raising=False)
     if mistake.settings is not None:
-        url = mistake.url.format(url=shared_url, missing=with_database(shared_url, "no_such_database"))
+        url = mistake.url.format(
+            url=shared_url,
+            missing=with_database(shared_url, "no_such_database"),
+            stranger=with_user(shared_url, "no_such_user"),
+        )
         text = f'[database]\nurl = "{url}"\n' + textwrap.dedent(mistake.settings).replace("{free}", str(unused_port))
         (tmp_path / "boathook.toml").write_text(text)
     if mistake.handlers:
