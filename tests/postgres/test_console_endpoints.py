@@ -283,7 +283,7 @@ async def test_a_test_shows_what_was_answered_as_soon_as_it_was(console, anna, d
         assert "Sending since" in await anna.get_page(watch)
         async with running_sender(db, keys=["a key of at least sixteen characters"]):
             await sink_got(sink, 1)
-            page = await shown(anna, watch, "418")
+            page = await shown(anna, watch, "short and stout")
     assert "&lt;b&gt;short and stout&lt;/b&gt;" in page
     assert "<b>short" not in page
     fragment = (await anna.get(watch, headers={"hx-request": "true"})).text
