@@ -89,9 +89,7 @@ MISTAKES = {
     "no such database": Mistake(
         "events list", "", ("database.url", "no_such_database", "correct its"), 1, url="{missing}"
     ),
-    "no such user": Mistake(
-        "events list", "", ("database.url", "no_such_user", "correct its"), 1, url="{stranger}"
-    ),
+    "no such user": Mistake("events list", "", ("database.url", "no_such_user", "correct its"), 1, url="{stranger}"),
     "no database": Mistake("events list", None, ("database.url", "boathook serve")),
     "no such settings file": Mistake("-c nope.toml config check", "", ("nope.toml",)),
     "folder as settings file": Mistake("-c . config check", "", ("cannot read",)),
