@@ -87,7 +87,7 @@ def with_database(url: str, name: str) -> str:
 def with_user(url: str, name: str) -> str:
     """Return *url* with another user in it."""
     parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2] or "localhost"
+    host = parts.netloc.rpartition("@")[2]
     return urlunsplit(("postgresql", f"{name}@{host}", parts.path, parts.query, ""))
 
 
