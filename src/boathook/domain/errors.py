@@ -11,6 +11,8 @@ BoathookError
 ├── IngestError                 an event could not be accepted
 │   ├── Overloaded              the queue in front of PostgreSQL is full
 │   ├── SpoolUnavailable        neither PostgreSQL nor the spool can store it: the spool is full, or its disk fails
+│   ├── BrokerUnavailable       no RabbitMQ broker has confirmed it in time
+│   │   └── BrokerMisconfigured a broker refuses the login or a queue: waiting does not help
 │   └── TooManyDeliveries       a batch has more items or deliveries than one event can have
 ├── DeliveryError               a handler's attempt
 │   ├── LeaseLost               another worker now holds this delivery; nothing may be committed
@@ -78,6 +80,14 @@ class Overloaded(IngestError):
 
 class SpoolUnavailable(IngestError):
     """The spool cannot store an event or be read: it is full, or its disk fails."""
+
+
+class BrokerUnavailable(IngestError):
+    """No RabbitMQ broker does what was asked in time; whether it has a message is then unknown."""
+
+
+class BrokerMisconfigured(BrokerUnavailable):
+    """A broker refuses the login, the vhost or a queue's arguments; the message says what to change."""
 
 
 class TooManyDeliveries(IngestError):

@@ -1,0 +1,1 @@
+"""Speaks AMQP to RabbitMQ: connections with deadlines, the buffer's queues, and batches of events as messages."""
