@@ -256,7 +256,7 @@ class TestDraining:
     async def test_an_outage_may_last_for_thousands_of_tries(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(intake_module, "_DRAIN_BACKOFF_S", (0.0,))
         fake_store = FakeStore()
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         fake_store.is_away = True
         await intake.accept(event("a"))
@@ -274,7 +274,7 @@ class TestDraining:
         left_by_the_dead(tmp_path, "1", *events_of("a", "b"))
         disk, fake_store = Disk(), FakeStore()
         disk.is_read_only = True
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
         await intake.start()
         await back(intake)
         receipt = await intake.accept(event("c"))
@@ -286,7 +286,7 @@ class TestDraining:
         assert fake_store.offers == offers  # and it is not offered again and again
         await intake.drain()
         disk.is_read_only = False
-        later = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="3")), within_s=0.2)
+        later = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk, name="3")), within_s=0.2)
         await later.start()
         await back(later)
         assert fake_store.order == ["a", "b", "c"]
@@ -301,7 +301,7 @@ class TestDraining:
         left_by_the_dead(tmp_path, "1", *events_of("a"))
         disk, fake_store = Disk(), FakeStore()
         disk.is_read_only = True
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk, name="2")), within_s=0.2)
         await intake.start()
         await back(intake)
         offers = fake_store.offers
@@ -310,7 +310,7 @@ class TestDraining:
 
     async def test_segments_that_are_removed_block_nothing(self, tmp_path: Path):
         fake_store = FakeStore()
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, name="1")), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, name="1")), within_s=0.2)
         await intake.start()
         fake_store.is_away = True
         await intake.accept(event("lost"))
@@ -328,7 +328,7 @@ class TestAnswers:
         self, tmp_path: Path
     ):
         fake_store = FakeStore()
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         fake_store.is_away = True
         await intake.accept(event("before"))
@@ -345,7 +345,7 @@ class TestAnswers:
 
     async def test_copies_throughout_an_outage_are_answered_with_the_first_and_take_no_room(self, tmp_path: Path):
         fake_store = FakeStore()
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         fake_store.is_away = True
         first = await intake.accept(event("a"))
@@ -353,13 +353,13 @@ class TestAnswers:
             await eventually(partial(_has_tried, fake_store, tries))
             copy = dataclasses.replace(event("a"), id=uuid4())
             assert await intake.accept(copy) == Duplicate(first.event_id)
-        assert intake.spool is not None
-        assert intake.spool.depth.records == 1
+        assert intake.buffer is not None
+        assert intake.buffer.depth.records == 1
         await intake.drain()
 
     async def test_a_caller_who_is_gone_does_not_keep_the_others_from_their_answers(self, tmp_path: Path):
         fake_store = FakeStore()
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         fake_store.hangs.clear()
         under_way = asyncio.create_task(intake.accept(event("first")))
@@ -379,7 +379,7 @@ class TestAnswers:
         self, tmp_path: Path, key: str
     ):
         fake_store = FakeStore()
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         await intake.start()
         fake_store.is_away = True
         await intake.accept(event("before"))
@@ -391,7 +391,7 @@ class TestAnswers:
         self, tmp_path: Path, monkeypatch
     ):
         fake_store = FakeStore()
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL)), within_s=0.2)
         fake_store.refused = {"bad"}
         append, calls = fake_store.append, 0
 
@@ -416,13 +416,13 @@ class TestHangingDisks:
     async def test_a_disk_that_does_not_answer_refuses_and_takes_again_once_it_does(self, tmp_path: Path, monkeypatch):
         monkeypatch.setattr(spool_module, "_TICK_S", 0.01)
         disk, fake_store = Disk(), FakeStore()
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, SMALL, disk)), within_s=0.2)
         await intake.start()
         assert intake.accepts_without_database
         fake_store.is_away = True
         disk.answers.clear()
         first = asyncio.create_task(intake.accept(event("a")))
-        await eventually(lambda: intake.spool is not None and intake.spool.is_stuck)
+        await eventually(lambda: intake.buffer is not None and intake.buffer.is_stuck)
         with pytest.raises(SpoolUnavailable):
             await asyncio.wait_for(intake.accept(event("b")), 1)
         assert intake.is_rejecting
@@ -480,9 +480,7 @@ class TestLeftovers:
         assert self._tell(tmp_path, capfd, enabled=True, roles=("gateway", "worker")) == ""
 
     def _tell(self, folder: Path, capfd: pytest.CaptureFixture[str], *, enabled: bool, roles: tuple[str, ...]) -> str:
-        settings = SimpleNamespace(
-            spool=SimpleNamespace(enabled=enabled), server=SimpleNamespace(roles=roles, data_dir=folder)
-        )
+        settings = SimpleNamespace(has_spool=enabled, server=SimpleNamespace(roles=roles, data_dir=folder))
         supervisor._warn_of_undrained_spool(cast("Settings", settings))
         log.flush()
         return capfd.readouterr().err
@@ -492,7 +490,7 @@ class TestProbes:
     async def test_a_gateway_whose_spool_is_full_says_that_it_is_not_ready(self, tmp_path: Path):
         fake_store = FakeStore()
         full = SpoolLimits(segment_bytes=4096, max_bytes=4096, max_disk_used=1.0)
-        intake = Intake(fake_store, spool=Spool(SegmentStore(tmp_path, full)), within_s=0.2)
+        intake = Intake(fake_store, buffer=Spool(SegmentStore(tmp_path, full)), within_s=0.2)
         probes = HealthEndpoints(LiveMetrics(None, ""), is_draining=lambda: False, intake=intake)
         await intake.start()
         fake_store.is_away = True

@@ -71,7 +71,7 @@ async def intake(store: FakeStore, tmp_path: Path) -> AsyncIterator[Intake]:
 
 
 def make(store: FakeStore, folder: Path, **more: object) -> Intake:
-    return Intake(store, spool=Spool(SegmentStore(folder, SMALL)), within_s=0.2, **more)
+    return Intake(store, buffer=Spool(SegmentStore(folder, SMALL)), within_s=0.2, **more)
 
 
 async def back(intake: Intake) -> None:
@@ -168,8 +168,8 @@ async def test_copies_of_what_is_in_the_spool_are_answered_from_memory(intake: I
     store.is_away = True
     first = await intake.accept(event("a"))
     assert await intake.accept(event("a")) == Duplicate(first.event_id)
-    assert intake.spool is not None
-    assert intake.spool.depth.records == 1
+    assert intake.buffer is not None
+    assert intake.buffer.depth.records == 1
 
 
 async def test_a_copy_after_a_restart_is_merged_when_drained(store: FakeStore, tmp_path: Path):
@@ -232,7 +232,7 @@ async def test_a_queue_that_is_full_is_emptied_into_the_spool(store: FakeStore, 
 
 async def test_a_full_spool_refuses_and_nothing_that_it_took_is_lost(store: FakeStore, tmp_path: Path):
     spool = Spool(SegmentStore(tmp_path, SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)))
-    intake = Intake(store, spool=spool, within_s=0.2)
+    intake = Intake(store, buffer=spool, within_s=0.2)
     await intake.start()
     store.is_away = True
     taken: list[str] = []

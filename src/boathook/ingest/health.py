@@ -145,7 +145,9 @@ class HealthEndpoints:
             # Without PostgreSQL, only the intake can work, and it must continue.
             (notes or problems).append(console)
         if self._intake is not None and self._intake.is_rejecting:
-            problems.append("the spool takes no events: its disk is full, fails or does not answer")
+            problems.append(self._intake.rejection_reason)
+        if self._intake is not None and self._intake.buffer is not None and self._intake.buffer.warning:
+            notes.append(self._intake.buffer.warning)
         if self._connections is not None and self._connections.is_nearly_full:
             count = f"{self._connections.total:,} of {self._connections.most:,} connections are open"
             notes.append(f"{count}; idle ones are closed for new clients")
@@ -158,8 +160,8 @@ class HealthEndpoints:
 
     async def _selftest(self) -> Response:
         checks = [await _timed("database", self._check_database()), await _timed("accept", self._check_accept())]
-        if self._intake is not None and self._intake.spool is not None:
-            checks.append(await _timed("spool", self._check_spool(self._intake)))
+        if self._intake is not None and self._intake.buffer is not None:
+            checks.append(await _timed("spool", self._check_buffer(self._intake)))
         checks += [
             await _timed(f"source {compiled.source}", _check_source(compiled))
             for compiled in self._compiled_sources.values()
@@ -187,12 +189,12 @@ class HealthEndpoints:
         (event,) = await self._event_builder.reroute([event])
         return await run_self_test(self._database, event, self._event_builder.new_id(now))
 
-    async def _check_spool(self, intake: Intake) -> str | None:
-        if intake.spool is None:
+    async def _check_buffer(self, intake: Intake) -> str | None:
+        if intake.buffer is None:
             return None
-        await intake.spool.check_writable()
+        await intake.buffer.check_writable()
         if intake.mode is not Mode.DIRECT:
-            return f"{intake.spool.depth.records} events wait in the spool, as PostgreSQL does not take them"
+            return f"{intake.buffer.waiting_events} events wait, as PostgreSQL does not take them"
         return None
 
     async def _prometheus(self) -> Response:

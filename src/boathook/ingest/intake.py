@@ -1,4 +1,4 @@
-"""Accepts events by group commit: into PostgreSQL while it responds in time, otherwise into the spool.
+"""Accepts events by group commit: into PostgreSQL while it responds in time, otherwise into a buffer.
 
 Requests that arrive during a commit form the next one. There is no timer: a lane commits all waiting events, up to a
 batch, and events that arrive meanwhile wait until the lane is free. A single request is therefore committed
@@ -6,13 +6,13 @@ immediately, and concurrent requests share one commit. Each request awaits its o
 PostgreSQL refuses is split until only that row fails. The queue in front is bounded. Recently accepted keys are
 answered from memory, so floods of duplicates cause no writes.
 
-With a spool, the intake is in one of four modes::
+With a buffer, which is the spool or brokers before it, the intake is in one of four modes::
 
     DIRECT       -> SPOOLING when the database fails, or an event waits for longer than `within_s`
-    SPOOLING     -> DRAINING when the database accepts the oldest event of the spool
-    DRAINING     new events go into the spool, behind the older ones
+    SPOOLING     -> DRAINING when the database has accepted the oldest events of the buffer
+    DRAINING     new events go into the buffer, behind the older ones
                  -> CATCHING_UP when little is left, -> SPOOLING when the database fails again
-    CATCHING_UP  new events wait in memory -> DIRECT when the spool is empty
+    CATCHING_UP  new events wait in memory -> DIRECT when the buffer is empty
 
 The events of one process therefore reach the database in accept order, whatever happens to it.
 """
@@ -29,8 +29,9 @@ from itertools import chain
 from typing import Final, Protocol, assert_never
 
 from boathook.db.due_notifier import DueNotifier
-from boathook.domain.errors import DatabaseError, Overloaded, SpoolUnavailable, TooManyDeliveries, ValueRejected
+from boathook.domain.errors import DatabaseError, IngestError, Overloaded, TooManyDeliveries, ValueRejected
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
+from boathook.ingest.buffer import Buffer
 from boathook.ingest.dedup_cache import DedupCache
 from boathook.ingest.event_writer import EventWriter, Refused, Reroute, Store, Stored
 from boathook.ingest.spool_records import encode
@@ -39,7 +40,6 @@ from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import Segment
-from boathook.spool.spool import Spool
 
 
 class ReceiptWaiter(Protocol):
@@ -81,14 +81,14 @@ class Mode(StrEnum):
 
 
 class Intake:
-    """Group commit in front of a store, with a spool behind it.
+    """Group commit in front of a store, with a buffer behind it.
 
     Args:
         store: stores the events.
         announce: called at most every 5 ms, after events with deliveries were committed.
         route: returns events with their deliveries under the current routes; None if routes never change.
-        spool: stores events while the store is unavailable; None makes `accept` raise instead.
-        within_s: how long an event may wait for the store before it goes into the spool.
+        buffer: holds events while the store is unavailable; None makes `accept` raise instead.
+        within_s: how long an event may wait for the store before it goes into the buffer.
         lanes: number of concurrent commits.
         batch: maximum number of events in one commit.
         queue: maximum number of waiting events.
@@ -101,7 +101,7 @@ class Intake:
         *,
         announce: Callable[[], Awaitable[None]] | None = None,
         route: Reroute | None = None,
-        spool: Spool | None = None,
+        buffer: Buffer | None = None,
         within_s: float = 1.0,
         lanes: int = 1,
         batch: int = 128,
@@ -110,7 +110,7 @@ class Intake:
     ) -> None:
         self._store = EventWriter(store, route)
         self._announcer = None if announce is None else DueNotifier(announce)
-        self.spool = spool
+        self.buffer = buffer
         self._within_s = within_s
         self._lanes = lanes
         self._batch = batch
@@ -134,31 +134,36 @@ class Intake:
     @property
     def accepts_without_database(self) -> bool:
         """Whether events can be accepted while the database is unavailable."""
-        return self.spool is not None and not self.spool.is_rejecting
+        return self.buffer is not None and not self.buffer.is_rejecting
 
     @property
     def is_rejecting(self) -> bool:
-        """Whether events are refused because they must go into a spool that accepts none."""
+        """Whether events are refused because they must go into a buffer that accepts none."""
         is_spooling = self.mode is Mode.SPOOLING or self.mode is Mode.DRAINING
-        return is_spooling and self.spool is not None and self.spool.is_rejecting
+        return is_spooling and self.buffer is not None and self.buffer.is_rejecting
+
+    @property
+    def rejection_reason(self) -> str:
+        """Why the buffer accepts no events, in one sentence."""
+        return "" if self.buffer is None else self.buffer.rejection_reason
 
     async def start(self, *, is_away: bool = False) -> None:
-        """Start the committers, and drain the spool if it holds events.
+        """Start the committers, and drain the buffer if it holds events.
 
         Args:
             is_away: start in spooling mode, because the store is known to be unavailable.
         """
         meters.gauge("boathook_database_unavailable", 0)
-        if self.spool is not None and (await self.spool.open() or is_away):
-            self._switch_to_spool("events wait in the spool" if not is_away else "it has not been reached yet")
+        if self.buffer is not None and (await self.buffer.open() or is_away):
+            self._switch_to_spool("events wait in the buffer" if not is_away else "it has not been reached yet")
         self._tasks = [asyncio.create_task(self._run_committer(), name=f"intake:{n}") for n in range(self._lanes)]
-        if self.spool is not None:
-            self._drain_task = asyncio.create_task(self._run_drain(self.spool), name="intake:drain")
+        if self.buffer is not None:
+            self._drain_task = asyncio.create_task(self._run_drain(self.buffer), name="intake:drain")
         if self._announcer is not None:
             self._announcing = asyncio.create_task(self._announcer.run(), name="intake:announce")
 
     async def drain(self) -> None:
-        """Make all waiting events durable, then stop; events in the spool are left for the next process."""
+        """Make all waiting events durable, then stop; events in the buffer are left for the next process."""
         self._is_stopping = True
         await _cancel(self._drain_task)
         if self.mode is Mode.CATCHING_UP:
@@ -166,8 +171,8 @@ class Intake:
         self._has_work.set()
         await asyncio.gather(*self._tasks)
         await _cancel(self._announcing)
-        if self.spool is not None:
-            await self.spool.close()
+        if self.buffer is not None:
+            await self.buffer.close()
 
     def clear_dedup_cache(self) -> None:
         """Clear the dedup cache, because the store may have returned to an older state."""
@@ -180,7 +185,8 @@ class Intake:
             Overloaded: too many events are waiting; this one was not stored.
             RoutesChanged: the routes changed too often meanwhile.
             TooManyDeliveries: under the current routes, the event has more deliveries than it can.
-            SpoolUnavailable: neither the database nor the spool accepts it.
+            SpoolUnavailable: neither the database nor the buffer accepts it.
+            BrokerUnavailable: neither the database nor a broker accepts it, and the spool may not be used.
             DatabaseUnavailable: PostgreSQL is unavailable and there is no spool. The event may have been stored;
                 sending it again is safe.
             ValueRejected: PostgreSQL can never store this event.
@@ -208,7 +214,7 @@ class Intake:
             self._put_into_spool([entry])
 
     def _is_disk_stuck(self) -> bool:
-        return self.spool is not None and self.spool.is_stuck
+        return self.buffer is not None and self.buffer.is_stuck
 
     def _has_room(self) -> bool:
         """Return whether one more event may wait; a full queue is moved into the spool."""
@@ -224,7 +230,7 @@ class Intake:
                 self._has_work.clear()
                 await self._has_work.wait()
                 continue
-            if self.spool is not None and time.monotonic() - self._waiting[0][2] > self._within_s:
+            if self.buffer is not None and time.monotonic() - self._waiting[0][2] > self._within_s:
                 self._switch_to_spool(f"events have waited for it for more than {self._within_s:g} s")
                 continue
             take = min(len(self._waiting), self._batch)
@@ -260,18 +266,19 @@ class Intake:
         meters.observe("boathook_commit_seconds", time.perf_counter() - began)
         meters.observe("boathook_commit_batch_events", len(entries))
         for (event, waiter, _), receipt in zip(entries, receipts, strict=True):
-            self._on_stored(event, receipt)
+            self.note_stored(event, receipt)
             if not waiter.done():
                 waiter.set_result(receipt)
 
     def _time_left(self, since: float) -> float | None:
-        """Return the timeout of a commit whose oldest event has waited since *since*; None without a spool."""
-        if self.spool is None:
+        """Return the timeout of a commit whose oldest event has waited since *since*; None without a buffer."""
+        if self.buffer is None:
             return None
         waited_s = time.monotonic() - since
         return max(self._within_s - waited_s, self._within_s * _MIN_COMMIT_SHARE)
 
-    def _on_stored(self, event: NewEvent, receipt: Receipt) -> None:
+    def note_stored(self, event: NewEvent, receipt: Receipt) -> None:
+        """Remember the key of a committed event, count it, and announce its deliveries."""
         if not receipt.conflict:  # a duplicate of it must be counted as a conflict again
             self._recent.remember(event, receipt.event_id)
         if not isinstance(receipt, Accepted):
@@ -283,12 +290,12 @@ class Intake:
             self._announcer.notify()
 
     def _switch_to_spool(self, why: str, failed: Sequence[PendingEvent] = ()) -> bool:
-        """Move events into the spool: *failed* first, then all waiting ones. Return False without a spool."""
+        """Move events into the buffer: *failed* first, then all waiting ones. Return False without a buffer."""
         self.clear_dedup_cache()
-        if self.spool is None:
+        if self.buffer is None:
             return False
         if self.mode is Mode.DIRECT:
-            _LOG.warning("spooling_started", reason=why, note="taking events into the spool")
+            _LOG.warning("spooling_started", reason=why, note="taking events into the buffer")
             meters.gauge("boathook_database_unavailable", 1)
             self.mode = Mode.SPOOLING
         elif self.mode is Mode.CATCHING_UP:
@@ -299,11 +306,11 @@ class Intake:
         return True
 
     def _put_into_spool(self, entries: Sequence[PendingEvent]) -> None:
-        assert self.spool is not None
+        assert self.buffer is not None
         for entry in entries:
             event, waiter, _ = entry
             try:
-                written = self.spool.append(encode(event))
+                written = self.buffer.append(encode(event))
             except ValueError as error:
                 _fail([entry], ValueRejected(f"the event holds text that cannot be stored: {error}"))
             except Exception as error:  # noqa: BLE001 - the entries behind it must not wait forever
@@ -326,19 +333,19 @@ class Intake:
         else:
             waiter.set_result(Duplicate(first))
 
-    async def _run_drain(self, spool: Spool) -> None:
-        """Drain the spool into the database, and check periodically for spools that dead processes left."""
+    async def _run_drain(self, buffer: Buffer) -> None:
+        """Drain the buffer into the database, and check periodically for spools that dead processes left."""
         tries = 0
         while True:
             if self._is_direct():
                 tries = 0
-                if not await self._has_something_to_drain(spool):
+                if not await self._has_something_to_drain(buffer):
                     continue
             # Jitter, so that many gateways do not retry at the same time.
             await asyncio.sleep(_DRAIN_BACKOFF_S[min(tries, len(_DRAIN_BACKOFF_S) - 1)] * random.uniform(0.5, 1))
             try:
-                await self._drain_spool(spool, _DRAIN_TIMEOUT_S[min(tries, len(_DRAIN_TIMEOUT_S) - 1)])
-            except (DatabaseError, SpoolUnavailable) as error:
+                await self._drain_buffer(buffer, _DRAIN_TIMEOUT_S[min(tries, len(_DRAIN_TIMEOUT_S) - 1)])
+            except (DatabaseError, IngestError) as error:
                 _LOG.debug("database_still_unavailable", error=str(error))
                 self._return_to_spooling()
                 tries += 1
@@ -347,12 +354,12 @@ class Intake:
                 self._return_to_spooling()
                 tries += 1
 
-    async def _has_something_to_drain(self, spool: Spool) -> bool:
-        """Wait for events in the spool, with a timeout; then look for events that dead processes left."""
+    async def _has_something_to_drain(self, buffer: Buffer) -> bool:
+        """Wait for events in the buffer, with a timeout; then look for events that dead processes left."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_spooled.wait(), _ADOPT_INTERVAL_S)
         if self._is_direct():
-            if not await spool.adopt():
+            if not await buffer.adopt():
                 return False
             self._switch_to_spool("a process that has died left events in its spool")
         return True
@@ -367,55 +374,60 @@ class Intake:
             self.clear_dedup_cache()
         self.mode = Mode.SPOOLING
 
-    async def _drain_spool(self, spool: Spool, timeout_s: float) -> None:
-        """Drain segments until the spool is empty, then return to direct mode."""
+    async def _drain_buffer(self, buffer: Buffer, timeout_s: float) -> None:
+        """Drain segments, and wait for what others drain, until the buffer is empty; then return to direct mode."""
         began, total = time.monotonic(), 0
         # Appending nothing checks whether the database responds. Otherwise each attempt would read a segment in vain,
         # and writers to the spool would wait for that.
         await self._store.append((), timeout_s)
         while True:
-            if spool.depth.records <= self._batch and self.mode is Mode.DRAINING:
+            if await buffer.left() <= self._batch and self.mode is Mode.DRAINING:
                 self.mode = Mode.CATCHING_UP
-                await spool.flush()
-            segment = await spool.oldest()
+                await buffer.flush()
+            segment = await buffer.oldest()
             if segment is not None:
-                total += await self._bring(spool, segment, timeout_s)
+                total += await self._bring(buffer, segment, timeout_s)
                 del segment  # frees its memory before the next one is read
-            elif spool.is_empty:
+            elif buffer.is_empty:
                 break
+            elif await buffer.wait_for_others(self._commit_timeout(timeout_s)) and self.mode is Mode.SPOOLING:
+                self.mode = Mode.DRAINING
         self._has_spooled.clear()
         self.mode = Mode.DIRECT
         meters.gauge("boathook_database_unavailable", 0)
         _LOG.info("spool_drained", events=total, seconds=round(time.monotonic() - began, 3))
         self._has_work.set()
 
-    async def _bring(self, spool: Spool, segment: Segment, timeout_s: float) -> int:
+    def _commit_timeout(self, timeout_s: float) -> float:
+        """Return the timeout of a batch: events in memory wait for the last ones, and for no longer than any others."""
+        return self._within_s if self.mode is Mode.CATCHING_UP else timeout_s
+
+    async def _bring(self, buffer: Buffer, segment: Segment, timeout_s: float) -> int:
         """Store the events of one segment in order and mark it as finished; return how many it held."""
         records = segment.contents.records
         for start in range(0, len(records), self._batch):
-            # Events that wait in memory for the last batches must not wait for longer than any others.
-            within_s = self._within_s if self.mode is Mode.CATCHING_UP else timeout_s
+            within_s = self._commit_timeout(timeout_s)
             async for result in self._store.bring(records[start : start + self._batch], within_s):
                 match result:
                     case Stored(event, receipt):
-                        self._on_stored(event, receipt)
+                        self.note_stored(event, receipt)
                         _count_drained(event, receipt)
                     case Refused(record, reason):
-                        await _set_aside(spool, segment, record, reason)
+                        await _set_aside(buffer, segment, record, reason)
                     case _ as never:
                         assert_never(never)
             if self.mode is Mode.SPOOLING:
                 self.mode = Mode.DRAINING
-        await spool.finish(segment)
+        await buffer.finish(segment)
         if segment.is_damaged:  # its senders may send again what was lost
             self.clear_dedup_cache()
         return len(records)
 
 
-async def _set_aside(spool: Spool, segment: Segment, record: Record, reason: str) -> None:
+async def _set_aside(buffer: Buffer, segment: Segment, record: Record, reason: str) -> None:
     _LOG.error("spooled_event_refused", sequence=record.sequence, error=reason, note="kept; see boathook spool status")
     meters.count("boathook_spool_drained_total", outcome="refused")
-    await spool.refuse(segment, record.sequence, record.payload)
+    await buffer.refuse(segment, record.sequence, record.payload)
 
 
 def _count_drained(event: NewEvent, receipt: Receipt) -> None:

@@ -108,6 +108,29 @@ class Spool:
         return self.depth.is_empty and self._is_idle.is_set()
 
     @property
+    def rejection_reason(self) -> str:
+        """Why it accepts no events, in one sentence."""
+        return "the spool takes no events: its disk is full, fails or does not answer"
+
+    @property
+    def warning(self) -> str:
+        """Empty: a spool works, or rejects events."""
+        return ""
+
+    @property
+    def waiting_events(self) -> int:
+        """Number of events that wait to be drained, as of the last write or drain."""
+        return self.depth.records
+
+    async def left(self) -> int:
+        """Return how many events wait to be drained."""
+        return self.depth.records
+
+    async def wait_for_others(self, within_s: float) -> bool:  # noqa: ARG002 - a broker's buffer needs it
+        """Return False: only the process that holds a spool drains it."""
+        return False
+
+    @property
     def is_stuck(self) -> bool:
         """Whether a disk operation neither completes nor fails."""
         return self._ticks >= _STUCK_AFTER_TICKS

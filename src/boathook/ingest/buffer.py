@@ -1,0 +1,88 @@
+"""What holds a gateway's events while PostgreSQL does not accept them; the intake fills and drains it."""
+
+import asyncio
+from typing import Protocol
+
+from boathook.spool.segment_store import Segment
+
+
+class Buffer(Protocol):
+    """Makes events durable while PostgreSQL does not accept them; the intake drains it. `Spool` is the simplest one."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether PostgreSQL has everything that was appended, as far as it is known, and nothing is being written."""
+        ...
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether an append would neither succeed nor fail in time."""
+        ...
+
+    @property
+    def is_rejecting(self) -> bool:
+        """Whether events appended now are probably rejected."""
+        ...
+
+    @property
+    def rejection_reason(self) -> str:
+        """Why events appended now are rejected, in one sentence."""
+        ...
+
+    @property
+    def warning(self) -> str:
+        """What is wrong while events are still accepted, in one sentence; empty if nothing is."""
+        ...
+
+    @property
+    def waiting_events(self) -> int:
+        """Number of events that wait, as far as it is known."""
+        ...
+
+    def append(self, payload: bytes) -> "asyncio.Future[None]":
+        """Append a record in call order; the future completes once it is durable, or raises IngestError."""
+        ...
+
+    async def open(self) -> bool:
+        """Begin to accept records; return whether events are waiting already."""
+        ...
+
+    async def adopt(self) -> bool:
+        """Look for events that processes left which have died since; return whether events are waiting."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is durable or rejected."""
+        ...
+
+    async def left(self) -> int:
+        """Return how many events PostgreSQL lacks. Raises DatabaseError if that cannot be found out."""
+        ...
+
+    async def oldest(self) -> Segment | None:
+        """Return what the intake has to store next; None if there is nothing, or another gateway has to go first."""
+        ...
+
+    async def finish(self, segment: Segment) -> None:
+        """Set aside a segment whose events are all in PostgreSQL or refused."""
+        ...
+
+    async def refuse(self, segment: Segment, sequence: int, payload: bytes) -> None:
+        """Keep one event of a segment that PostgreSQL refuses."""
+        ...
+
+    async def wait_for_others(self, within_s: float) -> bool:
+        """Wait until other gateways have stored more of this one's events; return False if there are none of these.
+
+        Raises:
+            DatabaseError: they stored none within *within_s* seconds.
+        """
+        ...
+
+    async def check_writable(self) -> None:
+        """Test that records can be made durable. Raises IngestError."""
+        ...
+
+    async def close(self) -> None:
+        """Make durable what was appended, and stop."""
+        ...
