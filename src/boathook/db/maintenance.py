@@ -117,6 +117,7 @@ class _MaintenanceRun:
         await self._delete_expired_keys()
         await self._delete_in_batches("unhandled", "forget_unhandled", retention.events_days)
         await self._delete_in_batches("conflict", "drop_old_conflicts", retention.conflicts_days)
+        await self._delete_in_batches("buffer_mark", "drop_old_marks", retention.events_days)
         rejections = (retention.rejections_days, retention.rejections_count, retention.rejections_bytes)
         await self._delete_in_batches("rejection", "bound_rejections", *rejections)
 

@@ -173,6 +173,17 @@ gone as (
 )
 select 'age' as reason, count(*) as dropped from gone
 
+-- name: drop_old_marks
+-- Deletes the marks of series that have not advanced for $1 days.
+with gone as (
+    delete from boathook.buffer_mark
+    where series in (
+        select series from boathook.buffer_mark
+        where changed_at < now() - make_interval(secs => 86400 * $1::float8) limit $2)
+    returning 1
+)
+select 'age' as reason, count(*) as dropped from gone
+
 -- name: forget_unhandled
 -- Deletes the unhandled marks of events older than $1 days; retention deletes the events themselves.
 with gone as (

@@ -484,6 +484,15 @@ create table boathook.source_secret (
 );
 create index source_secret_of_source on boathook.source_secret (source, id);
 
+-- How far each series of batches from the brokers has arrived; see boathook.broker.batch.
+create table boathook.buffer_mark (
+    series bigint primary key check (series > 0),
+    sequence bigint not null check (sequence >= 0),
+    lost bigint not null default 0 check (lost >= 0),
+    last_event_at timestamptz,
+    changed_at timestamptz not null default now()
+);
+
 -- Applied migrations, of boathook and of apps such as boathook.apps.billing, with the SHA-256 of their text.
 create table boathook.migration (
     app text not null check (app <> ''),
