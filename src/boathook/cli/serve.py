@@ -73,9 +73,13 @@ def migrate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat."""
+    """
+    Bring the database's schema up to date, and the tables of the apps that apps.load names; safe to repeat.
+
+    With `buffer.kind = "rabbitmq"` it also creates and verifies the brokers' queues: run it while all brokers run.
+    """
     from boathook.server import load_apps, migrations_of
-    from boathook.service import database
+    from boathook.service import buffer, database
 
     settings = cli_context(ctx).plain_settings()
     folders = migrations_of(load_apps(settings))
@@ -86,6 +90,9 @@ def migrate(
         return await database.migrate(settings, folders, only_pre=only_pre, progress=startup_progress())
 
     names = run(work())
+    has_queues = settings.has_brokers and not check
+    if has_queues:
+        run(buffer.prepare(settings))
     if as_json:
         output.print_json({"missing" if check else "applied": names})
     else:
@@ -93,6 +100,8 @@ def migrate(
             out.print(f"{'lacks' if check else 'applied'} {name}", markup=False)
         if not names:
             out.print("the schema is current")
+        if has_queues:
+            out.print("the brokers' queues are ready")
     raise typer.Exit(1 if check and names else 0)
 
 

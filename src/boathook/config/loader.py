@@ -79,7 +79,7 @@ _NEAR = 0.8
 """Minimum similarity to one of boathook's keys for a key to be reported as misspelled instead of passed to the
 recipe."""
 SECTIONS: tuple[str, ...] = (
-    *("database", "server", "limits", "retention", "spool", "worker", "log", "apps", "outbound"),
+    *("database", "server", "limits", "retention", "spool", "buffer", "worker", "log", "apps", "outbound"),
     *("tracing", "notifications", "console"),
 )
 
@@ -180,6 +180,7 @@ class _Layers:
         known |= _SHORT_NAMES
         references = {secret for source in self.merged["sources"].values() for secret in _references(source)}
         references.update(_references(self.merged["notifications"]), _references(self.merged["tracing"]))
+        references.update(_references(self.merged["buffer"]))
         # Long names last, so that BOATHOOK_SERVER_BIND takes precedence over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
             if variable in known:

@@ -14,6 +14,7 @@ from boathook.config.sources import SourceSettings
 from boathook.config.types import (
     BaseUrl,
     Bind,
+    BrokerHost,
     DatabaseUrl,
     Encodings,
     ModuleName,
@@ -139,6 +140,39 @@ class SpoolSettings(Table):
     retention_h: NotNegative
 
 
+class BufferSettings(Table):
+    """What takes events while PostgreSQL does not: the spool, or RabbitMQ and then the spool."""
+
+    kind: Literal["disk", "rabbitmq"]
+    then: Literal["disk", "refuse"]
+    """What happens to events that no broker confirms."""
+    hosts: tuple[BrokerHost, ...]
+    vhost: Annotated[str, Field(min_length=1, max_length=255)]
+    user: str
+    password: str = Field(repr=False)
+    tls: bool
+    ca_file: str
+    confirm_s: Positive
+    connect_timeout_s: Positive
+    management_url: BaseUrl
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if self.kind == "disk" and self.then == "refuse":
+            raise ValueError(
+                'then: "refuse" needs kind = "rabbitmq"; to take nothing on disk, set spool.enabled = false'
+            )
+        if self.kind == "rabbitmq" and not self.hosts:
+            raise ValueError('hosts: is empty; list the brokers, such as ["mq1:5672", "mq2:5672", "mq3:5672"]')
+        if self.kind == "rabbitmq" and not (self.user and self.password):
+            raise ValueError(
+                'user: and password are needed, such as user = "boathook" and password = "env:BROKER_PASSWORD"'
+            )
+        if self.ca_file and not self.tls:
+            raise ValueError("ca_file: needs tls = true")
+        return self
+
+
 class WorkerSettings(Table):
     """How handlers are run."""
 
@@ -225,6 +259,7 @@ class Settings(Table):
     limits: LimitSettings
     retention: RetentionSettings
     spool: SpoolSettings
+    buffer: BufferSettings
     worker: WorkerSettings
     log: LogSettings
     apps: AppsSettings
@@ -244,6 +279,27 @@ class Settings(Table):
     def _check_paths(self) -> Self:
         _refuse_shared_paths(self.sources)
         return self
+
+    @model_validator(mode="after")
+    def _check_buffer(self) -> Self:
+        if self.buffer.kind == "rabbitmq" and self.buffer.then == "disk" and not self.spool.enabled:
+            raise ValueError('buffer.then: "disk" needs spool.enabled = true; set one of the two, or then = "refuse"')
+        return self
+
+    @property
+    def has_brokers(self) -> bool:
+        """Whether events go to RabbitMQ while PostgreSQL does not accept them."""
+        return self.buffer.kind == "rabbitmq"
+
+    @property
+    def has_spool(self) -> bool:
+        """Whether gateways may write events to their disk."""
+        return self.spool.enabled and not (self.has_brokers and self.buffer.then == "refuse")
+
+    @property
+    def accepts_without_database(self) -> bool:
+        """Whether gateways accept events while PostgreSQL does not."""
+        return self.has_brokers or self.has_spool
 
     def with_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
         """Return these settings with other sources. Raises ValueError if two of them have the same path."""
@@ -366,6 +422,21 @@ class Settings(Table):
         """Return the resolved encryption keys, the current one first. Raises as `resolve` does."""
         keys = self.outbound.encryption_keys
         return tuple(self.resolve(key, f"outbound.encryption_keys[{i}]") for i, key in enumerate(keys))
+
+    def broker_password(self) -> str:
+        """Return the resolved password of the brokers. Raises as `resolve` does."""
+        return self.resolve(self.buffer.password, "buffer.password")
+
+    def broker_ca_file(self) -> str | None:
+        """Return the path of the certificates that sign the brokers'; None for the system's.
+
+        Raises:
+            ConfigError: the file cannot be read.
+        """
+        if not self.buffer.ca_file:
+            return None
+        self._read_file(self.buffer.ca_file, "buffer.ca_file")
+        return str(self._path(self.buffer.ca_file))
 
     def database_url(self) -> str:
         """Return the resolved URL of PostgreSQL; empty for the embedded server."""

@@ -45,6 +45,13 @@ def _address(text: str) -> str:
     return text
 
 
+def _broker_host(text: str) -> str:
+    if "://" in text or "@" in text:
+        raise ValueError('must be an address and a port without scheme and login, such as "mq1.example.com:5672"')
+    split_address(text)
+    return text
+
+
 def _base_url(text: str) -> str:
     if text and (urlsplit(text).scheme not in {"http", "https"} or not urlsplit(text).netloc):
         raise ValueError('must be an address such as "https://hooks.example.com"')
@@ -133,6 +140,7 @@ def _retry(text: str) -> str:
 Secret = Annotated[str, AfterValidator(_secret)]
 """A secret, or a reference to it: ``env:NAME`` or ``file:PATH``."""
 Bind = Annotated[str, AfterValidator(_address)]
+BrokerHost = Annotated[str, AfterValidator(_broker_host)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 SourcePath = Annotated[str, AfterValidator(_path)]
 Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]

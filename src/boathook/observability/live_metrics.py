@@ -135,6 +135,11 @@ class LiveMetrics:
         self._data_dir, self._own_slot = data_dir, own_slot
         self._steps: deque[MetricSnapshot] = deque(maxlen=int(_REMEMBERED_S / _STEP_S) + 1)
 
+    @property
+    def slot(self) -> str:
+        """The slot of this process; empty if it has none."""
+        return self._own_slot or ""
+
     def now(self) -> MetricSnapshot:
         """Return the metrics since the counters began."""
         return gather(self._data_dir, self._own_slot, time.time())

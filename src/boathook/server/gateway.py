@@ -6,12 +6,13 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Self
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from boathook.config import Settings
 from boathook.config.tables import SpoolSettings
-from boathook.db import rejections, replies, source_secrets
+from boathook.db import buffer_marks, rejections, replies, source_secrets
 from boathook.db.database import Database, check_safety
 from boathook.db.delivery_commands import notify_due
 from boathook.db.events import EventStore
@@ -25,8 +26,10 @@ from boathook.http.limits import ConnectionLimiter, RateLimiter
 from boathook.http.listener import Listener
 from boathook.http_client.fetch import Fetcher
 from boathook.ingest.app import IngestApp
+from boathook.ingest.buffer import Buffer
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import EventWriter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake
@@ -47,8 +50,12 @@ from boathook.server.console import Console, answer_root
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
 
+if TYPE_CHECKING:
+    from boathook.ingest.buffer_drain import BufferDrain
+
 _RETRY_S: Final = 0.5
 _SAMPLE_S: Final = 1.0
+_CANCEL_TIMEOUT_S: Final = 3.0
 _CONSOLE_START_TIMEOUT_S: Final = 60.0
 """How long a gateway delays its ready notification for the API and the console."""
 _RESERVED_FILES: Final = 256
@@ -188,6 +195,21 @@ class _GatewayDatabase:
         """Return the handlers' replies to these events."""
         return await replies.find(self.require_database(), event_ids)
 
+    def is_available(self) -> bool:
+        """Return whether PostgreSQL was available a moment ago."""
+        return self.database is not None and not self.database.monitor.is_unavailable
+
+    async def advance_mark(
+        self, series: int, first: int, last: int, last_event_at: datetime | None
+    ) -> buffer_marks.Gap:
+        """Note that a batch from the brokers has arrived."""
+        return await buffer_marks.advance(self.require_database(), series, first, last, last_event_at)
+
+    async def read_marks(self, series: Sequence[int]) -> dict[int, int]:
+        """Return how far series have arrived, within the time that an event may wait."""
+        within_s = self._settings.spool.fallback_after_s
+        return await buffer_marks.read(self.require_database(), series, within_s=within_s)
+
     async def read_secrets(self) -> tuple[source_secrets.SourceSecret, ...]:
         """Read the secrets that operators have added to sources."""
         return await source_secrets.list_all(
@@ -219,8 +241,9 @@ class _GatewayDatabase:
         database = await Database.open(
             settings.database_url(),
             purpose="gateway",
-            # In addition to the lanes, one each for: spool, rejections, notifications, health checks, replies, secrets.
-            size=settings.database.ingest_connections + 6,
+            # In addition to the lanes, one each for: spool, rejections, notifications, health checks, replies, secrets;
+            # with brokers also for their drain and for its marks.
+            size=settings.database.ingest_connections + (8 if settings.has_brokers else 6),
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=settings.database.statement_timeout_s,
             is_reset=False,
@@ -272,18 +295,19 @@ class IngestRuntime:
         self._settings = settings
         self._gateway_database = _GatewayDatabase(settings, prepared)
         self._chores: list[asyncio.Task[None]] = []
-        spool, database, retention, limits = settings.spool, settings.database, settings.retention, settings.limits
+        database, retention, limits = settings.database, settings.retention, settings.limits
         event_builder = EventBuilder(Router((), UNROUTED), self._gateway_database.read_router)
         self._intake = Intake(
             self._gateway_database.events,
             announce=self._gateway_database.announce,
             route=event_builder.reroute,
-            spool=Spool.at(settings.server.data_dir / "spool", _spool_limits(spool)) if spool.enabled else None,
-            within_s=spool.fallback_after_s,
+            buffer=self._open_buffer(live_metrics.slot),
+            within_s=settings.spool.fallback_after_s,
             lanes=database.ingest_connections,
             batch=database.ingest_batch_size,
             queue=database.ingest_queue_size,
         )
+        self._buffer_drain = self._open_drain(event_builder) if settings.has_brokers else None
         self._quarantine = Quarantine(self._gateway_database.keep, per_second=retention.rejections_rate)
         self._rotation = SecretReloader(settings, compiled_sources.values(), added, self._gateway_database.read_secrets)
         self._reply_waiter = None
@@ -318,6 +342,39 @@ class IngestRuntime:
         self.direct = DirectIngest(app, self._intake) if tracer is None else None
         """Answers small requests without ASGI; None if it cannot."""
 
+    def _open_buffer(self, slot: str) -> Buffer | None:
+        """Return what holds events while PostgreSQL does not accept them; None to refuse them then."""
+        settings = self._settings
+        folder = settings.server.data_dir / "spool"
+        spool = Spool.at(folder, _spool_limits(settings.spool)) if settings.has_spool else None
+        if not settings.has_brokers:
+            return spool
+        # Not needed otherwise, and its extra may not be installed.
+        from boathook.broker.access import read_access
+        from boathook.broker.queues import queue_of
+        from boathook.ingest.broker_buffer import BrokerFirstBuffer
+
+        return BrokerFirstBuffer(
+            read_access(settings),
+            queue=queue_of(f"{socket.gethostname()}/{slot}"),
+            confirm_s=settings.buffer.confirm_s,
+            spool=spool,
+            read_marks=self._gateway_database.read_marks,
+        )
+
+    def _open_drain(self, event_builder: EventBuilder) -> "BufferDrain":
+        from boathook.broker.access import read_access
+        from boathook.ingest.buffer_drain import BufferDrain
+
+        return BufferDrain(
+            read_access(self._settings),
+            EventWriter(self._gateway_database.events, event_builder.reroute),
+            self._gateway_database.advance_mark,
+            is_available=self._gateway_database.is_available,
+            note_stored=self._intake.note_stored,
+            batch=self._settings.database.ingest_batch_size,
+        )
+
     async def __aenter__(self) -> Self:
         connecting = asyncio.create_task(self._gateway_database.keep_connecting(), name="database:connect")
         self._chores.append(connecting)
@@ -331,6 +388,8 @@ class IngestRuntime:
         self._chores.append(asyncio.create_task(self._watch_gaps()))
         self._chores.append(asyncio.create_task(self._rotation.run(), name="secrets:follow"))
         self._chores.append(asyncio.create_task(self._listen_for_rotations()))
+        if self._buffer_drain is not None:
+            self._chores.append(asyncio.create_task(self._buffer_drain.run(), name="buffer:drain"))
         if self._reply_waiter is not None:
             self._chores.append(asyncio.create_task(self._listen_for_replies(self._reply_waiter)))
             self._chores.append(asyncio.create_task(self._reply_waiter.run()))
@@ -371,6 +430,7 @@ class IngestRuntime:
     async def __aexit__(self, *_: object) -> None:
         for task in self._chores:
             task.cancel()
+        await asyncio.wait(self._chores, timeout=_CANCEL_TIMEOUT_S)
         self._fetcher.close()
         await self._intake.drain()
         await self._quarantine.drain()

@@ -81,7 +81,7 @@ async def run_in_process(
         settings, _ = await stack.enter_async_context(open_postgresql(settings))
         prepare = functools.partial(prepare_database, settings, hooks, migrations_of(apps))
         prepared = asyncio.Event()
-        if await try_prepare(prepare, can_wait=settings.spool.enabled):
+        if await try_prepare(prepare, can_wait=settings.accepts_without_database):
             prepared.set()
         stack.enter_context(traced(settings, slot))
         live_metrics = LiveMetrics(settings.server.data_dir, slot)

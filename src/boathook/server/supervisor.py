@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from boathook.alerts.service import check_alerts
+from boathook.broker.access import read_access
 from boathook.config import Settings
 from boathook.db.database import Database, check_safety
 from boathook.db.embedded import EmbeddedServer
@@ -69,7 +70,9 @@ async def _serve(settings: Settings, fork_server: ForkServer) -> int:
             _warn_of_undrained_spool(settings)
             async with open_postgresql(settings) as (ready, embedded):
                 prepare = functools.partial(prepare_database, ready, hooks, migrations_of(apps))
-                is_prepared = await try_prepare(prepare, can_wait=bound is not None and settings.spool.enabled)
+                is_prepared = await try_prepare(
+                    prepare, can_wait=bound is not None and settings.accepts_without_database
+                )
                 if bound is not None:
                     _listen(bound, settings)
                 supervisor = Supervisor(
@@ -106,6 +109,8 @@ def check_settings(settings: Settings, hooks: Hooks) -> None:
     check_alerts(settings)
     settings.portal_logo()
     traces.check(settings)
+    if settings.has_brokers:
+        read_access(settings)
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
 
 
@@ -199,7 +204,7 @@ def _first_free(data_dir: Path) -> tuple[IO[str], int]:
 
 def _warn_of_undrained_spool(settings: Settings) -> None:
     """Log an error if spooled events wait and no process of this instance drains them."""
-    if settings.spool.enabled and "gateway" in settings.server.roles:
+    if settings.has_spool and "gateway" in settings.server.roles:
         return
     root = settings.server.data_dir / "spool"
     try:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from boathook.broker.access import read_access
 from boathook.config import Settings
 from boathook.db.database import Database, check_safety
 from boathook.db.health import DatabaseHealth, read_clock, read_database_health, read_standby_health
@@ -21,7 +22,7 @@ from boathook.domain.plurals import counted
 from boathook.ingest.sources import compile_sources, compile_verifier
 from boathook.providers.schemes import NoProof
 from boathook.service.database import Migrations, ProgressCallback, server_url
-from boathook.service.doctor import sending, spool
+from boathook.service.doctor import buffer, sending, spool
 from boathook.service.doctor.handlers import CheckStatus, Finding
 
 _MIB: Final = 1 << 20
@@ -42,6 +43,8 @@ def check_settings(settings: Settings) -> int:
 
     check_alerts(settings)
     settings.portal_logo()
+    if settings.has_brokers:
+        read_access(settings)
     return len(compile_sources(settings))
 
 
@@ -84,7 +87,10 @@ async def examine(
         async for finding in _database(settings, database, migrations):
             yield finding
     yield _disk(settings.server.data_dir)
-    for finding in spool.examine(settings):
+    if settings.has_spool or not settings.has_brokers:
+        for finding in spool.examine(settings):
+            yield finding
+    async for finding in buffer.examine(settings):
         yield finding
     yield _files(settings)
     for finding in _sources(settings):
@@ -115,6 +121,8 @@ async def _database(settings: Settings, database: Database, migrations: Migratio
     yield _dead(vitals)
     yield _snapshot(vitals)
     yield await spool.compare(settings, database)
+    if settings.has_brokers:
+        yield await buffer.compare(database)
     async for finding in sending.examine(settings, database):
         yield finding
 

@@ -1,0 +1,200 @@
+"""The buffer of a gateway with RabbitMQ: brokers first, then the spool, or nothing."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from boathook.broker.access import BrokerAccess
+from boathook.broker.buffer import BrokerBuffer, PendingRecord
+from boathook.domain.errors import BrokerUnavailable, DatabaseUnavailable, SpoolUnavailable
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+from boathook.spool.segment_store import Segment
+from boathook.spool.spool import Spool
+
+ReadMarks = Callable[[Sequence[int]], Awaitable[Mapping[int, int]]]
+"""Returns the sequence up to which PostgreSQL has each series. Raises DatabaseError."""
+
+_POLL_S: Final = 0.02
+_LEAVE_AFTER_S: Final = 5.0
+"""How long PostgreSQL may accept events while brokers that hold older ones are unavailable, until newer ones go first:
+after an election, a cut host or a restart, a cluster answers within this time."""
+_LOG = get_logger("buffer")
+
+
+class BrokerFirstBuffer:
+    """Publishes to brokers, and to the spool what they do not confirm; without a spool that is rejected.
+
+    Events take one way for each outage: once something is in the spool, newer events follow it there until it is empty.
+    Gateways drain the brokers' queues together, so this waits until PostgreSQL has this gateway's events, and lets the
+    intake drain the spool after that. If the brokers are unavailable when PostgreSQL is back, newer events go first.
+
+    Args:
+        access: the brokers.
+        queue: the queue of this gateway process.
+        confirm_s: seconds a message may take to be confirmed.
+        spool: takes what brokers do not; None: that is rejected.
+        read_marks: reads from PostgreSQL what has arrived there.
+    """
+
+    def __init__(
+        self,
+        access: BrokerAccess,
+        *,
+        queue: str,
+        confirm_s: float,
+        spool: Spool | None,
+        read_marks: ReadMarks,
+    ) -> None:
+        self.broker = BrokerBuffer(access, queue=queue, confirm_s=confirm_s, hand_back=self._hand_back)
+        self.spool = spool
+        self._read_marks = read_marks
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether PostgreSQL has everything of this process, or what it lacks was left behind."""
+        return self.broker.is_empty and (self.spool is None or self.spool.is_empty)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the spool's disk does not answer while it is needed."""
+        return self.broker.is_away and self.spool is not None and self.spool.is_stuck
+
+    @property
+    def is_rejecting(self) -> bool:
+        """Whether neither brokers nor the spool accept events."""
+        return self.broker.is_away and (self.spool is None or self.spool.is_rejecting)
+
+    @property
+    def rejection_reason(self) -> str:
+        """Why neither brokers nor the spool accept events, in one sentence."""
+        then = "" if self.spool is None else f", and {self.spool.rejection_reason}"
+        return f"no broker takes events: {self.broker.problem}{then}"
+
+    @property
+    def warning(self) -> str:
+        """Why no broker accepts events, in one sentence; empty if one does."""
+        return f"no broker takes events: {self.broker.problem}" if self.broker.is_away else ""
+
+    @property
+    def waiting_events(self) -> int:
+        """Number of this process's events with brokers and in the spool."""
+        return self.broker.waiting + (0 if self.spool is None else self.spool.depth.records)
+
+    def append(self, payload: bytes) -> "asyncio.Future[None]":
+        """Publish a record; see `Buffer.append`. The future raises BrokerUnavailable or SpoolUnavailable."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.spool is not None and not self.spool.is_empty:
+            _forward(self.spool.append(payload), done)
+        else:
+            self.broker.append(payload, done)
+        return done
+
+    async def open(self) -> bool:
+        """Open spool and publisher; return whether the spool has events."""
+        is_waiting = self.spool is not None and await self.spool.open()
+        await self.broker.open()
+        return is_waiting
+
+    async def adopt(self) -> bool:
+        """Adopt spools of processes that have died; what they published is drained by any gateway."""
+        await self._publish_checkpoints()
+        return self.spool is not None and await self.spool.adopt()
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is durable or rejected."""
+        await self.broker.flush()
+        if self.spool is not None:
+            await self.spool.flush()
+
+    async def left(self) -> int:
+        """Return how many of this process's events PostgreSQL lacks and that are waited for."""
+        await self._look()
+        return self.waiting_events
+
+    async def oldest(self) -> Segment | None:
+        """Return the oldest segment of the spool, once PostgreSQL has what was published before it."""
+        if self.spool is None or not self.broker.is_empty:
+            return None
+        return await self.spool.oldest()
+
+    async def finish(self, segment: Segment) -> None:
+        """Set aside a segment of the spool."""
+        assert self.spool is not None
+        await self.spool.finish(segment)
+
+    async def refuse(self, segment: Segment, sequence: int, payload: bytes) -> None:
+        """Keep one event of a segment that PostgreSQL refuses."""
+        assert self.spool is not None
+        await self.spool.refuse(segment, sequence, payload)
+
+    async def wait_for_others(self, within_s: float) -> bool:
+        """Wait until gateways have drained more of what this one published."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while not self.broker.is_empty:
+            if await self._look():
+                return True
+            if loop.time() >= deadline:
+                waiting = self.broker.waiting
+                raise DatabaseUnavailable(f"{waiting} events were not moved from the brokers within {within_s:g} s")
+            await asyncio.sleep(_POLL_S)
+        return False
+
+    async def check_writable(self) -> None:
+        """Test that a queue confirms a message, and that the spool is writable. Raises IngestError."""
+        await self.broker.probe()
+        if self.spool is not None:
+            await self.spool.check_writable()
+
+    async def close(self) -> None:
+        """Publish or write what was appended, and stop."""
+        await self.broker.close()
+        if self.spool is not None:
+            await self.spool.close()
+
+    async def _look(self) -> bool:
+        """Find out what has arrived in PostgreSQL; return whether it is more than before. Raises DatabaseError."""
+        if not self.broker.waiting:
+            return False
+        await self._publish_checkpoints()
+        has_more = self.broker.note_stored(await self._read_marks(self.broker.series_to_read()))
+        if self.broker.away_s >= _LEAVE_AFTER_S and self.broker.waiting:
+            _LOG.warning(
+                "buffer_left_behind",
+                events=self.broker.leave_behind(),
+                note="brokers are unavailable and PostgreSQL is not, so newer events are stored before these",
+            )
+            return True
+        return has_more
+
+    async def _publish_checkpoints(self) -> None:
+        if not self.broker.is_away:
+            try:
+                await self.broker.publish_checkpoints()
+            except BrokerUnavailable as error:
+                _LOG.debug("checkpoint_not_confirmed", error=str(error))
+
+    def _hand_back(self, records: Sequence[PendingRecord], error: BrokerUnavailable) -> None:
+        """Write records to the spool, or reject them."""
+        for payload, done in records:
+            if self.spool is not None:
+                _forward(self.spool.append(payload), done)
+            elif not done.done():
+                meters.count("boathook_buffer_rejected_total")
+                done.set_exception(error)
+
+
+def _forward(written: "asyncio.Future[None]", done: "asyncio.Future[None]") -> None:
+    """Complete *done* as *written* completes."""
+
+    def complete(written: "asyncio.Future[None]") -> None:
+        error = written.exception()
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error if isinstance(error, SpoolUnavailable) else SpoolUnavailable(str(error)))
+
+    written.add_done_callback(complete)

@@ -1,0 +1,97 @@
+"""Diagnoses the brokers: whether they answer, and whether their queues keep what they confirm."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from boathook.broker.queues import REFUSED_QUEUE, REPLICAS
+from boathook.config import Settings
+from boathook.db.buffer_marks import count_lost
+from boathook.db.database import Database
+from boathook.domain.errors import BrokerUnavailable, ConfigError, FetchFailed
+from boathook.domain.plurals import counted
+from boathook.service import buffer
+from boathook.service.buffer import QueueMembers, QueueStatus
+from boathook.service.doctor.handlers import CheckStatus, Finding
+
+_QUEUES: Final = "brokers"
+_MEMBERS: Final = "copies"
+_REFUSED: Final = "refused"
+_LOST: Final = "buffered"
+
+
+async def examine(settings: Settings) -> AsyncIterator[Finding]:
+    """Yield the findings about the brokers; none if events do not go there."""
+    if not settings.has_brokers:
+        return
+    try:
+        queues = await buffer.read_queues(settings)
+    except (BrokerUnavailable, ConfigError) as error:
+        fix = "see that these hosts run RabbitMQ, and that [buffer] has the right user, password and vhost"
+        yield Finding(_QUEUES, CheckStatus.FAIL, str(error), fix)
+        return
+    yield _arguments(queues)
+    yield _refused(queues)
+    yield await _copies(settings)
+
+
+async def compare(database: Database) -> Finding:
+    """Report events that brokers had confirmed and that never arrived."""
+    found = await count_lost(database)
+    if found.lost and found.noticed_at is not None:
+        text = (
+            f"{counted(found.lost, 'event')} that brokers had confirmed never arrived, until {found.noticed_at:%F %R}"
+        )
+        fix = "the gateways' logs name their times (`buffered_events_lost`); ask the senders to send these again"
+        return Finding(_LOST, CheckStatus.WARN, text, fix)
+    return Finding(_LOST, CheckStatus.OK, "everything that brokers confirmed has arrived, as far as it was drained")
+
+
+def _arguments(queues: Sequence[QueueStatus]) -> Finding:
+    wrong = [queue for queue in queues if queue.problem]
+    if any(queue.messages is None for queue in wrong):
+        missing = next(queue for queue in wrong if queue.messages is None)
+        fix = "run `boathook migrate`, which creates the queues, while all brokers are running"
+        return Finding(_QUEUES, CheckStatus.FAIL, f"{missing.queue} cannot be used: {missing.problem}", fix)
+    if wrong:
+        fix = "let gateways drain it, delete it, and run `boathook migrate`; until then they publish nothing there"
+        return Finding(_QUEUES, CheckStatus.FAIL, f"{wrong[0].queue} has other arguments: {wrong[0].problem}", fix)
+    waiting = sum(queue.messages or 0 for queue in queues if queue.queue != REFUSED_QUEUE)
+    return Finding(_QUEUES, CheckStatus.OK, f"{counted(len(queues), 'queue')} as declared, {waiting} messages wait")
+
+
+def _refused(queues: Sequence[QueueStatus]) -> Finding:
+    number = next((queue.messages or 0 for queue in queues if queue.queue == REFUSED_QUEUE), 0)
+    if number:
+        fix = "the gateways' logs name the reasons; fix them, then run `boathook buffer retry`"
+        return Finding(_REFUSED, CheckStatus.WARN, f"{counted(number, 'message')} refused or damaged", fix)
+    return Finding(_REFUSED, CheckStatus.OK, "nothing was refused, and nothing was damaged")
+
+
+async def _copies(settings: Settings) -> Finding:
+    if not settings.buffer.management_url:
+        found = "not checked: how many copies each queue has is known to the management API only"
+        return Finding(_MEMBERS, CheckStatus.WARN, found, "set buffer.management_url")
+    try:
+        queues = await buffer.read_members(settings)
+    except FetchFailed as error:
+        fix = "see that buffer.management_url is right, and that buffer.user has the tag `monitoring` or `management`"
+        return Finding(_MEMBERS, CheckStatus.WARN, f"not checked: {error}", fix)
+    return judge_copies(queues)
+
+
+def judge_copies(queues: Sequence[QueueMembers]) -> Finding:
+    """Return the finding about the copies of each queue."""
+    fewest = min(queues, key=lambda queue: len(queue.members))
+    if len(fewest.members) < REPLICAS:
+        copies = counted(len(fewest.members), "copy")
+        found = f"{fewest.queue} has {copies} instead of {REPLICAS}: losing one broker may stop it, or lose its events"
+        fix = 'run `rabbitmq-queues grow NODE all --queue-pattern "boathook.buffer.*"` for each broker without a copy'
+        return Finding(_MEMBERS, CheckStatus.FAIL, found, fix)
+    for queue in queues:
+        offline = sorted(set(queue.members) - set(queue.online))
+        if offline:
+            found = f"{queue.queue} lacks its copy on {', '.join(offline)}, which is not running"
+            return Finding(
+                _MEMBERS, CheckStatus.WARN, found, "start it; without two of three copies nothing is confirmed"
+            )
+    return Finding(_MEMBERS, CheckStatus.OK, f"every queue has at least {REPLICAS} copies, all of them in use")
