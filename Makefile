@@ -44,6 +44,7 @@ programs:
 	@scripts/need-program curl curl
 	@scripts/need-program strace strace
 	@scripts/need-program systemd-analyze systemd
+	@scripts/need-program rabbitmqctl rabbitmq-server || echo "The tests with brokers are skipped." >&2
 	@scripts/need-program pgbouncer pgbouncer || echo "The tests behind a pooler are skipped." >&2
 
 # Otherwise each of pytest's processes would compile all test files after a change.

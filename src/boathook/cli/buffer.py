@@ -60,4 +60,4 @@ def retry(ctx: typer.Context, as_json: Json = False) -> None:
     if as_json:
         output.print_json(found)
         return
-    say(f"returned to a queue: {counted(found.returned, 'batch')}; damaged: {found.unreadable}")
+    say(f"returned to a queue: {counted(found.returned, 'message')}; damaged: {found.unreadable}")

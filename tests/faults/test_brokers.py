@@ -1,0 +1,181 @@
+"""A cluster of three brokers takes what PostgreSQL does not: senders notice nothing while a majority of it answers."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from boathook.broker.queues import BUFFER_QUEUES
+from tests.brokers import PASSWORD, USER, Cluster, Node, running_cluster
+from tests.conftest import open_folder
+from tests.faults.rig.environment import Environment
+from tests.faults.rig.history import Answered, Sent
+from tests.faults.rig.invariants import is_ok
+from tests.faults.rig.outages import unanswered
+from tests.support import until
+
+pytestmark = [
+    pytest.mark.extended("runs three brokers; the tests with one broker stay"),
+    pytest.mark.timeout(1200),
+]
+RATE = 40.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    folder = open_folder()
+    with running_cluster(folder, 3) as one:
+        yield one
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def vhost(cluster: Cluster) -> str:
+    return cluster.new_vhost()
+
+
+@pytest.fixture
+def env(cluster_template: Path, tmp_path: Path) -> Iterator[Environment]:
+    with Environment(tmp_path, template=cluster_template) as one:
+        yield one
+
+
+def start(env: Environment, cluster: Cluster, vhost: str, **buffer: Any) -> None:
+    """Start a gateway that uses the brokers, and wait until each queue has its three copies."""
+    table = {
+        "kind": "rabbitmq", "hosts": cluster.hosts, "vhost": vhost, "user": USER, "password": PASSWORD,
+        "management_url": cluster.management_url, "confirm_s": 3.0, **buffer,
+    }  # fmt: skip
+    env.start(settings={"buffer": table})
+    until(lambda: all(len(cluster.queue(vhost, name)["members"]) == 3 for name in BUFFER_QUEUES))
+    until(lambda: metric(env, "boathook_buffer_unavailable") == 0)
+
+
+def metric(env: Environment, name: str) -> float:
+    """Return the sum of a metric's series, as the gateway shows it."""
+    lines = httpx.get(f"{env.host.base}/metrics", timeout=30).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
+
+def leader(cluster: Cluster, vhost: str) -> Node:
+    """Return the node that leads the queue which has messages."""
+    for name in BUFFER_QUEUES:
+        found = cluster.queue(vhost, name)
+        if found.get("messages"):
+            return next(node for node in cluster.nodes if node.name == found["leader"])
+    raise AssertionError("no queue has messages")
+
+
+def finish(env: Environment) -> None:
+    """Let everything recover, and check that nothing is lost, doubled or out of order."""
+    env.heal()
+    env.warm(30, timeout_s=300)
+    env.outside.stop()
+    until(lambda: metric(env, "boathook_database_unavailable") == 0)
+    assert metric(env, "boathook_buffer_lost_total") == 0
+    env.quiesce(300.0)
+    verdict = env.judge()
+    assert verdict.is_sound, verdict.report
+
+
+def test_postgresql_is_away_under_load_and_no_sender_notices(env: Environment, cluster: Cluster, vhost: str):
+    start(env, cluster, vhost, then="refuse")
+    env.begin(rate=RATE)
+    env.warm(30)
+    env.fault("PostgreSQL is stopped")
+    env.server.stop()
+    env.outside.wait_events(400, timeout_s=300)
+    assert not (env.host.data / "spool").exists(), "there is nothing on the gateway's disk"
+    finish(env)
+    assert unanswered(env.history()) == 0
+    assert metric(env, "boathook_buffer_appended_total") > 100
+
+
+def test_the_leader_is_killed_too_and_no_sender_notices(env: Environment, cluster: Cluster, vhost: str):
+    start(env, cluster, vhost)
+    env.begin(rate=RATE)
+    env.warm(30)
+    env.fault("PostgreSQL is stopped, and the leader of the queue is killed")
+    env.server.stop()
+    env.outside.wait_events(100, timeout_s=300)
+    killed = until(lambda: leader(cluster, vhost))
+    killed.kill()
+    try:
+        env.outside.wait_events(200, timeout_s=300)
+        finish(env)
+    finally:
+        killed.start()
+        cluster.wait_running()
+    assert unanswered(env.history()) == 0
+
+
+def test_a_gateway_killed_with_its_disk_loses_nothing(env: Environment, cluster: Cluster, vhost: str):
+    start(env, cluster, vhost, then="refuse")
+    env.begin(rate=RATE)
+    env.warm(30)
+    env.fault("PostgreSQL is stopped, and the host of the gateway is lost with its disk")
+    env.server.stop()
+    env.outside.wait_events(100, timeout_s=300)
+    env.host.kill_all()
+    shutil.rmtree(env.host.data)
+    env.server.restart()
+    env.host.start()
+    finish(env)
+
+
+def test_without_postgresql_brokers_and_disk_the_answer_is_503_and_nothing_else(
+    env: Environment, cluster: Cluster, vhost: str
+):
+    start(env, cluster, vhost, then="refuse", confirm_s=1.0)
+    env.begin(rate=RATE)
+    env.warm(30)
+    env.fault("PostgreSQL and all brokers are stopped")
+    env.server.stop()
+    env.outside.wait_events(60, timeout_s=300)
+    for node in cluster.nodes:
+        node.kill()
+    try:
+        answered = time.monotonic()
+        env.outside.wait_events(100, timeout_s=300)
+        signed = {fact.number for fact in env.history() if isinstance(fact, Sent) and fact.is_signed}
+        until(lambda: any(_refused(env, signed)))
+        assert set(_refused(env, signed)) == {503}, f"after {time.monotonic() - answered:.0f} s"
+    finally:
+        for node in cluster.nodes:
+            node.start()
+        cluster.wait_running()
+    until(lambda: metric(env, "boathook_buffer_unavailable") == 0)
+    finish(env)
+
+
+def _refused(env: Environment, signed: set[int]) -> list[int]:
+    """Return the statuses, other than 2xx, of requests with a good signature."""
+    answers = (fact for fact in env.history() if isinstance(fact, Answered) and not is_ok(fact.status))
+    return [fact.status for fact in answers if fact.number in signed]
+
+
+def test_doctor_is_content_with_three_copies_and_names_a_missing_node(env: Environment, cluster: Cluster, vhost: str):
+    start(env, cluster, vhost)
+    found = findings(env)
+    assert found["brokers"]["verdict"] == found["copies"]["verdict"] == "ok"
+    statuses = env.host.listing("buffer", "status")
+    assert len(statuses) == 9
+    assert not any(one["problem"] for one in statuses)
+    cluster.nodes[2].kill()
+    try:
+        until(lambda: findings(env)["copies"]["verdict"] == "warn")
+        assert cluster.nodes[2].name in findings(env)["copies"]["found"]
+    finally:
+        cluster.nodes[2].start()
+        cluster.wait_running()
+
+
+def findings(env: Environment) -> dict[str, dict[str, Any]]:
+    """Return what doctor finds, by check; it fails in the test's surroundings for other reasons."""
+    lines = env.host.cli("doctor", "--json", check=False).stdout.splitlines()
+    return {one["check"]: one for one in map(json.loads, lines)}
