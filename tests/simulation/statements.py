@@ -22,6 +22,7 @@ from boathook.db import (
     ordering,
     rerouting,
     route_registry,
+    stored_sources,
     tasks,
 )
 from tests.simulation import ingest_statements, lease_statements, operator_statements, sending_statements
@@ -85,6 +86,7 @@ _OURS: Mapping[Any, Mapping[str, Statement]] = {
     audit: {"seal_rows": lambda _t, _most: single(encrypted=0)},
     metric_samples: {"lock_roll_up": lambda _t: [], "take_rows": lambda _t, _most: [], "drop_old": lambda _t, *_: []},
     integrity_runs: {"claim_run": lambda _t, *_: []},
+    stored_sources: {"read_version": lambda _t: single(version=""), "list_sources": lambda _t: []},
     maintenance: {"take_turn": lambda _t: single(turn=False)},
 }  # fmt: skip
 # There are no operational webhooks, and no tasks, secrets or weeks that are past are simulated: these find nothing.

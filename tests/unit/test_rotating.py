@@ -161,7 +161,7 @@ async def test_a_disk_that_takes_nothing_stops_nothing(settings: Settings, monke
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("boathook.ingest.secrets_cache._write", full)
+    monkeypatch.setattr("boathook.ingest.secrets_cache.write_file", full)
     compiled, rotation = start(settings, FakeStore([made("added")]))
     await rotation.refresh()
     await rotation.save()
@@ -209,7 +209,7 @@ async def test_an_end_waits_neither_for_a_database_that_hangs_nor_for_a_disk_tha
                 await asyncio.Event().wait()
             return await super().__call__()
 
-    monkeypatch.setattr("boathook.ingest.secrets_cache._write", hangs)
+    monkeypatch.setattr("boathook.ingest.secrets_cache.write_file", hangs)
     compiled, rotation = start(settings, Hanging([made("added", ends_in=timedelta(hours=1))]))
     async with followed(rotation):
         await eventually(lambda: passes(compiled, "added") and is_stuck.is_set())
@@ -226,7 +226,7 @@ async def test_a_removal_waits_for_no_disk(settings: Settings, monkeypatch: pyte
         is_stuck.set()
         is_over.wait(60)
 
-    monkeypatch.setattr("boathook.ingest.secrets_cache._write", hangs)
+    monkeypatch.setattr("boathook.ingest.secrets_cache.write_file", hangs)
     store = FakeStore([made("added")])
     compiled, rotation = start(settings, store)
     async with followed(rotation):

@@ -220,7 +220,7 @@ class _Layers:
                 if isinstance(value, list):
                     raise ConfigError(f"{origin}: {key} is one secret; write {key}s for a list")
                 last, key, value = "secrets", f"{key}s", [value]
-            hint = _did_you_mean(last, OWN_KEYS, prefix=f"sources.{tables[1]}.", cutoff=_NEAR)
+            hint = suggest_source_key(tables[1], last)
             is_refused = last not in FIELDS and bool(hint)
         elif len(tables) == 1 and tables[0] in SECTIONS:
             target = self.merged[tables[0]]
@@ -265,6 +265,11 @@ def _refuse_near_miss(name: str, path: Path) -> None:
 def _did_you_mean(name: str, known: Any, *, prefix: str = "", cutoff: float = 0.6) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def suggest_source_key(source: str, key: str) -> str:
+    """Return a hint for a misspelled key of a source, such as ``; did you mean ...?``; empty if none is near."""
+    return _did_you_mean(key, OWN_KEYS, prefix=f"sources.{source}.", cutoff=_NEAR)
 
 
 def _is_ours(variable: str) -> bool:

@@ -274,6 +274,8 @@ class Settings(Table):
     """The configuration file read, if any; ``file:`` references are relative to its folder."""
     origins: dict[str, str] = Field(default_factory=dict, repr=False)
     """Where each dotted key that is not a default was set, such as ``environment variable BOATHOOK_BIND``."""
+    stored: frozenset[str] = Field(default=frozenset(), exclude=True, repr=False)
+    """The names of those among `sources` that are stored in PostgreSQL; never written by `model_dump`."""
 
     @model_validator(mode="after")
     def _check_paths(self) -> Self:
@@ -304,7 +306,26 @@ class Settings(Table):
     def with_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
         """Return these settings with other sources. Raises ValueError if two of them have the same path."""
         _refuse_shared_paths(sources)
-        return self.model_copy(update={"sources": dict(sources)})
+        return self.model_copy(update={"sources": dict(sources), "stored": self.stored & sources.keys()})
+
+    def with_stored_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
+        """Return these settings with these stored sources instead of those they have.
+
+        Raises:
+            ValueError: one of them has the name or a path of another source.
+        """
+        configured = self.configured_sources
+        for name in sources:
+            if name in configured:
+                raise ValueError(f"sources.{name}: this name is taken by a configured source")
+        merged = {**configured, **sources}
+        _refuse_shared_paths(merged)
+        return self.model_copy(update={"sources": merged, "stored": frozenset(sources)})
+
+    @property
+    def configured_sources(self) -> dict[str, SourceSettings]:
+        """The sources of boathook.toml and of apps, by name."""
+        return {name: source for name, source in self.sources.items() if name not in self.stored}
 
     def with_rules(self, declared: Mapping[str, RuleSettings]) -> Self:
         """Return these settings with alert rules of apps; keys that the operator sets take precedence."""

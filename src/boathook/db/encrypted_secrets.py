@@ -1,17 +1,18 @@
-"""Lists all encrypted secrets of endpoints and sources, and stores them again after re-encryption."""
+"""Lists all encrypted secrets and settings of endpoints and sources, and stores them again after re-encryption."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from boathook.db import source_secrets, stored_sources
 from boathook.db.database import Database
-from boathook.db.source_secrets import encryption_context
 from boathook.db.statements import load
 from boathook.domain import ids
 
 SQL = load(__file__)
 _PAGE: Final = 500
+_SETTINGS: Final = "source_settings"
 _START: Final = (UUID(int=0), "", 0)
 
 
@@ -20,24 +21,30 @@ class EncryptedSecret:
     """One encrypted text."""
 
     kind: str
-    """``endpoint_secret``, ``endpoint_headers``, ``endpoint_auth`` or ``source_secret``."""
+    """``endpoint_secret``, ``endpoint_headers``, ``endpoint_auth``, ``source_secret`` or ``source_settings``."""
     owner_id: UUID
-    """The id of the endpoint, or of the source secret itself."""
+    """The id of the endpoint, of the stored source, or of the source secret itself."""
     number: int
     """Which secret of the endpoint; 0 for values that exist once."""
     encrypted: bytes
     source: str | None = None
-    """The source of the secret; None for those of endpoints."""
+    """The source of the secret or settings; None for those of endpoints."""
 
     @property
     def shown_id(self) -> str:
-        """The public id of the owner."""
+        """The public id of the owner; the name of a stored source."""
+        if self.source is not None and self.kind == _SETTINGS:
+            return f"source {self.source}"
         return ids.show(ids.ENDPOINT if self.source is None else ids.SOURCE_SECRET, self.owner_id)
 
     @property
     def context(self) -> str:
         """The encryption context that the text is bound to."""
-        return f"{self.kind}:{self.shown_id}" if self.source is None else encryption_context(self.source, self.owner_id)
+        if self.source is None:
+            return f"{self.kind}:{self.shown_id}"
+        if self.kind == _SETTINGS:
+            return stored_sources.encryption_context(self.source, self.owner_id)
+        return source_secrets.encryption_context(self.source, self.owner_id)
 
 
 async def list_all(database: Database) -> AsyncIterator[EncryptedSecret]:

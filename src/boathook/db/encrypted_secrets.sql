@@ -1,5 +1,6 @@
 -- name: list_encrypted
--- Reads encrypted texts after a cursor: endpoints' secrets, headers and credentials, and secrets added to sources.
+-- Reads encrypted texts after a cursor: endpoints' secrets, headers and credentials, secrets added to sources, and the
+-- settings of stored sources.
 select kind, owner_id, number, encrypted, source
 from (
     select 'endpoint_auth' as kind, id as owner_id, 0::bigint as number, encrypted_auth as encrypted, null::text as source
@@ -13,6 +14,9 @@ from (
     union all
     select 'source_secret', id, 0, encrypted, source
     from boathook.source_secret where id >= $1
+    union all
+    select 'source_settings', id, 0, encrypted, name
+    from boathook.source where id >= $1
 ) as s
 where (owner_id, kind, number) > ($1, $2::text, $3::bigint)
 order by owner_id, kind, number
@@ -33,3 +37,7 @@ update boathook.endpoint_secret set encrypted = $4 where endpoint_id = $1 and id
 -- name: replace_source_secret
 -- Stores a re-encrypted secret of a source, unless it was changed meanwhile.
 update boathook.source_secret set encrypted = $4 where id = $1 and $2::bigint = 0 and encrypted = $3
+
+-- name: replace_source_settings
+-- Stores the re-encrypted settings of a source, unless they were changed meanwhile.
+update boathook.source set encrypted = $4 where id = $1 and $2::bigint = 0 and encrypted = $3

@@ -36,9 +36,12 @@ class EventStore:
     ) -> None:
         self._database = database
         self._memory = timedelta(days=dedup_days)
-        self._memory_of: dict[str | None, timedelta] = {
-            source: timedelta(days=days) for source, days in (dedup_days_of or {}).items()
-        }
+        self._memory_of: dict[str | None, timedelta] = {}
+        self.set_dedup_days(dedup_days_of or {})
+
+    def set_dedup_days(self, dedup_days_of: Mapping[str, float]) -> None:
+        """Replace the days for which the keys of individual sources are remembered, for events stored from now on."""
+        self._memory_of = {source: timedelta(days=days) for source, days in dedup_days_of.items()}
 
     def connect(self, database: Database) -> None:
         """Use *database* from now on, if none was set."""

@@ -76,32 +76,33 @@ async def insert(
     row = await connection.fetchrow(SQL["insert_secret"], id, source, encrypted, note, by)
     assert row is not None
     await connection.execute(SQL["forget_ended"])
-    await _announce(connection)
+    await announce(connection)
     return SourceSecret(**dict(row))
 
 
 async def expire(connection: Connection, source: str, id: UUID, after: timedelta | None) -> SourceSecret | None:
     """Let a secret expire after a delay, or never; return None if there is no unexpired one."""
     row = await connection.fetchrow(SQL["end_secret"], source, id, after)
-    await _announce(connection)
+    await announce(connection)
     return None if row is None else SourceSecret(**dict(row))
 
 
 async def expire_others(connection: Connection, source: str, id: UUID, after: timedelta) -> int:
     """Let all secrets of a source but one expire after a delay; return how many now expire sooner."""
     rows = await connection.fetch(SQL["end_others"], source, id, after)
-    await _announce(connection)
+    await announce(connection)
     return len(rows)
 
 
 async def delete(connection: Connection, source: str, id: UUID) -> bool:
     """Delete a secret; return whether it existed."""
     gone = await connection.fetchval(SQL["remove_secret"], source, id) is not None
-    await _announce(connection)
+    await announce(connection)
     return gone
 
 
-async def _announce(connection: Connection) -> None:
+async def announce(connection: Connection) -> None:
+    """Notify all gateways that secrets have changed, once this transaction commits."""
     await connection.execute(SQL["announce_change"], CHANNEL)
 
 

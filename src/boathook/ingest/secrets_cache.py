@@ -76,7 +76,7 @@ class SecretsCache:
         """Write the known secrets to the file atomically; a disk error is logged and ignored."""
         try:
             if self.known or self._file.exists():
-                _write(self._file, self.known)
+                write_file(self._file, [_row(one) for one in self.known])
         except OSError as error:
             note = "a start without PostgreSQL would not know the latest secrets"
             _LOG.error("source_secrets_not_kept", file=str(self._file), error=str(error), note=note)
@@ -123,12 +123,13 @@ def _row(secret: SourceSecret) -> _Row:
     )
 
 
-def _write(file: Path, known: Sequence[SourceSecret]) -> None:
+def write_file(file: Path, rows: Sequence[msgspec.Struct]) -> None:
+    """Replace a file by these rows as JSON, atomically and readable by its owner alone. Raises OSError."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(6)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as opened:
-            opened.write(msgspec.json.format(msgspec.json.encode([_row(one) for one in known]), indent=1) + b"\n")
+            opened.write(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
             opened.flush()
             os.fsync(descriptor)
         draft.replace(file)

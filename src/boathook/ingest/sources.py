@@ -3,22 +3,26 @@
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from boathook.config import Settings, SourceSettings
-from boathook.domain.errors import ConfigError
+from boathook.db.live_settings import LiveSettings
+from boathook.domain.errors import BoathookError, ConfigError
 from boathook.http.limits import RateLimiter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.reply_waiter import InlinePolicy, inline_policy
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.observability import meters
+from boathook.observability.log import get_logger
 from boathook.observability.meters import Counter, Histogram
 from boathook.observability.tracing import HEADER
 from boathook.providers import find_recipe
 from boathook.providers.recipe import CaptureSecret
 from boathook.verification.keyring import KeyRing
 from boathook.verification.verifier import SourceSpec, Verifier
+
+_LOG = get_logger("ingest")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,10 +163,103 @@ def compile_sources(settings: Settings, added: SecretsCache | None = None) -> di
     ring = KeyRing()
     added = SecretsCache(settings) if added is None else added
     for name, source in settings.sources.items():
-        compiled = _compile(settings, name, source, ring, added)
-        for path in (f"/in/{name}", *source.paths):
-            paths[path] = compiled
+        paths |= dict.fromkeys(paths_of(name, source.paths), _compile(settings, name, source, ring, added))
     return paths
+
+
+def paths_of(name: str, paths: Iterable[str]) -> tuple[str, ...]:
+    """Return every path of a source; *paths* are those of its settings."""
+    return f"/in/{name}", *paths
+
+
+class CompiledSources:
+    """The compiled sources of one gateway, updated when stored sources change.
+
+    A configured source with wrong settings is an error. A stored one must not stop the gateway or affect the others:
+    its paths become `unavailable`.
+
+    Args:
+        live: the settings with the stored sources.
+        added: the secrets that operators have added.
+
+    Raises:
+        ConfigError: the settings of a configured source are wrong.
+    """
+
+    def __init__(self, live: LiveSettings, added: SecretsCache) -> None:
+        self._live = live
+        self._added = added
+        self._ring = KeyRing()
+        self._settings: Settings | None = None
+        self._compiled: dict[str, CompiledSource] = {}
+        self._problems: dict[str, str] = {}
+        self.by_path: Mapping[str, CompiledSource] = {}
+        """The source of each path that is served."""
+        self.unavailable: Mapping[str, str] = {}
+        """The source of each path that would be served if its settings were right."""
+        self.update()
+
+    @property
+    def by_name(self) -> Mapping[str, CompiledSource]:
+        """The sources that are served."""
+        return self._compiled
+
+    def served(self) -> Iterable[CompiledSource]:
+        """Return the sources that are served."""
+        return self._compiled.values()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the stored sources have been read, from PostgreSQL or from the file of an earlier gateway."""
+        return self._live.is_known
+
+    def is_outdated(self, *, has_new_secrets: bool) -> bool:
+        """Return whether `update` would change anything: settings have changed, or a missing secret may be there."""
+        return self._settings is not self._live.current or (has_new_secrets and bool(self._problems))
+
+    def update(self) -> None:
+        """Compile the sources that have changed; the others keep their counters, rate limits and verifiers."""
+        settings = self._live.current
+        compiled: dict[str, CompiledSource] = {}
+        problems: dict[str, str] = {}
+        earlier = {} if self._settings is None else self._settings.sources
+        for name, source in settings.sources.items():
+            former, former_source = self._compiled.get(name), earlier.get(name)
+            if former is not None and former_source is source:
+                compiled[name] = former
+                continue
+            try:
+                compiled[name] = _compile(settings, name, source, self._ring, self._added)
+            except BoathookError as error:
+                if name not in settings.stored:
+                    raise
+                problems[name] = str(error)
+            else:
+                if former is not None and former_source is not None and _has_same_rate(former_source, source):
+                    compiled[name].rate = former.rate
+        self._log_problems(problems)
+        self._settings, self._compiled, self._problems = settings, compiled, problems
+        self.by_path = {
+            path: one for name, one in compiled.items() for path in paths_of(name, settings.sources[name].paths)
+        }
+        self.unavailable = {
+            path: row.name
+            for row in self._live.rows
+            if row.name not in settings.stored or row.name not in compiled
+            for path in paths_of(row.name, row.paths)
+            if path not in self.by_path
+        }
+
+    def _log_problems(self, problems: Mapping[str, str]) -> None:
+        for name, problem in problems.items():
+            if self._problems.get(name) != problem:
+                _LOG.error(
+                    "stored_source_unavailable", source=name, error=problem, note="its requests are answered 503"
+                )
+
+
+def _has_same_rate(one: SourceSettings, other: SourceSettings) -> bool:
+    return (one.rate, one.burst) == (other.rate, other.burst)
 
 
 def _verifier_reloader(

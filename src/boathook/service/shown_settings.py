@@ -13,7 +13,7 @@ from boathook.domain.errors import ConfigError
 
 def all_settings(settings: Settings) -> dict[str, Any]:
     """Return every setting as plain values; secrets only as the references in the settings."""
-    plain = settings.model_dump(mode="json", exclude={"file", "extra", "origins"})
+    plain = settings.model_dump(mode="json", exclude={"file", "extra", "origins", "stored"})
     plain["database"]["url"] = without_password(settings.database.url)
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
@@ -27,10 +27,15 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     plain["tracing"]["headers"] = {name: reference(value) for name, value in plain["tracing"]["headers"].items()}
     for source in plain["sources"].values():
         source["secrets"] = [reference(secret) for secret in source["secrets"]]
-        source["password"] = source["password"] and reference(source["password"])
-        for key in source.keys() - FIELDS.keys() - _open_settings(source["provider"]):
-            source[key] = reference(source[key])
+    plain["sources"] = {name: hide_secrets(source) for name, source in plain["sources"].items()}
     return plain
+
+
+def hide_secrets(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of one source, with a password and other secrets of its recipe hidden unless references."""
+    hidden = source.keys() - FIELDS.keys() - _open_settings(source["provider"])
+    shown = {key: reference(value) if key in hidden else value for key, value in source.items()}
+    return shown | ({"password": reference(shown["password"])} if shown.get("password") else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,9 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _origin(settings: Settings, key: str) -> str:
-    """Return the origin of the longest part of a key that was set as a whole."""
+    """Return the origin of the longest part of a key that was set as a whole; stored sources are set as a whole."""
+    if any(key.startswith(f"sources.{name}.") for name in settings.stored):
+        return "stored in PostgreSQL"
     parts = key.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
     return next((settings.origins[prefix] for prefix in prefixes if prefix in settings.origins), "")

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from boathook.config import Settings
+from boathook.config import Settings, SourceSettings
 from boathook.db import delivery_commands, source_secrets
 from boathook.db.audit import record
 from boathook.db.database import Database
@@ -107,12 +107,20 @@ async def list_secrets(work: UnitOfWork, source: str) -> list[SecretView]:
     Raises:
         NotFound: there is no such source.
     """
-    configured = work.app_context.settings.source(source)
-    kept = [_configured_secret_view(reference) for reference in configured.secrets]
-    if captures_secret(configured):
+    configured = await _configured(work, source)
+    kept = [] if configured is None else [_configured_secret_view(reference) for reference in configured.secrets]
+    if configured is not None and captures_secret(configured):
         kept.append(SecretView(where="from the sender's handshake", name=f"boathook sources secret {source}"))
     added, now = await source_secrets.list_by_source(work.connection, source), datetime.now(UTC)
     return [*kept, *(_added_secret_view(work, one, now) for one in added)]
+
+
+async def _configured(work: UnitOfWork, source: str) -> SourceSettings | None:
+    """Return the settings of a source; None if it is stored and cannot be used. Raises NotFound."""
+    settings = await work.app_context.refresh_settings(work.connection)
+    if source in work.app_context.live_settings.problems and source not in settings.sources:
+        return None
+    return settings.source(source)
 
 
 def _configured_secret_view(reference: str) -> SecretView:
@@ -159,16 +167,17 @@ async def add(
         LimitReached: the source has the maximum number of secrets.
         InvalidState: this source's requests are not verified by a secret.
     """
-    work.app_context.settings.source(source)  # raises NotFound
+    settings = await work.app_context.refresh_settings(work.connection)
+    settings.source(source)  # raises NotFound
     after = None if others_end_after is None else _checked(others_end_after)
     if len(note_text) > _MAX_NOTE_LENGTH:
         raise InvalidValue(f"it has at most {_MAX_NOTE_LENGTH} characters", "note")
     await source_secrets.lock(work.connection, source)
     known = await source_secrets.list_by_source(work.connection, source)
-    text = _make(work.app_context.settings, source) if text is None else _read(text)
+    text = _make(settings, source) if text is None else read_secret(text)
     id = new_id()
     encrypted = work.app_context.secret_box.encrypt(text, encryption_context(source, id))
-    _refuse(work, source, text, known)
+    _refuse(work, settings, source, text, known)
     created = await source_secrets.insert(
         work.connection, id=id, source=source, encrypted=encrypted, note=note_text.strip(), by=work.actor
     )
@@ -178,7 +187,8 @@ async def add(
     return CreatedSecret(created, text, ended)
 
 
-def _read(text: str) -> str:
+def read_secret(text: str) -> str:
+    """Return the text of a secret, checked. Raises InvalidValue."""
     text = text.strip()
     if not text or len(text) > MAX_SECRET_LENGTH or not (text.isprintable() or text.startswith("-----BEGIN ")):
         raise InvalidValue(
@@ -189,9 +199,8 @@ def _read(text: str) -> str:
     return text
 
 
-def _refuse(work: UnitOfWork, source: str, text: str, known: tuple[SourceSecret, ...]) -> None:
+def _refuse(work: UnitOfWork, settings: Settings, source: str, text: str, known: tuple[SourceSecret, ...]) -> None:
     """Reject a secret that cannot verify anything, or is in use already."""
-    settings = work.app_context.settings
     if settings.sources[source].unsigned:
         raise InvalidState(f"sources.{source} says unsigned = true, so nothing is proven there", "unsigned_source")
     now = datetime.now(UTC)
@@ -260,7 +269,7 @@ async def remove(work: UnitOfWork, source: str, id: str) -> None:
 
 
 async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_ending: bool) -> UUID:
-    configured = work.app_context.settings.source(source)
+    configured = await _configured(work, source)
     try:
         id = ids.read(ids.SOURCE_SECRET, shown_id)
     except ValueError:
@@ -269,7 +278,8 @@ async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_endi
     known = await source_secrets.list_by_source(work.connection, source)
     # Ignore secrets that cannot be decrypted: they verify nothing, so the last readable one must stay.
     others = [one for one in known if one.id != id and one.ends_at is None and _is_readable(work, one)]
-    is_last = not others and not configured.secrets and not captures_secret(configured)
+    has_others = bool(others) or (configured is not None and bool(configured.secrets or captures_secret(configured)))
+    is_last = not has_others
     if is_ending and is_last and any(one.id == id for one in known):
         raise InvalidState(
             f"it is the last secret of {source} that has no end; add another one first, or nothing would be accepted",

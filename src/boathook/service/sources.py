@@ -1,27 +1,34 @@
-"""Reads the configured sources: their settings, their traffic, and the set-up steps at their providers."""
+"""Reads the sources: their settings, their traffic, and the set-up steps at their providers."""
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
 
 from boathook.config import Settings, SourceSettings
+from boathook.config.stored_sources import stored_values
 from boathook.db import source_secrets
+from boathook.db.live_settings import LiveSettings, decrypt_source
 from boathook.db.queries import source_stats
 from boathook.db.queries.source_stats import MAX_SCANNED as MAX_SCANNED  # noqa: PLC0414 - re-exported
 from boathook.db.queries.source_stats import LatestSourceEvent, RejectionSummary
-from boathook.domain.errors import ConfigError
+from boathook.db.stored_sources import StoredSource
+from boathook.domain.errors import BoathookError, ConfigError, NotFound
 from boathook.domain.model import ProofStrength
 from boathook.ingest.secrets_cache import SecretsCache
-from boathook.ingest.sources import captures_secret, compile_verifier
+from boathook.ingest.sources import captures_secret, compile_verifier, paths_of
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.providers import RECIPES, find_recipe
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import Asymmetric, NoProof
+from boathook.service.shown_settings import hide_secrets
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """One configured source."""
+    """One source, configured or stored."""
 
     name: str
     provider: str
@@ -35,7 +42,18 @@ class SourceView:
     captures_secret: bool
     """Whether its sender passes its secret in a handshake."""
     trouble: str = ""
-    """The error that would prevent it from starting; empty if there is none."""
+    """The error that would prevent it from starting, or from being served if it is stored; empty if there is none."""
+    is_stored: bool = False
+    """Whether it is stored in PostgreSQL, so that it can be changed here."""
+    stored_problem: str = ""
+    """For a configured source: why a stored one with its name is not used; empty if there is none."""
+    added_secrets: int = 0
+    """How many valid secrets operators have added."""
+    created_by: str | None = None
+    """For a stored source, as the next fields."""
+    created_at: datetime | None = None
+    changed_by: str | None = None
+    changed_at: datetime | None = None
 
     @property
     def title(self) -> str:
@@ -63,14 +81,73 @@ class LatestAtSources:
 
 
 async def list_all(app_context: AppContext) -> Sequence[SourceView]:
-    """Return every configured source, ordered by name."""
+    """Return every source, ordered by name; stored ones that cannot be used too."""
+    settings = await app_context.refresh_settings()
     added = await read_added_secrets(app_context)
-    return [view_of(app_context.settings, name, added) for name in sorted(app_context.settings.sources)]
+    names = sorted({*settings.sources, *app_context.live_settings.problems})
+    return [_view_of_any(app_context.live_settings, name, added) for name in names]
 
 
 async def get(app_context: AppContext, name: str) -> SourceView:
-    """Return one configured source. Raises NotFound."""
-    return view_of(app_context.settings, name, await read_added_secrets(app_context))
+    """Return one source. Raises NotFound."""
+    await app_context.refresh_settings()
+    return _view_of_any(app_context.live_settings, name, await read_added_secrets(app_context))
+
+
+def _view_of_any(live: LiveSettings, name: str, added: SecretsCache) -> SourceView:
+    problem = live.problems.get(name, "")
+    if problem and name not in live.current.sources:
+        row = next(row for row in live.rows if row.name == name)
+        return _with_times(_unusable_view(row, problem), row)
+    view = view_of(live.current, name, added)
+    if not view.is_stored:
+        return replace(view, stored_problem=problem)
+    row = next(row for row in live.rows if row.name == name)
+    return _with_times(view, row)
+
+
+def _with_times(view: SourceView, row: StoredSource) -> SourceView:
+    return replace(
+        view,
+        created_by=row.created_by,
+        created_at=row.created_at,
+        changed_by=row.changed_by,
+        changed_at=row.changed_at,
+    )
+
+
+def _unusable_view(row: StoredSource, problem: str) -> SourceView:
+    return SourceView(
+        name=row.name,
+        provider="",
+        recipe=None,
+        grade=None,
+        paths=paths_of(row.name, row.paths),
+        is_inline=False,
+        is_unsigned=False,
+        captures_secret=False,
+        trouble=problem,
+        is_stored=True,
+    )
+
+
+async def read_stored_settings(app_context: AppContext, name: str) -> Mapping[str, Any]:
+    """Return the keys of a stored source for display, with secret values hidden; empty if they cannot be read.
+
+    Raises:
+        NotFound: there is no stored source of this name.
+    """
+    settings = await app_context.refresh_settings()
+    live = app_context.live_settings
+    if name in settings.stored:
+        return hide_secrets(stored_values(settings.sources[name]))
+    row = next((row for row in live.rows if row.name == name), None)
+    if row is None:
+        raise NotFound(f"there is no stored source {name}")
+    try:
+        return hide_secrets(stored_values(decrypt_source(app_context.secret_box, row)))
+    except BoathookError:
+        return {}
 
 
 async def read_added_secrets(app_context: AppContext) -> SecretsCache:
@@ -116,11 +193,13 @@ def view_of(settings: Settings, name: str, added: SecretsCache | None = None) ->
         provider=source.provider,
         recipe=recipe,
         grade=ProofStrength.NONE if source.unsigned and graded else graded,
-        paths=(f"/in/{name}", *source.paths),
+        paths=paths_of(name, source.paths),
         is_inline=source.mode == "inline",
         is_unsigned=source.unsigned,
         captures_secret=captures_secret(source),
         trouble=trouble,
+        is_stored=name in settings.stored,
+        added_secrets=len((SecretsCache(settings) if added is None else added).active_ids(name, time.time())),
     )
 
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from boathook.config import Settings
 from boathook.db.database import Connection as Connection  # noqa: PLC0414 - re-exported
 from boathook.db.database import Database, replicate_reads, translate_errors
+from boathook.db.live_settings import LiveSettings
 from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.domain import ids
 from boathook.domain.model import DEFAULT_ORGANIZATION
@@ -19,11 +20,12 @@ from boathook.handlers.outbox import Outbox, message_dedup_days
 from boathook.service.database import ProgressCallback, open_database
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AppContext:
     """The dependencies of the service functions; one per process."""
 
     settings: Settings
+    """The current settings, with the stored sources; replaced as a whole when one of these changes."""
     database: Database
     secret_box: SecretBox
     outbox: Outbox
@@ -31,6 +33,27 @@ class AppContext:
     """Called once messages are committed, so that they are sent immediately and not at the next poll."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process begins to stop: endless responses must end."""
+    live_settings: LiveSettings = field(init=False, repr=False)
+    """Replaces `settings`; run it to follow the stored sources, or call `refresh_settings`."""
+
+    def __post_init__(self) -> None:
+        self.live_settings = LiveSettings(self.settings, self.secret_box)
+        self.live_settings.subscribe(self._replace_settings)
+
+    def _replace_settings(self, settings: Settings) -> None:
+        self.settings = settings
+
+    async def refresh_settings(self, where: Connection | None = None) -> Settings:
+        """Return the settings with the stored sources of this moment.
+
+        Args:
+            where: the connection to read with; None takes one of its own.
+
+        Raises:
+            DatabaseError: PostgreSQL is unavailable.
+        """
+        await self.live_settings.refresh(where or self.database)
+        return self.settings
 
     @contextlib.asynccontextmanager
     async def work(
@@ -87,15 +110,17 @@ class UnitOfWork:
 async def open_app_context(
     settings: Settings, *, purpose: str, progress: ProgressCallback | None = None
 ) -> AsyncIterator[AppContext]:
-    """Yield the application context, with its own connections.
+    """Yield the application context, with its own connections and the stored sources.
 
     Raises:
         ConfigError: as `open_database`, or the encryption key of secrets is not available.
     """
     async with open_database(settings, purpose=purpose, progress=progress) as database:
-        yield AppContext(
+        app_context = AppContext(
             settings, database, open_secret_box(settings), Outbox(memory_days=message_dedup_days(settings.retention))
         )
+        await app_context.refresh_settings()
+        yield app_context
 
 
 class _IdGenerator:

@@ -17,6 +17,7 @@
 --   endpoint_health        an endpoint's consecutive failures, circuit breaker and rate limit
 --   api_key, idempotency, task   API keys, stored API responses, and background tasks
 --   operator, operator_session, saved_view   users of the console, their sessions, and the searches they have saved
+--   source                 sources that operators have added, with encrypted settings
 --   source_secret          secrets of sources that operators have added, encrypted
 --   migration              applied migrations, boathook's own and those of apps
 --   alert, alert_notification, alert_channel, alert_silence   alerts, their notifications, channel states, and silences
@@ -470,6 +471,19 @@ create table boathook.saved_view (
     query text not null check (query <> ''),
     created_at timestamptz not null default now(),
     primary key (operator_id, name)
+);
+
+-- Sources that operators have added to those of boathook.toml. The encryption of the settings is bound to name and id.
+-- `paths` repeats the paths of the settings: they are answered 503 while the settings cannot be read.
+create table boathook.source (
+    name text primary key check (name <> ''),
+    id uuid not null,
+    paths text[] not null,
+    encrypted bytea not null,
+    created_by text not null,
+    created_at timestamptz not null default now(),
+    changed_by text not null,
+    changed_at timestamptz not null default now()
 );
 
 -- Secrets of sources that operators have added to those of boathook.toml; the encryption is bound to source and row.
