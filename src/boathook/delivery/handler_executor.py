@@ -12,6 +12,7 @@ from boathook.db.database import Database, wait_for_database
 from boathook.db.deliveries import DeliveryStore, FailedAttempt
 from boathook.db.delivery_commands import notify_due
 from boathook.db.due_notifier import DueNotifier
+from boathook.db.live_settings import LiveSettings
 from boathook.delivery.dispatcher import GRACE_S, DatabaseClock, Dispatcher, Executor, Recorder
 from boathook.delivery.handler_queues import HandlerAttempt, HandlerQueues
 from boathook.domain.policy import (
@@ -22,6 +23,7 @@ from boathook.domain.policy import (
     Interruption,
     Result,
     Retry,
+    RetryDefaults,
 )
 from boathook.handlers.api import Boathook
 from boathook.handlers.hooks import Hooks
@@ -36,6 +38,9 @@ _OWN_CONNECTIONS: Final = 2
 _IDLE_S: Final = 0.5
 """Interval of looking for transactions that began for a claim which then did not start."""
 _NO_REPLIES: Final[Mapping[str, frozenset[int]]] = MappingProxyType({})
+
+FindInline = Callable[[Settings], Mapping[str, frozenset[int]]]
+"""Returns the sources whose senders wait for a handler's reply, each with the statuses that must not be sent."""
 
 
 class HandlerExecutor(Executor[HandlerAttempt]):
@@ -162,13 +167,14 @@ _OUTCOMES: Final[Mapping[type, str]] = {Retry: "retry", Dead: "dead", Failure: "
 def make_worker(
     settings: Settings, hooks: Hooks | Boathook, *, own: Database, handlers: Database, worker_id: str,
     only_suspects: bool = False, inline: Mapping[str, frozenset[int]] = _NO_REPLIES,
+    retries: RetryDefaults | None = None,
 ) -> Dispatcher[HandlerAttempt]:  # fmt: skip
     """Create the dispatcher for handlers on the given connections; see `run_worker`."""
     clock, store = DatabaseClock(), DeliveryStore(own)
     places = 1 if only_suspects else settings.worker.concurrency
     queues = HandlerQueues(
         hooks.handlers, places, store=store, worker_id=worker_id, lease_s=settings.worker.lease_s,
-        retries=settings.retry_defaults(), clock=clock, only_suspects=only_suspects,
+        retries=retries or settings.retry_defaults(), clock=clock, only_suspects=only_suspects,
     )  # fmt: skip
     runner = Runner(store, worker=worker_id, timeout_s=settings.worker.timeout_s, inline=inline)
     tracer = tracing.current()
@@ -188,7 +194,7 @@ async def run_worker(
     *,
     worker_id: str,
     only_suspects: bool = False,
-    inline: Mapping[str, frozenset[int]] = _NO_REPLIES,
+    find_inline: FindInline = lambda _settings: _NO_REPLIES,
     stop: asyncio.Event,
     beat: Callable[[], None],
     predecessors: Sequence[str] = (),
@@ -198,7 +204,7 @@ async def run_worker(
     Args:
         worker_id: A new, unique id; names the holder of this process's leases.
         only_suspects: Run only deliveries that have lost their worker twice in a row, one at a time.
-        inline: Sources whose senders wait for a handler's reply, each with the statuses that must not be sent.
+        find_inline: Returns the inline sources of settings; called again when stored sources change.
         beat: Called twice a second while the event loop is alive.
         predecessors: Ids of workers known to be dead, whose leases are reaped immediately.
 
@@ -235,13 +241,28 @@ async def run_worker(
         async with wait_for_database(stop, functools.partial(open_handlers, monitor=own.monitor)) as handlers:
             if handlers is None:
                 return
-            worker = make_worker(
-                settings,
-                hooks,
-                own=own,
-                handlers=handlers,
-                worker_id=worker_id,
-                only_suspects=only_suspects,
-                inline=inline,
-            )
-            await worker.run(stop, beat, predecessors=predecessors)
+            live = LiveSettings(settings)
+            async with live.following(own):
+                worker = make_worker(
+                    settings,
+                    hooks,
+                    own=own,
+                    handlers=handlers,
+                    worker_id=worker_id,
+                    only_suspects=only_suspects,
+                    inline=_follow_inline(live, find_inline),
+                    retries=live.retry_defaults(),
+                )
+                await worker.run(stop, beat, predecessors=predecessors)
+
+
+def _follow_inline(live: LiveSettings, find_inline: FindInline) -> Mapping[str, frozenset[int]]:
+    """Return the inline sources, which follow the stored sources."""
+    inline = dict(find_inline(live.current))
+
+    def update(settings: Settings) -> None:
+        inline.clear()
+        inline.update(find_inline(settings))
+
+    live.subscribe(update)
+    return inline

@@ -18,6 +18,7 @@ from boathook.db import audit
 from boathook.db.database import Connection, Database, translate_errors, wait_for_database
 from boathook.db.deliveries import Backlog, DeliveryStore, elect_keeper
 from boathook.db.endpoint_deliveries import dead_letter_undeliverable, delete_expired
+from boathook.db.live_settings import LiveSettings
 from boathook.db.maintenance import run_maintenance
 from boathook.db.metric_samples import roll_up
 from boathook.db.rerouting import count_unhandled
@@ -26,6 +27,7 @@ from boathook.delivery.integrity_runner import QUERY_TIMEOUT_S, IntegrityRunner
 from boathook.delivery.tasks import run_tasks
 from boathook.domain.endpoints import RECIPIENT, read_retry
 from boathook.domain.errors import DatabaseError
+from boathook.domain.policy import RetryDefaults
 from boathook.handlers.api import Boathook
 from boathook.handlers.outbox import Outbox, message_dedup_days
 from boathook.observability import meters
@@ -77,13 +79,19 @@ class MaintenanceJob:
 class Keeper:
     """Runs the maintenance jobs on the given connections: two of its own, and one for each chore of the apps."""
 
-    def __init__(self, database: Database, settings: Settings, hooks: Iterable[Boathook] = ()) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        hooks: Iterable[Boathook] = (),
+        retries: RetryDefaults | None = None,
+    ) -> None:
         self._database = database
         self._app_chores = AppChores(database, hooks, drain_s=settings.server.drain_s)
         self._alerts = AlertService(settings, database.url)
         self._verifying = IntegrityRunner(database, functools.partial(_dial_verify, database, settings))
         policy = read_retry(settings.outbound.retry)
-        self._store = DeliveryStore(database, endpoint_policy=policy, retries=settings.retry_defaults())
+        self._store = DeliveryStore(database, endpoint_policy=policy, retries=retries or settings.retry_defaults())
         self._known: set[str] = set()
         self._lease_s = settings.worker.lease_s
         outbox = Outbox(memory_days=message_dedup_days(settings.retention))
@@ -257,4 +265,6 @@ async def run_keeper(
     )
     async with wait_for_database(stop, dial) as database:
         if database is not None:
-            await Keeper(database, settings, hooks).run(stop, beat)
+            live = LiveSettings(settings)
+            async with live.following(database):
+                await Keeper(database, settings, hooks, live.retry_defaults()).run(stop, beat)

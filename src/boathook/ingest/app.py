@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Final, Protocol, assert_never
 
 from boathook.config import Network
@@ -59,6 +60,7 @@ _JSON: Final = (b"content-type", b"application/json")
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 _MAX_SHOWN_KEY: Final = 100
 API_PREFIX: Final = "/api/"
+SOURCE_PREFIX: Final = "/in/"
 _RECENT_S: Final = 1.0
 _CREDENTIAL_TTL_S: Final = 60.0
 _MAX_CREDENTIALS: Final = 10_000
@@ -166,6 +168,9 @@ class IngestApp:
         reply_waiter: waits for handlers' replies to inline sources; None answers with the fallback.
     """
 
+    _unavailable: Mapping[str, str]
+    _knows_all: bool
+
     def __init__(
         self,
         compiled_sources: Mapping[str, CompiledSource],
@@ -179,9 +184,7 @@ class IngestApp:
         verification_io: VerificationIO | None = None,
         reply_waiter: ReplyWaiter | None = None,
     ) -> None:
-        self._compiled_sources = dict(compiled_sources)
-        secrets = (compiled.verifier.secret_query for compiled in compiled_sources.values())
-        self._secret_queries = frozenset(name for name in secrets if name is not None)
+        self.set_sources(compiled_sources)
         self._intake = intake
         self._event_builder = event_builder
         self._quarantine = quarantine
@@ -197,10 +200,35 @@ class IngestApp:
         self._turns = FairScheduler(self._is_ingesting)
         self._credentials = _CredentialCache()
 
+    def set_sources(
+        self,
+        compiled_sources: Mapping[str, CompiledSource],
+        unavailable: Mapping[str, str] = MappingProxyType({}),
+        *,
+        knows_all: bool = True,
+    ) -> None:
+        """Replace all sources between two requests; a request that has begun goes on with its source as it was.
+
+        Args:
+            compiled_sources: the source of each path.
+            unavailable: the sources of the paths that are answered 503, because their settings cannot be used.
+            knows_all: whether all sources are known; if not, unknown ones are answered 503 and not 404.
+        """
+        self._compiled_sources = dict(compiled_sources)
+        self._by_name = {compiled.source: compiled for compiled in compiled_sources.values()}
+        secrets = (compiled.verifier.secret_query for compiled in self._by_name.values())
+        self._secret_queries = frozenset(name for name in secrets if name is not None)
+        self._unavailable = unavailable
+        self._knows_all = knows_all
+
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Answer one HTTP request."""
-        compiled = self._compiled_sources.get(scope["path"])
+        path = scope["path"]
+        compiled = self._compiled_sources.get(path)
         if compiled is None:
+            if path in self._unavailable or (not self._knows_all and path.startswith(SOURCE_PREFIX)):
+                await self._answer_unavailable(self._unavailable.get(path), send)
+                return
             await self._forward(scope, receive, send)
             return
         request_id, started = self.begin()
@@ -214,6 +242,19 @@ class IngestApp:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
         self.record(compiled, answer, request_id, started)
+
+    async def _answer_unavailable(self, source: str | None, send: Send) -> None:
+        """Answer 503 for a source that cannot be served now, so that its sender tries again."""
+        request_id, _ = self.begin()
+        if source is not None:
+            meters.count("boathook_requests_total", source=source, status=503)
+        if self._request_log is not None:
+            fields = {"request_id": request_id, "source": source, "status": 503, "reason": "source_unavailable"}
+            self._request_log.info("refused", time.time(), fields)
+        answer = error_response(503, "source_unavailable", request_id, _retry_after(RETRY_S))
+        headers = response_headers(answer, request_id)
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
 
     def begin(self) -> tuple[str, float]:
         """Return the id of a new request for a source, and the time (monotonic) at which it starts."""
@@ -322,6 +363,11 @@ class IngestApp:
         """Verify a request, and store the event that it brings or answer what else it is."""
         if compiled.ensure_fresh is not None and time.monotonic() > compiled.fresh_until:
             await compiled.ensure_fresh()
+            # It may have been changed or removed while this process did not run.
+            current = self._by_name.get(compiled.source)
+            if current is None:
+                return error_response(404, "source_removed", request_id)
+            compiled = current
         now = time.time()
         decoder = make_decoder(compiled, request)
         verdict = self.verify(compiled, request, now, decoder)
@@ -411,7 +457,7 @@ class IngestApp:
         return replace(answer, body=b"") if compiled.verifier.recipe.has_empty_error_body else answer
 
     def _verifiers(self) -> Iterator[Verifier]:
-        return (compiled.verifier for compiled in self._compiled_sources.values())
+        return (compiled.verifier for compiled in self._by_name.values())
 
     async def _accept(
         self,

@@ -16,6 +16,7 @@ from boathook.ingest.app import (
     IngestApp,
     Response,
     accepted,
+    error_response,
     fault_response,
     make_decoder,
     make_request,
@@ -58,7 +59,11 @@ class DirectIngest:
         """Verify a request, and put its event into the intake or refuse it."""
         app, scope = self._app, exchange.scope
         compiled = app.source_at(scope["path"])
-        assert compiled is not None
+        if compiled is None:  # removed, or unavailable, since the head of the request was read
+            request_id, _ = app.begin()
+            answer = error_response(503, "source_unavailable", request_id, (b"retry-after", b"1"))
+            exchange.respond(answer.status, response_headers(answer, request_id), answer.body)
+            return
         pending = _PendingResponse(app, exchange, compiled, *app.begin())
         try:
             self._handle(pending)

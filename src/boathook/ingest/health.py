@@ -68,7 +68,7 @@ class HealthEndpoints:
         is_draining: whether the gateway is stopping.
         database: returns the database; None until PostgreSQL has been reached.
         intake: None if the process accepts no events yet.
-        compiled_sources: the sources for the self-test.
+        compiled_sources: returns the sources for the self-test.
         event_builder: builds the event of the self-test; None until PostgreSQL has been reached.
         fallback: serves the paths that are not health endpoints; None answers 404.
         connections: the connection limiter of the listener.
@@ -82,7 +82,7 @@ class HealthEndpoints:
         is_draining: Callable[[], bool],
         database: Callable[[], Database | None] = lambda: None,
         intake: Intake | None = None,
-        compiled_sources: Iterable[CompiledSource] = (),
+        compiled_sources: Callable[[], Iterable[CompiledSource]] = tuple,
         event_builder: EventBuilder | None = None,
         fallback: Asgi | None = None,
         connections: ConnectionLimiter | None = None,
@@ -92,7 +92,7 @@ class HealthEndpoints:
         self._is_draining = is_draining
         self._find_database = database
         self._intake = intake
-        self._compiled_sources = {compiled.source: compiled for compiled in compiled_sources}
+        self._find_sources = compiled_sources
         self._event_builder = event_builder
         self._fallback = fallback
         self._connections = connections
@@ -163,8 +163,7 @@ class HealthEndpoints:
         if self._intake is not None and self._intake.buffer is not None:
             checks.append(await _timed("spool", self._check_buffer(self._intake)))
         checks += [
-            await _timed(f"source {compiled.source}", _check_source(compiled))
-            for compiled in self._compiled_sources.values()
+            await _timed(f"source {compiled.source}", _check_source(compiled)) for compiled in self._find_sources()
         ]
         is_ok = all(check["ok"] for check in checks)
         return 200 if is_ok else 503, _JSON, _dump({"ok": is_ok, "checks": checks})

@@ -84,9 +84,21 @@ def inline_policy(settings: Settings, name: str) -> InlinePolicy | None:
 
 
 def inline_sources(settings: Settings) -> dict[str, frozenset[int]]:
-    """Return the inline sources, each with the statuses never sent to its senders. Raises as `inline_policy` does."""
-    policies = {name: inline_policy(settings, name) for name in settings.sources}
-    return {name: policy.forbidden_statuses for name, policy in policies.items() if policy is not None}
+    """Return the inline sources, each with the statuses never sent to its senders; unusable stored ones are left out.
+
+    Raises:
+        ConfigError: a setting of a configured source is impossible with its provider; the message names the key.
+    """
+    found: dict[str, frozenset[int]] = {}
+    for name in settings.sources:
+        try:
+            policy = inline_policy(settings, name)
+        except ConfigError:
+            if name not in settings.stored:
+                raise
+        else:
+            found |= {} if policy is None else {name: policy.forbidden_statuses}
+    return found
 
 
 def _within_s(name: str, source: SourceSettings, recipe: Recipe) -> float:

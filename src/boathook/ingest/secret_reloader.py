@@ -53,25 +53,46 @@ class SecretReloader:
         compiled_sources: the sources whose verifiers are updated.
         added: the secrets that the verifiers were compiled with.
         read: reads the secrets of all sources; raises DatabaseUnavailable while PostgreSQL is unavailable.
+        on_read: called after each read, with whether the secrets have changed, before the verifiers are updated.
+        save: writes what was read to disk.
     """
 
     def __init__(
-        self, settings: Settings, compiled_sources: Iterable[CompiledSource], added: SecretsCache, read: ReadSecrets
+        self,
+        settings: Settings,
+        compiled_sources: Iterable[CompiledSource],
+        added: SecretsCache,
+        read: ReadSecrets,
+        *,
+        on_read: Callable[[bool], None] = lambda _has_changed: None,
+        save: Callable[[], None] | None = None,
     ) -> None:
         self._settings = settings
-        self._compiled_sources = {compiled.source: compiled for compiled in compiled_sources}
+        self._compiled_sources: dict[str, CompiledSource] = {}
         self._added = added
         self._read = read
+        self._on_read = on_read
+        self._save = save
         self._notified = asyncio.Event()
         self._unsaved = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
         self._fresh_until = math.inf
-        self._held = {
-            name: _LoadedSecrets(configured_spec(settings, name), self._secret_ids(name))
-            for name in self._compiled_sources
-        }
-        for compiled in self._compiled_sources.values():
+        self._held: dict[str, _LoadedSecrets] = {}
+        self.set_sources(settings, compiled_sources)
+
+    def set_sources(self, settings: Settings, compiled_sources: Iterable[CompiledSource]) -> None:
+        """Replace the sources whose verifiers are updated; those that are the same object keep their state."""
+        self._settings = settings
+        former, held = self._compiled_sources, self._held
+        self._compiled_sources = {compiled.source: compiled for compiled in compiled_sources}
+        self._held = {}
+        for name, compiled in self._compiled_sources.items():
+            if former.get(name) is compiled:
+                self._held[name] = held[name]
+                continue
+            self._held[name] = _LoadedSecrets(configured_spec(settings, name), self._secret_ids(name))
             compiled.ensure_fresh = self.ensure_fresh
+            compiled.fresh_until = self._fresh_until
 
     def _secret_ids(self, name: str) -> tuple[UUID, ...]:
         # Includes secrets that ended before the sources were compiled; such a verifier is replaced once too often.
@@ -108,7 +129,7 @@ class SecretReloader:
         """Save the next change to disk, for a start without the database."""
         await self._unsaved.wait()
         self._unsaved.clear()
-        await asyncio.to_thread(self._added.save)
+        await asyncio.to_thread(self._save or self._added.save)
 
     async def ensure_fresh(self) -> None:
         """Read the current secrets; give up after one second.
@@ -134,11 +155,18 @@ class SecretReloader:
             known = tuple(await self._read())
         except DatabaseError:
             return False
-        if known != self._added.known:
+        has_changed = known != self._added.known
+        if has_changed:
             self._added.set_secrets(known)
-            self.apply_secrets()
             self._unsaved.set()
+        self._on_read(has_changed)
+        if has_changed:
+            self.apply_secrets()
         return True
+
+    def save_soon(self) -> None:
+        """Save to disk what was read."""
+        self._unsaved.set()
 
     def apply_secrets(self) -> None:
         """Replace the verifier of each source whose secrets have changed."""

@@ -118,7 +118,7 @@ async def _run_worker_role(context: ProcessContext, *, only_suspects: bool) -> N
                 hooks,
                 worker_id=context.config.worker_id,
                 only_suspects=only_suspects,
-                inline=inline_sources(context.settings),
+                find_inline=inline_sources,
                 stop=context.stop,
                 beat=context.beat,
                 predecessors=context.config.predecessors,

@@ -62,9 +62,7 @@ _NOT_FOUND: Final = b'{"ok":false,"error":"not found"}'
 _HTML: Final = b"text/html; charset=utf-8"
 _VARY: Final = (b"vary", b"accept")
 _INGEST: Final = "/ingest/"
-_NO_INGEST: Final = (
-    b'{"code":"not_found","detail":"boathook has no ingest API; its sources are configured in boathook.toml"}'
-)
+_NO_INGEST: Final = b'{"code":"not_found","detail":"boathook has no ingest API; its sources are at /api/v1/source"}'
 """In the format that Svix clients parse; they have methods for such an API."""
 _LOG = get_logger("server")
 
@@ -140,7 +138,8 @@ class Console:
         announcer = DueNotifier(functools.partial(notify_due, database))
         announcing = asyncio.create_task(announcer.run(), name="console:announce")
         self._stack.callback(announcing.cancel)
-        self._api, self._pages = await asyncio.to_thread(build, database, announcer.notify)
+        app_context, self._api, self._pages = await asyncio.to_thread(build, database, announcer.notify)
+        await self._stack.enter_async_context(app_context.live_settings.following(database))
 
     async def _connect(self) -> Database:
         database = self._settings.database
@@ -214,7 +213,7 @@ def build_site(app_context: "AppContext", live_metrics: LiveMetrics) -> "Site":
     return Site(renderer, [*console_routes(renderer), *portal_routes(renderer.state)], home=BASE)
 
 
-AppBuilder = Callable[[Database, Callable[[], None]], tuple[Asgi, Asgi]]
+AppBuilder = Callable[[Database, Callable[[], None]], "tuple[AppContext, Asgi, Asgi]"]
 
 
 def _prepare(settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event) -> AppBuilder:
@@ -226,11 +225,11 @@ def _prepare(settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Eve
 
     secret_box, outbox = open_secret_box(settings), Outbox(memory_days=message_dedup_days(settings.retention))
 
-    def build(database: Database, notify_due: Callable[[], None]) -> tuple[Asgi, Asgi]:
+    def build(database: Database, notify_due: Callable[[], None]) -> tuple[AppContext, Asgi, Asgi]:
         app_context = AppContext(settings, database, secret_box, outbox, notify_due, closing)
         site = build_site(app_context, live_metrics)
         site.warm()
-        return build_api(app_context), site
+        return app_context, build_api(app_context), site
 
     return build
 

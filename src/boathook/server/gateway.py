@@ -5,17 +5,19 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from boathook.config import Settings
 from boathook.config.tables import SpoolSettings
-from boathook.db import buffer_marks, rejections, replies, source_secrets
-from boathook.db.database import Database, check_safety
+from boathook.db import buffer_marks, rejections, replies, source_secrets, stored_sources
+from boathook.db.database import Database, check_safety, translate_errors
 from boathook.db.delivery_commands import notify_due
 from boathook.db.events import EventStore
+from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
@@ -37,8 +39,9 @@ from boathook.ingest.quarantine import Quarantine
 from boathook.ingest.reply_waiter import ReplyWaiter
 from boathook.ingest.secret_reloader import SecretReloader
 from boathook.ingest.secrets_cache import SecretsCache
-from boathook.ingest.sources import CompiledSource, compile_sources, dedup_days_by_source
+from boathook.ingest.sources import CompiledSources, dedup_days_by_source
 from boathook.ingest.spool_records import UNROUTED
+from boathook.ingest.stored_sources_file import read_stored_sources, save_stored_sources
 from boathook.ingest.tracing import TracedApp, TracedIntake
 from boathook.ingest.verification_io import VerificationIO
 from boathook.observability import meters, tracing
@@ -68,19 +71,15 @@ _LOG = get_logger("server")
 async def run_gateway(context: ProcessContext) -> None:
     """Serve the supervisor's socket until stopped, then drain."""
     settings = context.settings
-    added = SecretsCache(settings)
-    compiled_sources = compile_sources(settings, added)
+    sources = load_sources(settings)
     limits, server = settings.limits, settings.server
     live_metrics = LiveMetrics(server.data_dir, context.config.slot)
     connections = ConnectionLimiter(limit_connections(limits.max_connections), limits.max_connections_per_client)
     console = Console(settings, live_metrics) if "console" in server.roles else None
-    registry = ConnectionRegistry(
-        _answer_503, limits, connections, server.trusted_proxies, _sockets(compiled_sources, console)
-    )
+    registry = ConnectionRegistry(_answer_503, limits, connections, server.trusted_proxies, _sockets(sources, console))
     runtime = IngestRuntime(
         settings,
-        compiled_sources,
-        added,
+        sources,
         live_metrics,
         prepared=context.prepared,
         console=console,
@@ -110,6 +109,28 @@ async def run_gateway(context: ProcessContext) -> None:
                 registering.cancel()
             if console is not None:
                 await console.close()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySources:
+    """The sources of a gateway, with what they are compiled from."""
+
+    live: LiveSettings
+    added: SecretsCache
+    compiled: CompiledSources
+
+
+def load_sources(settings: Settings) -> GatewaySources:
+    """Return the configured sources, and the stored ones that a gateway of this host saved last.
+
+    Raises:
+        ConfigError: the settings of a configured source are wrong.
+    """
+    live, added = LiveSettings(settings), SecretsCache(settings)
+    saved = read_stored_sources(settings.server.data_dir)
+    if saved is not None:
+        live.set_rows(saved)
+    return GatewaySources(live, added, CompiledSources(live, added))
 
 
 def limit_connections(max_connections: int) -> int:
@@ -147,13 +168,12 @@ async def _register_app_metrics(settings: Settings) -> None:
         await asyncio.to_thread(lambda: bind(settings, load_hooks(settings)))
 
 
-def _sockets(compiled_sources: Mapping[str, CompiledSource], console: Console | None) -> WebSocketRouter:
+def _sockets(sources: GatewaySources, console: Console | None) -> WebSocketRouter:
     """Return the router for WebSockets; paths of sources accept none."""
 
     def at(path: str) -> Asgi | WebSocketRefusal:
-        return (
-            WebSocketRefusal.NO_HANDLER if console is None or path in compiled_sources else console.websocket_app(path)
-        )
+        is_source = path in sources.compiled.by_path
+        return WebSocketRefusal.NO_HANDLER if console is None or is_source else console.websocket_app(path)
 
     return at
 
@@ -174,7 +194,7 @@ class _GatewayDatabase:
         self._settings = settings
         self._prepared = prepared
         self.database: Database | None = None
-        self.events = EventStore(dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings))
+        self.events = EventStore(dedup_days=settings.retention.dedup_days)
         self.connected = asyncio.Event()
 
     def require_database(self) -> Database:
@@ -210,11 +230,16 @@ class _GatewayDatabase:
         within_s = self._settings.spool.fallback_after_s
         return await buffer_marks.read(self.require_database(), series, within_s=within_s)
 
-    async def read_secrets(self) -> tuple[source_secrets.SourceSecret, ...]:
-        """Read the secrets that operators have added to sources."""
-        return await source_secrets.list_all(
-            self.require_database(), within_s=self._settings.database.statement_timeout_s
-        )
+    async def read_secrets(self, live: LiveSettings) -> tuple[source_secrets.SourceSecret, ...]:
+        """Read the stored sources into *live*, then the secrets that operators have added to sources.
+
+        In this order, because a source is stored together with its secrets: no source is seen without them.
+        """
+        database, within_s = self.require_database(), self._settings.database.statement_timeout_s
+        async with database.acquire(within_s=within_s) as connection:
+            with translate_errors():
+                await live.refresh(connection)
+        return await source_secrets.list_all(database, within_s=within_s)
 
     async def read_router(self) -> Router:
         """Read and compile the routes, within the time that an event may wait."""
@@ -271,8 +296,7 @@ class IngestRuntime:
 
     Args:
         settings: the settings, including the database URL.
-        compiled_sources: the source of each path.
-        added: the secrets that operators have added.
+        sources: the sources; they follow those stored in PostgreSQL.
         live_metrics: the metrics of this host.
         prepared: set when schemas are current and routes are registered.
         console: serves the paths that belong to no source; None answers 503 there.
@@ -283,8 +307,7 @@ class IngestRuntime:
     def __init__(
         self,
         settings: Settings,
-        compiled_sources: Mapping[str, CompiledSource],
-        added: SecretsCache,
+        sources: GatewaySources,
         live_metrics: LiveMetrics,
         *,
         prepared: asyncio.Event,
@@ -293,7 +316,11 @@ class IngestRuntime:
         connections: ConnectionLimiter | None = None,
     ) -> None:
         self._settings = settings
+        self._sources = sources
+        self._removed: set[str] = set()
+        """Removed sources whose handshake secrets have not been deleted yet."""
         self._gateway_database = _GatewayDatabase(settings, prepared)
+        self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
         self._chores: list[asyncio.Task[None]] = []
         database, retention, limits = settings.database, settings.retention, settings.limits
         event_builder = EventBuilder(Router((), UNROUTED), self._gateway_database.read_router)
@@ -309,14 +336,20 @@ class IngestRuntime:
         )
         self._buffer_drain = self._open_drain(event_builder) if settings.has_brokers else None
         self._quarantine = Quarantine(self._gateway_database.keep, per_second=retention.rejections_rate)
-        self._rotation = SecretReloader(settings, compiled_sources.values(), added, self._gateway_database.read_secrets)
-        self._reply_waiter = None
-        if any(compiled.inline for compiled in compiled_sources.values()):
-            self._reply_waiter = ReplyWaiter(self._gateway_database.find, max_waiting=limits.max_waiting)
+        self._rotation = SecretReloader(
+            sources.live.current,
+            sources.compiled.served(),
+            sources.added,
+            lambda: self._gateway_database.read_secrets(sources.live),
+            on_read=self._update_sources,
+            save=self._save_sources,
+        )
+        self._reply_waiter = ReplyWaiter(self._gateway_database.find, max_waiting=limits.max_waiting)
+        self._is_started = self._has_reply_tasks = False
         self._fetcher = Fetcher(settings.outbound.allow)
         tracer = tracing.current()
-        app = IngestApp(
-            compiled_sources,
+        app = self._ingest_app = IngestApp(
+            sources.compiled.by_path,
             self._intake if tracer is None else TracedIntake(self._intake),
             event_builder,
             quarantine=self._quarantine,
@@ -325,7 +358,7 @@ class IngestRuntime:
                 is_draining=is_draining,
                 database=lambda: self._gateway_database.database,
                 intake=self._intake,
-                compiled_sources=compiled_sources.values(),
+                compiled_sources=sources.compiled.served,
                 event_builder=event_builder,
                 fallback=_answer_without_console if console is None else console,
                 connections=connections,
@@ -336,6 +369,7 @@ class IngestRuntime:
             verification_io=VerificationIO(self._fetcher.fetch, HandshakeSecrets(settings.server.data_dir)),
             reply_waiter=self._reply_waiter,
         )
+        self._set_sources()
         self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
         """The ASGI application that answers every request."""
         # A trace belongs to the task of its request.
@@ -390,10 +424,46 @@ class IngestRuntime:
         self._chores.append(asyncio.create_task(self._listen_for_rotations()))
         if self._buffer_drain is not None:
             self._chores.append(asyncio.create_task(self._buffer_drain.run(), name="buffer:drain"))
-        if self._reply_waiter is not None:
+        self._is_started = True
+        self._follow_replies()
+        return self
+
+    def _update_sources(self, has_new_secrets: bool) -> None:
+        """Serve the stored sources as they are now, from the next request on."""
+        sources = self._sources
+        if not sources.compiled.is_outdated(has_new_secrets=has_new_secrets):
+            return
+        former = set(sources.compiled.by_name)
+        sources.compiled.update()
+        self._removed |= former - {row.name for row in sources.live.rows} - sources.live.current.sources.keys()
+        self._rotation.set_sources(sources.live.current, sources.compiled.served())
+        self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
+        self._set_sources()
+        self._follow_replies()
+        self._rotation.save_soon()
+        _LOG.info("sources_changed", sources=len(sources.compiled.by_name), stored=len(sources.live.current.stored))
+
+    def _set_sources(self) -> None:
+        compiled = self._sources.compiled
+        self._ingest_app.set_sources(compiled.by_path, compiled.unavailable, knows_all=compiled.is_known)
+
+    def _save_sources(self) -> None:
+        """Save what a start without PostgreSQL needs, and delete handshake secrets of removed sources; in a thread."""
+        sources, data_dir = self._sources, self._settings.server.data_dir
+        sources.added.save()
+        save_stored_sources(data_dir, sources.live.rows)
+        while self._removed:
+            name = self._removed.pop()
+            if name not in sources.live.current.sources:
+                HandshakeSecrets(data_dir).forget(name)
+
+    def _follow_replies(self) -> None:
+        """Begin to read the replies of handlers once there is a source whose senders wait for them."""
+        has_inline = any(compiled.inline for compiled in self._sources.compiled.served())
+        if self._is_started and has_inline and not self._has_reply_tasks:
+            self._has_reply_tasks = True
             self._chores.append(asyncio.create_task(self._listen_for_replies(self._reply_waiter)))
             self._chores.append(asyncio.create_task(self._reply_waiter.run()))
-        return self
 
     @property
     def is_connected(self) -> bool:
@@ -406,12 +476,12 @@ class IngestRuntime:
 
     def begin_shutdown(self, within_s: float) -> None:
         """Let no sender wait for a handler longer than *within_s*."""
-        if self._reply_waiter is not None:
-            self._reply_waiter.close(within_s)
+        self._reply_waiter.close(within_s)
 
     async def _listen_for_rotations(self) -> None:
         await self._gateway_database.connected.wait()
         await self._gateway_database.require_database().listen(source_secrets.CHANNEL, self._rotation.on_notification)
+        await self._gateway_database.require_database().listen(stored_sources.CHANNEL, self._rotation.on_notification)
         self._rotation.on_notification("")
 
     async def _listen_for_replies(self, reply_waiter: ReplyWaiter) -> None:

@@ -24,11 +24,9 @@ from boathook.handlers.api import Boathook
 from boathook.handlers.hooks import Hooks
 from boathook.http.asgi import Asgi
 from boathook.ingest.reply_waiter import inline_sources
-from boathook.ingest.secrets_cache import SecretsCache
-from boathook.ingest.sources import compile_sources
 from boathook.observability import log
 from boathook.observability.live_metrics import LiveMetrics, SnapshotFile
-from boathook.server.gateway import IngestRuntime
+from boathook.server.gateway import IngestRuntime, load_sources
 from boathook.server.loading import bound, load_app, load_hooks, migrations_of
 from boathook.server.sampler import Sampler
 from boathook.server.supervisor import (
@@ -87,8 +85,7 @@ async def run_in_process(
         live_metrics = LiveMetrics(settings.server.data_dir, slot)
         await stack.enter_async_context(_counting(settings, slot, live_metrics))
         await stack.enter_async_context(bound(settings, hooks, live_metrics))
-        added = SecretsCache(settings)
-        runtime = IngestRuntime(settings, compile_sources(settings, added), added, live_metrics, prepared=prepared)
+        runtime = IngestRuntime(settings, load_sources(settings), live_metrics, prepared=prepared)
         await stack.enter_async_context(runtime)
         notifier = DueNotifier(runtime.announce)
         await stack.enter_async_context(_in_background(notifier.run()))
@@ -144,7 +141,6 @@ async def _delivering(settings: Settings, hooks: Hooks, slot: str, prepared: asy
     # The limit would count for the whole program.
     settings = settings.model_copy(update={"worker": settings.worker.model_copy(update={"memory_mb": 0})})
     stop = asyncio.Event()
-    inline = inline_sources(settings)
 
     async def work(name: str, *, only_suspects: bool) -> None:
         await run_worker(
@@ -152,7 +148,7 @@ async def _delivering(settings: Settings, hooks: Hooks, slot: str, prepared: asy
             hooks,
             worker_id=name,
             only_suspects=only_suspects,
-            inline=inline,
+            find_inline=inline_sources,
             stop=stop,
             beat=_ignore_beat,
         )

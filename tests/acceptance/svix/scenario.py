@@ -494,7 +494,7 @@ NOT_FOUND: Final = {"code": "not_found", "detail": "Entity not found"}
 NO_ROUTE: Final = {"code": "not_found", "detail": "unknown route"}
 NO_INGEST: Final = {
     "code": "not_found",
-    "detail": "boathook has no ingest API; its sources are configured in boathook.toml",
+    "detail": "boathook has no ingest API; its sources are at /api/v1/source",
 }
 UNAUTHENTICATED: Final = {"code": "authentication_failed"}
 SCHEMA: Final = {
