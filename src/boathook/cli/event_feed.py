@@ -14,6 +14,7 @@ from boathook.cli.context import open_database
 from boathook.config import Settings
 from boathook.domain import ids
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, FetchFailed
+from boathook.service.database import with_stored_sources
 from boathook.service.event_feed import OVERLAP, EventFeed, FeedEvent, FeedFilter, feed_start, to_feed_event
 from boathook.service.id_prefixes import complete
 from boathook.service.remote import RemoteClient
@@ -165,6 +166,7 @@ async def from_database(
         DatabaseError: the first query failed.
     """
     async with open_database(settings, purpose="listen") as database:
+        settings = await with_stored_sources(settings, database)
         if event_filter.application is not None:
             whole = await complete(database, ids.APPLICATION, event_filter.application)
             event_filter = replace(event_filter, application=whole)

@@ -108,19 +108,25 @@ def migrate(
 def check_up(ctx: typer.Context, as_json: Json = False) -> None:
     """Diagnose the installation: settings, clock, database, disk, sources. Exits with 1 if something must be fixed."""
     from boathook.service import doctor
+    from boathook.service.sources import read_known
 
     async def work() -> bool:
         settings, migrations, findings = _check_apps(cli_context(ctx).plain_settings())
         findings += await doctor.examine_all(settings, migrations=migrations, progress=startup_progress())
-        findings += _check_handlers(settings)
+        findings += _check_handlers(settings, (await read_known(settings)).settings)
         _print_findings(findings, as_json=as_json)
         return any(finding.verdict is doctor.CheckStatus.FAIL for finding in findings)
 
     raise typer.Exit(1 if run(work()) else 0)
 
 
-def _check_handlers(settings: Settings) -> "list[Finding]":
-    """Return findings about the handlers, if there are any: whether they load, and whether their sources exist."""
+def _check_handlers(settings: Settings, with_stored: Settings) -> "list[Finding]":
+    """Return findings about the handlers, if there are any: whether they load, and whether their sources exist.
+
+    Args:
+        settings: name the handlers.
+        with_stored: contain the stored sources too.
+    """
     if not settings.server.app and not settings.apps.load:
         return []
     from boathook.server import load_hooks
@@ -138,7 +144,7 @@ def _check_handlers(settings: Settings) -> "list[Finding]":
         for route in some
     ]
     found = f"{len(hooks.handlers)} loaded, all with a configured source"
-    return list(examine_handlers(settings, routes)) or [Finding("handlers", CheckStatus.OK, found)]
+    return list(examine_handlers(with_stored, routes)) or [Finding("handlers", CheckStatus.OK, found)]
 
 
 def _check_apps(settings: Settings) -> "tuple[Settings, list[tuple[str, Path]], list[Finding]]":

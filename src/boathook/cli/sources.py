@@ -12,13 +12,24 @@ from rich.text import Text
 
 from boathook.cli import output
 from boathook.cli.commands import example
-from boathook.cli.context import UsageError, action, cli_context, out, run, run_in_transaction, run_with_database
-from boathook.cli.options import Json, lifetime_option, read_bytes, read_pairs
+from boathook.cli.context import (
+    UsageError,
+    action,
+    cli_context,
+    confirm,
+    out,
+    run,
+    run_in_transaction,
+    run_with_database,
+    startup_progress,
+    warn_once,
+)
+from boathook.cli.options import Json, Yes, complete_providers, lifetime_option, read_bytes, read_pairs
 from boathook.cli.output import Column, View
 from boathook.config import Settings
 from boathook.domain import ids
-from boathook.domain.errors import ConfigError
-from boathook.service import source_secrets
+from boathook.domain.errors import ConfigError, InvalidValue
+from boathook.service import source_secrets, stored_sources
 from boathook.service import source_secrets as actions
 from boathook.service import sources as source_views
 from boathook.service.database import Database
@@ -26,6 +37,7 @@ from boathook.service.id_prefixes import complete
 from boathook.service.shown_settings import all_settings
 from boathook.service.source_secrets import SecretView
 from boathook.service.source_trial import SourceTestStep, run_source_test, trigger_source
+from boathook.service.sources import KnownSources
 from boathook.service.unit_of_work import UnitOfWork
 
 sources = typer.Typer(no_args_is_help=True, help="Sources: where requests arrive.")
@@ -41,6 +53,7 @@ _SOURCES: Final = View(
     (
         Column("name"),
         Column("provider"),
+        Column("stored", lambda row: "yes" if row["stored"] else "no"),
         Column("proof", lambda row: output.grade(row["grade"]) if row["grade"] else "not ready"),
         Column("secrets"),
         Column("paths", lambda row: " ".join(row["paths"]), may_wrap=True),
@@ -50,19 +63,24 @@ _SOURCES: Final = View(
 
 @sources.command("list", epilog="Example: boathook sources list --json")
 def list_sources(ctx: typer.Context, as_json: Json = False) -> None:
-    """List the sources of the settings."""
-    settings = cli_context(ctx).settings()
-    rows = [_describe(settings, source_views.view_of(settings, name)) for name in settings.sources]
-    _SOURCES.print_rows(rows, as_json=as_json)
+    """List the sources: those of boathook.toml and of apps, and those stored in PostgreSQL."""
+    known = _read_known(ctx)
+    views = known.views()
+    _SOURCES.print_rows([_describe(known, view) for view in views], as_json=as_json)
+    for view in views:
+        if problem := view.stored_problem or (view.is_stored and view.trouble):
+            warn_once(f"the stored source {view.name} is not used: {problem}")
 
 
 @sources.command("show", epilog="Example: boathook sources show stripe")
 def show_source(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Show one source, its settings and whether it is ready. Secrets are never shown."""
-    settings = cli_context(ctx).settings()
-    view = source_views.view_of(settings, name)
+    known = _read_known(ctx)
+    view = known.view(name)
     ready = f"no: {view.trouble}" if view.trouble else "yes"
-    row = {**all_settings(settings)["sources"][name], **_describe(settings, view), "ready": ready}
+    row = {**all_settings(known.settings)["sources"].get(name, {}), **_describe(known, view), "ready": ready}
+    if view.stored_problem:
+        row["stored_source"] = f"not used: {view.stored_problem}"
     if as_json:
         output.print_json(row)
     else:
@@ -87,13 +105,113 @@ def list_providers(as_json: Json = False) -> None:
         output.print_done(recipe.describe(), line, as_json=as_json)
 
 
+@sources.command("add", epilog=example(
+    "boathook sources add shop --provider stripe --secret env:STRIPE_WEBHOOK_SECRET",
+    "boathook sources add deploys --provider github --generate-secret --set 'paths=[\"/hooks/github\"]' --json",
+))  # fmt: skip
+def add_source(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(help="The new source's name: requests arrive at /in/NAME.")],
+    provider: Annotated[
+        str | None,
+        typer.Option(help="Who sends, as `boathook sources providers` lists them; the name by default.",
+                     autocompletion=complete_providers),
+    ] = None,
+    secret: Annotated[
+        str | None,
+        typer.Option(metavar="REFERENCE", help="The sender's secret: env:NAME, file:PATH or - for standard input."),
+    ] = None,
+    secret_stdin: Annotated[
+        bool, typer.Option("--secret-stdin", help="Read the sender's secret from standard input.")
+    ] = False,
+    generate_secret: Annotated[
+        bool, typer.Option("--generate-secret", help="Generate the secret, and print it once.")
+    ] = False,
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of [sources.NAME]; JSON or text; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Add a source to PostgreSQL; every gateway serves it within seconds, without a restart.
+
+    The values of --set are visible to other users of this host: set secret keys in the console or by the API.
+    """
+    if sum((secret is not None, secret_stdin, generate_secret)) > 1:
+        raise UsageError("give one of --secret, --secret-stdin and --generate-secret")
+    reference = "-" if secret_stdin else secret
+    text = None if reference is None else _read_secret(cli_context(ctx).settings(), reference)
+    values = _read_settings(given) | ({} if provider is None else {"provider": provider})
+    added = run_in_transaction(
+        ctx,
+        lambda work: _explained(
+            stored_sources.add(work, name, values, secret=text, is_secret_generated=generate_secret)
+        ),
+    )
+    fields = {"name": name, "path": f"/in/{name}"} | ({} if added.secret is None else {"secret": added.secret})
+    lines = f"{name} added; requests arrive at /in/{name}" + (f"\n{added.secret}" if added.secret else "")
+    output.print_done(fields, lines, as_json=as_json)
+
+
+@sources.command("change", epilog=example("boathook sources change shop --set rate=50 --unset paths"))
+def change_source(
+    ctx: typer.Context,
+    name: Name,
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A key of [sources.NAME]; JSON or text; repeatable."),
+    ] = None,
+    unset: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Remove a key; repeatable.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Change keys of a source that is stored in PostgreSQL; every gateway follows within seconds.
+
+    The values of --set are visible to other users of this host: set secret keys in the console or by the API.
+    """
+    changes = _read_settings(given)
+    if both := sorted(changes.keys() & set(unset or ())):
+        raise UsageError(f"{both[0]} is set and unset; decide on one")
+    changes |= dict.fromkeys(unset or ())
+    if not changes:
+        raise UsageError("nothing to change: give --set KEY=VALUE or --unset KEY")
+    run_in_transaction(ctx, lambda work: _explained(stored_sources.change(work, name, changes)))
+    output.print_done({"name": name, "changed": sorted(changes)}, f"{name} changed", as_json=as_json)
+
+
+@sources.command("remove", epilog=example("boathook sources remove shop --yes"))
+def remove_source(ctx: typer.Context, name: Name, yes: Yes = False, as_json: Json = False) -> None:
+    """Remove a source from PostgreSQL with its secrets; its requests are answered 404.
+
+    Its events, deliveries and rejections stay.
+    """
+    confirm(f"remove the source {name}, whose requests are then answered 404", yes=yes)
+    run_in_transaction(ctx, lambda work: stored_sources.remove(work, name))
+    output.print_done({"name": name, "removed": True}, f"{name} removed", as_json=as_json)
+
+
+def _read_settings(words: list[str] | None) -> dict[str, Any]:
+    return {key: _json_or_text(text) for key, text in read_pairs("--set", words or [], "=").items()}
+
+
+async def _explained(act: Awaitable[Result]) -> Result:
+    """Name the option or the key of a wrong value."""
+    try:
+        return await act
+    except InvalidValue as error:
+        key = ".".join(map(str, error.where))
+        raise ConfigError(f"{_OPTIONS.get(key, key.replace('settings.', '--set ', 1))}: {error}") from None
+
+
+_OPTIONS: Final = {"name": "NAME", "secret": "--secret", "settings": "--set", "settings.provider": "--provider"}
+
+
 @sources.command("test", epilog="Example: boathook sources test stripe")
 def try_one(ctx: typer.Context, name: Name, as_json: Json = False) -> None:
     """Send the running boathook a valid and a forged request of a source.
 
     The valid request becomes an event that your handlers receive. Exits with 1 if either result is wrong.
     """
-    steps = run(_try(cli_context(ctx).settings(), name))
+    steps = run(_try(_read_known(ctx), name))
     for step in steps:
         if as_json:
             output.print_json(asdict(step))
@@ -124,13 +242,16 @@ def trigger(
     The body is the provider's sample with a new event id for each request, signed with the source's newest secret. Your
     handlers receive the events. Exits with 1 if a request is refused.
     """
-    settings = cli_context(ctx).settings()
+    known = _read_known(ctx)
+    settings = known.settings
     body = None if file is None else read_bytes(file)
     fields = {path: _json_or_text(text) for path, text in read_pairs("--set", changes or [], "=").items()}
 
     async def send() -> bool:
         is_accepted = True
-        sending = trigger_source(settings, source, type=type, fields=fields, body=body, times=times, url=url)
+        sending = trigger_source(
+            settings, source, type=type, fields=fields, body=body, times=times, url=url, added=known.added
+        )
         async for one in sending:
             is_accepted = is_accepted and one.is_accepted
             line = f"{one.status}  {one.event_id or one.response}{' (duplicate)' if one.is_duplicate else ''}"
@@ -175,20 +296,30 @@ def show_secret(
     output.print_done({"source": name, "secret": secret}, secret or f"{name}: deleted", as_json=as_json)
 
 
-async def _try(settings: Settings, name: str) -> list[SourceTestStep]:
+def _read_known(ctx: typer.Context) -> KnownSources:
+    """Return all sources; warn if those that are stored may be outdated."""
+    known = run(source_views.read_known(cli_context(ctx).settings(), progress=startup_progress()))
+    if known.problem:
+        warn_once(f"the stored sources may be outdated, as PostgreSQL is unavailable: {known.problem}")
+    return known
+
+
+async def _try(known: KnownSources, name: str) -> list[SourceTestStep]:
     try:
-        return [step async for step in run_source_test(settings, name)]
+        return [step async for step in run_source_test(known.settings, name, added=known.added)]
     except ConnectionError:
-        raise ConfigError(f"no response from {settings.server.bind}; start `boathook serve` first") from None
+        raise ConfigError(f"no response from {known.settings.server.bind}; start `boathook serve` first") from None
 
 
-def _describe(settings: Settings, view: source_views.SourceView) -> dict[str, Any]:
-    provider = source_views.find_provider(view.provider)
+def _describe(known: KnownSources, view: source_views.SourceView) -> dict[str, Any]:
+    provider = source_views.find_provider(view.provider) if view.provider else None
+    configured = known.settings.sources.get(view.name)
     return {
         "name": view.name,
         "provider": view.provider,
+        "stored": view.is_stored,
         "paths": list(view.paths),
-        "secrets": len(settings.sources[view.name].secrets),
+        "secrets": view.added_secrets if view.is_stored or configured is None else len(configured.secrets),
         "unsigned": view.is_unsigned,
         "grade": None if view.grade is None else view.grade.value,
         "docs": None if provider is None else provider.docs,

@@ -261,6 +261,11 @@ async def answer_root(scope: dict[str, Any], send: Send, *, has_console: bool) -
         await _answer(send, 200, _ROOT_WITH_CONSOLE if has_console else _ROOT, _VARY, *_SECURITY_HEADERS)
 
 
+async def answer_not_found(send: Send) -> None:
+    """Answer 404."""
+    await _answer(send, 404, _NOT_FOUND)
+
+
 def _accepts_html(scope: dict[str, Any]) -> bool:
     """Return whether a request is a browser's for a page; other clients accept anything or JSON."""
     return scope["method"] in {"GET", "HEAD"} and any(

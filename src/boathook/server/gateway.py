@@ -27,7 +27,7 @@ from boathook.http.connection import ConnectionRegistry, WebSocketRefusal, WebSo
 from boathook.http.limits import ConnectionLimiter, RateLimiter
 from boathook.http.listener import Listener
 from boathook.http_client.fetch import Fetcher
-from boathook.ingest.app import IngestApp
+from boathook.ingest.app import SOURCE_PREFIX, IngestApp
 from boathook.ingest.buffer import Buffer
 from boathook.ingest.direct import DirectIngest
 from boathook.ingest.event_builder import EventBuilder
@@ -49,7 +49,7 @@ from boathook.observability.live_metrics import LiveMetrics
 from boathook.observability.log import get_logger
 from boathook.server import child_config
 from boathook.server.child_config import ProcessContext
-from boathook.server.console import Console, answer_root
+from boathook.server.console import Console, answer_not_found, answer_root
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
 
@@ -517,9 +517,11 @@ def _spool_limits(settings: SpoolSettings) -> SpoolLimits:
 
 
 async def _answer_without_console(scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Describe this server at ``/``; other paths may be served by another host that runs the console."""
+    """Describe this server at ``/``; paths but those of sources may be served by another host that runs the console."""
     if scope["path"] == "/" and scope["method"] in {"GET", "HEAD"}:
         await answer_root(scope, send, has_console=False)
+    elif scope["path"].startswith(SOURCE_PREFIX):
+        await answer_not_found(send)
     else:
         await _answer_503(scope, receive, send)
 

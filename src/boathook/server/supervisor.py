@@ -18,12 +18,14 @@ from boathook.broker.access import read_access
 from boathook.config import Settings
 from boathook.db.database import Database, check_safety
 from boathook.db.embedded import EmbeddedServer
+from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import migrate
 from boathook.db.route_registry import register
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, DatabaseUnavailable, DatabaseUrlRejected
 from boathook.handlers.hooks import Hooks
 from boathook.http.backlog import BACKLOG, refuse_new_handshakes
 from boathook.ingest.sources import compile_sources
+from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.observability import log
 from boathook.observability.live_metrics import SnapshotFile
 from boathook.server import traces
@@ -114,14 +116,25 @@ def check_settings(settings: Settings, hooks: Hooks) -> None:
     check_mounts({owner: hook.manifest.mounts for owner, hook in hooks.owners.items()})
 
 
+def _with_saved_sources(settings: Settings) -> Settings:
+    """Return the settings with the stored sources that a gateway of this host saved last."""
+    live = LiveSettings(settings)
+    live.set_rows(read_stored_sources(settings.server.data_dir) or ())
+    return live.current
+
+
 def _check_handlers(settings: Settings, hooks: Hooks) -> None:
     """Warn of handlers for unknown sources, and reject handlers of types that a sender never sends."""
-    routes = chain.from_iterable(
-        hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
+    routes = list(
+        chain.from_iterable(
+            hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults()).values()
+        )
     )
     for finding in examine_handlers(settings, routes):
         if finding.verdict is CheckStatus.FAIL:
             raise ConfigError(f"{finding.found}; {finding.fix}")
+    # A stored source may be changed at any time, so that it must not prevent a start.
+    for finding in examine_handlers(_with_saved_sources(settings), routes):
         _LOG.warning("handler_without_events", note=finding.found, fix=finding.fix)
 
 

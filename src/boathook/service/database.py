@@ -8,6 +8,7 @@ from pathlib import Path
 from boathook.config import Settings
 from boathook.db import migrations, route_registry
 from boathook.db.database import Database as Database  # noqa: PLC0414 - re-exported
+from boathook.db.live_settings import LiveSettings
 from boathook.domain.errors import ConfigError, DatabaseError
 
 Migrations = Sequence[tuple[str, Path]]
@@ -81,6 +82,13 @@ async def open_database(
             raise
         finally:
             await database.close()
+
+
+async def with_stored_sources(settings: Settings, database: Database) -> Settings:
+    """Return the settings with the sources that are stored in the database. Raises DatabaseError."""
+    live = LiveSettings(settings)
+    await live.refresh(database)
+    return live.current
 
 
 async def migrate(

@@ -18,6 +18,7 @@ from boathook.domain.verification import Reason
 from boathook.http_client.fetch import Fetcher
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.verification_io import VerificationIO
+from boathook.service.database import with_stored_sources
 from boathook.service.reverification import ReverifierCache, SourceReverifier, request_of, why_not_verifiable
 from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Request, Verified, Verifier
 
@@ -53,6 +54,7 @@ async def diagnose(database: Database, settings: Settings, rejection_id: UUID) -
     Raises:
         NotFound: the quarantine has no such request.
     """
+    settings = await with_stored_sources(settings, database)
     row, stored = await listings.get_rejection(database, rejection_id)
     if row.event_id is not None:
         seen = "It was verified again and accepted."

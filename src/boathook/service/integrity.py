@@ -17,6 +17,7 @@ from boathook.db.integrity_runs import IntegrityRun
 from boathook.domain import ids
 from boathook.domain.errors import InvalidState, NotFound
 from boathook.ingest.sources import dedup_days_by_source
+from boathook.service.database import with_stored_sources
 from boathook.service.unit_of_work import UnitOfWork, new_id
 
 
@@ -31,7 +32,7 @@ async def start(work: UnitOfWork, *, is_deep: bool = False, is_gentle: bool = Fa
     Raises:
         InvalidState: a check is running.
     """
-    settings = work.app_context.settings
+    settings = await work.app_context.refresh_settings(work.connection)
     request = {
         "is_deep": is_deep,
         "rest": GENTLE_PAUSE_RATIO if is_gentle else 0.0,
@@ -106,6 +107,7 @@ async def check(
     # Imported here because it imports the verification of all providers.
     from boathook.ingest.sources import dedup_days_by_source
 
+    settings = await with_stored_sources(settings, database)
     return await integrity.check_integrity(
         database,
         dedup_days=settings.retention.dedup_days,

@@ -28,6 +28,7 @@ from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import compile_verifier, dedup_days_by_source
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.verification_io import VerificationIO
+from boathook.service.database import with_stored_sources
 from boathook.verification.verifier import Challenge, KeyRequired, Rejected, Request, Verdict, Verified, Verifier
 
 _PAGE: Final = 500
@@ -62,6 +63,7 @@ async def reverify(
         NotFound: one of the given ids does not exist.
         ConfigError: the settings of a source are wrong.
     """
+    settings = await with_stored_sources(settings, database)
     with contextlib.closing(Fetcher(settings.outbound.allow)) as fetcher:
         reverifiers = ReverifierCache(
             database, settings, VerificationIO(fetcher.fetch, HandshakeSecrets(settings.server.data_dir))

@@ -24,6 +24,7 @@ from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, source_spec
 from boathook.providers.schemes import FieldMac, Hmac, Proof
+from boathook.service.database import with_stored_sources
 from boathook.service.unit_of_work import UnitOfWork, new_id
 from boathook.verification.source import find_source_recipe
 from boathook.verification.verifier import Verifier
@@ -36,7 +37,7 @@ async def show_secret(database: Database, settings: Settings, name: str, action:
         NotFound: there is no such source, or its sender has not sent a secret yet.
         ConfigError: this source has no handshake secret.
     """
-    _check_handshake(settings, name)
+    _check_handshake(await with_stored_sources(settings, database), name)
     async with database.transaction() as connection:
         await delivery_commands.record(connection, action, "source.secret.show", name)
         secret = HandshakeSecrets(settings.server.data_dir).confirm(name)
@@ -52,7 +53,7 @@ async def forget_secret(database: Database, settings: Settings, name: str, actio
         NotFound: there is no such source, or no secret.
         ConfigError: this source has no handshake secret.
     """
-    _check_handshake(settings, name)
+    _check_handshake(await with_stored_sources(settings, database), name)
     async with database.transaction() as connection:
         await delivery_commands.record(connection, action, "source.secret.forget", name)
         if not HandshakeSecrets(settings.server.data_dir).forget(name):
@@ -61,7 +62,7 @@ async def forget_secret(database: Database, settings: Settings, name: str, actio
 
 def _check_handshake(settings: Settings, name: str) -> None:
     if not captures_secret(settings.source(name)):
-        raise ConfigError(f"sources.{name}: its secret is configured in sources.{name}.secrets")
+        raise ConfigError(f"sources.{name}: its secrets are configured or added, not sent by its sender")
 
 
 MAX_SECRET_LENGTH: Final = 8_192

@@ -14,14 +14,16 @@ from boathook.db.queries import source_stats
 from boathook.db.queries.source_stats import MAX_SCANNED as MAX_SCANNED  # noqa: PLC0414 - re-exported
 from boathook.db.queries.source_stats import LatestSourceEvent, RejectionSummary
 from boathook.db.stored_sources import StoredSource
-from boathook.domain.errors import BoathookError, ConfigError, NotFound
+from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, NotFound
 from boathook.domain.model import ProofStrength
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, compile_verifier, paths_of
+from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.providers import RECIPES, find_recipe
 from boathook.providers.recipe import Recipe
 from boathook.providers.schemes import Asymmetric, NoProof
+from boathook.service.database import ProgressCallback, open_database
 from boathook.service.shown_settings import hide_secrets
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
@@ -80,12 +82,56 @@ class LatestAtSources:
     rejections: Mapping[str, RejectionSummary]
 
 
+@dataclass(frozen=True, slots=True)
+class KnownSources:
+    """All sources with the secrets that operators have added, for commands that work without PostgreSQL too."""
+
+    live: LiveSettings
+    added: SecretsCache
+    problem: str = ""
+    """Why they are those that a gateway of this host saved last; empty if they are those of the database."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings with the stored sources."""
+        return self.live.current
+
+    def views(self) -> Sequence[SourceView]:
+        """Return every source, ordered by name; stored ones that cannot be used too."""
+        names = sorted({*self.settings.sources, *self.live.problems})
+        return [_view_of_any(self.live, name, self.added) for name in names]
+
+    def view(self, name: str) -> SourceView:
+        """Return one source. Raises NotFound."""
+        return _view_of_any(self.live, name, self.added)
+
+
+async def read_known(settings: Settings, *, progress: ProgressCallback | None = None) -> KnownSources:
+    """Return all sources; without a database, those that a gateway of this host saved last.
+
+    Args:
+        settings: the configured sources, and the database.
+        progress: called while an embedded server starts.
+
+    Raises:
+        ConfigError: the URL of the database cannot be read.
+    """
+    live = LiveSettings(settings)
+    settings.database_url()
+    try:
+        async with open_database(settings, purpose="cli", progress=progress) as database:
+            await live.refresh(database)
+            return KnownSources(live, SecretsCache(live.current, await source_secrets.list_all(database)))
+    except (ConfigError, DatabaseError) as error:
+        # ConfigError: there is no database yet, or its schema is not current.
+        live.set_rows(read_stored_sources(settings.server.data_dir) or ())
+        return KnownSources(live, SecretsCache(live.current), str(error) if isinstance(error, DatabaseError) else "")
+
+
 async def list_all(app_context: AppContext) -> Sequence[SourceView]:
     """Return every source, ordered by name; stored ones that cannot be used too."""
-    settings = await app_context.refresh_settings()
-    added = await read_added_secrets(app_context)
-    names = sorted({*settings.sources, *app_context.live_settings.problems})
-    return [_view_of_any(app_context.live_settings, name, added) for name in names]
+    await app_context.refresh_settings()
+    return KnownSources(app_context.live_settings, await read_added_secrets(app_context)).views()
 
 
 async def get(app_context: AppContext, name: str) -> SourceView:

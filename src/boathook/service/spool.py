@@ -28,6 +28,7 @@ from boathook.ingest.spooled_events import UNSTORED_STATES as UNSTORED_STATES  #
 from boathook.ingest.spooled_events import FolderSummary as FolderSummary  # noqa: PLC0414 - re-exported
 from boathook.ingest.spooled_events import SpooledEvent as SpooledEvent  # noqa: PLC0414 - re-exported
 from boathook.service import id_prefixes
+from boathook.service.database import with_stored_sources
 from boathook.spool import inspection
 from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - re-exported
 from boathook.spool.inspection import SpoolFolder
@@ -137,6 +138,7 @@ async def import_events(
 
     # A segment is finished once PostgreSQL has its events: that must be as durable as for a gateway's 2xx.
     await check_safety(database, allow_unsafe=settings.database.allow_unsafe)
+    settings = await with_stored_sources(settings, database)
     store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings))
     importer = SpoolImporter(
         root,

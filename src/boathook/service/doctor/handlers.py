@@ -61,7 +61,8 @@ def _unknown_source(settings: Settings, route: Route) -> Finding:
             "handlers", CheckStatus.WARN, f"{found}; did you mean {near[0]!r}?", f'use hook.on("{near[0]}", ...)'
         )
     known = f", or name one that is there: {', '.join(settings.sources)}" if settings.sources else ""
-    return Finding("handlers", CheckStatus.WARN, found, f"add [sources.{route.source}] to boathook.toml{known}")
+    fix = f"add it with `boathook sources add` or as [sources.{route.source}] in boathook.toml{known}"
+    return Finding("handlers", CheckStatus.WARN, found, fix)
 
 
 def _recipe(settings: Settings, source: str) -> Recipe | None:

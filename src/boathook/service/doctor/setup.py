@@ -1,5 +1,6 @@
 """Diagnoses an installation: settings, clock, database, disk, spool, sources and endpoints."""
 
+import contextlib
 import math
 import os
 import resource
@@ -12,18 +13,23 @@ from typing import Final
 
 from boathook.broker.access import read_access
 from boathook.config import Settings
+from boathook.db import source_secrets
 from boathook.db.database import Database, check_safety
 from boathook.db.health import DatabaseHealth, read_clock, read_database_health, read_standby_health
+from boathook.db.live_settings import LiveSettings
 from boathook.db.migrations import list_pending
 from boathook.db.rerouting import MAX_COUNTED, count_unhandled
 from boathook.db.safety import describe_stall
-from boathook.domain.errors import BoathookError, ConfigError, DatabaseUrlRejected, UnsafeDatabase
+from boathook.domain.errors import BoathookError, ConfigError, DatabaseError, DatabaseUrlRejected, UnsafeDatabase
 from boathook.domain.plurals import counted
+from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import compile_sources, compile_verifier
+from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.providers.schemes import NoProof
 from boathook.service.database import Migrations, ProgressCallback, server_url
 from boathook.service.doctor import buffer, sending, spool
 from boathook.service.doctor.handlers import CheckStatus, Finding
+from boathook.service.sources import KnownSources
 
 _MIB: Final = 1 << 20
 _MIN_DISK: Final = 256 * _MIB
@@ -93,8 +99,19 @@ async def examine(
     async for finding in buffer.examine(settings):
         yield finding
     yield _files(settings)
-    for finding in _sources(settings):
+    for finding in _sources(await _known_sources(settings, database)):
         yield finding
+
+
+async def _known_sources(settings: Settings, database: Database | None) -> KnownSources:
+    """Return all sources; those that a gateway of this host saved last if the database cannot be read."""
+    live = LiveSettings(settings)
+    if database is not None:
+        with contextlib.suppress(DatabaseError):
+            await live.refresh(database)
+            return KnownSources(live, SecretsCache(live.current, await source_secrets.list_all(database)))
+    live.set_rows(read_stored_sources(settings.server.data_dir) or ())
+    return KnownSources(live, SecretsCache(live.current))
 
 
 def _settings(settings: Settings) -> Finding:
@@ -285,17 +302,23 @@ def _files(settings: Settings) -> Finding:
     return Finding("open files", CheckStatus.OK, f"{'unlimited' if hard == resource.RLIM_INFINITY else hard} allowed")
 
 
-def _sources(settings: Settings) -> Iterator[Finding]:
+def _sources(known: KnownSources) -> Iterator[Finding]:
+    settings = known.settings
     if not settings.sources:
-        remedy = "add [sources.NAME] to boathook.toml"
+        remedy = "add one with `boathook sources add`, in the console, or as [sources.NAME] in boathook.toml"
         yield Finding("sources", CheckStatus.WARN, "there is none, so no request is accepted", remedy)
     compiled = 0
     for name in settings.sources:
-        finding = _source(settings, name)
+        finding = _source(known, name)
         compiled += finding.verdict is not CheckStatus.FAIL
         yield finding
+    for name, problem in known.live.problems.items():
+        is_replaced = name in settings.sources
+        verdict = CheckStatus.WARN if is_replaced else CheckStatus.FAIL
+        fix = f"`boathook sources change {name}` or `boathook sources remove {name}`, or its page in the console"
+        yield Finding(f"stored source {name}", verdict, f"is not used: {problem}", fix)
     if compiled == len(settings.sources):
-        paths = compile_sources(settings)
+        paths = compile_sources(settings, known.added)
         yield Finding("paths", CheckStatus.OK, f"{counted(len(paths), 'path')}, each of one source")
         yield from _shared_secrets(settings)
 
@@ -312,12 +335,17 @@ def _shared_secrets(settings: Settings) -> Iterator[Finding]:
         yield Finding("secrets", CheckStatus.WARN, found, fix)
 
 
-def _source(settings: Settings, name: str) -> Finding:
-    check = f"source {name}"
+def _source(known: KnownSources, name: str) -> Finding:
+    settings, check = known.settings, f"source {name}"
     try:
-        verifier = compile_verifier(settings, name)
+        verifier = compile_verifier(settings, name, added=known.added)
     except ConfigError as error:
-        return Finding(check, CheckStatus.FAIL, str(error), f"correct [sources.{name}] in boathook.toml")
+        fix = f"correct [sources.{name}] in boathook.toml"
+        if name in settings.stored:
+            fix = (
+                f"`boathook sources change {name}` or `boathook sources secrets add {name}`, or its page in the console"
+            )
+        return Finding(check, CheckStatus.FAIL, str(error), fix)
     except BoathookError as error:
         return Finding(check, CheckStatus.FAIL, str(error), f"look at [sources.{name}]")
     source, recipe = settings.sources[name], verifier.recipe
