@@ -84,13 +84,12 @@ def finish(env: Environment) -> None:
 
 
 def test_postgresql_is_away_under_load_and_no_sender_notices(env: Environment, cluster: Cluster, vhost: str):
-    start(env, cluster, vhost, then="refuse")
+    start(env, cluster, vhost)
     env.begin(rate=RATE)
-    env.warm(30)
+    env.warm(30, timeout_s=300)
     env.fault("PostgreSQL is stopped")
     env.server.stop()
     env.outside.wait_events(400, timeout_s=300)
-    assert not (env.host.data / "spool").exists(), "there is nothing on the gateway's disk"
     finish(env)
     assert unanswered(env.history()) == 0
     assert metric(env, "boathook_buffer_appended_total") > 100
@@ -99,7 +98,7 @@ def test_postgresql_is_away_under_load_and_no_sender_notices(env: Environment, c
 def test_the_leader_is_killed_too_and_no_sender_notices(env: Environment, cluster: Cluster, vhost: str):
     start(env, cluster, vhost)
     env.begin(rate=RATE)
-    env.warm(30)
+    env.warm(30, timeout_s=300)
     env.fault("PostgreSQL is stopped, and the leader of the queue is killed")
     env.server.stop()
     env.outside.wait_events(100, timeout_s=300)
@@ -117,10 +116,11 @@ def test_the_leader_is_killed_too_and_no_sender_notices(env: Environment, cluste
 def test_a_gateway_killed_with_its_disk_loses_nothing(env: Environment, cluster: Cluster, vhost: str):
     start(env, cluster, vhost, then="refuse")
     env.begin(rate=RATE)
-    env.warm(30)
+    env.warm(30, timeout_s=300)
     env.fault("PostgreSQL is stopped, and the host of the gateway is lost with its disk")
     env.server.stop()
     env.outside.wait_events(100, timeout_s=300)
+    assert not (env.host.data / "spool").exists(), "there is nothing of value on the gateway's disk"
     env.host.kill_all()
     shutil.rmtree(env.host.data)
     env.server.restart()
@@ -131,9 +131,9 @@ def test_a_gateway_killed_with_its_disk_loses_nothing(env: Environment, cluster:
 def test_without_postgresql_brokers_and_disk_the_answer_is_503_and_nothing_else(
     env: Environment, cluster: Cluster, vhost: str
 ):
-    start(env, cluster, vhost, then="refuse", confirm_s=1.0)
+    start(env, cluster, vhost, then="refuse")
     env.begin(rate=RATE)
-    env.warm(30)
+    env.warm(30, timeout_s=300)
     env.fault("PostgreSQL and all brokers are stopped")
     env.server.stop()
     env.outside.wait_events(60, timeout_s=300)

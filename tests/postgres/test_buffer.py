@@ -310,6 +310,23 @@ class TestBrokerAway:
             await gateway.buffer.adopt()
             assert counted("boathook_buffer_lost_total") == 0
 
+    async def test_a_broker_that_is_short_of_memory_blocks_and_events_go_to_disk(
+        self, db: Database, access: BrokerAccess, cluster: Cluster, tmp_path: Path
+    ):
+        gateway = Gateway(db, access, spool=tmp_path, confirm_s=1.0)
+        async with running(gateway):
+            gateway.store.is_away = True
+            await asyncio.to_thread(cluster.nodes[0].control, "set_vm_memory_high_watermark", "0.0000001")
+            try:
+                await asyncio.wait_for(gateway.accept("a", "b"), 120)
+                assert gateway.buffer.spool is not None
+                assert gateway.buffer.spool.depth.records == 2
+            finally:
+                await asyncio.to_thread(cluster.nodes[0].control, "set_vm_memory_high_watermark", "0.4")
+            gateway.store.is_away = False
+            await gateway.direct()
+            assert await gateway.stored() == ["a", "b"]
+
     async def test_a_gateway_starts_without_a_broker(self, db: Database, access: BrokerAccess, tmp_path: Path):
         nowhere = dataclasses.replace(access, hosts=(("127.0.0.1", 1),))
         gateway = Gateway(db, nowhere, spool=tmp_path)

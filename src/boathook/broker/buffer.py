@@ -294,6 +294,7 @@ class BrokerBuffer:
         self._set_away(str(error) or type(error).__name__)
         # An unconfirmed message may arrive or not, so no other may follow it in the same series.
         self._current = UNNUMBERED
+        self._series = {number: one for number, one in self._series.items() if one.confirmed}
         handed, self._pending = self._pending, []
         if handed:
             meters.count("boathook_buffer_failed_total", len(handed))
