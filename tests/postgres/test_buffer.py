@@ -18,7 +18,13 @@ from boathook.config import load
 from boathook.db import buffer_marks
 from boathook.db.database import Database
 from boathook.db.events import EventStore
-from boathook.domain.errors import BrokerMisconfigured, BrokerUnavailable, DatabaseUnavailable, ValueRejected
+from boathook.domain.errors import (
+    BrokerMisconfigured,
+    BrokerUnavailable,
+    DatabaseUnavailable,
+    SpoolUnavailable,
+    ValueRejected,
+)
 from boathook.domain.model import Accepted, NewDelivery, NewEvent, Receipt
 from boathook.ingest import broker_buffer
 from boathook.ingest.broker_buffer import BrokerFirstBuffer
@@ -85,6 +91,10 @@ class Store:
         receipts = await self._store.append(batch, within_s=60.0)
         self.order += [one.dedup_key for one in batch if one.dedup_key not in self.order]
         return receipts
+
+
+def _fail(*_: object) -> None:
+    raise SpoolUnavailable("the disk fails")
 
 
 class Gateway:
@@ -309,6 +319,23 @@ class TestBrokerAway:
             await eventually(lambda: _has_all(gateway, {"old", "new"}))
             await gateway.buffer.adopt()
             assert counted("boathook_buffer_lost_total") == 0
+
+    async def test_a_broker_takes_events_although_older_ones_are_on_a_disk_that_fails(
+        self, db: Database, access: BrokerAccess, wire: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        gateway = Gateway(db, through(access, wire, 2.0), spool=tmp_path, confirm_s=0.5)
+        async with running(gateway):
+            gateway.store.is_away = True
+            wire.set(is_stalled=True)
+            await asyncio.wait_for(gateway.accept("a"), 60)
+            wire.heal()
+            await eventually(lambda: not gateway.buffer.broker.is_away)
+            monkeypatch.setattr(SegmentStore, "write", _fail)
+            await eventually(lambda: gateway.accept("b"))
+            assert gateway.buffer.broker.waiting == 1
+            gateway.store.is_away = False
+            await gateway.direct()
+            assert set(await gateway.stored()) == {"a", "b"}
 
     async def test_a_broker_that_is_short_of_memory_blocks_and_events_go_to_disk(
         self, db: Database, access: BrokerAccess, cluster: Cluster, tmp_path: Path

@@ -6,7 +6,7 @@ from typing import Final
 
 from boathook.broker.access import BrokerAccess
 from boathook.broker.buffer import BrokerBuffer, PendingRecord
-from boathook.domain.errors import BrokerUnavailable, DatabaseUnavailable, SpoolUnavailable
+from boathook.domain.errors import BrokerUnavailable, DatabaseUnavailable
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 from boathook.spool.segment_store import Segment
@@ -85,7 +85,7 @@ class BrokerFirstBuffer:
         """Publish a record; see `Buffer.append`. The future raises BrokerUnavailable or SpoolUnavailable."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.spool is not None and not self.spool.is_empty:
-            _forward(self.spool.append(payload), done)
+            self._write(self.spool, payload, done, can_publish=True)
         else:
             self.broker.append(payload, done)
         return done
@@ -179,22 +179,23 @@ class BrokerFirstBuffer:
         """Write records to the spool, or reject them."""
         for payload, done in records:
             if self.spool is not None:
-                _forward(self.spool.append(payload), done)
+                self._write(self.spool, payload, done, can_publish=False)
             elif not done.done():
                 meters.count("boathook_buffer_rejected_total")
                 done.set_exception(error)
 
+    def _write(self, spool: Spool, payload: bytes, done: "asyncio.Future[None]", *, can_publish: bool) -> None:
+        """Append a record to the spool. If that fails and *can_publish*, publish it, though older ones are on disk."""
 
-def _forward(written: "asyncio.Future[None]", done: "asyncio.Future[None]") -> None:
-    """Complete *done* as *written* completes."""
+        def complete(written: "asyncio.Future[None]") -> None:
+            error = written.exception()
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            elif can_publish and not self.broker.is_away:
+                self.broker.append(payload, done)
+            else:
+                done.set_exception(error)
 
-    def complete(written: "asyncio.Future[None]") -> None:
-        error = written.exception()
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error if isinstance(error, SpoolUnavailable) else SpoolUnavailable(str(error)))
-
-    written.add_done_callback(complete)
+        spool.append(payload).add_done_callback(complete)
