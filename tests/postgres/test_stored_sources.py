@@ -3,7 +3,7 @@
 import asyncio
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,16 @@ def live_of(context: AppContext) -> LiveSettings:
     return LiveSettings(context.settings.with_stored_sources({}), context.secret_box)
 
 
+async def view_of(context: AppContext, name: str) -> sources.SourceView:
+    async with context.work() as work:
+        return await sources.get(work, name)
+
+
+async def views_of(context: AppContext) -> Sequence[sources.SourceView]:
+    async with context.work() as work:
+        return await sources.list_all(work)
+
+
 async def insert_raw(context: AppContext, name: str, values: object, paths: tuple[str, ...] = ()) -> None:
     """Store a source as a newer or a broken boathook might."""
     id = uuid.uuid4()
@@ -76,7 +86,7 @@ async def test_a_stored_source_is_among_the_sources_and_can_be_changed_and_remov
     assert settings.stored == {"shop"}
     assert settings.sources["shop"].paths == ("/hooks/shop",)
     assert settings.retry_defaults().by_source["shop"].delays_s == (5, 60)
-    view = await sources.get(context, "shop")
+    view = await view_of(context, "shop")
     assert (view.is_stored, view.trouble, view.added_secrets, view.created_by) == (True, "", 1, "test")
     await change(context, "shop", {"paths": ["/hooks/other"], "retry": None})
     settings = await context.refresh_settings()
@@ -95,14 +105,15 @@ async def test_nothing_secret_is_in_the_database_or_the_audit(context: AppContex
     await add(context, "till", values, "the quiet token")
     await add(context, "basic", {"provider": "token", "username": "u", "password": "a quiet password"}, None)
     await change(context, "basic", {"password": "another quiet one"})
+    await change(context, "basic", {"provider": "token", "username": "v", "password": "(hidden)"}, is_replaced=True)
     rows = await db.fetch(
         "select s::text as text from boathook.source s union all select s::text from boathook.source_secret s"
     )
     assert len(rows) == 3
     audit = await db.fetch("select actor, action, subject, note from boathook.audit order by id")
-    assert [row["action"] for row in audit] == ["source.add", "source.add", "source.change"]
+    assert [row["action"] for row in audit] == ["source.add", "source.add", "source.change", "source.change"]
     assert not any("quiet" in str(dict(row)) for row in (*rows, *audit))
-    assert (await sources.read_stored_settings(context, "basic"))["password"] == "(hidden)"
+    assert sources.read_stored_settings(context, "basic")["password"] == "(hidden)"
     assert (await context.refresh_settings()).sources["basic"].password == "another quiet one"
 
 
@@ -144,6 +155,10 @@ async def test_settings_copied_to_another_source_are_not_used(context: AppContex
         ("shop", {**STRIPE, "fallback_body": "x"}, "x", ("settings",), "inline"),
         ("shop", {**STRIPE, "mode": "inline", "reply_within_s": 900}, "x", ("settings", "reply_within_s"), "waits only"),
         ("shop", {**STRIPE, "schema": {"enum": ["x" * 140_000]}}, "x", ("settings",), "bytes"),
+        ("shop", {**STRIPE, "paths": ["/a\0b"]}, "x", ("settings", "paths"), "must start with"),
+        ("shop", {**STRIPE, "dedup_days": float("inf")}, "x", ("settings", "dedup_days"), "at most"),
+        ("shop", {**STRIPE, "dedup_days": 36_501}, "x", ("settings", "dedup_days"), "at most"),
+        ("shop", {**STRIPE, "rate": float("nan")}, "x", ("settings", "rate"), "at most"),
         ("shop", STRIPE, None, ("secret",), "paste its secret"),
         ("shop", STRIPE, "  ", ("secret",), "printable"),
         ("shop", STRIPE, "env:HOME", ("secret",), "the secret itself"),
@@ -166,6 +181,14 @@ async def test_wrong_values_are_refused_at_their_field(
     assert await store.list_all(db) == ()
     assert await secret_store.list_all(db) == ()
     assert await db.fetch("select from boathook.audit") == []
+
+
+async def test_settings_that_are_nested_too_deeply_are_refused(context: AppContext):
+    schema: dict[str, Any] = {}
+    for _ in range(5_000):
+        schema = {"not": schema}
+    with pytest.raises(InvalidValue, match="too deeply"):
+        await add(context, "shop", {**STRIPE, "schema": schema}, "x")
 
 
 async def test_names_are_unique_among_all_sources(context: AppContext):
@@ -226,7 +249,7 @@ async def test_the_file_wins_and_the_stored_source_is_reported(context: AppConte
     assert set(settings.sources) == {"shop", "other", "fine"}
     assert settings.stored == {"fine"}
     assert settings.sources["shop"].provider == "github"
-    views = {view.name: view for view in await sources.list_all(later)}
+    views = {view.name: view for view in await views_of(later)}
     assert "boathook.toml" in views["shop"].stored_problem
     assert "source 'other'" in views["till"].trouble
     assert views["till"].is_stored
@@ -250,7 +273,7 @@ async def test_a_source_that_this_version_rejects_is_left_out_and_can_be_repaire
     assert set(context.live_settings.problems) == {"newer", "odd", "spy"}
     assert "sources.newer.rate" in context.live_settings.problems["newer"]
     for name in ("newer", "odd", "spy"):
-        view = await sources.get(context, name)
+        view = await view_of(context, name)
         assert view.is_stored
         assert view.trouble
         async with context.work() as work:
@@ -278,7 +301,7 @@ async def test_a_source_whose_recipe_rejects_a_key_becomes_unavailable_and_the_o
     cache = SecretsCache(settings, await secret_store.list_all(db))
     compiled = CompiledSources(context.live_settings, cache)
     assert set(compiled.by_path) == {"/in/git", "/hooks/git", "/in/fine"}
-    assert "of_the_future" in (await sources.get(context, "newer")).trouble
+    assert "of_the_future" in (await view_of(context, "newer")).trouble
     assert not compiled.unavailable.keys() & compiled.by_path.keys()
     assert "/in/newer" in compiled.unavailable
 

@@ -23,6 +23,7 @@ from boathook.api import (
     event_types,
     messages,
     operational,
+    sources,
     tasks,
 )
 from boathook.api.errors import to_response
@@ -75,6 +76,7 @@ ROUTERS: Final = (
     environment.routes,
     environment.importing,
     event_feed.routes,
+    sources.routes,
 )
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """

@@ -132,6 +132,12 @@ def _name_page(limit: Limit = 50, iterator: Iterator = None, order: Order = None
     return Page(limit, place, is_back, order is not Ordering.DESCENDING)
 
 
+def _source_page(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> Page:
+    place, is_back = split_iterator(iterator)
+    return Page(limit, place, is_back, order is not Ordering.DESCENDING)
+
+
+SourcePage = Annotated[Page, Depends(_source_page)]
 NamePage = Annotated[Page, Depends(_name_page)]
 ApplicationPage = Annotated[IdPage, id_page(ids.APPLICATION, is_ascending=True)]
 EndpointPage = Annotated[IdPage, id_page(ids.ENDPOINT)]

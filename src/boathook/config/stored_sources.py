@@ -9,10 +9,13 @@ from pydantic import ValidationError
 from boathook.config.loader import SOURCE_NAME, describe_error, suggest_source_key
 from boathook.config.sources import FIELDS, SourceSettings
 from boathook.domain.errors import ConfigError
+from boathook.domain.json_document import MAX_DEPTH
 
 MAX_NAME_LENGTH: Final = 100
 MAX_SETTINGS_BYTES: Final = 131_072
 """Maximum size of the settings of one source as JSON."""
+MAX_DEDUP_DAYS: Final = 36_500
+_MAX_NUMBER: Final = 10**12
 _REFERENCES: Final = ("env:", "file:")
 _SECRET_KEYS: Final = frozenset({"secret", "secrets"})
 
@@ -41,12 +44,7 @@ def read_stored_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
     check_source_name(name)
     for key in values:
         _check_key(name, key)
-    for key, text in _texts(values):
-        if text.startswith(_REFERENCES):
-            raise ConfigError(
-                f"sources.{name}.{key}: a reference such as env:NAME or file:PATH belongs into boathook.toml;"
-                " write the value itself"
-            )
+    _check_parts(name, values)
     if isinstance(values.get("schema"), str):
         raise ConfigError(
             f"sources.{name}.schema: the path of a file belongs into boathook.toml; write the JSON Schema itself"
@@ -57,6 +55,8 @@ def read_stored_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
         # Begins with the place of the setting, which is always this table.
         message = describe_error(error, lambda _key: "", f"sources.{name}").removeprefix(": ")
         raise ConfigError(message) from None
+    if source.dedup_days is not None and source.dedup_days > MAX_DEDUP_DAYS:
+        raise ConfigError(f"sources.{name}.dedup_days: write at most {MAX_DEDUP_DAYS:,} days")
     if len(write_stored_source(source)) > MAX_SETTINGS_BYTES:
         raise ConfigError(f"sources.{name}: its settings have more than {MAX_SETTINGS_BYTES:,} bytes; shorten them")
     return source
@@ -64,7 +64,7 @@ def read_stored_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
 
 def write_stored_source(source: SourceSettings) -> str:
     """Return the keys that a source sets as JSON, for `read_stored_source`."""
-    return json.dumps(stored_values(source), ensure_ascii=False)
+    return json.dumps(stored_values(source))
 
 
 def stored_values(source: SourceSettings) -> dict[str, Any]:
@@ -80,14 +80,32 @@ def _check_key(name: str, key: str) -> None:
         raise ConfigError(f"sources.{name}.{key} is not a setting{hint}")
 
 
-def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each text within a value, with its dotted key."""
+def _check_parts(name: str, values: Mapping[str, Any]) -> None:
+    """Check each text and number of the settings. Raises ConfigError."""
+    for key, part in _parts(values):
+        if part is None:
+            raise ConfigError(f"sources.{name}.{key}: it is nested too deeply; write at most {MAX_DEPTH} levels")
+        if isinstance(part, str) and part.startswith(_REFERENCES):
+            raise ConfigError(
+                f"sources.{name}.{key}: a reference such as env:NAME or file:PATH belongs into boathook.toml;"
+                " write the value itself"
+            )
+        # NaN is not below the limit either.
+        if isinstance(part, int | float) and not abs(part) <= _MAX_NUMBER:
+            raise ConfigError(f"sources.{name}.{key}: write a number of at most {_MAX_NUMBER:,}")
+
+
+def _parts(value: object, key: str = "", depth: int = 0) -> Iterator[tuple[str, str | int | float | None]]:
+    """Yield each text and number within a value, with its dotted key; None for what is nested too deeply."""
+    if depth > MAX_DEPTH:
+        yield key.partition(".")[0], None
+        return
     match value:
-        case str():
+        case str() | int() | float():
             yield key, value
         case Mapping():
             for name, part in value.items():
-                yield from _texts(part, f"{key}.{name}" if key else str(name))
+                yield from _parts(part, f"{key}.{name}" if key else str(name), depth + 1)
         case list() | tuple():
             for position, part in enumerate(value):
-                yield from _texts(part, f"{key}[{position}]")
+                yield from _parts(part, f"{key}[{position}]", depth + 1)

@@ -11,18 +11,20 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 from uuid import UUID
 
 from boathook.config import Settings, SourceSettings
 from boathook.config.stored_sources import read_stored_source
 from boathook.db import stored_sources
 from boathook.db.database import Connection, Database
-from boathook.db.secret_box import SecretBox, open_secret_box
 from boathook.db.stored_sources import StoredSource
 from boathook.domain.errors import BoathookError, ConfigError, DatabaseError
 from boathook.domain.policy import RetryDefaults
 from boathook.observability.log import get_logger
+
+if TYPE_CHECKING:
+    from boathook.db.secret_box import SecretBox
 
 POLL_INTERVAL_S: Final = 2.0
 """Seconds between two reads of the database when no notification arrives."""
@@ -41,7 +43,7 @@ class LiveSettings:
         secret_box: decrypts the stored sources; None uses that of the settings when the first one is read.
     """
 
-    def __init__(self, settings: Settings, secret_box: SecretBox | None = None) -> None:
+    def __init__(self, settings: Settings, secret_box: "SecretBox | None" = None) -> None:
         self._configured = settings.with_stored_sources({})
         self._secret_box = secret_box
         self._decoded: dict[tuple[UUID, bytes], _Decoded] = {}
@@ -89,10 +91,16 @@ class LiveSettings:
 
     def _open(self, one: StoredSource) -> _Decoded:
         try:
-            self._secret_box = self._secret_box or open_secret_box(self._configured)
+            if self._secret_box is None:
+                # Imported only here, as most processes and commands have no stored source to decrypt.
+                from boathook.db.secret_box import open_secret_box
+
+                self._secret_box = open_secret_box(self._configured)
             return decrypt_source(self._secret_box, one)
         except BoathookError as error:
             return str(error)
+        except Exception as error:  # noqa: BLE001 - one stored source must never affect the others
+            return f"sources.{one.name}: its settings cannot be read: {error!r}"
 
     async def refresh(self, where: Database | Connection) -> bool:
         """Read the stored sources if one has changed; return whether one has.
@@ -151,7 +159,7 @@ class LiveSettings:
         return replace(found, by_source=by_source)
 
 
-def decrypt_source(secret_box: SecretBox, one: StoredSource) -> SourceSettings:
+def decrypt_source(secret_box: "SecretBox", one: StoredSource) -> SourceSettings:
     """Return the settings of a stored source.
 
     Raises:

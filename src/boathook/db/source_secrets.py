@@ -56,7 +56,12 @@ async def list_all(database: Database, *, within_s: float | None = None) -> tupl
     """
     async with database.acquire(within_s=within_s) as connection:
         with translate_errors():
-            return _secrets(await connection.fetch(SQL["list_secrets"]))
+            return await list_active(connection)
+
+
+async def list_active(connection: Connection) -> tuple[SourceSecret, ...]:
+    """Return the unexpired secrets of all sources, newest first, as the transaction sees them."""
+    return _secrets(await connection.fetch(SQL["list_secrets"]))
 
 
 async def list_by_source(connection: Connection, source: str) -> tuple[SourceSecret, ...]:

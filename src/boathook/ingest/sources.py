@@ -230,10 +230,10 @@ class CompiledSources:
                 continue
             try:
                 compiled[name] = _compile(settings, name, source, self._ring, self._added)
-            except BoathookError as error:
+            except Exception as error:
                 if name not in settings.stored:
                     raise
-                problems[name] = str(error)
+                problems[name] = str(error) if isinstance(error, BoathookError) else repr(error)
             else:
                 if former is not None and former_source is not None and _has_same_rate(former_source, source):
                     compiled[name].rate = former.rate

@@ -90,6 +90,8 @@ class Permission(StrEnum):
     REJECTION_REVERIFY = "rejection.reverify"
     REJECTION_VIEW = "rejection.view"
     SETTINGS_VIEW = "settings.view"
+    SOURCE_MANAGE = "source.manage"
+    """Add, change and remove sources that are stored in PostgreSQL, with the secrets of new ones."""
     SOURCE_SECRET_MANAGE = "source.secret.manage"  # noqa: S105 - the same
     """Add and end secrets of sources, and read handshake secrets."""
     SOURCE_TEST = "source.test"
@@ -171,9 +173,10 @@ ACCESS_RULES: Final[Mapping[Permission, AccessRule]] = MappingProxyType(
         Permission.REJECTION_REVERIFY: _OPERATOR,
         Permission.REJECTION_VIEW: _VIEWER,
         Permission.SETTINGS_VIEW: _OPERATOR,
+        Permission.SOURCE_MANAGE: AccessRule(role=Role.ADMIN),
         Permission.SOURCE_SECRET_MANAGE: _ADMIN,
         Permission.SOURCE_TEST: _OPERATOR,
-        Permission.SOURCE_VIEW: _VIEWER,
+        Permission.SOURCE_VIEW: AccessRule(role=Role.VIEWER),
         Permission.TASK_VIEW: _ORGANIZATION,
         Permission.TOKEN_END: AccessRule(capability=Capability.VIEW_BASE, is_for_organization=False),
         Permission.USAGE_COUNT: _ORGANIZATION,

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from boathook.config import Settings, SourceSettings, default_settings
 from boathook.config.sources import FIELDS
 from boathook.domain.errors import ConfigError
+
+HIDDEN: Final = "(hidden)"
+"""Shown instead of a secret."""
 
 
 def all_settings(settings: Settings) -> dict[str, Any]:
@@ -119,7 +122,7 @@ def _open_settings(provider: str) -> set[str]:
 
 def reference(secret: object) -> str:
     """Return the reference of a secret, such as ``env:NAME``; hide a secret that is written out."""
-    return secret if isinstance(secret, str) and secret.startswith(("env:", "file:")) else "(hidden)"
+    return secret if isinstance(secret, str) and secret.startswith(("env:", "file:")) else HIDDEN
 
 
 def without_password(url: str) -> str:

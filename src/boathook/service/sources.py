@@ -21,7 +21,7 @@ from boathook.ingest.sources import captures_secret, compile_verifier, paths_of
 from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.observability.live_metrics import LiveMetrics
 from boathook.providers import RECIPES, find_recipe
-from boathook.providers.recipe import Recipe
+from boathook.providers.recipe import Recipe as Recipe  # noqa: PLC0414 - re-exported
 from boathook.providers.schemes import Asymmetric, NoProof
 from boathook.service.database import ProgressCallback, open_database
 from boathook.service.shown_settings import hide_secrets
@@ -70,7 +70,7 @@ class SourceView:
     @property
     def has_public_keys(self) -> bool:
         """Whether its secrets are public keys."""
-        return self.recipe is not None and isinstance(self.recipe.proof, Asymmetric)
+        return self.recipe is not None and has_public_key(self.recipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +128,21 @@ async def read_known(settings: Settings, *, progress: ProgressCallback | None = 
         return KnownSources(live, SecretsCache(live.current), str(error) if isinstance(error, DatabaseError) else "")
 
 
-async def list_all(app_context: AppContext) -> Sequence[SourceView]:
+async def list_all(work: UnitOfWork) -> Sequence[SourceView]:
     """Return every source, ordered by name; stored ones that cannot be used too."""
-    await app_context.refresh_settings()
-    return KnownSources(app_context.live_settings, await read_added_secrets(app_context)).views()
+    return (await _known(work)).views()
 
 
-async def get(app_context: AppContext, name: str) -> SourceView:
+async def get(work: UnitOfWork, name: str) -> SourceView:
     """Return one source. Raises NotFound."""
-    await app_context.refresh_settings()
-    return _view_of_any(app_context.live_settings, name, await read_added_secrets(app_context))
+    return (await _known(work)).view(name)
+
+
+async def _known(work: UnitOfWork) -> KnownSources:
+    """Return all sources as this transaction sees them."""
+    settings = await work.app_context.refresh_settings(work.connection)
+    added = SecretsCache(settings, await source_secrets.list_active(work.connection))
+    return KnownSources(work.app_context.live_settings, added)
 
 
 def _view_of_any(live: LiveSettings, name: str, added: SecretsCache) -> SourceView:
@@ -177,13 +182,13 @@ def _unusable_view(row: StoredSource, problem: str) -> SourceView:
     )
 
 
-async def read_stored_settings(app_context: AppContext, name: str) -> Mapping[str, Any]:
+def read_stored_settings(app_context: AppContext, name: str) -> Mapping[str, Any]:
     """Return the keys of a stored source for display, with secret values hidden; empty if they cannot be read.
 
     Raises:
         NotFound: there is no stored source of this name.
     """
-    settings = await app_context.refresh_settings()
+    settings = app_context.settings
     live = app_context.live_settings
     if name in settings.stored:
         return hide_secrets(stored_values(settings.sources[name]))
@@ -257,6 +262,16 @@ def find_provider(provider: str) -> Recipe | None:
         return None
 
 
+def has_public_key(recipe: Recipe) -> bool:
+    """Return whether the secrets of this sender's sources are public keys."""
+    return isinstance(recipe.proof, Asymmetric)
+
+
+def takes_handshake_secret(recipe: Recipe) -> bool:
+    """Return whether this sender passes its secret in a handshake, so that none has to be entered."""
+    return captures_secret(SourceSettings(provider=recipe.name))
+
+
 def base_url_of(settings: Settings, name: str | None = None) -> str:
     """Return the base of the URLs that senders use, without a trailing slash; empty if not configured."""
     own = settings.sources[name].public_url if name in settings.sources else None
@@ -271,7 +286,7 @@ def setup_steps_of(recipe: Recipe, url: str) -> list[str]:
 def example_config_of(recipe: Recipe) -> str:
     """Return an example table of a source for boathook.toml, with placeholders for required values."""
     lines = [f"[sources.{recipe.name}]", f'provider = "{recipe.name}"']
-    if recipe.takes_secrets and not captures_secret(SourceSettings(provider=recipe.name)):
+    if recipe.takes_secrets and not takes_handshake_secret(recipe):
         lines.append(f'secrets = ["env:{recipe.name.upper().replace("-", "_")}_SECRET"]')
     lines += [f'{one.name} = "..."' for one in recipe.settings if one.is_required]
     if recipe.signs_url:

@@ -33,8 +33,10 @@ from boathook.ingest.reply_waiter import inline_policy
 from boathook.ingest.secrets_cache import SecretsCache
 from boathook.ingest.sources import captures_secret, source_spec
 from boathook.providers import find_recipe
+from boathook.service.shown_settings import HIDDEN
 from boathook.service.source_secrets import generate_secret, read_secret
 from boathook.service.unit_of_work import UnitOfWork, new_id
+from boathook.verification.source import find_source_recipe
 from boathook.verification.verifier import Verifier
 
 MAX_STORED_SOURCES: Final = 1_000
@@ -111,7 +113,7 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     Args:
         work: the unit of work.
         name: the source's name.
-        changes: the new values by key; None removes a key.
+        changes: the new values by key; None removes a key, and `HIDDEN` keeps its value.
         is_replaced: whether keys that are not given are removed too. Secret ones then have to be given again.
 
     Raises:
@@ -121,8 +123,10 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     """
     configured = await _lock(work)
     row = _find(work, configured, name)
-    former = {} if is_replaced else _decrypt(work, row)
-    merged = {**former, **changes}
+    has_hidden = HIDDEN in changes.values()
+    former = {} if is_replaced and not has_hidden else _decrypt(work, row)
+    kept = {key: former.get(key) if value == HIDDEN else value for key, value in changes.items()}
+    merged = kept if is_replaced else {**former, **kept}
     source = _read(work, name, {key: value for key, value in merged.items() if value is not None})
     _check(configured, name, source, await _secrets_of(work, configured, name))
     stored = await stored_sources.update(
@@ -202,8 +206,10 @@ def _check(configured: Settings, name: str, source: SourceSettings, secrets: tup
     # The clash with other sources is checked before, so they are left out.
     alone = configured.with_sources({name: source})
     try:
+        recipe = find_source_recipe(name, source.provider)
         spec = source_spec(alone, name, SecretsCache(alone, ()))
-        if not (secrets or source.unsigned or captures_secret(source)) and _needs_secret(source):
+        has_other_proof = source.unsigned or source.password is not None or captures_secret(source)
+        if recipe.takes_secrets and not (secrets or has_other_proof):
             raise InvalidValue(
                 "this sender signs its requests: paste its secret, or have one generated if you choose it", "secret"
             )
@@ -211,10 +217,6 @@ def _check(configured: Settings, name: str, source: SourceSettings, secrets: tup
         inline_policy(alone, name)
     except ConfigError as error:
         raise _invalid(name, error) from None
-
-
-def _needs_secret(source: SourceSettings) -> bool:
-    return source.password is None and find_recipe(source.provider).takes_secrets
 
 
 async def _secrets_of(work: UnitOfWork, configured: Settings, name: str) -> tuple[str, ...]:

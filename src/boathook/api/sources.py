@@ -1,0 +1,173 @@
+"""Routes of sources: those of boathook.toml and of apps can be read, stored ones also be created and changed."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends, Path
+from pydantic import Field
+
+from boathook.api.errors import not_found
+from boathook.api.pages import ListOf, SourcePage
+from boathook.api.route import AnyCall, Call, router
+from boathook.domain.model import DEFAULT_ORGANIZATION
+from boathook.service import sources, stored_sources
+from boathook.service.authorization import Permission, requires
+from boathook.service.schemas.fields import Input, Output, Text, Timestamp
+from boathook.service.sources import SourceView, base_url_of
+
+routes = router("Source")
+
+_SETTINGS: Any = Field(
+    default_factory=dict,
+    description="Keys of `[sources.NAME]` in boathook.toml, without `provider` and secrets. References such as"
+    " `env:NAME` and paths of files are refused.",
+    examples=[{"paths": ["/webhooks/shop"], "rate": 50}],
+)
+_PROVIDER: Any = Field(description="Who sends, as `boathook sources providers` lists them.", examples=["stripe"])
+
+
+def _own_call(call: AnyCall) -> Call:
+    # Sources belong to the whole installation, which other organizations only share.
+    if call.work.organization != DEFAULT_ORGANIZATION:
+        raise not_found()
+    return call
+
+
+SourceCall = Annotated[Call, Depends(_own_call)]
+SourceRef = Annotated[str, Path(description="The source's name.", examples=["shop"])]
+
+
+class SourceUpdate(Input):
+    """The new settings of a stored source; keys that are omitted return to their defaults."""
+
+    provider: Text = _PROVIDER
+    settings: dict[str, Any] = _SETTINGS
+
+
+class SourcePatch(Input):
+    """Keys to change; null removes a key."""
+
+    settings: dict[str, Any] = Field(
+        description="Keys of `[sources.NAME]` in boathook.toml, `provider` included.",
+        examples=[{"rate": 50, "paths": None}],
+    )
+
+
+class SourceIn(SourceUpdate):
+    """A source to store."""
+
+    name: Text = Field(description="Unique; requests arrive at `/in/NAME`.", examples=["shop"])
+    secret: Text | None = Field(
+        default=None, description="The secret that the sender signs with, or its public key.", examples=["whsec_..."]
+    )
+    generate_secret: bool = Field(default=False, description="Generate the secret, and return it once.")
+
+
+class SourceOut(Output):
+    """A source."""
+
+    name: str = Field(examples=["shop"])
+    provider: str = Field(examples=["stripe"], description="Empty if the settings cannot be read.")
+    stored: bool = Field(description="Whether it is stored in PostgreSQL, so that it can be changed here.")
+    paths: list[str] = Field(examples=[["/in/shop", "/webhooks/shop"]])
+    url: str | None = Field(
+        examples=["https://hooks.example.com/in/shop"], description="Null without `server.public_url`."
+    )
+    settings: dict[str, Any] = Field(description="The keys of a stored source; secret values are hidden.")
+    problem: str | None = Field(description="Why it is not served; null if it is.")
+    created_by: str | None
+    created_at: Timestamp | None
+    updated_by: str | None
+    updated_at: Timestamp | None
+
+
+class CreatedSourceOut(SourceOut):
+    """A source that was just created."""
+
+    secret: str | None = Field(description="The generated secret for the sender; it is not shown again.")
+
+
+def _show(call: Call, view: SourceView, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    base = base_url_of(call.work.app_context.settings, view.name)
+    return {
+        "name": view.name,
+        "provider": view.provider,
+        "stored": view.is_stored,
+        "paths": list(view.paths),
+        "url": f"{base}{view.paths[0]}" if base else None,
+        "settings": {key: value for key, value in (settings or {}).items() if key != "provider"},
+        "problem": view.trouble or view.stored_problem or None,
+        "created_by": view.created_by,
+        "created_at": view.created_at,
+        "updated_by": view.changed_by,
+        "updated_at": view.changed_at,
+    }
+
+
+async def _read(call: Call, name: str) -> dict[str, Any]:
+    view = await sources.get(call.work, name)
+    return _show(call, view, sources.read_stored_settings(call.work.app_context, name) if view.is_stored else None)
+
+
+@routes.get("/source", operation_id="v1.source.list", summary="List sources")
+@requires(Permission.SOURCE_VIEW)
+async def list_sources(call: SourceCall, page: SourcePage) -> ListOf[SourceOut]:
+    """List all sources by name, those that cannot be served too."""
+    rows = [
+        view
+        for view in sorted(await sources.list_all(call.work), key=lambda view: view.name, reverse=not page.is_upward)
+        if page.place is None or ((view.name > page.place) is page.is_upward and view.name != page.place)
+    ][: page.limit + 1]
+
+    def show(view: SourceView) -> SourceOut:
+        app_context = call.work.app_context
+        return SourceOut(
+            **_show(call, view, sources.read_stored_settings(app_context, view.name) if view.is_stored else None)
+        )
+
+    return page.answer(rows, lambda view: view.name, show)
+
+
+@routes.post("/source", status_code=201, operation_id="v1.source.create", summary="Create a source")
+@requires(Permission.SOURCE_MANAGE)
+async def create_source(call: SourceCall, body: SourceIn) -> CreatedSourceOut:
+    """Store a source; every gateway serves it within seconds, without a restart."""
+    added = await stored_sources.add(
+        call.work,
+        body.name,
+        {**body.settings, "provider": body.provider},
+        secret=body.secret,
+        is_secret_generated=body.generate_secret,
+    )
+    return CreatedSourceOut(**await _read(call, body.name), secret=added.secret)
+
+
+@routes.get("/source/{source_name}", operation_id="v1.source.get", summary="Get a source")
+@requires(Permission.SOURCE_VIEW)
+async def get_source(call: SourceCall, source_name: SourceRef) -> SourceOut:
+    """Return a source."""
+    return SourceOut(**await _read(call, source_name))
+
+
+@routes.put("/source/{source_name}", operation_id="v1.source.update", summary="Replace the settings of a source")
+@requires(Permission.SOURCE_MANAGE)
+async def put_source(call: SourceCall, source_name: SourceRef, body: SourceUpdate) -> SourceOut:
+    """Replace the settings of a stored source; its secrets stay, and so do hidden values that are sent back."""
+    values = {**body.settings, "provider": body.provider}
+    await stored_sources.change(call.work, source_name, values, is_replaced=True)
+    return SourceOut(**await _read(call, source_name))
+
+
+@routes.patch("/source/{source_name}", operation_id="v1.source.patch", summary="Change a source")
+@requires(Permission.SOURCE_MANAGE)
+async def patch_source(call: SourceCall, source_name: SourceRef, body: SourcePatch) -> SourceOut:
+    """Change the given keys of a stored source."""
+    await stored_sources.change(call.work, source_name, body.settings)
+    return SourceOut(**await _read(call, source_name))
+
+
+@routes.delete("/source/{source_name}", status_code=204, operation_id="v1.source.delete", summary="Delete a source")
+@requires(Permission.SOURCE_MANAGE)
+async def delete_source(call: SourceCall, source_name: SourceRef) -> None:
+    """Delete a stored source and its secrets; its events, deliveries and rejections stay."""
+    await stored_sources.remove(call.work, source_name)
