@@ -1,14 +1,27 @@
 """Pages of sources and providers."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from itertools import count
+from types import MappingProxyType
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from boathook.console.routes import BASE, ConsoleContext, Routes
-from boathook.domain.errors import ConfigError, InvalidValue
+from boathook.console.source_forms import (
+    SourceField,
+    common_fields,
+    problem_of,
+    read_settings,
+    recipe_fields,
+    shown_values,
+    submitted_values,
+)
+from boathook.domain.errors import AlreadyExists, ConfigError, InvalidState, InvalidValue, LimitReached
 from boathook.pages.attempt_charts import range_values, read_range
-from boathook.service import recipient_stats, source_secrets, sources
+from boathook.pages.endpoint_forms import FormReader, InvalidForm
+from boathook.service import recipient_stats, source_secrets, sources, stored_sources
 from boathook.service import source_secrets as actions
 from boathook.service.authorization import Permission
 from boathook.service.live_stats import format_duration
@@ -16,7 +29,15 @@ from boathook.service.operations import AuditContext
 from boathook.service.recipient_stats import STATS_RANGES, RangeName
 from boathook.service.source_secrets import MAX_GRACE
 from boathook.service.source_trial import TEST_USER_AGENT, SourceTestStep, run_source_test
-from boathook.service.sources import Traffic, base_url_of, example_config_of, read_traffic, setup_steps_of
+from boathook.service.sources import (
+    Recipe,
+    SourceView,
+    Traffic,
+    base_url_of,
+    example_config_of,
+    read_traffic,
+    setup_steps_of,
+)
 
 routes = Routes()
 
@@ -33,8 +54,8 @@ _PROPAGATION_TIME: Final = "five seconds"
 @routes.get("/sources", Permission.SOURCE_VIEW)
 async def list_sources(context: ConsoleContext) -> Response:
     """Show every source with its recent traffic."""
-    views = await sources.list_all(context.app_context)
     async with context.work() as work:
+        views = await sources.list_all(work)
         latest = await sources.read_latest(work, [view.name for view in views])
     return context.page(
         "sources/list.html",
@@ -76,8 +97,10 @@ async def show_source(context: ConsoleContext) -> Response:
 
 
 async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue | None = None) -> Response:
-    settings, name = context.app_context.settings, context.path["name"]
-    view = await sources.get(context.app_context, name)
+    name = context.path["name"]
+    async with context.work() as work:
+        view = await sources.get(work, name)
+    settings = context.app_context.settings
     chosen = read_range(context.query, RangeName.DAY)
     stats = await recipient_stats.read_source(context.app_context, name, STATS_RANGES[chosen], datetime.now(UTC))
     async with context.work() as work:
@@ -104,9 +127,149 @@ async def _show(context: ConsoleContext, status: int = 200, error: InvalidValue 
         mark=TEST_USER_AGENT,
         error=error,
         stats=stats,
+        stored=_stored_settings(context, view),
         took=format_duration,
         **range_values(chosen),
     )
+
+
+def _stored_settings(context: ConsoleContext, view: SourceView) -> Mapping[str, Any]:
+    return sources.read_stored_settings(context.app_context, view.name) if view.is_stored else {}
+
+
+@routes.get("/sources-new/{provider}", Permission.SOURCE_MANAGE)
+async def show_new(context: ConsoleContext) -> Response:
+    """Show the form for a new source of a provider."""
+    recipe = sources.get_provider(context.path["provider"])
+    async with context.work() as work:
+        taken = {view.name for view in await sources.list_all(work)}
+    names = (f"{recipe.name}{number}" for number in ("", *(f"-{number}" for number in count(2))))
+    return _form(context, recipe, {"name": next(name for name in names if name not in taken)})
+
+
+@routes.post("/sources-new/{provider}", Permission.SOURCE_MANAGE)
+async def add_source(context: ConsoleContext) -> Response:
+    """Store a new source; show its generated secret, only in this response."""
+    recipe = sources.get_provider(context.path["provider"])
+    fields = [*recipe_fields(recipe), *common_fields(recipe)]
+    reader = FormReader(context.form)
+    name, is_generated = reader.text("name"), bool(reader.text("generate"))
+    try:
+        values = {key: value for key, value in read_settings(reader, fields).items() if value is not None}
+        async with context.work() as work:
+            added = await stored_sources.add(
+                work,
+                name,
+                {**values, "provider": recipe.name},
+                secret=None if is_generated else reader.text("secret") or None,
+                is_secret_generated=is_generated,
+            )
+    except (InvalidForm, InvalidValue, AlreadyExists, LimitReached) as error:
+        return _form(context, recipe, submitted_values(context.form, fields), 400, _problems(error, fields))
+    if added.secret is None:
+        return context.to(_page(name), f"Source {name} added. Every gateway serves it within {_PROPAGATION_TIME}.")
+    base = base_url_of(context.app_context.settings, name)
+    url = f"{base or _request_base_url(context)}/in/{name}"
+    # Only in this response: no URL, cookie or cache contains the secret.
+    return context.page(
+        "sources/added.html",
+        name=name,
+        secret=added.secret,
+        recipe=recipe,
+        url=url,
+        is_guessed=not base,
+        steps=setup_steps_of(recipe, url),
+    )
+
+
+@routes.get("/sources/{name}/edit", Permission.SOURCE_MANAGE)
+async def show_edit(context: ConsoleContext) -> Response:
+    """Show the form of a stored source."""
+    view, recipe, settings = await _editable(context)
+    fields = [*recipe_fields(recipe), *common_fields(recipe)]
+    return _form(context, recipe, shown_values(settings, fields), view=view)
+
+
+@routes.post("/sources/{name}/edit", Permission.SOURCE_MANAGE)
+async def change_source(context: ConsoleContext) -> Response:
+    """Change a stored source; keys without a field stay."""
+    view, recipe, _ = await _editable(context)
+    fields = [*recipe_fields(recipe), *common_fields(recipe)]
+    try:
+        changes = read_settings(FormReader(context.form), fields)
+        async with context.work() as work:
+            await stored_sources.change(work, view.name, changes)
+    except (InvalidForm, InvalidValue) as error:
+        values = submitted_values(context.form, fields)
+        return _form(context, recipe, values, 400, _problems(error, fields), view=view)
+    return context.to(
+        _page(view.name), f"Source {view.name} changed. Every gateway follows within {_PROPAGATION_TIME}."
+    )
+
+
+@routes.post("/sources/{name}/delete", Permission.SOURCE_MANAGE)
+async def remove_source(context: ConsoleContext) -> Response:
+    """Remove a stored source."""
+    name = context.path["name"]
+    async with context.work() as work:
+        await stored_sources.remove(work, name)
+    return context.to(f"{BASE}/sources", f"Source {name} removed. Its events, deliveries and rejections stay.")
+
+
+async def _editable(context: ConsoleContext) -> tuple[SourceView, Recipe, Mapping[str, Any]]:
+    """Return a stored source with its recipe and its settings. Raises InvalidState if these cannot be read."""
+    name = context.path["name"]
+    async with context.work() as work:
+        view = await sources.get(work, name)
+    settings = sources.read_stored_settings(context.app_context, name)
+    recipe = sources.find_provider(str(settings.get("provider", "")))
+    if recipe is None:
+        text = f"the settings of {name} cannot be read: {view.trouble}; correct it on the command line, or remove it"
+        raise InvalidState(text, "source_unreadable")
+    return view, recipe, settings
+
+
+def _form(
+    context: ConsoleContext,
+    recipe: Recipe,
+    values: Mapping[str, str],
+    status: int = 200,
+    problems: Mapping[str, str] = MappingProxyType({}),
+    view: SourceView | None = None,
+) -> Response:
+    name = values.get("name", "") or recipe.name if view is None else view.name
+    base = base_url_of(context.app_context.settings, name)
+    url = f"{base or _request_base_url(context)}/in/{name}"
+    common = common_fields(recipe)
+    return context.page(
+        "sources/form.html",
+        status,
+        recipe=recipe,
+        view=view,
+        values=values,
+        problems=problems,
+        own_fields=recipe_fields(recipe),
+        common_fields=common,
+        is_common_wrong=any(one.key in problems for one in common),
+        takes_secret=recipe.takes_secrets and not sources.takes_handshake_secret(recipe),
+        is_key=sources.has_public_key(recipe),
+        example=example_config_of(recipe),
+        url=url,
+        is_guessed=not base,
+        steps=setup_steps_of(recipe, url),
+    )
+
+
+def _problems(error: Exception, fields: Sequence[SourceField]) -> Mapping[str, str]:
+    match error:
+        case InvalidForm():
+            return error.problems
+        case InvalidValue():
+            return problem_of(error, fields)
+        case AlreadyExists():
+            return {"name": str(error)}
+        case _:
+            return {"": str(error)}
 
 
 def _request_base_url(context: ConsoleContext) -> str:
@@ -116,8 +279,10 @@ def _request_base_url(context: ConsoleContext) -> str:
 @routes.post("/sources/{name}/test", Permission.SOURCE_TEST)
 async def test(context: ConsoleContext) -> Response:
     """Send a signed sample through the gateway, as the sender would, and show the result."""
-    settings, name = context.app_context.settings, context.path["name"]
-    view = await sources.get(context.app_context, name)
+    name = context.path["name"]
+    async with context.work() as work:
+        view = await sources.get(work, name)
+    settings = context.app_context.settings
     added = await sources.read_added_secrets(context.app_context)
     trouble, steps = "", list[SourceTestStep]()
     try:

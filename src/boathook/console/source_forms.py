@@ -1,0 +1,152 @@
+"""The form of a stored source: its fields come from the provider's recipe and from the keys that every source has."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from starlette.datastructures import FormData
+
+from boathook.domain.errors import InvalidValue
+from boathook.pages.endpoint_forms import FormReader, InvalidForm
+from boathook.service.shown_settings import HIDDEN
+from boathook.service.sources import Recipe
+
+
+class FieldKind(StrEnum):
+    """How a field is entered, and what its text becomes."""
+
+    TEXT = "text"
+    SECRET = "password"  # noqa: S105 - the type of an input
+    NUMBER = "number"
+    WORDS = "words"
+    JSON = "json"
+    CHOICE = "choice"
+    SWITCH = "switch"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceField:
+    """A field of the form, for one key of the source."""
+
+    key: str
+    label: str
+    hint: str
+    kind: FieldKind = FieldKind.TEXT
+    is_required: bool = False
+    choices: tuple[str, ...] = ()
+
+
+_COMMON: Final = (
+    SourceField("paths", "Other paths", "Besides /in/NAME, such as /hooks/shop; separated by spaces.", FieldKind.WORDS),
+    SourceField("addresses", "Networks", "The only networks that may send, such as 203.0.113.0/24.", FieldKind.WORDS),
+    SourceField("rate", "Rate", "Maximum requests per second.", FieldKind.NUMBER),
+    SourceField("burst", "Burst", "Maximum requests at once; by default those of a second.", FieldKind.NUMBER),
+    SourceField("max_body", "Largest body", "In bytes.", FieldKind.NUMBER),
+    SourceField("tolerance_s", "Clock tolerance", "Maximum age of a signature in seconds.", FieldKind.NUMBER),
+    SourceField("dedup_days", "Dedup memory", "Days for which repeated events are recognized.", FieldKind.NUMBER),
+    SourceField("dedup_fields", "Dedup fields", "JSON paths that identify an event together.", FieldKind.WORDS),
+    SourceField("retry", "Retry", "Schedule of handlers without their own: a preset's name, or seconds as in 5, 60."),
+    SourceField("methods", "Methods", "GET, POST or PUT; by default those of the sender.", FieldKind.WORDS),
+    SourceField("public_url", "Public URL", "The base URL that senders use, such as https://hooks.example.com."),
+    SourceField("mode", "Replies", "inline lets the handler reply while the sender waits.", FieldKind.CHOICE,
+                choices=("store", "inline")),
+    SourceField("reply_within_s", "Reply within", "Seconds that senders of an inline source wait.", FieldKind.NUMBER),
+    SourceField("fallback_status", "Fallback status", "If the handler does not reply in time.", FieldKind.NUMBER),
+    SourceField("fallback_body", "Fallback body", "If the handler does not reply in time."),
+    SourceField("schema", "JSON Schema", "Verified bodies that violate it are rejected.", FieldKind.JSON),
+    SourceField("unsigned", "Accept requests without verification", "", FieldKind.SWITCH),
+)  # fmt: skip
+"""The keys of every source."""
+
+
+def recipe_fields(recipe: Recipe) -> Sequence[SourceField]:
+    """Return the fields of a provider's own settings, and of those that it needs."""
+    settings = {one.name: one for part in (recipe, *recipe.schemes.values()) for one in part.settings}
+    fields = [
+        SourceField(
+            one.name,
+            one.name.replace("_", " ").capitalize(),
+            f"{one.help}.",
+            FieldKind.SECRET if one.is_secret else FieldKind.CHOICE if one.choices else FieldKind.TEXT,
+            one.is_required,
+            ("", *one.choices) if one.choices else (),
+        )
+        for one in settings.values()
+    ]
+    if recipe.schemes:
+        hint = "How the requests are signed, if not in the usual way."
+        fields.insert(0, SourceField("scheme", "Scheme", hint, FieldKind.CHOICE, choices=("", *recipe.schemes)))
+    if recipe.signs_url:
+        hint = "This sender signs the URL, so boathook has to know its base, such as https://hooks.example.com."
+        fields.insert(0, SourceField("public_url", "Public URL", hint))
+    return fields
+
+
+def common_fields(recipe: Recipe) -> Sequence[SourceField]:
+    """Return the fields that every source has, without those of `recipe_fields`."""
+    taken = {one.key for one in recipe_fields(recipe)}
+    return [one for one in _COMMON if one.key not in taken]
+
+
+def read_settings(reader: FormReader, fields: Iterable[SourceField]) -> dict[str, Any]:
+    """Return the value of each key; None if its field is empty. An empty secret is left out, as it is never shown.
+
+    Raises:
+        InvalidForm: a value is wrong.
+    """
+    values = {one.key: _read(reader, one) for one in fields}
+    if reader.problems:
+        raise InvalidForm(reader.problems)
+    secrets = {one.key for one in fields if one.kind is FieldKind.SECRET}
+    return {key: value for key, value in values.items() if value is not None or key not in secrets}
+
+
+def _read(reader: FormReader, one: SourceField) -> Any:
+    match one.kind:
+        case FieldKind.NUMBER:
+            return reader.number(one.key)
+        case FieldKind.WORDS:
+            return reader.words(one.key) or None
+        case FieldKind.JSON:
+            return reader.json(one.key)
+        case FieldKind.SWITCH:
+            return True if reader.text(one.key) else None
+        case _:
+            return reader.text(one.key) or None
+
+
+def shown_values(settings: Mapping[str, Any], fields: Iterable[SourceField]) -> dict[str, str]:
+    """Return the texts of the form's fields for the settings of a source; secret ones are empty."""
+    return {one.key: _show(settings.get(one.key), one) for one in fields}
+
+
+def _show(value: Any, one: SourceField) -> str:
+    if value in (None, False, HIDDEN):
+        return ""
+    match one.kind:
+        case FieldKind.WORDS:
+            return " ".join(map(str, value))
+        case FieldKind.JSON:
+            return json.dumps(value, indent=2)
+        case FieldKind.SWITCH:
+            return "yes"
+        case FieldKind.NUMBER:
+            return f"{value:g}" if isinstance(value, float) else str(value)
+        case _:
+            return str(value)
+
+
+def submitted_values(form: FormData, fields: Iterable[SourceField]) -> dict[str, str]:
+    """Return the submitted texts to refill a form, without secrets."""
+    keys = ["name", *(one.key for one in fields if one.kind is not FieldKind.SECRET)]
+    return {key: str(form.get(key, "")) for key in keys}
+
+
+def problem_of(error: InvalidValue, fields: Iterable[SourceField]) -> dict[str, str]:
+    """Return the error of an action by field; one of a key without a field has the empty name."""
+    place = [str(one) for one in error.where]
+    key = place[1] if place[:1] == ["settings"] and len(place) > 1 else "".join(place[:1])
+    shown = {"name", "secret", *(one.key for one in fields)}
+    return {key: str(error)} if key in shown else {"": str(error)}
