@@ -21,7 +21,7 @@ from tests.support import until
 WORDS = ("a note about a boat", "the harbour master asks", "anna paid twice", "three ropes", "a parcel for the pier")
 _IDS = re.compile(r"[a-z]+_[0-9a-z]{26,27}(_\d+)?|qtask_\w+|grp_\w+|(?<=/)\d+(?=/|$)")
 _OWN_WORDS = re.compile(
-    r"(?<=/event-types/)[^/?]+|(?<=/sources/)[^/?]+|(?<=/sources-senders/)[^/?]+|(?<=/handlers/)[^?]+"
+    r"(?<=/event-types/)[^/?]+|(?<=/sources/)[^/?]+|(?<=/sources-senders/)[^/?]+|(?<=/sources-new/)[^/?]+|(?<=/handlers/)[^?]+"
 )
 _LONG = {"/console/overview/live"}
 """What is not a page."""

@@ -111,6 +111,7 @@ class Side:
             compile_sources(settings), self.intake, EventBuilder(self.router, self._read_router), quarantine=None,
             others=self._not_found, client_rate=RateLimiter(rate, 1) if rate else None,
         )  # fmt: skip
+        self.app = app
         self.registry = ConnectionRegistry(app, settings.limits, ConnectionLimiter(100, 100))
         self.registry.date_line = b"date: today\r\n"
         self.direct = DirectIngest(app, self.intake)
@@ -320,3 +321,47 @@ def test_where_senders_wait_for_a_reply_requests_take_the_asgi_application() -> 
     )  # fmt: skip
     handler = DirectIngest(app, Intake(Store()))
     assert [handler.max_body(path) for path in ("/in/github", "/in/inline", "/elsewhere")] == [2_000, -1, -1]
+
+
+# Sources that change while the gateway runs
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+async def test_sources_are_replaced_between_two_requests(is_direct: bool):
+    side = Side(is_direct=is_direct)
+    compiled_sources = compile_sources(load(Path("/dev/null"), {"sources": SOURCES}))
+    assert "200 OK" in await side.talk([request(key="1")], 1)
+    side.app.set_sources({"/in/slack": compiled_sources["/in/slack"]}, {"/in/github": "github"})
+    answer = await side.talk([request(key="2")], 1)
+    assert "503 Service Unavailable" in answer
+    assert "retry-after: 30" in answer
+    assert "401 Unauthorized" in await side.talk([request("/in/slack")], 1)
+    side.app.set_sources({})
+    assert "404 Not Found" in await side.talk([request(key="3")], 1)
+    side.app.set_sources(compiled_sources)
+    assert "200 OK" in await side.talk([request(key="4")], 1)
+    assert len(side.store.rows) == 2
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+async def test_until_all_sources_are_known_an_unknown_one_is_answered_503(is_direct: bool):
+    side = Side(is_direct=is_direct)
+    compiled_sources = compile_sources(load(Path("/dev/null"), {"sources": SOURCES}))
+    side.app.set_sources(compiled_sources, knows_all=False)
+    assert "503 Service Unavailable" in await side.talk([request("/in/nothing")], 1)
+    assert "404 Not Found" in await side.talk([request("/elsewhere")], 1)
+    assert "200 OK" in await side.talk([request()], 1)
+    side.app.set_sources(compiled_sources)
+    assert "404 Not Found" in await side.talk([request("/in/nothing")], 1)
+
+
+async def test_a_source_that_is_removed_before_the_body_is_there_lets_the_sender_try_again():
+    side = Side(is_direct=True)
+    whole = request()
+    connection, wire = side.connect()
+    connection.data_received(whole[:-3])
+    side.app.set_sources({})
+    connection.data_received(whole[-3:])
+    await eventually(lambda: b"HTTP/1.1 " in wire.written)
+    assert b"503 Service Unavailable" in wire.written
+    assert side.store.rows == {}

@@ -35,7 +35,8 @@ class SourceField:
     hint: str
     kind: FieldKind = FieldKind.TEXT
     is_required: bool = False
-    choices: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
+    """The values of a choice, each with what is shown for it."""
 
 
 _COMMON: Final = (
@@ -51,7 +52,7 @@ _COMMON: Final = (
     SourceField("methods", "Methods", "GET, POST or PUT; by default those of the sender.", FieldKind.WORDS),
     SourceField("public_url", "Public URL", "The base URL that senders use, such as https://hooks.example.com."),
     SourceField("mode", "Replies", "inline lets the handler reply while the sender waits.", FieldKind.CHOICE,
-                choices=("store", "inline")),
+                choices=(("", "store"), ("inline", "inline"))),
     SourceField("reply_within_s", "Reply within", "Seconds that senders of an inline source wait.", FieldKind.NUMBER),
     SourceField("fallback_status", "Fallback status", "If the handler does not reply in time.", FieldKind.NUMBER),
     SourceField("fallback_body", "Fallback body", "If the handler does not reply in time."),
@@ -71,17 +72,21 @@ def recipe_fields(recipe: Recipe) -> Sequence[SourceField]:
             f"{one.help}.",
             FieldKind.SECRET if one.is_secret else FieldKind.CHOICE if one.choices else FieldKind.TEXT,
             one.is_required,
-            ("", *one.choices) if one.choices else (),
+            _choices(one.choices) if one.choices else (),
         )
         for one in settings.values()
     ]
     if recipe.schemes:
         hint = "How the requests are signed, if not in the usual way."
-        fields.insert(0, SourceField("scheme", "Scheme", hint, FieldKind.CHOICE, choices=("", *recipe.schemes)))
+        fields.insert(0, SourceField("scheme", "Scheme", hint, FieldKind.CHOICE, choices=_choices(recipe.schemes)))
     if recipe.signs_url:
         hint = "This sender signs the URL, so boathook has to know its base, such as https://hooks.example.com."
         fields.insert(0, SourceField("public_url", "Public URL", hint))
     return fields
+
+
+def _choices(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    return ("", "default"), *((word, word) for word in words)
 
 
 def common_fields(recipe: Recipe) -> Sequence[SourceField]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -143,7 +143,7 @@ async def show_new(context: ConsoleContext) -> Response:
     recipe = sources.get_provider(context.path["provider"])
     async with context.work() as work:
         taken = {view.name for view in await sources.list_all(work)}
-    names = (f"{recipe.name}{number}" for number in ("", *(f"-{number}" for number in count(2))))
+    names = chain((recipe.name,), (f"{recipe.name}-{number}" for number in count(2)))
     return _form(context, recipe, {"name": next(name for name in names if name not in taken)})
 
 

@@ -264,7 +264,9 @@ async def prepare_database(settings: Settings, hooks: Hooks, migrations: Sequenc
         applied = await migrate(url, migrations)
         if applied:
             _LOG.info("schema_migrated", revisions=applied)
-        routes_by_owner = hooks.routes(timeout_s=settings.worker.timeout_s, retries=settings.retry_defaults())
+        live = LiveSettings(settings)
+        await live.refresh(database)
+        routes_by_owner = hooks.routes(timeout_s=settings.worker.timeout_s, retries=live.current.retry_defaults())
         for owner, routes in routes_by_owner.items():
             await register(database, owner, routes)
     finally:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from uuid import UUID
 
 from boathook.config import Settings, SourceSettings
 from boathook.config.stored_sources import check_source_name, read_stored_source, write_stored_source
@@ -123,8 +124,7 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     """
     configured = await _lock(work)
     row = _find(work, configured, name)
-    has_hidden = HIDDEN in changes.values()
-    former = {} if is_replaced and not has_hidden else _decrypt(work, row)
+    former = _decrypt_leniently(work, row) if is_replaced and HIDDEN not in changes.values() else _decrypt(work, row)
     kept = {key: former.get(key) if value == HIDDEN else value for key, value in changes.items()}
     merged = kept if is_replaced else {**former, **kept}
     source = _read(work, name, {key: value for key, value in merged.items() if value is not None})
@@ -138,7 +138,8 @@ async def change(work: UnitOfWork, name: str, changes: Mapping[str, Any], *, is_
     )
     if stored is None:
         raise NotFound(f"there is no source {name}")
-    await record(work.connection, work.actor, "source.change", name, ", ".join(sorted(changes)) or None)
+    keys = sorted(key for key in merged.keys() | former.keys() if merged.get(key) != former.get(key))
+    await record(work.connection, work.actor, "source.change", name, ", ".join(keys) or None)
 
 
 async def remove(work: UnitOfWork, name: str) -> None:
@@ -248,7 +249,7 @@ async def _insert_secret(work: UnitOfWork, name: str, text: str) -> None:
     await secret_store.insert(work.connection, id=id, source=name, encrypted=encrypted, note="", by=work.actor)
 
 
-def _encrypt(work: UnitOfWork, name: str, id: Any, source: SourceSettings) -> bytes:
+def _encrypt(work: UnitOfWork, name: str, id: UUID, source: SourceSettings) -> bytes:
     context = stored_sources.encryption_context(name, id)
     return work.app_context.secret_box.encrypt(write_stored_source(source), context)
 
@@ -262,7 +263,15 @@ def _decrypt(work: UnitOfWork, row: StoredSource) -> dict[str, Any]:
             f"the settings of {row.name} cannot be read: {error}; restore the key, or replace all settings",
             "source_unreadable",
         ) from None
-    return dict(values)
+    return values if isinstance(values, dict) else {}
+
+
+def _decrypt_leniently(work: UnitOfWork, row: StoredSource) -> dict[str, Any]:
+    """Return the keys of a stored source; none if they cannot be read, as all are replaced."""
+    try:
+        return _decrypt(work, row)
+    except InvalidState:
+        return {}
 
 
 def _invalid(name: str, error: ConfigError) -> InvalidValue:
