@@ -5,6 +5,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from boathook.db import source_secrets as secret_store
 from boathook.db import stored_sources as store
 from boathook.db.database import Database
 from boathook.db.delivery_commands import AuditContext
+from boathook.db.events import EventStore
 from boathook.db.live_settings import LiveSettings
 from boathook.db.secret_box import SecretBox
+from boathook.delivery.handler_executor import _follow_inline
 from boathook.domain.errors import AlreadyExists, InvalidState, InvalidValue, LimitReached, NotFound
+from boathook.ingest.reply_waiter import inline_sources
 from boathook.ingest.secrets_cache import SecretsCache
-from boathook.ingest.sources import CompiledSources
+from boathook.ingest.sources import CompiledSources, dedup_days_by_source
 from boathook.ingest.stored_sources_file import FILE_NAME, read_stored_sources, save_stored_sources
 from boathook.service import endpoint_secrets, source_secrets, sources, stored_sources
 from boathook.service.unit_of_work import AppContext
@@ -432,3 +436,25 @@ async def test_mutant_without_the_lock_two_take_one_path(context: AppContext, mo
     settings = await context.refresh_settings()
     assert settings.stored == {"one"}, "even then one is served, and the other reported"
     assert "source 'one'" in context.live_settings.problems["two"]
+
+
+async def test_workers_follow_which_sources_are_inline(context: AppContext, db: Database):
+    live = live_of(context)
+    inline = _follow_inline(live, inline_sources)
+    async with live.following(db):
+        await add(context, "shop", {**STRIPE, "mode": "inline"})
+        await insert_raw(context, "newer", {**STRIPE, "mode": "inline", "reply_within_s": 900})
+        await eventually(lambda: live.current.stored == {"shop", "newer"})
+        assert set(inline) == {"shop"}, "one with impossible settings does not stop the worker"
+        await change(context, "shop", {"mode": None})
+        await eventually(lambda: not inline)
+
+
+async def test_events_are_remembered_for_the_days_of_their_stored_source(context: AppContext):
+    await add(context, "shop", {**STRIPE, "dedup_days": 90})
+    await add(context, "till", {**STRIPE, "dedup_days": 2})
+    days = dedup_days_by_source(await context.refresh_settings())
+    assert (days["shop"], days["till"]) == (90, 2)
+    events = EventStore(dedup_days=30)
+    events.set_dedup_days(days)
+    assert events._memory_of == {name: timedelta(days=number) for name, number in days.items()}
