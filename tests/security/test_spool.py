@@ -354,7 +354,7 @@ class TestAnswers:
             copy = dataclasses.replace(event("a"), id=uuid4())
             assert await intake.accept(copy) == Duplicate(first.event_id)
         assert intake.buffer is not None
-        assert intake.buffer.depth.records == 1
+        assert intake.buffer.waiting_events == 1
         await intake.drain()
 
     async def test_a_caller_who_is_gone_does_not_keep_the_others_from_their_answers(self, tmp_path: Path):

@@ -169,7 +169,7 @@ async def test_copies_of_what_is_in_the_spool_are_answered_from_memory(intake: I
     first = await intake.accept(event("a"))
     assert await intake.accept(event("a")) == Duplicate(first.event_id)
     assert intake.buffer is not None
-    assert intake.buffer.depth.records == 1
+    assert intake.buffer.waiting_events == 1
 
 
 async def test_a_copy_after_a_restart_is_merged_when_drained(store: FakeStore, tmp_path: Path):
