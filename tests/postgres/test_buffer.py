@@ -201,7 +201,7 @@ async def messages(access: BrokerAccess, queue: str) -> int:
 async def take_out(access: BrokerAccess, queue: str, number: int) -> list[bytes]:
     """Remove messages with events from a queue, as a broker does that loses them."""
     connection = await first_connection(access, purpose="test")
-    found = []
+    found: list[bytes] = []
     try:
         await connection.consume([queue], 1)
         while len(found) < number:
