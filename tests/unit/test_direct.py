@@ -329,6 +329,7 @@ def test_where_senders_wait_for_a_reply_requests_take_the_asgi_application() -> 
 @pytest.mark.parametrize("is_direct", [False, True])
 async def test_sources_are_replaced_between_two_requests(is_direct: bool):
     side = Side(is_direct=is_direct)
+    await side.intake.start()
     compiled_sources = compile_sources(load(Path("/dev/null"), {"sources": SOURCES}))
     assert "200 OK" in await side.talk([request(key="1")], 1)
     side.app.set_sources({"/in/slack": compiled_sources["/in/slack"]}, {"/in/github": "github"})
@@ -340,12 +341,14 @@ async def test_sources_are_replaced_between_two_requests(is_direct: bool):
     assert "404 Not Found" in await side.talk([request(key="3")], 1)
     side.app.set_sources(compiled_sources)
     assert "200 OK" in await side.talk([request(key="4")], 1)
+    await side.intake.drain()
     assert len(side.store.rows) == 2
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
 async def test_until_all_sources_are_known_an_unknown_one_is_answered_503(is_direct: bool):
     side = Side(is_direct=is_direct)
+    await side.intake.start()
     compiled_sources = compile_sources(load(Path("/dev/null"), {"sources": SOURCES}))
     side.app.set_sources(compiled_sources, knows_all=False)
     assert "503 Service Unavailable" in await side.talk([request("/in/nothing")], 1)
@@ -353,6 +356,7 @@ async def test_until_all_sources_are_known_an_unknown_one_is_answered_503(is_dir
     assert "200 OK" in await side.talk([request()], 1)
     side.app.set_sources(compiled_sources)
     assert "404 Not Found" in await side.talk([request("/in/nothing")], 1)
+    await side.intake.drain()
 
 
 async def test_a_source_that_is_removed_before_the_body_is_there_lets_the_sender_try_again():
