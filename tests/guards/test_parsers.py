@@ -46,6 +46,7 @@ CAPS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "api/idempotency.py": {"json": (API,), "_plain": (API,)},
     "api/messages.py": {"json": (API,)},
     "api/publish.py": {"json": ("boathook.api.publish:_MAX_BODY", DEPTH)},
+    "service/buffer.py": {"json": ("boathook.service.buffer:_MAX_ANSWER",)},
     "service/conflicts.py": {"json": ("boathook.service.body_view:MAX_BYTES", DEPTH)},
     "pages/site.py": {"json": ("boathook.pages.site:_MAX_REPORT_BYTES",)},
     "console/applications.py": {"json": (FORM,)},

@@ -119,7 +119,7 @@ async def _read_members(settings: Settings, queue: str) -> QueueMembers:
         raise FetchFailed(f"the management API answers {answer.status} for {queue}", status=answer.status)
     try:
         found = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise FetchFailed(f"the management API's answer for {queue} is not JSON")
