@@ -71,8 +71,8 @@ def leader(cluster: Cluster, vhost: str) -> Node:
     raise AssertionError("no queue has messages")
 
 
-def finish(env: Environment) -> None:
-    """Let everything recover, and check that nothing is lost, doubled or out of order."""
+def finish(env: Environment, *, has_new_gateway: bool = False) -> None:
+    """Let everything recover, and check that nothing is lost or doubled, nor out of order unless the gateway is new."""
     env.heal()
     env.warm(30, timeout_s=300)
     env.outside.stop()
@@ -80,7 +80,8 @@ def finish(env: Environment) -> None:
     assert metric(env, "boathook_buffer_lost_total") == 0
     env.quiesce(300.0)
     verdict = env.judge()
-    assert verdict.is_sound, verdict.report
+    broken = verdict.broken - ({"C6"} if has_new_gateway else set())
+    assert not broken, verdict.report
 
 
 def test_postgresql_is_away_under_load_and_no_sender_notices(env: Environment, cluster: Cluster, vhost: str):
@@ -125,7 +126,7 @@ def test_a_gateway_killed_with_its_disk_loses_nothing(env: Environment, cluster:
     shutil.rmtree(env.host.data)
     env.server.restart()
     env.host.start()
-    finish(env)
+    finish(env, has_new_gateway=True)  # it does not know of the events that the former one published
 
 
 def test_without_postgresql_brokers_and_disk_the_answer_is_503_and_nothing_else(
