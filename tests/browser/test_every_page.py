@@ -33,6 +33,7 @@ def filled_console(console: ConsoleServer) -> Iterator[ConsoleServer]:
         sample_data = SampleData(console, receiver, WORDS)
         sample_data.all()
         sample_data.api.close()
+        console.running.cli("sources", "add", "stored", "--provider", "github", "--generate-secret")
         until(lambda: console.ask("select count(*) from boathook.alert where state = 'firing'")[0][0])
         yield console
 
@@ -44,6 +45,7 @@ def pages(filled_console: ConsoleServer, browser: Browser) -> list[str]:
     filled_console.sign_in(page)
     found: dict[str, str] = {}
     waiting = ["/console", "/console/account", "/console/settings", "/console/search", "/console/sources/stripe"]
+    waiting += ["/console/sources/stored/edit"]
     while waiting:
         path = waiting.pop(0)
         if kind_of(path) in found or path in _LONG:

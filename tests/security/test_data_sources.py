@@ -15,15 +15,18 @@ from typing import Any, Final
 import pytest
 
 from boathook.config import load
+from boathook.db.live_settings import LiveSettings
 from boathook.domain.errors import ConfigError
 from boathook.domain.model import ProofStrength
 from boathook.domain.verification import Challenge, KeyRequired, Rejected, Request, SourceSpec, Verdict, Verified
 from boathook.ingest import quarantine
+from boathook.ingest.secrets_cache import SecretsCache
 from boathook.providers.recipe import Recipe
 from boathook.providers.request_reader import Header
 from boathook.providers.schemes import Addresses, Asymmetric, NoProof, Token
 from boathook.service.doctor.handlers import CheckStatus as Concern
 from boathook.service.doctor.setup import _sources
+from boathook.service.sources import KnownSources
 from boathook.testing import signed_request
 from boathook.verification import verifier as verify
 from boathook.verification.verifier import Verifier
@@ -186,7 +189,8 @@ secrets = ["whsec_a_secret_of_its_own"]
 
 def test_the_doctor_names_sources_that_share_a_secret_and_never_the_secret(tmp_path: Path):
     (tmp_path / "boathook.toml").write_text(SHARING)
-    found = list(_sources(load(tmp_path / "boathook.toml")))
+    settings = load(tmp_path / "boathook.toml")
+    found = list(_sources(KnownSources(LiveSettings(settings), SecretsCache(settings, ()))))
     [shared] = [one for one in found if "share" in one.found]
     assert shared.verdict is Concern.WARN
     assert "shop" in shared.found

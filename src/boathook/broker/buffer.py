@@ -21,7 +21,6 @@ from boathook.broker.connection import BrokerConnection, first_connection
 from boathook.broker.queues import ALL_QUEUES, arguments_of
 from boathook.domain.errors import BrokerUnavailable
 from boathook.observability import meters
-from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 
 PendingRecord = tuple[bytes, "asyncio.Future[None]"]
@@ -261,9 +260,7 @@ class BrokerBuffer:
         series = self._series[self._current]
         message = encode_batch(self._current, series.confirmed + 1, [payload for payload, _ in group])
         began = time.perf_counter()
-        failpoint("buffer.before_publish")
         await connection.publish(self._queue, message, self._confirm_s)
-        failpoint("buffer.after_confirm")
         series.confirmed += count
         del self._pending[:count]
         meters.observe("boathook_buffer_confirm_seconds", time.perf_counter() - began)

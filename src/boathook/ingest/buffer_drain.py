@@ -23,7 +23,6 @@ from boathook.domain.model import Accepted, NewEvent, Receipt
 from boathook.ingest.event_writer import EventWriter, Refused, Stored
 from boathook.ingest.spool_records import UnreadableRecord, decode
 from boathook.observability import meters
-from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
 from boathook.spool.segment import Record
 
@@ -137,7 +136,6 @@ class BufferDrain:
                         await _keep_refused(connection, record, reason)
                     case _ as never:
                         assert_never(never)
-        failpoint("buffer.before_ack")
         for delivery, batch in group:
             if batch is None or None in batch.payloads:
                 await _keep_damaged(connection, delivery, batch)

@@ -218,6 +218,12 @@ statistics.aggregate_event_types 202 PUT /stats/usage/event-types
 
 NO_CLIENT_CALLS: Final = {
     "GET /api/v1/health/ping": "for load balancers",
+    "GET /api/v1/source": "Svix's clients know sources of another API only; so do the next ones",
+    "POST /api/v1/source": "see above",
+    "GET /api/v1/source/{source_name}": "see above",
+    "PUT /api/v1/source/{source_name}": "see above",
+    "PATCH /api/v1/source/{source_name}": "see above",
+    "DELETE /api/v1/source/{source_name}": "see above",
 }
 """Operations of our OpenAPI document that no client has a method for."""
 

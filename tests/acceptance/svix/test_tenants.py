@@ -62,6 +62,12 @@ ORGANIZATION = frozenset({
     "PUT /operational-webhook/endpoint/{endpoint_id}/headers",
     "GET /operational-webhook/endpoint/{endpoint_id}/secret",
     "POST /operational-webhook/endpoint/{endpoint_id}/secret/rotate",
+    "GET /source",
+    "POST /source",
+    "GET /source/{source_name}",
+    "PUT /source/{source_name}",
+    "PATCH /source/{source_name}",
+    "DELETE /source/{source_name}",
 })  # fmt: skip
 """For the organization's own tokens only."""
 APPLICATION = frozenset({
@@ -226,6 +232,7 @@ class TenantObjects:
             "attempt_id": (self.attempt, self.attempt),
             "event_type_name": ("tenant.type", "tenant.type"),
             "task_id": (self.task, self.task),
+            "source_name": ("stripe", "stripe"),  # of the default organization, as all sources are
         }
         assert name in ids, f"{operation.name}: say which of tenant A's objects {name} is"
         return str(ids[name][by_uid])
