@@ -1,8 +1,10 @@
 """Behind PgBouncer: in session mode all settings hold, and transaction mode is refused."""
 
+import contextlib
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -67,7 +69,7 @@ def pooler(db: Database) -> Iterator[Pooler]:
                 group=account.pw_gid if os.geteuid() == 0 else None,
             )
         )
-        until((folder / ".s.PGSQL.6432").exists)
+        until(lambda: listens(folder / ".s.PGSQL.6432"))
         return f"postgresql://boathook@{urlsplit(db.url).path}?host={folder}&port=6432"
 
     yield start
@@ -83,6 +85,14 @@ async def pooled(pooler: Pooler, request: pytest.FixtureRequest) -> AsyncIterato
     database = await open_pool(pooler("session", request.param))
     yield database
     await database.close()
+
+
+def listens(path: Path) -> bool:
+    """Return whether a socket is listened on; it exists some time before."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        return True
+    return False
 
 
 async def open_pool(url: str) -> Database:
