@@ -128,21 +128,31 @@ def _time_console(environment: BenchmarkEnvironment, server: Server, visits: int
         _wait_until_open(page_client)
         page_client.send(SIGN_IN, name=_NAME, password=_PASSWORD, next=BASE)
         large = f"{BASE}/events/{_post_large(server.port)}"
+        stored = _add_source(page_client)
         crawler = Crawler(console_pages())
         environment.report("finding the pages of the console")
         # What is kept of each kind is the first that is found: of applications it is the one with most messages.
-        crawler.follow(page_client, _BUSIEST, large, f"{large}/history", *_STARTS)
+        crawler.follow(page_client, _BUSIEST, large, f"{large}/history", *_STARTS, f"{stored}/edit")
         crawler.follow(page_client, *_start_jobs(page_client, crawler))
         return _time_pages(environment, page_client, crawler, visits)
 
 
-def _wait_until_open(page_client: PageClient) -> None:
-    """Wait for the console, which a gateway opens only after its door for events."""
+def _wait_until_open(page_client: PageClient, page: str = SIGN_IN) -> None:
+    """Wait for a page: a gateway opens the console after its door for events, and reads stored sources later."""
     end = time.monotonic() + _TIMEOUT_S
-    while page_client.get(SIGN_IN).status != 200:
+    while page_client.get(page).status != 200:
         if time.monotonic() > end:
-            raise ConfigError("the console of the benchmark does not open")
+            raise ConfigError(f"{page} of the benchmark does not open")
         time.sleep(0.05)
+
+
+def _add_source(page_client: PageClient) -> str:
+    """Add a source that is stored in the database, as only such a one has a form, and return the path of its page."""
+    form = f"{BASE}/sources-new/github"
+    page_client.submit_form(form, form, name="stored", generate="yes")
+    page = f"{BASE}/sources/stored"
+    _wait_until_open(page_client, page)
+    return page
 
 
 def _start_jobs(page_client: PageClient, crawler: Crawler) -> Iterable[str]:

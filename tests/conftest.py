@@ -70,6 +70,9 @@ asyncio.selector_events.BaseSelectorEventLoop.close = _close_with_accepted  # ty
 
 pytest_plugins = ["pytester", "tests.own_process"]
 
+# jsonschema would build forty grammars in each process, for a format that no schema here judges.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+
 gc.disable()  # while twelve thousand tests are collected, none of which is garbage
 
 _PLACE = "BOATHOOK_TEST_PLACE"
