@@ -493,10 +493,9 @@ class TestChart:
 @pytest.mark.extended("needs Helm, which is no package of the distribution; the chart's templates and values stay")
 class TestHelm:
     def rendered(self, *options: str) -> list[dict[str, Any]]:
-        version = kubernetes_validate.latest_version()  # a helm built from source takes the oldest one for the cluster's
-        done = run(
-            "helm", "template", "boathook", write_chart.CHART, "--namespace", "boathook", "--kube-version", version, *options
-        )
+        # A helm built from source takes the oldest version for the cluster's.
+        version = ("--kube-version", kubernetes_validate.latest_version())
+        done = run("helm", "template", "boathook", write_chart.CHART, "--namespace", "boathook", *version, *options)
         assert done.returncode == 0, done.stderr
         return [one for one in yaml.safe_load_all(done.stdout) if one]
 
