@@ -233,6 +233,14 @@ class Database:
                     yield connection
 
     @contextlib.asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """Acquire a connection whose statements all read the same state of the database, and cannot write."""
+        async with self.acquire() as connection:
+            with translate_errors():
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
+                    yield connection
+
+    @contextlib.asynccontextmanager
     async def user_transaction(self) -> AsyncIterator[Connection]:
         """Acquire a connection in a transaction for code that is not part of boathook.
 

@@ -58,14 +58,15 @@ async def get_event(database: Database, event_id: UUID) -> EventDetail:
 
 
 async def get_delivery(database: Database, key: Key) -> DeliveryDetail:
-    """Return one delivery. Raises NotFound."""
-    row = await listings.get_delivery(database, *key)
-    event, stored = await listings.get_event(database, key[0])
-    return DeliveryDetail(
-        row=row,
-        event=event,
-        stored=stored,
-        attempts=await listings.list_attempts(database, *key),
-        side_effects=await listings.list_side_effects(database, key[0], row.recipient, row.item_path),
-        audit=await listings.list_audit(database, ListFilter(limit=_MAX_AUDIT_ROWS), subject=row.id),
-    )
+    """Return one delivery, its state and its attempts as of one moment. Raises NotFound."""
+    async with database.snapshot() as snapshot:
+        row = await listings.get_delivery(snapshot, *key)
+        event, stored = await listings.get_event(snapshot, key[0])
+        return DeliveryDetail(
+            row=row,
+            event=event,
+            stored=stored,
+            attempts=await listings.list_attempts(snapshot, *key),
+            side_effects=await listings.list_side_effects(snapshot, key[0], row.recipient, row.item_path),
+            audit=await listings.list_audit(snapshot, ListFilter(limit=_MAX_AUDIT_ROWS), subject=row.id),
+        )

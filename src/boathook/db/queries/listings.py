@@ -173,7 +173,7 @@ async def list_events(database: Database, wanted: ListFilter) -> list[EventRow]:
     return [_event(row) for row in rows]
 
 
-async def get_event(database: Database, event_id: UUID) -> tuple[EventRow, StoredRequest]:
+async def get_event(database: Database | Connection, event_id: UUID) -> tuple[EventRow, StoredRequest]:
     """Return one event with its headers and bytes.
 
     Raises:
@@ -211,7 +211,7 @@ async def list_deliveries_of(
     return [delivery_row(row) for row in await database.fetch(SQL["list_deliveries_of_event"], event_id, ordinal)]
 
 
-async def get_delivery(database: Database, event_id: UUID, ordinal: int) -> DeliveryRow:
+async def get_delivery(database: Database | Connection, event_id: UUID, ordinal: int) -> DeliveryRow:
     """Return one delivery.
 
     Raises:
@@ -222,13 +222,13 @@ async def get_delivery(database: Database, event_id: UUID, ordinal: int) -> Deli
     raise NotFound(f"there is no delivery {ids.show_delivery(event_id, ordinal)}; it may have been purged or dropped")
 
 
-async def list_attempts(database: Database, event_id: UUID, ordinal: int) -> list[Attempt]:
+async def list_attempts(database: Database | Connection, event_id: UUID, ordinal: int) -> list[Attempt]:
     """Return the recorded attempts of one delivery, in order."""
     return [Attempt(**dict(row)) for row in await database.fetch(SQL["list_attempts"], event_id, ordinal)]
 
 
 async def list_side_effects(
-    database: Database, event_id: UUID, recipient: str, item_path: str | None = None
+    database: Database | Connection, event_id: UUID, recipient: str, item_path: str | None = None
 ) -> list[SideEffectRow]:
     """Return the completed side effects of a recipient for an event, or for one item of it."""
     rows = await database.fetch(SQL["list_effects"], event_id, recipient, item_path)
@@ -267,7 +267,7 @@ async def list_conflicts(database: Database, wanted: ListFilter) -> list[Conflic
 
 
 async def list_audit(
-    database: Database, wanted: ListFilter, *, subject: str | None = None, action: str | None = None
+    database: Database | Connection, wanted: ListFilter, *, subject: str | None = None, action: str | None = None
 ) -> list[AuditRow]:
     """Return operator actions, newest first; of the filter only `since`, `until`, `after` and `limit` apply."""
     after = None if wanted.after is None else int(wanted.after)
