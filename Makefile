@@ -45,6 +45,7 @@ programs:
 	@scripts/need-program strace strace
 	@scripts/need-program systemd-analyze systemd
 	@scripts/need-program rabbitmqctl rabbitmq-server || echo "The tests with brokers are skipped." >&2
+	@scripts/need-program redis-server redis-server || echo "The tests with Redis are skipped." >&2
 	@scripts/need-program pgbouncer pgbouncer || echo "The tests behind a pooler are skipped." >&2
 
 # Otherwise each of pytest's processes would compile all test files after a change.
