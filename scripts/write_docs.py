@@ -47,7 +47,7 @@ SOURCE_KEYS = {
         "own where absent."
     ),
     "max_body": "Largest request body in bytes; `limits.max_body` where absent.",
-    "rate": "Requests a second; more are answered 429. Absent or 0: no limit.",
+    "rate": "Requests a second, over all gateways; more are answered 429. Absent or 0: no limit.",
     "burst": "How many requests may come at once before `rate` holds them back.",
     "dedup_fields": "JSON paths whose values together name the event, where the sender gives it no id.",
     "dedup_days": "Days a dedup key is remembered; `retention.dedup_days` where absent.",

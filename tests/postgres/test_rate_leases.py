@@ -345,6 +345,24 @@ async def test_mutant_gateways_that_do_not_count_each_other(
     assert await passed_of_runtimes(pg_url, tmp_path) == 3 * 60
 
 
+async def test_whatever_a_store_raises_or_returns_the_next_lease_is_asked_for(source: str):
+    answers: list[object] = [RuntimeError("odd"), None, 7, ValueError("odd"), {}, {"another": 3}]
+
+    async def odd(requests: Sequence[LeaseRequest]) -> Mapping[str, object]:
+        answer = answers.pop(0) if answers else {source: requests[0].wanted}
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with gateways(source, [odd] * 2, per_second=50.0, burst=4) as running:
+
+        def offered() -> bool:
+            running[0].offer(1)
+            return not answers and len(running[0].passed) > 10
+
+        await eventually(offered)
+
+
 class TestRedis:
     async def test_its_restart_is_survived(self, redis_server: RedisServer, source: str):
         leases = RedisLeases(redis_server.url, within_s=WITHIN_S)
@@ -419,8 +437,9 @@ class TestRedis:
         assert "leases the rates of sources" in found.found
         assert [one async for one in doctor.examine(load())] == []
 
-    async def test_doctor_says_that_it_is_away(self):
-        [found] = [one async for one in doctor.examine(load(overrides={"shared.redis": "redis://127.0.0.1:1/0"}))]
+    @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "redis://127.0.0.1:1/0?socket_timeout=soon"])
+    async def test_doctor_says_that_it_is_away(self, url: str):
+        [found] = [one async for one in doctor.examine(load(overrides={"shared.redis": url}))]
         assert found.verdict is CheckStatus.WARN
         assert "shared.redis" in found.fix
 

@@ -48,6 +48,8 @@ class RedisLeases:
         self._url = url
         self._within_s = within_s
         self._client: Redis | None = None
+        self._turn = asyncio.Lock()
+        """Held during a call: a client that is closed after one call would reconnect for another that waits."""
         self._ending: set[asyncio.Future[Any]] = set()
         """Calls that were given up, and clients that are being closed."""
 
@@ -59,15 +61,17 @@ class RedisLeases:
         """
         keys = [_KEY.format(source=one.source) for one in requests]
         arguments = [value for one in requests for value in (repr(one.per_second), one.burst, one.spent, one.wanted)]
-        granted = await self._call("eval", _LEASE, len(keys), *keys, *arguments)
-        if not isinstance(granted, list) or len(granted) != len(requests):
-            self._drop()
-            raise RedisUnavailable("Redis answers something else than it was asked")
+        async with self._turn:
+            granted = await self._call("eval", _LEASE, len(keys), *keys, *arguments)
+            if not isinstance(granted, list) or len(granted) != len(requests):
+                self._drop()
+                raise RedisUnavailable("Redis answers something else than it was asked")
         return {one.source: tokens for one, tokens in zip(requests, granted, strict=True)}
 
     async def check(self) -> str:
         """Return the server's name and version. Raises RedisUnavailable."""
-        found = await self._call("info", "server")
+        async with self._turn:
+            found = await self._call("info", "server")
         found = found if isinstance(found, dict) else {}
         for name, key in (("Valkey", "valkey_version"), ("Redis", "redis_version")):
             if key in found:
@@ -82,14 +86,7 @@ class RedisLeases:
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         if self._client is None:
-            self._client = Redis.from_url(
-                self._url,
-                single_connection_client=True,
-                retry=Retry(NoBackoff(), 0),
-                socket_timeout=self._within_s,
-                socket_connect_timeout=self._within_s,
-                protocol=2,
-            )
+            self._client = self._open()
         call = asyncio.ensure_future(getattr(self._client, name)(*arguments))
         try:
             await asyncio.wait([call], timeout=self._within_s)
@@ -101,9 +98,22 @@ class RedisLeases:
             raise RedisUnavailable(f"Redis did not answer within {self._within_s:g} s")
         try:
             return call.result()
-        except Exception as error:
+        except (asyncio.CancelledError, Exception) as error:
             self._drop()
             raise RedisUnavailable(f"Redis failed: {str(error) or type(error).__name__}") from error
+
+    def _open(self) -> Redis:
+        try:
+            return Redis.from_url(
+                self._url,
+                single_connection_client=True,
+                retry=Retry(NoBackoff(), 0),
+                socket_timeout=self._within_s,
+                socket_connect_timeout=self._within_s,
+                protocol=2,
+            )
+        except (TypeError, ValueError) as error:
+            raise RedisUnavailable(f"shared.redis cannot be used: {error}") from error
 
     def _abandon(self, call: "asyncio.Future[Any]") -> None:
         call.cancel()

@@ -107,14 +107,15 @@ class RateLeaser:
             return
         try:
             granted = await self._lease([request for _, request in asked])
+            tokens = [granted.get(request.source) for _, request in asked]
         except Exception as error:  # noqa: BLE001 - whatever a store does, sources keep their part of the rate
             for rate, request in asked:
                 rate.fail(request)
             self._note(is_failing=True, error=error)
             meters.count("boathook_rate_leases_total", outcome="failed")
             return
-        for rate, request in asked:
-            rate.grant(request, granted.get(request.source), now)
+        for (rate, request), number in zip(asked, tokens, strict=True):
+            rate.grant(request, number, now)
         self._note(is_failing=False)
         meters.count("boathook_rate_leases_total", outcome="answered")
 

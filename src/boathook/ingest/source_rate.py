@@ -23,6 +23,8 @@ LEASE_INTERVAL_S: Final = 0.1
 """Time between two leases of a gateway."""
 TOKEN_LIFE_S: Final = 1.0
 """How long leased tokens are valid, but for one: what a gateway did not need then must not pass at another time."""
+_MAX_TOKENS: Final = 1_000_000_000
+"""Most tokens in a request; what stores take for a number."""
 _MARGIN: Final = 1.5
 """Tokens to lease for each request of the last interval."""
 _DECAY: Final = 0.8
@@ -117,9 +119,9 @@ class SourceRate:
             return None
         self._drop_expired(now)
         # The store must be able to grant what comes in between two leases, however small the burst.
-        burst = max(self._burst, math.ceil(2 * LEASE_INTERVAL_S * self._per_second))
-        wanted = self._wanted(now, burst + math.ceil(self._per_second * TOKEN_LIFE_S))
-        spent, self._spent = self._spent, 0
+        burst = min(max(self._burst, math.ceil(2 * LEASE_INTERVAL_S * self._per_second)), _MAX_TOKENS)
+        wanted = self._wanted(now, min(burst + math.ceil(self._per_second * TOKEN_LIFE_S), _MAX_TOKENS))
+        spent, self._spent = min(self._spent, _MAX_TOKENS), 0
         if not wanted and not spent:
             return None
         return LeaseRequest(source=self.source, per_second=self._per_second, burst=burst, spent=spent, wanted=wanted)
@@ -168,7 +170,7 @@ class _Floor:
     @property
     def most_spent(self) -> int:
         """Most tokens that can be taken within a second."""
-        return self._burst + math.ceil(self._per_second)
+        return min(self._burst + math.ceil(self._per_second), _MAX_TOKENS)
 
     def resize(self, per_second: float, burst: int) -> None:
         self._per_second, self._burst = per_second, burst

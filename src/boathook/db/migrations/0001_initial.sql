@@ -510,7 +510,7 @@ create table boathook.buffer_mark (
 );
 
 -- Until when the rate of each source has been leased to gateways, in seconds since 1970. Unlogged: empty after a crash,
--- a failover or a restore, a rate begins anew, and no commit of a lease waits for a disk.
+-- a failover or a restore, a rate starts again, and no commit of a lease waits for a disk.
 create unlogged table boathook.source_rate (
     source text primary key check (source <> ''),
     allowed_at_s double precision not null default 0
