@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import pytest
@@ -63,7 +64,7 @@ def passed_on_two_hosts(boathook: Callable[..., BoathookProcess], url: str) -> i
     for host in made:
         host.wait_ready()
     for host in made:
-        until(lambda host=host: knows_all(host))
+        until(partial(knows_all, host))
     with ThreadPoolExecutor(HOSTS) as threads:
         found = list(threads.map(lambda host: answers_to(host, 4 * BURST), made))
     assert {status for statuses in found for status in statuses} <= {400, 401, 429}

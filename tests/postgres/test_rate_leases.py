@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
@@ -24,7 +25,9 @@ from boathook.observability.live_metrics import LiveMetrics
 from boathook.server.gateway import IngestRuntime, load_sources
 from boathook.service.doctor import redis as doctor
 from boathook.service.doctor.handlers import CheckStatus
+from tests.acceptance.test_start_during_outage import target_of, through
 from tests.conftest import open_folder
+from tests.faults.rig.proxy import Proxy
 from tests.redis_server import RedisServer, lying_redis, running_redis
 from tests.support import eventually
 
@@ -352,7 +355,7 @@ async def test_whatever_a_store_raises_or_returns_the_next_lease_is_asked_for(so
         answer = answers.pop(0) if answers else {source: requests[0].wanted}
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return cast("Mapping[str, object]", answer)
 
     async with gateways(source, [odd] * 2, per_second=50.0, burst=4) as running:
 
@@ -491,6 +494,37 @@ async def test_mutant_without_the_floor_a_liar_closes_it(source: str, monkeypatc
 async def test_mutant_without_the_ceiling_a_liar_opens_it(source: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("boathook.http.limits.RateLimiter.wait_s", lambda *_: 0.0)
     assert await passed_with_a_liar(LIES["a huge number"], source) > 40
+
+
+async def test_a_postgresql_that_hangs_leaves_each_its_part_and_is_used_again(pg_url: str, source: str):
+    with Proxy(target_of(pg_url)) as wire:
+        database = await Database.open(through(pg_url, wire.port), purpose="gateway", size=2)
+
+        async def lease(requests: Sequence[LeaseRequest]) -> Mapping[str, object]:
+            return await rate_leases.lease_tokens(database, requests, within_s=0.3)
+
+        async with gateways(source, [lease] * 2, per_second=SLOW, burst=40) as running:
+            await eventually(lambda: running[0].leases > 0)
+            wire.set(is_stalled=True)
+            before = running[0].failures
+
+            def offered() -> bool:
+                running[0].offer(5)
+                return running[0].failures >= before + 2
+
+            await eventually(offered)
+            assert 10 <= len(running[0].passed) <= 40
+            with pytest.raises(DatabaseUnavailable):
+                await rate_leases.count_gateways(database, within_s=0.3)
+            wire.heal()
+            leases = running[0].leases
+
+            def answered() -> bool:
+                running[0].offer(1)
+                return running[0].leases > leases
+
+            await eventually(answered)
+        await database.close()
 
 
 async def test_an_absent_postgresql_leaves_each_its_part(source: str):
