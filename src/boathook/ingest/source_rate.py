@@ -32,6 +32,8 @@ _DECAY: Final = 0.8
 _REFILL_SHARE: Final = 0.25
 """How often a gateway without requests asks for the one token that it keeps: a share of the time between two."""
 _MAX_REFILL_S: Final = 10.0
+_WHOLE: Final = 1 - 1e-6
+"""What counts as a whole token, as sums of fractions are not exact."""
 
 
 class SourceRate:
@@ -179,7 +181,7 @@ class _Floor:
     def wait_s(self, now: float) -> float:
         """Return the seconds until there is a token; 0 if there is one."""
         self._refill(now)
-        return 0.0 if self._tokens >= 1 else (1 - self._tokens) / self._per_second
+        return 0.0 if self._tokens >= _WHOLE else (1 - self._tokens) / self._per_second
 
     def take(self, now: float) -> None:
         """Take a token, or what there is of one: a gateway with leased tokens needs no part of its own besides."""
