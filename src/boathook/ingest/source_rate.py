@@ -150,8 +150,9 @@ class SourceRate:
         """
         tokens = granted if isinstance(granted, int) else 0
         tokens = min(max(0, tokens), request.wanted)
-        self._leased += tokens
-        self._leased_until = asked_at + TOKEN_LIFE_S
+        if tokens:
+            self._leased += tokens
+            self._leased_until = asked_at + TOKEN_LIFE_S
         self._can_have_more = tokens == request.wanted
 
     def fail(self, request: LeaseRequest) -> None:
