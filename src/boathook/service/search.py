@@ -23,6 +23,7 @@ from boathook.domain.json_document import short_key
 from boathook.domain.model import State
 from boathook.ingest.event_builder import dedup_hashes
 from boathook.service.event_feed import OVERLAP
+from boathook.service.unit_of_work import UnitOfWork
 from boathook.verification.batch_items import KEY_PREFIX, make_dedup_key
 
 UNHANDLED: Final = "unhandled"
@@ -108,6 +109,13 @@ async def find_page(database: Database, question: SearchQuery, *, limit: int) ->
     """Return one page of a scan, also if the query contains a known id or key. Raises as `find_matches` does."""
     check(question)
     return await event_search.search(database, to_filter(question), limit=limit)
+
+
+async def find_own(work: UnitOfWork, question: SearchQuery, *, limit: int) -> SearchPage:
+    """Return one page of a scan of the organization's events. Raises as `find_matches` does."""
+    check(question)
+    wanted = replace(to_filter(question), organization=work.organization)
+    return await event_search.search(work.connection, wanted, limit=limit)
 
 
 async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -> AsyncIterator[SearchPage]:

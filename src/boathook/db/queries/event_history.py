@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from boathook.db.database import Database, Record
+from boathook.db.database import Connection, Database, Record
 from boathook.db.queries.listings import AuditRow, ConflictRow, DeliveryRow, EventRow, StoredRequest
 from boathook.db.statements import load
 from boathook.domain import ids
@@ -109,7 +109,9 @@ class ConflictDetail:
     content_type: str
 
 
-async def read_event_preview(database: Database, event_id: UUID, most: int) -> tuple[EventRow, StoredRequest]:
+async def read_event_preview(
+    database: Database | Connection, event_id: UUID, most: int
+) -> tuple[EventRow, StoredRequest]:
     """Return an event with its headers and up to *most* bytes of its body. Raises NotFound."""
     row = await database.fetchrow(SQL["read_head"], event_id, most)
     if row is None:
@@ -151,7 +153,7 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
     )
 
 
-async def get_conflict(database: Database, conflict_id: UUID) -> ConflictDetail:
+async def get_conflict(database: Database | Connection, conflict_id: UUID) -> ConflictDetail:
     """Return a conflict with its headers and bytes. Raises NotFound."""
     row = await database.fetchrow(SQL["get_conflict"], conflict_id)
     if row is None:

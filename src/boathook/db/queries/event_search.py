@@ -17,13 +17,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook.db.database import Connection, Database, Record
+from boathook.db.queries import listings
 from boathook.db.queries.listings import EventRow, like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.content_filter import EVERYTHING, ContentFilter
 from boathook.domain.model import State
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=listings.__file__)
 
 BUDGET_S: Final = 0.11
 """How long a search starts new steps."""
@@ -70,6 +71,8 @@ class EventFilter:
     """Accepted before."""
     below: UUID | None = None
     """Where the previous search stopped: only events with a lower id."""
+    organization: str | None = None
+    """Only events that belong to this organization."""
 
     @property
     def is_scanned(self) -> bool:
@@ -156,7 +159,7 @@ class _SearchScan:
         row = await connection.fetchrow(
             self.statement, self.place, self.low, self.length, wanted.source, wanted.application,
             like_pattern(wanted.type),
-            wanted.key, wanted.state, _BATCH,
+            wanted.key, wanted.state, _BATCH, wanted.organization,
         )  # fmt: skip
         assert row is not None
         self.looked_at += row["looked"]
@@ -205,7 +208,7 @@ class _SearchScan:
 
 
 async def search(
-    database: Database, wanted: EventFilter, *, limit: int = PAGE, budget_s: float = BUDGET_S
+    database: Database | Connection, wanted: EventFilter, *, limit: int = PAGE, budget_s: float = BUDGET_S
 ) -> SearchPage:
     """Return the newest matching events, as many as fit on a page and are found in time.
 
@@ -247,13 +250,13 @@ async def select_matching(connection: Connection, event_ids: Sequence[UUID], wan
     return [one for one in event_ids if one in found]
 
 
-async def read_events(database: Database, event_ids: Sequence[UUID]) -> list[FoundEvent]:
+async def read_events(database: Database | Connection, event_ids: Sequence[UUID]) -> list[FoundEvent]:
     """Return the stored ones of these events, newest first."""
     async with _reading(database) as connection:
         return await _read(connection, event_ids)
 
 
-async def find_keys(database: Database, keys: Sequence[UUID]) -> list[DedupKeyMatch]:
+async def find_keys(database: Database | Connection, keys: Sequence[UUID]) -> list[DedupKeyMatch]:
     """Return the events with these dedup key hashes, which `boathook.ingest.event_builder` computes."""
     return [DedupKeyMatch(**dict(row)) for row in await database.fetch(SQL["find_keys"], list(keys))]
 
@@ -311,9 +314,11 @@ def _split_by_size(event_ids: Sequence[UUID], sizes: Sequence[int]) -> Iterator[
 
 
 @asynccontextmanager
-async def _reading(database: Database) -> AsyncIterator[Connection]:
+async def _reading(database: Database | Connection) -> AsyncIterator[Connection]:
     """Begin a transaction whose statements have a short timeout."""
-    async with database.transaction() as connection:
+    async with database.transaction() as begun:
+        connection = database if begun is None else begun  # a connection's own transaction yields nothing
+        assert not isinstance(connection, Database)
         await connection.execute(SQL["limit_statement"], f"{_TIMEOUT_S:g}s")
         yield connection
 
