@@ -16,13 +16,16 @@ from boathook.api import (
     applications,
     attempts,
     authentication,
+    dead_letters,
     delivery_status,
     endpoints,
     environment,
     event_feed,
     event_types,
+    events,
     messages,
     operational,
+    rejections,
     sources,
     tasks,
 )
@@ -77,6 +80,11 @@ ROUTERS: Final = (
     environment.importing,
     event_feed.routes,
     sources.routes,
+    events.routes,
+    events.deliveries,
+    dead_letters.routes,
+    rejections.routes,
+    rejections.conflict_routes,
 )
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """
