@@ -15,6 +15,7 @@ from boathook.api.app import build_app
 from boathook.db import dead_letter_groups
 from boathook.db.database import Database
 from boathook.db.queries import event_search, listings
+from boathook.delivery import tasks as runner
 from boathook.domain import ids
 from boathook.domain.model import Duplicate
 from boathook.handlers.outbox import Outbox
@@ -152,6 +153,85 @@ async def test_a_replay_adds_deliveries_and_retries_dead_letters(api: ApiClient,
     assert await api.ask(202, "POST", path) == {"added": 1, "revived": 0}
     await api.ask(404, "POST", f"/event/{name_of(UUID(int=7))}/replay")
     assert (await store.verify()).violations == ()
+
+
+# Bulk jobs
+
+
+async def test_the_events_of_a_filter_are_replayed_in_the_background(api: ApiClient, store: Store):
+    for number in range(3):
+        await store.end(await store.accept(f"b{number}", "handler:a", body=b'{"n": %d}' % number))
+    await die(store, "dead")
+    asked = {"where": "n = 1", "rate": 50, "note": "fixed"}
+    job = await api.ask(202, "POST", "/event/bulk-replay", asked, headers={"idempotency-key": "once"})
+    assert (job["state"], job["total"], job["rate"], job["note"]) == ("running", 1, 50, "fixed")
+    assert await api.ask(202, "POST", "/event/bulk-replay", asked, headers={"idempotency-key": "once"}) == job
+    other = await api.ask(202, "POST", "/event/bulk-replay", {"state": "dead"})
+    assert [row["id"] for row in await read_all(api, "/bulk-job", limit=1)] == [other["id"], job["id"]]
+    await runner.run_tasks(store.db, Outbox(), budget_s=30)
+    done = await api.ask(200, "GET", f"/bulk-job/{job['id']}")
+    assert (done["state"], done["done"], done["added"]) == ("finished", 1, 1)
+    assert done["outcome"].startswith("1 replayed: 0 succeeded")
+    assert await store.db.fetchval("select string_agg(state, ' ' order by event_id) from boathook.delivery") == (
+        "pending pending"
+    )
+    assert (await api.ask(400, "POST", f"/bulk-job/{job['id']}/stop"))["code"] == "ended"
+    for method, path in (("GET", ""), ("POST", "/stop")):
+        await api.ask(404, method, f"/bulk-job/nothing{path}")
+    assert (await store.verify()).violations == ()
+
+
+async def test_a_bulk_job_is_stopped(api: ApiClient, store: Store):
+    await store.end(await store.accept("one", "handler:a"))
+    job = await api.ask(202, "POST", "/event/bulk-replay", {"source": "stripe"})
+    assert (await api.ask(200, "POST", f"/bulk-job/{job['id']}/stop"))["state"] == "stopped"
+    await runner.run_tasks(store.db, Outbox(), budget_s=30)
+    assert await store.one("select count(*) from boathook.delivery") == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        ({}, ["body"]),
+        ({"note": "x"}, ["body"]),
+        ({"state": "asleep"}, ["body", "state"]),
+        ({"source": "a", "rate": 0}, ["body", "rate"]),
+        ({"source": "a", "note": "x" * 2_001}, ["body", "note"]),
+        ({"source": "a", "after": "2026-02-01T00:00:00Z", "before": "2026-01-01T00:00:00Z"}, ["body", "before"]),
+        ({"source": 7}, ["body", "source"]),
+    ],
+)
+async def test_a_bulk_replay_needs_a_filter_and_valid_values(api: ApiClient, store: Store, body, loc):
+    assert (await api.ask(422, "POST", "/event/bulk-replay", body))["detail"][0]["loc"] == loc
+    assert await store.one("select count(*) from boathook.task") == 0
+
+
+async def replayed_by_b(api: ApiClient, store: Store) -> set[str]:
+    """Let organization b replay every event there is by a filter; return the events that were."""
+    await die(store, "inbound")
+    for name in ("default", "b"):
+        await tenant_of(store, name)
+    token = api.as_token(await make_token(api.context, "b"))
+    job = await token.ask(202, "POST", "/event/bulk-replay", {"type": "*"})
+    await api.ask(404, "GET", f"/bulk-job/{job['id']}")
+    await api.ask(404, "POST", f"/bulk-job/{job['id']}/stop")
+    await runner.run_tasks(store.db, Outbox(), budget_s=30)
+    rows = await store.db.fetch("select event_id from boathook.delivery where state = 'pending'")
+    return {name_of(row["event_id"]) for row in rows}
+
+
+async def test_a_bulk_replay_covers_its_own_organization(api: ApiClient, store: Store):
+    replayed = await replayed_by_b(api, store)
+    b = api.as_token(await make_token(api.context, "b"))
+    assert replayed == {row["id"] for row in await read_all(b, "/event")}
+    assert len(replayed) == 1
+
+
+async def test_without_the_owner_a_bulk_replay_would_cover_all(api: ApiClient, store: Store, monkeypatch):
+    """The mutant: the job compares no owner."""
+    selection = event_search.EventFilter.selection
+    monkeypatch.setattr(event_search.EventFilter, "selection", lambda one: selection(one) | {"organization": None})
+    assert len(await replayed_by_b(api, store)) == 3
 
 
 # Deliveries
@@ -506,7 +586,15 @@ async def test_tokens_of_an_application_have_none_of_it(api: ApiClient, store: S
     token = api.as_token(await make_token(api.context, application="acme"))
     for path in (*LISTS, "/rejection", "/event/x", "/delivery/x", "/dead-letter/x", "/rejection/x", "/conflict/x"):
         await token.ask(403, "GET", path)
-    for path in ("/event/x/replay", "/dead-letter/x/replay", "/dead-letter/x/ignore", "/rejection/x/reverify"):
+    await token.ask(403, "GET", "/bulk-job")
+    for path in (
+        "/event/bulk-replay",
+        "/bulk-job/x/stop",
+        "/event/x/replay",
+        "/dead-letter/x/replay",
+        "/dead-letter/x/ignore",
+        "/rejection/x/reverify",
+    ):
         await token.ask(403, "POST", path, {"note": "x"})
 
 

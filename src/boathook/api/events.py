@@ -8,10 +8,12 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
+from uuid import UUID
 
 from fastapi import Depends, Path, Query
 from pydantic import Field
 
+from boathook.api.bulk_jobs import BulkJobOut, show_job
 from boathook.api.errors import invalid
 from boathook.api.pages import DeliveryPage, EventPage, ListOf
 from boathook.api.route import AnyCall, read_path_id, router
@@ -19,9 +21,10 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidValue
 from boathook.domain.model import Attempt, State
 from boathook.domain.windows import clamp
-from boathook.service import listings, operations, search
+from boathook.service import bulk_jobs, listings, operations, search
 from boathook.service.authorization import Permission, requires
 from boathook.service.body_view import mask
+from boathook.service.bulk_jobs import MAX_RATE, MIN_RATE
 from boathook.service.listings import DeliveryRow, EventRow, ListFilter, StoredRequest
 from boathook.service.schemas.fields import Input, Output, Text, Timestamp
 from boathook.service.search import SearchQuery
@@ -59,6 +62,25 @@ CodeParam = Annotated[FilterText | None, Query(description="Only with this error
 class ReplayEventIn(Input):
     """Why the event is replayed."""
 
+    note: Text = Field(default="", description="Kept in the audit.", examples=["the handler is fixed"])
+
+
+class BulkReplayEventsIn(Input):
+    """The events to replay, by the filters of the list of events; at least one."""
+
+    source: FilterText | None = None
+    application: FilterText | None = None
+    type: FilterText | None = None
+    state: FilterText | None = Field(default=None, examples=["dead"])
+    key: FilterText | None = None
+    text: FilterText | None = None
+    where: FilterText | None = Field(default=None, examples=["data.object.customer = cus_123"])
+    before: Timestamp | None = None
+    after: Timestamp | None = None
+    rate: float | None = Field(
+        default=None,
+        description=f"Deliveries a second, from {MIN_RATE:g} to {MAX_RATE:g}; as many as can be if left out.",
+    )
     note: Text = Field(default="", description="Kept in the audit.", examples=["the handler is fixed"])
 
 
@@ -209,17 +231,22 @@ class EventQuery:
     before: BeforeParam = None
     after: AfterParam = None
 
-    def value(self, page: EventPage) -> SearchQuery:
-        """Return the query as service functions take it."""
-        texts = {name: getattr(self, name) or "" for name in ("source", "application", "type", "state", "key")}
-        return SearchQuery(
-            **texts,
-            text=self.text or "",
-            where=self.where or "",
-            since=self.after and clamp(self.after),
-            until=self.before and clamp(self.before),
-            below=page.place_id,
-        )
+
+def _search_query(filters: EventQuery | BulkReplayEventsIn, below: UUID | None = None) -> SearchQuery:
+    """Return filters of events as service functions take them."""
+    names = ("source", "application", "type", "state", "key", "text", "where")
+    return SearchQuery(
+        **{name: getattr(filters, name) or "" for name in names},
+        since=filters.after and clamp(filters.after),
+        until=filters.before and clamp(filters.before),
+        below=below,
+    )
+
+
+def _located(error: InvalidValue, part: str) -> InvalidValue:
+    """Return the error for a filter with its name in this part of the request; that of no filter names none."""
+    names = {"since": ("after",), "until": ("before",), "q": ()}
+    return invalid(str(error), part, *(name for one in error.where for name in names.get(str(one), (str(one),))))
 
 
 @routes.get("/event", operation_id="v1.event.list", summary="List events")
@@ -231,10 +258,9 @@ async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventQuer
     with its iterator until `done`.
     """
     try:
-        found = await search.find_own(call.work, query.value(page), limit=page.limit)
+        found = await search.find_own(call.work, _search_query(query, page.place_id), limit=page.limit)
     except InvalidValue as error:
-        names = {"since": "after", "until": "before"}
-        raise invalid(str(error), "query", *(names.get(str(one), str(one)) for one in error.where)) from None
+        raise _located(error, "query") from None
     place = ids.show(ids.EVENT, found.place) if found.place is not None else None
     return ListOf(
         data=[EventOut(**show_event(one.event, one.states)) for one in found.events],
@@ -262,6 +288,24 @@ async def replay_event(call: AnyCall, event_id: EventRef, body: ReplayEventIn | 
     note = "" if body is None else body.note
     done = await operations.replay_event(call.work, read_path_id(ids.read_event, event_id), note=note)
     return ReplayedEventOut(added=done.added, revived=done.revived)
+
+
+@routes.post(
+    "/event/bulk-replay",
+    status_code=202,
+    operation_id="v1.event.bulk-replay",
+    summary="Replay events",
+)
+@requires(Permission.EVENT_REPLAY)
+async def start_replay(call: AnyCall, body: BulkReplayEventsIn) -> BulkJobOut:
+    """Replay the matching events that are stored by now, in the background; each as a single replay does."""
+    try:
+        task = await bulk_jobs.replay_events(
+            call.work, _search_query(body), rate=body.rate, note=body.note, organization=call.work.organization
+        )
+    except InvalidValue as error:
+        raise _located(error, "body") from None
+    return show_job(bulk_jobs.progress_of(task))
 
 
 @dataclass(frozen=True, slots=True)

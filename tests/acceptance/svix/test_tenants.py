@@ -71,6 +71,10 @@ ORGANIZATION = frozenset({
     "GET /event",
     "GET /event/{event_id}",
     "POST /event/{event_id}/replay",
+    "POST /event/bulk-replay",
+    "GET /bulk-job",
+    "GET /bulk-job/{job_id}",
+    "POST /bulk-job/{job_id}/stop",
     "GET /delivery",
     "GET /delivery/{delivery_id}",
     "GET /dead-letter",
@@ -154,6 +158,7 @@ BODIES: dict[str, Callable[[], Any]] = {
     "PUT /operational-webhook/endpoint/{endpoint_id}/headers": lambda: {"headers": {"X-Stranger": "1"}},
     "POST /operational-webhook/endpoint/{endpoint_id}/secret/rotate": dict,
     "POST /dead-letter/{delivery_id}/ignore": lambda: {"note": "stranger"},
+    "POST /event/bulk-replay": lambda: {"type": "*"},
 }
 """What a foreign token sends; operations that are not here are asked without a body."""
 
@@ -229,6 +234,8 @@ class TenantObjects:
         until(lambda: self.api.get(f"/background-task/{self.task}")["status"] != "running")
         operational = {"url": f"http://127.0.0.1:61999/{MARK}", "description": MARK, "disabled": True}
         self.operational = self.api.post("/operational-webhook/endpoint", operational, expect=201)["id"]
+        self.job = self.api.post("/event/bulk-replay", {"source": "nobody", "note": MARK}, expect=202)["id"]
+        until(lambda: self.api.get(f"/bulk-job/{self.job}")["state"] != "running")
         self.conflict = self._add_conflict()
         self.secret = self.app.secret(self.endpoint)
         self.portal = self.portal_of(self.app)
@@ -266,6 +273,7 @@ class TenantObjects:
             "delivery_id": (f"{self.message.replace('msg_', 'dlv_')}_0",) * 2,
             "rejection_id": ("rej_01h455vb4pex5vsknk084sn02q4",) * 2,  # of the default organization, as sources are
             "conflict_id": (self.conflict, self.conflict),
+            "job_id": (self.job, self.job),
         }
         assert name in ids, f"{operation.name}: say which of tenant A's objects {name} is"
         return str(ids[name][by_uid])

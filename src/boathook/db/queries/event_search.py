@@ -76,18 +76,29 @@ class EventFilter:
 
     @property
     def is_scanned(self) -> bool:
-        """Whether each event has to be looked at, for its key, content or deliveries."""
-        return self.key is not None or self.state is not None or not self.content.is_empty
+        """Whether each event has to be looked at, for its key, content, deliveries or owner."""
+        is_looked_up = self.key is not None or self.state is not None or self.organization is not None
+        return is_looked_up or not self.content.is_empty
 
     def selection(self) -> dict[str, Any]:
         """Return what `select_matching` compares as a JSON object."""
-        return {"key": self.key, "state": self.state, "content": self.content.to_json()}
+        return {
+            "key": self.key,
+            "state": self.state,
+            "content": self.content.to_json(),
+            "organization": self.organization,
+        }
 
     @classmethod
     def of_selection(cls, value: Mapping[str, Any]) -> "EventFilter":
         """Return the filter that `selection` has written."""
         state = value["state"] and State(value["state"])
-        return cls(key=value["key"], state=state, content=ContentFilter.from_json(value["content"]))
+        return cls(
+            key=value["key"],
+            state=state,
+            content=ContentFilter.from_json(value["content"]),
+            organization=value.get("organization"),
+        )
 
     def bounds(self) -> tuple[UUID, UUID]:
         """Return the exclusive upper and the inclusive lower bound of ids."""
@@ -239,8 +250,8 @@ async def search(
 
 
 async def select_matching(connection: Connection, event_ids: Sequence[UUID], wanted: EventFilter) -> list[UUID]:
-    """Return those of these events that have the key, the state and the content of a filter, in the same order."""
-    rows = await connection.fetch(SQL["select_matching"], event_ids, wanted.key, wanted.state)
+    """Return those of these events that have a filter's key, state, content and organization, in the same order."""
+    rows = await connection.fetch(SQL["select_matching"], event_ids, wanted.key, wanted.state, wanted.organization)
     found: set[UUID] = set()
     for portion, is_too_large in _split_by_size([row["id"] for row in rows], [row["size"] for row in rows]):
         if wanted.content.is_empty:

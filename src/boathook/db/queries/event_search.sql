@@ -78,8 +78,8 @@ and ($8::text is null
 select e.id, e.type, e.dedup_key, e.body from boathook.event e where e.id = any ($1::uuid[])
 
 -- name: select_matching
--- Returns those of these events that have a dedup key and a delivery in a state, with the size of their bodies; null
--- matches everything.
+-- Returns those of these events that have a dedup key and a delivery in a state, and belong to an organization, with the
+-- size of their bodies; null matches everything.
 select e.id, octet_length(e.body) as size
 from boathook.event e
 where e.id = any ($1::uuid[])
@@ -87,6 +87,7 @@ where e.id = any ($1::uuid[])
     and ($3::text is null
         or exists (select from boathook.delivery d where d.event_id = e.id and d.state = $3)
         or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.state = $3))
+    and ($4::text is null or {organization} = $4)
 order by e.id
 
 -- name: list_types
