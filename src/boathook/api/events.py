@@ -79,7 +79,7 @@ class BulkReplayEventsIn(Input):
     after: Timestamp | None = None
     rate: float | None = Field(
         default=None,
-        description=f"Deliveries a second, from {MIN_RATE:g} to {MAX_RATE:g}; as many as can be if left out.",
+        description=f"Deliveries a second, from {MIN_RATE:g} to {MAX_RATE:g}; by default without a limit.",
     )
     note: Text = Field(default="", description="Kept in the audit.", examples=["the handler is fixed"])
 
