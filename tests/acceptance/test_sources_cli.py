@@ -11,7 +11,7 @@ import pytest
 
 from boathook.domain.model import ProofStrength
 from boathook.providers import RECIPES
-from tests.acceptance.conftest import BoathookProcess, payload, signed
+from tests.acceptance.conftest import BoathookProcess, free_port, payload, signed
 from tests.acceptance.raw_http import send_request, write_config
 from tests.acceptance.test_cli import ENVIRONMENT, Cli
 from tests.support import until
@@ -57,7 +57,8 @@ def source(name: str) -> str:
 
 def write(cli: Cli, url: str, sources: str) -> None:
     (cli.folder / "blank").write_text("\n")
-    (cli.folder / "boathook.toml").write_text(f'[database]\nurl = "{url}"\n{sources}')
+    head = f'[server]\nbind = "127.0.0.1:{free_port()}"\n[database]\nurl = "{url}"\n'
+    (cli.folder / "boathook.toml").write_text(head + sources)
 
 
 @pytest.fixture
