@@ -5,7 +5,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import asyncpg
 
@@ -31,6 +31,7 @@ __all__ = [
     "Connection",
     "Database",
     "Record",
+    "UnreachedDatabase",
     "check_safety",
     "is_connection_closed",
     "replicate_reads",
@@ -314,6 +315,27 @@ class Database:
         hint, and callers must poll too.
         """
         self.monitor.listen(channel, callback)
+
+
+class UnreachedDatabase(Database):
+    """Stands in for a database that has not been reached yet: each use raises DatabaseUnavailable."""
+
+    def __init__(self) -> None:
+        """Create it without a pool."""
+
+    def require_safety(self) -> None:
+        """Raise DatabaseUnavailable."""
+        raise DatabaseUnavailable("PostgreSQL has not been reached yet")
+
+    @contextlib.asynccontextmanager
+    async def acquire(
+        self,
+        wait_s: float | None = None,  # noqa: ARG002 - the signature is inherited
+        within_s: float | None = None,  # noqa: ARG002 - the same
+    ) -> AsyncIterator[Connection]:
+        """Raise DatabaseUnavailable."""
+        self.require_safety()
+        yield cast("Connection", None)
 
 
 async def replicate_reads(connection: Connection) -> None:

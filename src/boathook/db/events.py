@@ -98,7 +98,7 @@ class EventStore:
     async def _append_once(
         self, connection: Connection, batch: Sequence[NewEvent], receipts: list[Receipt | None]
     ) -> None:
-        leaders = _first_of_each_key(batch, receipts)
+        leaders = first_of_each_key(batch, receipts)
         accepted = await self._insert_or_find(connection, [batch[position] for position in leaders])
         for position in leaders:
             receipts[position] = accepted.get(batch[position].id)
@@ -110,10 +110,10 @@ class EventStore:
         try:
             fresh = await self._insert(connection, events)
         except asyncpg.UniqueViolationError:
-            rows = await connection.fetch(SQL["find_stored"], [event.id for event in events])
-            if not rows:
+            stored = await find_stored(connection, [event.id for event in events])
+            if not stored:
                 raise
-            return {row["id"]: Accepted(row["id"], is_new=False) for row in rows}
+            return {id: Accepted(id, is_new=False) for id in stored}
         return {
             event.id: Accepted(event.id, has_deliveries=bool(event.deliveries)) for event in events if event.id in fresh
         }
@@ -205,6 +205,11 @@ class EventStore:
         return to_event(row)
 
 
+async def find_stored(connection: Connection, event_ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of these events that are stored, and on a synchronous standby if there is one."""
+    return {row["id"] for row in await connection.fetch(SQL["find_stored"], event_ids)}
+
+
 def to_event(row: Record) -> Event:
     """Build an event from a row with the columns of the table; `headers` is JSON text."""
     return Event(
@@ -222,7 +227,7 @@ def to_event(row: Record) -> Event:
     )
 
 
-def _first_of_each_key(batch: Sequence[NewEvent], receipts: Sequence[Receipt | None]) -> list[int]:
+def first_of_each_key(batch: Sequence[NewEvent], receipts: Sequence[Receipt | None]) -> list[int]:
     """Return the positions of events without a receipt that share no key with an earlier event of the batch."""
     seen: set[UUID] = set()
     leaders = []

@@ -16,8 +16,8 @@ from boathook.domain.model import NewDelivery
 
 SQL = load(__file__)
 
-_LOCK_TIMEOUT: Final = "250ms"
-"""How long a group waits for a key that another transaction is storing."""
+LOCK_TIMEOUT: Final = "250ms"
+"""How long a group of requests waits for a key that another transaction is storing."""
 _ROLLED_BACK_STATES: Final = ("40", "55P03")
 """SQLSTATEs of a statement that PostgreSQL aborted because of a deadlock or a lock timeout: it stored nothing."""
 
@@ -33,7 +33,8 @@ class MessageTarget:
     registry: str
     """Versions of the routes, as in `route_registry.Routing`."""
     routes: str
-    token_sha256: bytes
+    token_sha256: bytes | None
+    """None for a message whose token was checked when it was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +65,22 @@ class GroupRolledBack(DatabaseError):
     """No message of a group was stored, possibly because of a single one."""
 
 
-async def insert_group(database: Database, rows: Sequence[NewMessageRow]) -> list[str | None]:
+async def insert_group(
+    database: Database,
+    rows: Sequence[NewMessageRow],
+    *,
+    within_s: float | None = None,
+    lock_timeout: str | None = LOCK_TIMEOUT,
+) -> list[str | None]:
     """Store messages in one transaction; return a verdict for each, None if it is stored.
 
     The verdicts are those of the SQL function `publish_messages`.
+
+    Args:
+        database: stores the messages.
+        rows: the messages; of those with the same key, any may be stored.
+        within_s: time limit; None: PostgreSQL's statement timeout.
+        lock_timeout: how long to wait for a key that another transaction is storing; None: as long as for anything.
 
     Raises:
         GroupRolledBack: nothing was stored, because one message waits for another transaction or violates a constraint.
@@ -88,9 +101,9 @@ async def insert_group(database: Database, rows: Sequence[NewMessageRow]) -> lis
         *_columns(map(_row, rows), 18),
         *_columns(deliveries, 5),
         has_order,
-        _LOCK_TIMEOUT,
+        lock_timeout,
     )
-    async with database.acquire() as connection:
+    async with database.acquire(within_s=within_s) as connection:
         try:
             with translate_errors():
                 done = await connection.fetchrow(SQL["publish_messages"], *arguments)

@@ -13,7 +13,7 @@ from boathook.db.ordering import unblock
 from boathook.db.statements import load, with_direction
 from boathook.domain import ids
 from boathook.domain.endpoints import recipient_of
-from boathook.domain.model import Route
+from boathook.domain.model import NewEvent, Route
 from boathook.domain.windows import Cursor, Window
 
 SQL = load(__file__)
@@ -155,6 +155,21 @@ def message_key(application: str, uid: str) -> UUID:
     """Return the dedup key of an application's message with this publisher id."""
     digest = hashlib.sha256(f"application\x00{application}\x00{uid}".encode()).digest()
     return UUID(bytes=digest[:16])
+
+
+async def record_conflict(connection: Connection, message: NewEvent, first: UUID) -> None:
+    """Keep a message that is not stored, because *first* has its id or idempotency key, if the two differ."""
+    await connection.execute(
+        SQL["record_message_conflict"],
+        message.id,
+        first,
+        message.application,
+        message.dedup_key,
+        message.headers,
+        message.content_type,
+        message.body,
+        message.body_sha256,
+    )
 
 
 async def find(connection: Connection, application: str, reference: str) -> MessageRow | None:

@@ -163,3 +163,13 @@ from boathook.event
 where application = $1 and origin = 'published' and id >= $2 and id < $3
 order by id
 limit $4
+
+-- name: record_message_conflict
+-- Keeps a message that is not stored because an earlier one has its id or idempotency key, if body or key differ. It
+-- has its own id, so keeping it again changes nothing.
+insert into boathook.conflict (
+    id, event_id, application, dedup_key, differs, headers, content_type, body, body_sha256)
+select $1, e.id, $3, $4, case when e.body_sha256 <> $8 then 'body' else 'key' end, $5::json, $6, $7, $8
+from boathook.event e
+where e.id = $2 and (e.body_sha256 <> $8 or e.dedup_key <> $4)
+on conflict do nothing

@@ -23,6 +23,7 @@ OPERATIONAL_TYPES: Final = frozenset({
     "message.attempt.failing",
     "message.attempt.exhausted",
     "message.attempt.recovered",
+    "message.duplicate",
     "background_task.finished",
 })  # fmt: skip
 """Event types that inform an organization about its own deliveries."""

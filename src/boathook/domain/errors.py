@@ -6,6 +6,7 @@ BoathookError
 │   ├── DatabaseUnavailable     cannot be reached, or does not answer in time
 │   │   └── DatabaseUrlRejected database.url, its user, password or database is wrong: waiting does not help
 │   ├── ValueRejected           PostgreSQL can never store this value; a retry does not help
+│   │   └── ApplicationDeleted  the application of a message that waited was deleted meanwhile
 │   ├── UnsafeDatabase          its settings or version do not guarantee that committed data survives a crash
 │   └── RoutesChanged           routes changed between reading them and accepting an event
 ├── IngestError                 an event could not be accepted
@@ -13,6 +14,7 @@ BoathookError
 │   ├── SpoolUnavailable        neither PostgreSQL nor the spool can store it: the spool is full, or its disk fails
 │   ├── BrokerUnavailable       no RabbitMQ broker has confirmed it in time
 │   │   └── BrokerMisconfigured a broker refuses the login or a queue: waiting does not help
+│   ├── AccessUnknown           the local copy of keys and applications cannot decide without PostgreSQL
 │   └── TooManyDeliveries       a batch has more items or deliveries than one event can have
 ├── RedisUnavailable            Redis has not leased tokens of shared rates in time
 ├── DeliveryError               a handler's attempt
@@ -63,6 +65,10 @@ class ValueRejected(DatabaseError):
     """PostgreSQL can never store a given value; the same statement with other values may succeed."""
 
 
+class ApplicationDeleted(ValueRejected):
+    """The application of a message was deleted between accepting and storing the message."""
+
+
 class UnsafeDatabase(DatabaseError):
     """The server's settings or version do not guarantee durable commits; the message says what to change."""
 
@@ -89,6 +95,10 @@ class BrokerUnavailable(IngestError):
 
 class BrokerMisconfigured(BrokerUnavailable):
     """A broker refuses the login, the vhost or a queue's arguments; the message says what to change."""
+
+
+class AccessUnknown(IngestError):
+    """PostgreSQL is needed to decide about a request to publish, and is unavailable; the publisher should retry."""
 
 
 class TooManyDeliveries(IngestError):

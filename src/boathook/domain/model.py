@@ -69,6 +69,25 @@ MAX_DELIVERIES: Final = 32_767
 """Maximum number of deliveries of an event when it is accepted, and of its items: ordinals are 16-bit integers."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What a published message has beside its event, until it is stored."""
+
+    application_id: UUID
+    """The application, found when the message was accepted."""
+    organization: str
+    memory_days: float
+    """How long its keys are remembered."""
+    channels: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    deliver_at: datetime | None = None
+    content_until: datetime | None = None
+    fingerprint: bytes | None = None
+    """Hash of the request with the idempotency key, as it was sent."""
+    canonical: bytes | None = None
+    """Hash of that request's canonical form."""
+
+
 @dataclass(slots=True, kw_only=True)
 class NewEvent:
     """An event to be stored, with everything that the accepting transaction needs."""
@@ -86,7 +105,8 @@ class NewEvent:
     key_hash: UUID
     """The first 128 bits of SHA-256 over scope and dedup key; identifies the row in the dedup table."""
     replay_hash: UUID | None
-    """The same hash over the signed content, if the sender's event id is not signed itself; else None."""
+    """The same hash over the signed content, if the sender's event id is not signed itself, or over the idempotency key
+    of a message; else None."""
     grade: ProofStrength
     origin: Origin
     headers: str
@@ -103,6 +123,8 @@ class NewEvent:
     """JSON paths that may differ between two requests for the same event without being a conflict."""
     items: tuple["NewBatchItem", ...] = ()
     """The items of a batch: each is deduplicated by itself, and only new ones are delivered."""
+    publication: Publication | None = None
+    """Set for a message that was accepted without PostgreSQL; its recipients are decided when it is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +178,8 @@ class Duplicate:
     conflict: bool = False
     """Whether the key or the body, but not both, was seen before. For a request it is stored as a conflict and raises
     an alert; for a message, it is reported to the publisher."""
+    by_idempotency_key: bool = False
+    """Whether a message's idempotency key was seen before, rather than its own id."""
 
 
 Receipt = Accepted | Duplicate

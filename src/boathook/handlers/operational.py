@@ -12,7 +12,13 @@ from boathook.handlers.outbox import Message, Outbox
 
 
 async def publish_operational_event(
-    outbox: Outbox, connection: Connection, *, organization: str, type: str, data: Mapping[str, Any]
+    outbox: Outbox,
+    connection: Connection,
+    *,
+    organization: str,
+    type: str,
+    data: Mapping[str, Any],
+    id: str | None = None,
 ) -> Published | None:
     """Publish an operational event in the transaction of *connection*; None if the organization has no endpoint for it.
 
@@ -22,6 +28,7 @@ async def publish_operational_event(
         organization: the organization whose operational application receives it.
         type: one of `OPERATIONAL_TYPES`.
         data: the event's fields, named as in section "Operational Webhooks" of Svix's API.
+        id: an id under which it is published once; None for an event that is never repeated.
 
     Raises:
         ValueError: there are no operational events of this type.
@@ -38,5 +45,6 @@ async def publish_operational_event(
             application=ids.show(ids.APPLICATION, application),
             type=type,
             payload={"type": type, "data": data},
+            id=id,
         ),
     )

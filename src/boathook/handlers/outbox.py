@@ -68,6 +68,8 @@ class Message:
     organization: str = DEFAULT_ORGANIZATION
     id: str | None = None
     """The publisher's id for it, unique in the application; None if it has only boathook's id."""
+    event_id: UUID | None = None
+    """boathook's id for it, if it was assigned before; None assigns one."""
     channels: Iterable[str] = ()
     tags: Iterable[str] = ()
     deliver_at: datetime | None = None
@@ -118,13 +120,14 @@ class CompiledRoutes:
 
     def recipients(self, draft: Draft) -> tuple[NewDelivery, ...]:
         """Return the deliveries of *draft*. Raises TooManyDeliveries."""
+        return self.route(draft.message.type, draft.headers, draft.body, draft.channels)
+
+    def route(
+        self, type: str, headers: Mapping[str, str], body: bytes, channels: tuple[str, ...]
+    ) -> tuple[NewDelivery, ...]:
+        """Return the deliveries of a message with these values. Raises TooManyDeliveries."""
         deliveries = self.router.route(
-            source=None,
-            application=self.name,
-            type=draft.message.type,
-            headers=draft.headers,
-            body=draft.body,
-            channels=draft.channels,
+            source=None, application=self.name, type=type, headers=headers, body=body, channels=channels
         )
         if len(deliveries) > MAX_DELIVERIES:
             raise TooManyDeliveries(
@@ -340,7 +343,7 @@ def _hash_key(material: bytes) -> UUID:
 
 def _draft(message: Message, memory_days: float) -> Draft:
     began_ns = time.time_ns()
-    identifier = ids.make(began_ns // 1_000_000, secrets.randbits(74))
+    identifier = message.event_id or ids.make(began_ns // 1_000_000, secrets.randbits(74))
     _name("type", message.type)
     own_id = None if message.id is None else _name("id", message.id)
     body, content_type = _encoded(message.payload)

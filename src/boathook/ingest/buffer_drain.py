@@ -19,8 +19,8 @@ from boathook.broker.queues import BUFFER_QUEUES, REFUSED_QUEUE
 from boathook.db.buffer_marks import Gap
 from boathook.domain import ids
 from boathook.domain.errors import BrokerUnavailable, DatabaseError, DatabaseUnavailable
-from boathook.domain.model import Accepted, NewEvent, Receipt
-from boathook.ingest.event_writer import EventWriter, Refused, Stored
+from boathook.domain.model import NewEvent, Receipt
+from boathook.ingest.event_writer import EventWriter, Refused, Stored, count_drained
 from boathook.ingest.spool_records import UnreadableRecord, decode
 from boathook.observability import meters
 from boathook.observability.log import get_logger
@@ -131,7 +131,7 @@ class BufferDrain:
                 match result:
                     case Stored(event, receipt):
                         self._note_stored(event, receipt)
-                        _count(event, receipt)
+                        count_drained("boathook_buffer_drained_total", event, receipt)
                     case Refused(record, reason):
                         await _keep_refused(connection, record, reason)
                     case _ as never:
@@ -207,11 +207,3 @@ async def _keep_damaged(connection: BrokerConnection, delivery: Delivery, batch:
     meters.count("boathook_buffer_damaged_total")
     damaged = None if batch is None else batch.payloads.count(None)
     _LOG.error("batch_damaged", queue=delivery.queue, events=damaged, note="kept in the queue of refused batches")
-
-
-def _count(event: NewEvent, receipt: Receipt) -> None:
-    outcome = "accepted" if isinstance(receipt, Accepted) else "duplicate"
-    if receipt.conflict:
-        outcome = "conflict"
-        meters.count("boathook_conflicts_total", source=event.source)
-    meters.count("boathook_buffer_drained_total", outcome=outcome)

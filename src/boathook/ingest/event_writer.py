@@ -1,4 +1,4 @@
-"""Writes spooled events to the database: each once, under the current routes, isolating events that fail.
+"""Writes spooled events and messages to the database: each once, under the current routes, isolating those that fail.
 
 An event's id is created when it is accepted, so storing it again changes nothing. This makes it safe to repeat a commit
 whose outcome is unknown, an interrupted drain, or a segment imported into a restored database.
@@ -6,11 +6,13 @@ whose outcome is unknown, an interrupted drain, or a segment imported into a res
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, Protocol
 
 from boathook.domain.errors import RoutesChanged, TooManyDeliveries, ValueRejected
-from boathook.domain.model import NewEvent, Receipt
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.spool_records import UnreadableRecord, decode
+from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
 from boathook.spool.segment import Record
 
@@ -24,6 +26,14 @@ class Store(Protocol):
 
     async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
         """Store *batch* within *within_s* or not at all; return one receipt for each event, in order."""
+        ...
+
+
+class MessageStore(Store, Protocol):
+    """Stores published messages; `boathook.service.message_store.MessageStore` implements it."""
+
+    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
+        """Report a message that was answered 2xx and is not stored, because an earlier one has its id or key."""
         ...
 
 
@@ -49,20 +59,36 @@ class EventWriter:
     Args:
         store: stores the events.
         route: returns events with their deliveries under the current routes; None if routes never change.
+        messages: stores published messages, and routes them; None refuses them.
     """
 
-    def __init__(self, store: Store, route: Reroute | None = None) -> None:
+    def __init__(self, store: Store, route: Reroute | None = None, messages: MessageStore | None = None) -> None:
         self._store = store
         self._route = route
+        self._messages = messages
 
     async def append(self, events: Sequence[NewEvent], within_s: float | None = None) -> list[Receipt]:
-        """Store events, routing them again while their routes are outdated.
+        """Store events, routing them again while their routes are outdated. Messages have transactions of their own.
 
         Raises:
             RoutesChanged: the routes changed too often meanwhile.
             TooManyDeliveries: under the current routes, an event has more deliveries than it can.
             DatabaseError: as the store raises it.
         """
+        if not any(map(_is_message, events)):
+            return await self._append_received(events, within_s)
+        receipts: list[Receipt] = []
+        for is_message, run in groupby(events, _is_message):
+            store = self._append_messages if is_message else self._append_received
+            receipts += await store(list(run), within_s)
+        return receipts
+
+    async def _append_messages(self, messages: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
+        if self._messages is None:
+            raise ValueRejected("published messages are not stored here")
+        return await self._messages.append(messages, within_s=within_s)
+
+    async def _append_received(self, events: Sequence[NewEvent], within_s: float | None) -> list[Receipt]:
         for _ in range(_MAX_REROUTES):
             try:
                 return await self._store.append(events, within_s=within_s)
@@ -80,9 +106,7 @@ class EventWriter:
             DatabaseError: as the store raises it; results yielded before are committed.
         """
         try:
-            events = [decode(record.payload) for record in records]
-            if self._route is not None:
-                events = await self._route(events)
+            events = await self._routed([decode(record.payload) for record in records])
             failpoint("drain.before_commit")
             receipts = await self.append(events, within_s)
             failpoint("drain.after_commit")
@@ -96,4 +120,27 @@ class EventWriter:
                     yield result
         else:
             for event, receipt in zip(events, receipts, strict=True):
+                if self._messages is not None and _is_message(event) and isinstance(receipt, Duplicate):
+                    await self._messages.report_duplicate(event, receipt)
                 yield Stored(event, receipt)
+
+    async def _routed(self, events: list[NewEvent]) -> list[NewEvent]:
+        received = [event for event in events if not _is_message(event)]
+        if self._route is None or not received:
+            return events
+        routed = iter(await self._route(received))
+        return [event if _is_message(event) else next(routed) for event in events]
+
+
+def count_drained(metric: str, event: NewEvent, receipt: Receipt) -> None:
+    """Count a spooled event that is stored, by outcome."""
+    outcome = "accepted" if isinstance(receipt, Accepted) else "duplicate"
+    if receipt.conflict:
+        outcome = "conflict"
+        if event.source is not None:
+            meters.count("boathook_conflicts_total", source=event.source)
+    meters.count(metric, outcome=outcome)
+
+
+def _is_message(event: NewEvent) -> bool:
+    return event.publication is not None

@@ -33,7 +33,7 @@ from boathook.domain.errors import DatabaseError, IngestError, Overloaded, TooMa
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Receipt
 from boathook.ingest.buffer import Buffer
 from boathook.ingest.dedup_cache import DedupCache
-from boathook.ingest.event_writer import EventWriter, Refused, Reroute, Store, Stored
+from boathook.ingest.event_writer import EventWriter, MessageStore, Refused, Reroute, Store, Stored, count_drained
 from boathook.ingest.spool_records import encode
 from boathook.observability import meters
 from boathook.observability.failpoints import failpoint
@@ -87,6 +87,7 @@ class Intake:
         store: stores the events.
         announce: called at most every 5 ms, after events with deliveries were committed.
         route: returns events with their deliveries under the current routes; None if routes never change.
+        messages: stores published messages, and routes them; None refuses them.
         buffer: holds events while the store is unavailable; None makes `accept` raise instead.
         within_s: how long an event may wait for the store before it goes into the buffer.
         lanes: number of concurrent commits.
@@ -101,6 +102,7 @@ class Intake:
         *,
         announce: Callable[[], Awaitable[None]] | None = None,
         route: Reroute | None = None,
+        messages: MessageStore | None = None,
         buffer: Buffer | None = None,
         within_s: float = 1.0,
         lanes: int = 1,
@@ -108,7 +110,7 @@ class Intake:
         queue: int = 4096,
         dedup_cache_size: int = 65_536,
     ) -> None:
-        self._store = EventWriter(store, route)
+        self._store = EventWriter(store, route, messages)
         self._announcer = None if announce is None else DueNotifier(announce)
         self.buffer = buffer
         self._within_s = within_s
@@ -130,6 +132,11 @@ class Intake:
     def waiting(self) -> int:
         """Number of events that wait for a commit to begin."""
         return len(self._waiting)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether events go to the database, and none that were accepted earlier wait in the buffer."""
+        return self.mode is Mode.DIRECT
 
     @property
     def accepts_without_database(self) -> bool:
@@ -197,7 +204,8 @@ class Intake:
 
     def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         """Take an event in for *waiter*, which gets its receipt or one of the errors of `accept`."""
-        known = self._recent.find(event)
+        # What a message repeats is decided with its idempotency key, by the database.
+        known = self._recent.find(event) if event.publication is None else None
         if known is not None:
             meters.count("boathook_dedup_cache_hits_total")
             waiter.set_result(Duplicate(known))
@@ -279,11 +287,11 @@ class Intake:
 
     def note_stored(self, event: NewEvent, receipt: Receipt) -> None:
         """Remember the key of a committed event, count it, and announce its deliveries."""
-        if not receipt.conflict:  # a duplicate of it must be counted as a conflict again
+        if not receipt.conflict and event.publication is None:  # a duplicate of a conflict must be counted as one again
             self._recent.remember(event, receipt.event_id)
         if not isinstance(receipt, Accepted):
             return
-        if receipt.is_new and not receipt.has_deliveries:
+        if receipt.is_new and not receipt.has_deliveries and event.source is not None:
             meters.count("boathook_events_unhandled_total", source=event.source)
             _LOG.debug("event_unhandled", source=event.source, type=event.type)
         if self._announcer is not None and receipt.has_deliveries:
@@ -321,8 +329,9 @@ class Intake:
     def _on_spooled(self, event: NewEvent, waiter: ReceiptWaiter, written: "asyncio.Future[None]") -> None:
         error = written.exception()
         # Two copies may have been written to the spool concurrently; the first one will be stored.
-        first = self._recent.find(event) if error is None else None
-        if error is None and first is None:
+        is_known = error is None and event.publication is None
+        first = self._recent.find(event) if is_known else None
+        if is_known and first is None:
             self._recent.remember(event, event.id)
         if waiter.done():
             return
@@ -337,7 +346,7 @@ class Intake:
         """Drain the buffer into the database, and check periodically for spools that dead processes left."""
         tries = 0
         while True:
-            if self._is_direct():
+            if self.is_direct:
                 tries = 0
                 if not await self._has_something_to_drain(buffer):
                     continue
@@ -358,14 +367,11 @@ class Intake:
         """Wait for events in the buffer, with a timeout; then look for events that dead processes left."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_spooled.wait(), _ADOPT_INTERVAL_S)
-        if self._is_direct():
+        if self.is_direct:
             if not await buffer.adopt():
                 return False
             self._switch_to_spool("a process that has died left events in its spool")
         return True
-
-    def _is_direct(self) -> bool:
-        return self.mode is Mode.DIRECT
 
     def _return_to_spooling(self) -> None:
         if self.mode is Mode.CATCHING_UP:
@@ -411,7 +417,7 @@ class Intake:
                 match result:
                     case Stored(event, receipt):
                         self.note_stored(event, receipt)
-                        _count_drained(event, receipt)
+                        count_drained("boathook_spool_drained_total", event, receipt)
                     case Refused(record, reason):
                         await _set_aside(buffer, segment, record, reason)
                     case _ as never:
@@ -428,14 +434,6 @@ async def _set_aside(buffer: Buffer, segment: Segment, record: Record, reason: s
     _LOG.error("spooled_event_refused", sequence=record.sequence, error=reason, note="kept; see boathook spool status")
     meters.count("boathook_spool_drained_total", outcome="refused")
     await buffer.refuse(segment, record.sequence, record.payload)
-
-
-def _count_drained(event: NewEvent, receipt: Receipt) -> None:
-    outcome = "accepted" if isinstance(receipt, Accepted) else "duplicate"
-    if receipt.conflict:
-        outcome = "conflict"
-        meters.count("boathook_conflicts_total", source=event.source)
-    meters.count("boathook_spool_drained_total", outcome=outcome)
 
 
 async def _cancel(task: "asyncio.Task[None] | None") -> None:

@@ -124,12 +124,17 @@ def _row(secret: SourceSecret) -> _Row:
 
 
 def write_file(file: Path, rows: Sequence[msgspec.Struct]) -> None:
-    """Replace a file by these rows as JSON, atomically and readable by its owner alone. Raises OSError."""
+    """Replace a file by these rows as JSON; see `replace_file`."""
+    replace_file(file, msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+
+
+def replace_file(file: Path, content: bytes) -> None:
+    """Replace a file atomically, readable by its owner alone. Raises OSError."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(6)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as opened:
-            opened.write(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+            opened.write(content)
             opened.flush()
             os.fsync(descriptor)
         draft.replace(file)

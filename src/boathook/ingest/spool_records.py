@@ -1,16 +1,19 @@
 """Encodes events for the spool: everything but their deliveries, which are decided when the spool is drained.
 
-A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org).
+A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org). Format 1 is a
+received event. Format 2 is a published message: an array of its event and of what only messages have.
 """
 
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 import msgspec
 
-from boathook.domain.model import NewBatchItem, NewEvent, Origin, ProofStrength
+from boathook.domain.model import NewBatchItem, NewEvent, Origin, ProofStrength, Publication
 
-_FORMAT: Final = b"\x01"
+_RECEIVED: Final = b"\x01"
+_PUBLISHED: Final = b"\x02"
 UNROUTED: Final = -1
 """The routes version of an event that was never routed."""
 
@@ -45,8 +48,21 @@ class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     items: tuple[_Item, ...]
 
 
+class _Publication(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    application_id: bytes
+    organization: str
+    memory_days: float
+    channels: tuple[str, ...]
+    tags: tuple[str, ...]
+    deliver_at: datetime | None
+    content_until: datetime | None
+    fingerprint: bytes | None
+    canonical: bytes | None
+
+
 _write = msgspec.msgpack.Encoder().encode
 _read = msgspec.msgpack.Decoder(_Record).decode
+_read_message = msgspec.msgpack.Decoder(tuple[_Record, _Publication]).decode
 
 
 def encode(event: NewEvent) -> bytes:
@@ -58,26 +74,41 @@ def encode(event: NewEvent) -> bytes:
     texts = (event.type, event.dedup_key, event.content_type, *(item.dedup_key + item.type for item in event.items))
     if any("\0" in text for text in texts):
         raise ValueError("it holds a NUL, which PostgreSQL does not store in text")
-    return _FORMAT + _write(
-        _Record(
-            id=event.id.bytes,
-            source=event.source,
-            application=event.application,
-            type=event.type,
-            dedup_key=event.dedup_key,
-            key_hash=event.key_hash.bytes,
-            replay_hash=None if event.replay_hash is None else event.replay_hash.bytes,
-            grade=event.grade,
-            origin=event.origin,
-            headers=event.headers,
-            content_type=event.content_type,
-            body=event.body,
-            body_sha256=event.body_sha256,
-            volatile=event.volatile,
-            items=tuple(
-                _Item(item.path, item.type, item.dedup_key, item.key_hash.bytes, item.digest) for item in event.items
-            ),
-        )
+    record = _Record(
+        id=event.id.bytes,
+        source=event.source,
+        application=event.application,
+        type=event.type,
+        dedup_key=event.dedup_key,
+        key_hash=event.key_hash.bytes,
+        replay_hash=None if event.replay_hash is None else event.replay_hash.bytes,
+        grade=event.grade,
+        origin=event.origin,
+        headers=event.headers,
+        content_type=event.content_type,
+        body=event.body,
+        body_sha256=event.body_sha256,
+        volatile=event.volatile,
+        items=tuple(
+            _Item(item.path, item.type, item.dedup_key, item.key_hash.bytes, item.digest) for item in event.items
+        ),
+    )
+    if event.publication is None:
+        return _RECEIVED + _write(record)
+    return _PUBLISHED + _write((record, _publication_record(event.publication)))
+
+
+def _publication_record(publication: Publication) -> _Publication:
+    return _Publication(
+        application_id=publication.application_id.bytes,
+        organization=publication.organization,
+        memory_days=publication.memory_days,
+        channels=publication.channels,
+        tags=publication.tags,
+        deliver_at=publication.deliver_at,
+        content_until=publication.content_until,
+        fingerprint=publication.fingerprint,
+        canonical=publication.canonical,
     )
 
 
@@ -87,36 +118,57 @@ def decode(record: bytes) -> NewEvent:
     Raises:
         UnreadableRecord: the record is invalid, or has another format.
     """
-    if record[:1] != _FORMAT:
-        raise UnreadableRecord(f"format {record[:1].hex()} is not known here; a later boathook may know it")
     try:
-        found = _read(record[1:])
-        return NewEvent(
-            id=UUID(bytes=found.id),
-            source=found.source,
-            application=found.application,
-            type=found.type,
-            dedup_key=found.dedup_key,
-            key_hash=UUID(bytes=found.key_hash),
-            replay_hash=None if found.replay_hash is None else UUID(bytes=found.replay_hash),
-            grade=ProofStrength(found.grade),
-            origin=Origin(found.origin),
-            headers=found.headers,
-            content_type=found.content_type,
-            body=found.body,
-            body_sha256=found.body_sha256,
-            routes_version=UNROUTED,
-            volatile=found.volatile,
-            items=tuple(
-                NewBatchItem(
-                    path=item.path,
-                    type=item.type,
-                    dedup_key=item.dedup_key,
-                    key_hash=UUID(bytes=item.key_hash),
-                    digest=item.digest,
-                )
-                for item in found.items
-            ),
-        )
+        match record[:1]:
+            case b"\x01":
+                return _event(_read(record[1:]), None)
+            case b"\x02":
+                return _event(*_read_message(record[1:]))
     except (msgspec.DecodeError, ValueError) as error:
         raise UnreadableRecord(str(error)) from error
+    raise UnreadableRecord(f"format {record[:1].hex()} is not known here; a later boathook may know it")
+
+
+def _event(found: _Record, publication: _Publication | None) -> NewEvent:
+    return NewEvent(
+        id=UUID(bytes=found.id),
+        source=found.source,
+        application=found.application,
+        type=found.type,
+        dedup_key=found.dedup_key,
+        key_hash=UUID(bytes=found.key_hash),
+        replay_hash=None if found.replay_hash is None else UUID(bytes=found.replay_hash),
+        grade=ProofStrength(found.grade),
+        origin=Origin(found.origin),
+        headers=found.headers,
+        content_type=found.content_type,
+        body=found.body,
+        body_sha256=found.body_sha256,
+        routes_version=UNROUTED,
+        volatile=found.volatile,
+        items=tuple(
+            NewBatchItem(
+                path=item.path,
+                type=item.type,
+                dedup_key=item.dedup_key,
+                key_hash=UUID(bytes=item.key_hash),
+                digest=item.digest,
+            )
+            for item in found.items
+        ),
+        publication=None if publication is None else _publication(publication),
+    )
+
+
+def _publication(found: _Publication) -> Publication:
+    return Publication(
+        application_id=UUID(bytes=found.application_id),
+        organization=found.organization,
+        memory_days=found.memory_days,
+        channels=found.channels,
+        tags=found.tags,
+        deliver_at=found.deliver_at,
+        content_until=found.content_until,
+        fingerprint=found.fingerprint,
+        canonical=found.canonical,
+    )

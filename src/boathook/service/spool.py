@@ -29,6 +29,7 @@ from boathook.ingest.spooled_events import FolderSummary as FolderSummary  # noq
 from boathook.ingest.spooled_events import SpooledEvent as SpooledEvent  # noqa: PLC0414 - re-exported
 from boathook.service import id_prefixes
 from boathook.service.database import with_stored_sources
+from boathook.service.message_store import MessageStore
 from boathook.spool import inspection
 from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - re-exported
 from boathook.spool.inspection import SpoolFolder
@@ -142,7 +143,11 @@ async def import_events(
     store = EventStore(database, dedup_days=settings.retention.dedup_days, dedup_days_of=dedup_days_by_source(settings))
     importer = SpoolImporter(
         root,
-        EventWriter(store, EventBuilder(Router((), UNROUTED), lambda: read_router(database)).reroute),
+        EventWriter(
+            store,
+            EventBuilder(Router((), UNROUTED), lambda: read_router(database)).reroute,
+            MessageStore(lambda: database),
+        ),
         batch=settings.database.ingest_batch_size,
         report=progress,
     )

@@ -413,6 +413,7 @@ create table boathook.api_key (
     revoked_at timestamptz
 );
 create index api_key_of_application on boathook.api_key (application_id) where application_id is not null;
+create index api_key_of_organization on boathook.api_key (id) where application_id is null and revoked_at is null;
 
 create table boathook.idempotency (
     key bytea primary key check (octet_length(key) = 32),

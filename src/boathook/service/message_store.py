@@ -1,0 +1,243 @@
+"""Stores messages that were accepted without PostgreSQL, with what could not be decided then.
+
+Recipients are chosen by the current routes. The eventId and the idempotency key are judged like those of any message: a
+message that repeats an earlier one is not stored, and is reported to its organization, because its publisher was
+answered 202. A message keeps the id that it got when it was accepted, so storing it again changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
+from uuid import UUID
+
+import msgspec
+
+from boathook.db import messages
+from boathook.db.availability import retry_on_conflict, translate_errors
+from boathook.db.database import Connection, Database
+from boathook.db.events import find_stored, first_of_each_key
+from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
+from boathook.db.route_registry import read_routing
+from boathook.domain import ids
+from boathook.domain.errors import (
+    ApplicationDeleted,
+    DatabaseError,
+    DatabaseUnavailable,
+    RoutesChanged,
+    ValueRejected,
+)
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Publication, Receipt
+from boathook.handlers.operational import publish_operational_event
+from boathook.handlers.outbox import CompiledRoutes, Outbox
+from boathook.observability import meters
+from boathook.observability.log import get_logger
+
+_MAX_ROUNDS: Final = 5
+_LOG = get_logger("buffer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message to be stored."""
+
+    event: NewEvent
+    publication: Publication
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identifies its application among cached routes."""
+        return self.publication.organization, ids.show(ids.APPLICATION, self.publication.application_id)
+
+
+class MessageStore:
+    """Stores messages; see `boathook.ingest.event_writer.MessageStore`.
+
+    Args:
+        database: returns the database; raises DatabaseUnavailable while there is none.
+    """
+
+    def __init__(self, database: Callable[[], Database]) -> None:
+        self._database = database
+        self._outbox = Outbox()
+
+    async def append(self, batch: Sequence[NewEvent], *, within_s: float | None = None) -> list[Receipt]:
+        """Store *batch* and return a receipt for each message, in the same order; see `EventStore.append`.
+
+        Raises:
+            ApplicationDeleted: the application of a message was deleted; others may have been stored.
+            RoutesChanged: the routes changed too often meanwhile.
+            TooManyDeliveries: a message has more deliveries than an event can have.
+            DatabaseError: as for events.
+        """
+        receipts: list[Receipt | None] = [None] * len(batch)
+        # Of those with the same key, the first must be stored before PostgreSQL sees the others.
+        await self._settle(batch, receipts, first_of_each_key(batch, receipts), within_s)
+        others = [position for position, receipt in enumerate(receipts) if receipt is None]
+        if others:
+            await self._settle(batch, receipts, others, within_s)
+        return cast("list[Receipt]", receipts)
+
+    async def _settle(
+        self,
+        batch: Sequence[NewEvent],
+        receipts: list[Receipt | None],
+        positions: Sequence[int],
+        within_s: float | None,
+    ) -> None:
+        """Store the messages at *positions*, routing them again while their routes are outdated."""
+        for _ in range(_MAX_ROUNDS):
+            wanted = [_message(batch[position]) for position in positions]
+            rows = await self._route(wanted, within_s)
+            verdicts = await retry_on_conflict(partial(self._insert, rows, within_s))
+            for position, message, row, verdict in zip(positions, wanted, rows, verdicts, strict=True):
+                if verdict == "outdated":
+                    self._outbox.forget_routes(*message.key)
+                elif verdict == "missing":
+                    raise _deleted(message)
+                else:
+                    receipts[position] = _receipt(row, verdict)
+            positions = [position for position in positions if receipts[position] is None]
+            if not positions:
+                return
+        raise RoutesChanged("the routes kept changing while messages were stored")
+
+    async def _route(self, wanted: Sequence[_Message], within_s: float | None) -> list[NewMessageRow]:
+        missing = {one.key: one for one in wanted if self._outbox.cached_routes(*one.key) is None}
+        found: dict[tuple[str, str], CompiledRoutes] = {}
+        if missing:
+            async with self._database().acquire(within_s=within_s) as connection:
+                with translate_errors():
+                    for key, one in missing.items():
+                        found[key] = await self._read_routes(connection, one)
+        return [_row(one, found.get(one.key) or self._cached(one)) for one in wanted]
+
+    async def _read_routes(self, connection: Connection, message: _Message) -> CompiledRoutes:
+        routing = await read_routing(connection, *message.key)
+        if routing.application is None:
+            raise _deleted(message)
+        return self._outbox.cache_routes(*message.key, routing)
+
+    def _cached(self, message: _Message) -> CompiledRoutes:
+        found = self._outbox.cached_routes(*message.key)
+        if found is None:
+            raise RoutesChanged("more routes were read than can be cached")
+        return found
+
+    async def _insert(self, rows: Sequence[NewMessageRow], within_s: float | None) -> list[str | None]:
+        """Return the verdict on each row; one that is stored and whose key has expired is a duplicate of itself."""
+        database = self._database()
+        try:
+            return await insert_group(database, rows, within_s=within_s, lock_timeout=None)
+        except GroupRolledBack as error:
+            cause = error.__cause__
+            if not isinstance(cause, ValueRejected):
+                raise cause if isinstance(cause, DatabaseError) else error from cause
+            async with database.acquire(within_s=within_s) as connection:
+                with translate_errors():
+                    stored = await find_stored(connection, [row.id for row in rows])
+            if not stored:
+                raise ValueRejected(str(error)) from error
+        left = [row for row in rows if row.id not in stored]
+        others = iter(await self._insert(left, within_s) if left else ())
+        return [f"duplicate {row.id}" if row.id in stored else next(others) for row in rows]
+
+    async def report_duplicate(self, message: NewEvent, receipt: Duplicate) -> None:
+        """Report a message that was answered 202 and is not stored: to its organization, in the log and as a metric.
+
+        What differs from the first message is kept as a conflict. Reporting it again changes nothing.
+
+        Raises:
+            DatabaseUnavailable: PostgreSQL is unavailable.
+        """
+        reason = "idempotency_key" if receipt.by_idempotency_key else "event_id"
+        try:
+            async with self._database().transaction() as connection:
+                if receipt.conflict:
+                    await messages.record_conflict(connection, message, receipt.event_id)
+                await self._publish_duplicate(connection, _message(message), receipt, reason)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a report must not block the messages behind it
+            _LOG.error("report_failed", type="message.duplicate", error=repr(error))
+        meters.count("boathook_messages_late_duplicates_total", reason=reason)
+        _LOG.warning(
+            "message_not_stored",
+            message=ids.show(ids.MESSAGE, message.id),
+            first=ids.show(ids.MESSAGE, receipt.event_id),
+            application=message.application,
+            reason=reason,
+            is_conflict=receipt.conflict,
+            note="it was accepted while PostgreSQL was unavailable, and repeats an earlier one",
+        )
+
+    async def _publish_duplicate(
+        self, connection: Connection, message: _Message, receipt: Duplicate, reason: str
+    ) -> None:
+        event = message.event
+        data: dict[str, Any] = {
+            "appId": event.application,
+            "msgId": ids.show(ids.MESSAGE, event.id),
+            "originalMsgId": ids.show(ids.MESSAGE, receipt.event_id),
+            "reason": reason,
+            "isConflict": receipt.conflict,
+        }
+        if event.dedup_key != ids.show(ids.EVENT, event.id):
+            data["msgEventId"] = event.dedup_key
+        await publish_operational_event(
+            self._outbox,
+            connection,
+            organization=message.publication.organization,
+            type="message.duplicate",
+            data=data,
+            id=f"duplicate.{ids.show(ids.MESSAGE, event.id)}",
+        )
+
+
+def _message(event: NewEvent) -> _Message:
+    assert event.publication is not None, "only published messages are stored here"
+    return _Message(event, event.publication)
+
+
+def _deleted(message: _Message) -> ApplicationDeleted:
+    return ApplicationDeleted(f"application {message.event.application} was deleted before this message was stored")
+
+
+def _receipt(row: NewMessageRow, verdict: str | None) -> Receipt:
+    if verdict is None:
+        return Accepted(row.id, has_deliveries=bool(row.deliveries))
+    kind, _, first = verdict.partition(" ")
+    if kind not in {"duplicate", "conflict", "repeated", "clash"}:
+        raise DatabaseError(f"boathook.publish_messages answered {verdict!r}, which this version does not know")
+    if UUID(first) == row.id:  # an earlier attempt to store it was committed
+        return Accepted(row.id, is_new=False)
+    by_key = kind in {"repeated", "clash"}
+    return Duplicate(UUID(first), conflict=kind in {"conflict", "clash"}, by_idempotency_key=by_key)
+
+
+def _row(message: _Message, routes: CompiledRoutes) -> NewMessageRow:
+    event, publication, application = message.event, message.publication, routes.routing.application
+    assert application is not None, "routes of a name without an application are not cached"
+    headers: dict[str, str] = msgspec.json.decode(event.headers)
+    return NewMessageRow(
+        MessageTarget(
+            publication.organization, application.id, None, routes.routing.registry, application.version, None
+        ),
+        event.id,
+        routes.name,
+        event.type,
+        event.dedup_key,
+        event.key_hash,
+        event.replay_hash,
+        publication.fingerprint,
+        publication.canonical,
+        publication.memory_days,
+        event.headers,
+        event.content_type,
+        event.body,
+        publication.channels,
+        publication.tags,
+        publication.deliver_at,
+        publication.content_until,
+        routes.route(event.type, headers, event.body, publication.channels),
+    )
