@@ -313,10 +313,10 @@ async def test_a_request_that_fails_around_its_commit_is_stored_once_when_it_com
 async def test_a_message_that_breaks_the_group_fails_alone(
     api: ApiClient, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse_one(database: Database, rows: Any) -> Any:
+    async def refuse_one(database: Database, rows: Any, **options: Any) -> Any:
         if any(b"poison" in row.body for row in rows):
             raise GroupRolledBack("one of them is refused")
-        return await insert_group(database, rows)
+        return await insert_group(database, rows, **options)
 
     monkeypatch.setattr(group_publisher, "insert_group", refuse_one)
     bodies = [PLAIN | {"payload": {"n": n, "text": "poison" * (n == 5)}} for n in range(20)]

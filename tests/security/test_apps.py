@@ -17,11 +17,13 @@ from boathook.cli.apps import tables
 from boathook.cli.commands import parse_global_options
 from boathook.config import load
 from boathook.db.database import Database
+from boathook.db.events import EventStore
 from boathook.db.migrations import list_pending, migrate
 from boathook.delivery import chores
 from boathook.domain.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from boathook.handlers.manifest import Chore
 from boathook.http import websocket
+from boathook.ingest.intake import Intake
 from boathook.observability import meters
 from boathook.observability.exposition import to_prometheus
 from boathook.observability.live_metrics import LiveMetrics, gather
@@ -393,7 +395,7 @@ async def test_an_app_that_fails_in_an_unheard_of_way_is_told_of_and_the_api_sta
     monkeypatch.setattr(console._LOG, "error", lambda event, **_: told.append(event), raising=False)
     overrides = {"database.url": db.url, "server.data_dir": str(tmp_path), "server.app": "any:hook"}
     opened = console.Console(load(None, overrides), LiveMetrics(tmp_path))
-    opened.open()
+    opened.open(Intake(EventStore(db)))
     await eventually(lambda: bool(told))
     assert told == ["console_failed"]
     assert opened._api is not None

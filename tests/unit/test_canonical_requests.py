@@ -15,7 +15,6 @@ from starlette.requests import Request
 from boathook.api import idempotency, messages, publish
 from boathook.api.route import ApiRoute
 from boathook.service.authorization import Principal
-from boathook.service.group_publisher import KnownToken
 from tests.support import examples
 
 CREATE = next(
@@ -72,12 +71,12 @@ FIELDS = st.fixed_dictionaries(
 @given(PAYLOADS, FIELDS)
 def test_a_plain_request_has_the_same_form_where_it_is_stored_in_a_group(payload: Any, fields: dict[str, Any]):
     body = json.dumps({"eventType": "a.b", "payload": payload} | fields)
-    token = KnownToken(b"", Principal(UUID(int=1), "default"), 0.0)
-    read = publish._read_message(body.encode(), publish._PlainRequest("acme", "", "/", "key"), token)
+    principal = Principal(UUID(int=1), "default")
+    read = publish._read_message(body.encode(), publish._PlainRequest("acme", "", "/", "key"), principal, UUID(int=2))
     request = Request(
         {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [(b"idempotency-key", b"key")]}
     )
-    assert read.idempotency == idempotency.read_key(request, token.principal, body.encode(), CREATE._canonicalizer)
+    assert read.idempotency == idempotency.read_key(request, principal, body.encode(), CREATE._canonicalizer)
 
 
 @settings(max_examples=examples(300))

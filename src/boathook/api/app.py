@@ -36,6 +36,7 @@ from boathook.api.route import router
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.observability.log import get_logger
 from boathook.service.authorization import Permission, check_routes, requires
+from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.unit_of_work import AppContext
 
 health_routes = router("Health")
@@ -95,9 +96,9 @@ Ids and uids are alike in paths. Lists come in pages: pass `iterator` on until `
 """
 
 
-def build_api(app_context: AppContext) -> "Api":
-    """Return the API below /api/v1."""
-    return Api(app_context, PublishRoute(app_context, cast("Asgi", build_app())))
+def build_api(app_context: AppContext, buffered: BufferedPublisher | None = None) -> "Api":
+    """Return the API below /api/v1; *buffered* publishes messages while PostgreSQL is unavailable."""
+    return Api(app_context, PublishRoute(app_context, cast("Asgi", build_app()), buffered), buffered)
 
 
 @functools.cache
@@ -154,14 +155,15 @@ def _document(app: FastAPI) -> bytes:
 class Api:
     """The API as an ASGI application; accepts paths with and without a trailing slash."""
 
-    def __init__(self, app_context: AppContext, answer: Asgi) -> None:
+    def __init__(self, app_context: AppContext, answer: Asgi, buffered: BufferedPublisher | None = None) -> None:
         self._app_context = app_context
         self._answer = answer
+        self._buffered = buffered
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Handle one request; exceptions outside of routes are returned as JSON too."""
         is_begun = False
-        scope.setdefault("state", {})["app_context"] = self._app_context
+        scope.setdefault("state", {}).update(app_context=self._app_context, buffered=self._buffered)
 
         async def watch(message: dict[str, Any]) -> None:
             nonlocal is_begun

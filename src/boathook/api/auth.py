@@ -1,21 +1,45 @@
-"""Authenticates an API request by its bearer token; the token is read on each request, so revocation is immediate."""
+"""Authenticates an API request by its bearer token; the token is read on each request, so revocation is immediate.
+
+Only publishing may use a local copy of the keys, while PostgreSQL is unavailable.
+"""
 
 from collections.abc import Mapping
 
 from boathook.api.errors import ApiError
 from boathook.service import keys
+from boathook.service.access_copy import AccessCopy
 from boathook.service.authorization import Principal
 from boathook.service.unit_of_work import Connection
 
 
 async def authenticate(connection: Connection, headers: Mapping[str, str]) -> Principal:
     """Return the caller of a request. Raises ApiError 401 without a valid bearer token."""
+    principal = await keys.find_principal(connection, _bearer_token(headers))
+    if principal is None:
+        raise _unauthenticated()
+    return principal
+
+
+async def authenticate_by_copy(access: AccessCopy, headers: Mapping[str, str]) -> Principal:
+    """Return the caller of a request by the local copy of the keys.
+
+    Raises:
+        ApiError: 401: the request has no bearer token.
+        AccessUnknown: the copy cannot decide about its token.
+    """
+    return await access.find_principal(_bearer_token(headers))
+
+
+def _bearer_token(headers: Mapping[str, str]) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token.strip()
-    principal = await keys.find_principal(connection, token) if scheme.lower() == "bearer" and token else None
-    if principal is None:
-        raise ApiError(401, "authentication_failed", "Invalid token", {"www-authenticate": "Bearer"})
-    return principal
+    if scheme.lower() != "bearer" or not token:
+        raise _unauthenticated()
+    return token
+
+
+def _unauthenticated() -> ApiError:
+    return ApiError(401, "authentication_failed", "Invalid token", {"www-authenticate": "Bearer"})
 
 
 def forbidden() -> ApiError:

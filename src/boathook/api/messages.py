@@ -10,7 +10,16 @@ from starlette.responses import Response
 
 from boathook.api.errors import answer_json, invalid
 from boathook.api.pages import ListOf
-from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, body_of, remembers_itself, router
+from boathook.api.route import (
+    AnyCall,
+    ApplicationCall,
+    ApplicationRef,
+    Call,
+    body_of,
+    remembers_itself,
+    router,
+    works_without_database,
+)
 from boathook.api.time_ranges import Messages, WithContent
 from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference
@@ -138,21 +147,26 @@ async def list_messages(call: ApplicationCall, query: Messages) -> Response:
     response_model=MessageOut,
 )
 @remembers_itself
+@works_without_database
 @requires(Permission.MESSAGE_PUBLISH)
 async def create_message(
     call: AnyCall, request: Request, app_id: ApplicationRef, body: MessageIn, with_content: WithContent = True
 ) -> Response:
     """Publish a message to the application's endpoints that subscribe to it."""
-    application = await _application(call, app_id, body.application)
-    new = _new(call, body, await body_of(request))
-    row, is_repeated = await messages.create(call.work, application, new)
+    if parse_reference(ids.APPLICATION, app_id) is None:
+        raise invalid("write an application's id or uid", "path", "app_id_or_uid")
+    if call.buffered is None:
+        application = await _application(call, app_id, body.application)
+        row, is_repeated = await messages.create(call.work, application, _new(call, body, await body_of(request)))
+    else:
+        new = _new(call, body, await body_of(request))
+        identifier, is_repeated = await call.buffered.publish(call.principal, app_id, new)
+        row = messages.to_row(new, identifier)
     shown = show_message(row, has_content=with_content)
     return answer_json(202, shown, {"idempotent-replayed": "true"} if is_repeated else None)
 
 
 async def _application(call: Call, reference: str, new: ApplicationIn | None) -> Application:
-    if parse_reference(ids.APPLICATION, reference) is None:
-        raise invalid("write an application's id or uid", "path", "app_id_or_uid")
     if new is None:
         return await applications.get(call.work, reference)
     return await applications.ensure(call.work, reference, new.value())
@@ -170,6 +184,7 @@ def _new(call: Call, body: MessageIn, raw: bytes) -> NewMessage:
         deliver_at=body.deliver_at,
         content_until=body.content_until,
         idempotency=call.idempotency,
+        event_id=call.new_id,
     )
 
 

@@ -3,7 +3,7 @@
 A request is plain if its body has only a type, a payload and the most common optional fields, and its token belongs to
 the organization. Such a message is stored by group commit, and the response is identical to that of
 `messages.create_message`, byte for byte. All other requests are passed on unchanged, and so are all errors: this module
-rejects nothing.
+rejects nothing, unless PostgreSQL is unavailable: then a plain message is published by `BufferedPublisher`.
 """
 
 import re
@@ -18,13 +18,16 @@ from boathook.api.errors import to_response
 from boathook.api.idempotency import canonical_of_values, make_key
 from boathook.domain import ids
 from boathook.domain.endpoints import check_channels, check_tags, check_type, check_uid, parse_reference
-from boathook.domain.errors import InvalidMessage, TooManyDeliveries
+from boathook.domain.errors import DatabaseUnavailable, InvalidMessage, TooManyDeliveries
 from boathook.http.asgi import IS_AUTHENTICATED, Asgi, Message, Receive, Send
-from boathook.service.group_publisher import GroupPublisher, KnownToken
+from boathook.observability.log import get_logger
+from boathook.service.authorization import Principal
+from boathook.service.buffered_publisher import BufferedPublisher
+from boathook.service.group_publisher import GroupPublisher
 from boathook.service.idempotency import IdempotencyKey
 from boathook.service.messages import NewMessage
 from boathook.service.schemas.fields import format_timestamp
-from boathook.service.unit_of_work import AppContext
+from boathook.service.unit_of_work import AppContext, new_id
 
 _PATH: Final = re.compile(r"/api/v1/app/([a-zA-Z0-9\-_.]{1,256})/msg")
 _MAX_BODY: Final = 65_536
@@ -64,6 +67,7 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 _FIELDS: Final = tuple(name for name in _Body.__struct_fields__ if name != "payload")
 _ENCODER: Final = msgspec.json.Encoder()
+_LOG = get_logger("api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +80,24 @@ class _PlainRequest:
     idempotency_key: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """The response to a plain request."""
+
+    body: bytes
+    is_repeated: bool = False
+    """Whether an earlier request with its idempotency key had published the message."""
+
+
 class PublishRoute:
     """Publishes plain messages in groups, and passes every other request on to the inner application."""
 
-    def __init__(self, app_context: AppContext, others: Asgi) -> None:
-        self._publisher = GroupPublisher(app_context)
+    def __init__(self, app_context: AppContext, others: Asgi, buffered: BufferedPublisher | None = None) -> None:
+        # A publisher should not wait for a hanging PostgreSQL longer than a sender to a source does.
+        within_s = None if buffered is None else app_context.settings.spool.fallback_after_s
+        self._publisher = GroupPublisher(app_context, within_s)
         self._others = others
+        self._buffered = buffered
         # The schema of a payload must be validated in the message's own transaction.
         self._is_open = not app_context.settings.outbound.validate_payloads
         self._max_body = min(_MAX_BODY, app_context.settings.outbound.max_message)
@@ -101,9 +117,15 @@ class PublishRoute:
         if answer is None:
             await self._others(scope, receive, send)
             return
-        head = [(b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json"), (b"vary", b"Origin")]
+        head = [
+            (b"content-length", b"%d" % len(answer.body)),
+            (b"content-type", b"application/json"),
+            (b"vary", b"Origin"),
+        ]
+        if answer.is_repeated:
+            head.insert(0, (b"idempotent-replayed", b"true"))
         await send({"type": "http.response.start", "status": 202, "headers": head})
-        await send({"type": "http.response.body", "body": answer})
+        await send({"type": "http.response.body", "body": answer.body})
 
     def _read_head(self, scope: dict[str, Any]) -> _PlainRequest | None:
         path = scope["path"]
@@ -124,19 +146,46 @@ class PublishRoute:
             return None
         return _PlainRequest(found[1], token, path, values.get(b"idempotency-key", b"").decode("latin-1"))
 
-    async def _publish(self, scope: dict[str, Any], request: _PlainRequest, body: bytes) -> bytes | None:
+    async def _publish(self, scope: dict[str, Any], request: _PlainRequest, body: bytes) -> _Published | None:
+        identifier = new_id()
+        if self._buffered is None:
+            return await self._publish_directly(scope, request, body, identifier)
+        if not self._buffered.is_needed:
+            try:
+                return await self._publish_directly(scope, request, body, identifier)
+            except DatabaseUnavailable as error:
+                # It may have been stored. The message keeps its id, so it is not stored twice.
+                _LOG.debug("published_without_database", error=str(error))
+        return await self._publish_buffered(self._buffered, scope, request, body, identifier)
+
+    async def _publish_directly(
+        self, scope: dict[str, Any], request: _PlainRequest, body: bytes, identifier: UUID
+    ) -> _Published | None:
         token = await self._publisher.find_token(request.token)
         if token is None:
             return None
         scope[IS_AUTHENTICATED] = True
         try:
-            new = _read_message(body, request, token)
+            new = _read_message(body, request, token.principal, identifier)
             prepared = await self._publisher.prepare(token, request.reference, new)
         except (ValueError, RecursionError, InvalidMessage, TooManyDeliveries):
             return None
         if prepared is None or not await self._publisher.commit(prepared):
             return None
-        return _answer(prepared.draft.id, new)
+        return _Published(_answer(identifier, new))
+
+    @staticmethod
+    async def _publish_buffered(
+        buffered: BufferedPublisher, scope: dict[str, Any], request: _PlainRequest, body: bytes, identifier: UUID
+    ) -> _Published | None:
+        principal = await buffered.access.find_principal(request.token)
+        scope[IS_AUTHENTICATED] = True
+        try:
+            new = _read_message(body, request, principal, identifier)
+        except (ValueError, RecursionError):
+            return None
+        published, is_repeated = await buffered.publish(principal, request.reference, new)
+        return _Published(_answer(published, new), is_repeated)
 
 
 async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
@@ -154,7 +203,7 @@ async def _read_body(receive: Receive) -> tuple[bytes | None, Receive]:
     return body, again
 
 
-def _read_message(body: bytes, request: _PlainRequest, token: KnownToken) -> NewMessage:
+def _read_message(body: bytes, request: _PlainRequest, principal: Principal, identifier: UUID) -> NewMessage:
     """Return the message of a plain body. Raises ValueError if it is not plain or breaks a rule."""
     given = _BODY.decode(body)
     payload = bytes(given.payload)
@@ -170,7 +219,8 @@ def _read_message(body: bytes, request: _PlainRequest, token: KnownToken) -> New
         channels=() if given.channels is None else check_channels(given.channels),
         tags=check_tags(given.tags) if given.tags else (),
         content_until=_content_until(given),
-        idempotency=_idempotency(given, body, request, token) if request.idempotency_key else None,
+        idempotency=_idempotency(given, body, request, principal) if request.idempotency_key else None,
+        event_id=identifier,
     )
 
 
@@ -181,11 +231,11 @@ def _content_until(given: _Body) -> datetime | None:
     return datetime.now(UTC) + timedelta(days=days or 0, hours=hours or 0)
 
 
-def _idempotency(given: _Body, body: bytes, request: _PlainRequest, token: KnownToken) -> IdempotencyKey:
+def _idempotency(given: _Body, body: bytes, request: _PlainRequest, principal: Principal) -> IdempotencyKey:
     """Return the same key as `idempotency.read_key`: a repeated request may take the other path."""
     values = {name: value for name in _FIELDS if (value := getattr(given, name)) is not None}
     canonical = canonical_of_values(values, bytes(given.payload))
-    return make_key(token.principal, request.idempotency_key, f"POST {request.path}", "", body, canonical)
+    return make_key(principal, request.idempotency_key, f"POST {request.path}", "", body, canonical)
 
 
 def _answer(identifier: UUID, new: NewMessage) -> bytes:

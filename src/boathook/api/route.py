@@ -16,6 +16,9 @@ caller, and the application in the path::
 authenticates the token, with 403 if it lacks the permission. It parses the body as JSON regardless of the content type,
 and claims the idempotency key of a POST. FastAPI does the rest.
 
+A route with `@works_without_database` is called again without a transaction if PostgreSQL is unavailable, and at once
+if events wait in this gateway's buffer. `call.buffered` then publishes messages, and `call.work` raises.
+
 Each request other than GET is one transaction, `call.work`. It is committed before the response is sent, and on a
 synchronous standby if there is one, even without changes. Any exception rolls back the transaction and becomes JSON in
 `errors.to_response`. Raise domain errors (`NotFound`, `InvalidValue`, `AlreadyExists`, ...) or `ApiError`; never return
@@ -28,6 +31,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar, cast
+from uuid import UUID
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Security
@@ -37,19 +41,24 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from boathook.api.auth import authenticate, forbidden
+from boathook.api.auth import authenticate, authenticate_by_copy, forbidden
 from boathook.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
+from boathook.domain.errors import DatabaseUnavailable
 from boathook.http.asgi import IS_AUTHENTICATED
+from boathook.observability.log import get_logger
 from boathook.service import applications
 from boathook.service.applications import Application
 from boathook.service.authorization import ACCESS_RULES, Principal, permission_of
+from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.idempotency import IdempotencyKey
 from boathook.service.schemas.fields import ignored_fields
-from boathook.service.unit_of_work import AppContext, UnitOfWork
+from boathook.service.unit_of_work import AppContext, UnitOfWork, new_id
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 Identifier = TypeVar("Identifier")
+Inner = Callable[[Request], Awaitable[Response]]
+"""Handles a request as FastAPI does."""
 IGNORED: Final = "boathook-ignored"
 """The response header that lists unknown fields of the request body."""
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -57,18 +66,30 @@ _LARGE_BODY: Final = 65_536
 """Size in bytes from which bodies are canonicalized in a thread, as that may take a tenth of a second."""
 _DISPLAY_PARAMS: Final = frozenset({"with_content"})
 """Query parameters that only select which fields of the result are shown."""
+_LOG = get_logger("api")
 
 
 @dataclass(slots=True)
 class Call:
     """One authenticated request."""
 
-    work: UnitOfWork
-    """The transaction for actions; only a connection for requests that only read."""
     principal: Principal
     idempotency: IdempotencyKey | None
     """The idempotency key of a POST, if it has one."""
+    new_id: UUID
+    """The id for what it creates; the same if the request is handled again without PostgreSQL."""
+    transaction: UnitOfWork | None = None
+    """See `work`; None if the request is handled without PostgreSQL."""
+    buffered: BufferedPublisher | None = None
+    """Publishes messages if the request is handled without PostgreSQL."""
     found: Application | None = None
+
+    @property
+    def work(self) -> UnitOfWork:
+        """The transaction for actions; only a connection for requests that only read. Raises DatabaseUnavailable."""
+        if self.transaction is None:
+            raise DatabaseUnavailable("this request is handled without PostgreSQL")
+        return self.transaction
 
     @property
     def application(self) -> Application:
@@ -80,6 +101,12 @@ class Call:
 def remembers_itself(route: Route) -> Route:
     """Let a route store the idempotency keys of its requests itself."""
     cast("Any", route).remembers_itself = True
+    return route
+
+
+def works_without_database(route: Route) -> Route:
+    """Let a route handle its requests while PostgreSQL is unavailable, with `Call.buffered`."""
+    cast("Any", route).works_without_database = True
     return route
 
 
@@ -135,35 +162,54 @@ class ApiRoute(APIRoute):
         if ACCESS_RULES[self._permission].is_public:
             return await inner(whole)
         published = app_context.outbox.published
-        answer = await self._act(request, whole, raw, inner)
+        answer = await self._act(request, whole, raw, inner, new_id())
         if app_context.outbox.published != published:
             app_context.notify_due()
         return answer
 
-    async def _act(
-        self, request: Request, whole: _ApiRequest, raw: bytes, inner: Callable[[Request], Awaitable[Response]]
+    async def _act(self, request: Request, whole: _ApiRequest, raw: bytes, inner: Inner, identifier: UUID) -> Response:
+        buffered: BufferedPublisher | None = request.state.buffered
+        if buffered is None or not getattr(self.endpoint, "works_without_database", False):
+            return await self._act_in_transaction(request, whole, raw, inner, identifier)
+        if not buffered.is_needed:
+            try:
+                return await self._act_in_transaction(request, whole, raw, inner, identifier)
+            except DatabaseUnavailable as error:
+                _LOG.debug("published_without_database", error=str(error))
+        async with buffered.parsing:
+            principal = await authenticate_by_copy(buffered.access, request.headers)
+            whole.state.call = await self._call(request, whole, raw, principal, identifier)
+            whole.state.call.buffered = buffered
+            return self._reporting(await inner(whole), whole.document)
+
+    async def _act_in_transaction(
+        self, request: Request, whole: _ApiRequest, raw: bytes, inner: Inner, identifier: UUID
     ) -> Response:
         app_context: AppContext = request.state.app_context
         is_read = request.method in _READ_METHODS
         async with app_context.reading() if is_read else app_context.writing() as connection:
             principal = await authenticate(connection, request.headers)
-            request.scope[IS_AUTHENTICATED] = True
-            if not principal.may(self._permission):
-                raise forbidden()
-            # Parse only now: a parsed body can take thirty times its size in memory, and connections limit the number
-            # of concurrent requests.
-            whole.document = _read_json(raw) if raw and self.body_field is not None else None
-            key = await self._read_key(request, principal, raw)
-            work = UnitOfWork(app_context, connection, principal.organization, principal.actor)
-            whole.state.call = Call(work, principal, key)
+            call = whole.state.call = await self._call(request, whole, raw, principal, identifier)
+            work = call.transaction = UnitOfWork(app_context, connection, principal.organization, principal.actor)
             remembers_itself = getattr(self.endpoint, "remembers_itself", False)
-            if key is None or remembers_itself:
+            if call.idempotency is None or remembers_itself:
                 answer = await inner(whole)
             else:
-                answer = await run_once(work, key, lambda: inner(whole))
+                answer = await run_once(work, call.idempotency, lambda: inner(whole))
             if not is_read and not remembers_itself:
                 await work.replicate_reads()
         return self._reporting(answer, whole.document)
+
+    async def _call(
+        self, request: Request, whole: _ApiRequest, raw: bytes, principal: Principal, identifier: UUID
+    ) -> Call:
+        request.scope[IS_AUTHENTICATED] = True
+        if not principal.may(self._permission):
+            raise forbidden()
+        # Parse only now: a parsed body can take thirty times its size in memory, and connections limit the number of
+        # concurrent requests.
+        whole.document = _read_json(raw) if raw and self.body_field is not None else None
+        return Call(principal, await self._read_key(request, principal, raw), identifier)
 
     def _reporting(self, answer: Response, document: Any) -> Response:
         """List the ignored fields of the request body in a response header."""

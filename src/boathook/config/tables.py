@@ -156,6 +156,8 @@ class BufferSettings(Table):
     confirm_s: Positive
     connect_timeout_s: Positive
     management_url: BaseUrl
+    key_max_age_h: NotNegative
+    """How long ago PostgreSQL may have confirmed an API key that publishes while PostgreSQL is unavailable."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -310,6 +312,12 @@ class Settings(Table):
     def accepts_without_database(self) -> bool:
         """Whether gateways accept events while PostgreSQL does not."""
         return self.has_brokers or self.has_spool
+
+    @property
+    def publishes_without_database(self) -> bool:
+        """Whether messages are accepted while PostgreSQL is unavailable, which has the schemas of payloads."""
+        has_copy = self.buffer.key_max_age_h > 0 and not self.outbound.validate_payloads
+        return self.accepts_without_database and has_copy
 
     def with_sources(self, sources: Mapping[str, SourceSettings]) -> Self:
         """Return these settings with other sources. Raises ValueError if two of them have the same path."""

@@ -1,7 +1,8 @@
 """Serves the API, the console and the apps' own paths on the gateway's port.
 
 They are built in a thread after the gateway is ready, so that they do not delay it. Until then, and until PostgreSQL is
-available, requests to them are answered 503. The fork server has already imported their modules.
+available, requests to them are answered 503, except that messages are published into the gateway's buffer. The fork
+server has already imported their modules.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import TYPE_CHECKING, Any, Final
 
 from boathook.config import Settings
-from boathook.db.database import Database
+from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.delivery_commands import notify_due
 from boathook.db.due_notifier import DueNotifier
 from boathook.domain.errors import BoathookError, DatabaseUnavailable
@@ -25,6 +26,7 @@ from boathook.server.proxies import apply_forwarded_headers
 if TYPE_CHECKING:
     from boathook.pages.site import Site
     from boathook.server.mounts import Mounts
+    from boathook.service.buffered_publisher import BufferedPublisher, Intake
     from boathook.service.unit_of_work import AppContext
 
 _CONNECTIONS: Final = 8
@@ -95,9 +97,9 @@ class Console:
             return "the apps' paths are starting"
         return None
 
-    def open(self) -> None:
-        """Start building everything."""
-        self._task = asyncio.create_task(self._open(), name="console:open")
+    def open(self, intake: "Intake") -> None:
+        """Start building everything; messages are published through *intake* while PostgreSQL is unavailable."""
+        self._task = asyncio.create_task(self._open(intake), name="console:open")
 
     def begin_shutdown(self) -> None:
         """End streaming responses, because the gateway is about to stop."""
@@ -111,9 +113,9 @@ class Console:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._stack.aclose()
 
-    async def _open(self) -> None:
+    async def _open(self, intake: "Intake") -> None:
         try:
-            await self._open_all()
+            await self._open_all(intake)
         except BoathookError as error:
             self._has_failed = True
             _LOG.error("console_failed", error=str(error))
@@ -125,8 +127,10 @@ class Console:
             _LOG.debug("console_ready")
         self.startup_done.set()
 
-    async def _open_all(self) -> None:
-        build = await asyncio.to_thread(_prepare, self._settings, self._live_metrics, self._closing)
+    async def _open_all(self, intake: "Intake") -> None:
+        build = await asyncio.to_thread(AppBuilder, self._settings, self._live_metrics, self._closing, intake)
+        if build.buffered is not None:
+            self._api = await asyncio.to_thread(build.api_without_database)
         database = await self._connect()
         self._stack.push_async_callback(database.close)
         await self._open_api(build, database)
@@ -139,6 +143,9 @@ class Console:
         announcing = asyncio.create_task(announcer.run(), name="console:announce")
         self._stack.callback(announcing.cancel)
         app_context, self._api, self._pages = await asyncio.to_thread(build, database, announcer.notify)
+        if build.buffered is not None:
+            following = asyncio.create_task(build.buffered.access.follow(database), name="access:follow")
+            self._stack.callback(following.cancel)
         await self._stack.enter_async_context(app_context.live_settings.following(database))
 
     async def _connect(self) -> Database:
@@ -213,25 +220,54 @@ def build_site(app_context: "AppContext", live_metrics: LiveMetrics) -> "Site":
     return Site(renderer, [*console_routes(renderer), *portal_routes(renderer.state)], home=BASE)
 
 
-AppBuilder = Callable[[Database, Callable[[], None]], "tuple[AppContext, Asgi, Asgi]"]
+class AppBuilder:
+    """Builds the API and the operators' pages; imports them, and reads what they need without PostgreSQL.
 
+    Args:
+        settings: the settings.
+        live_metrics: the metrics of this host.
+        closing: set when the process begins to stop.
+        intake: makes messages durable while PostgreSQL is unavailable.
+    """
 
-def _prepare(settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event) -> AppBuilder:
-    """Return a function that builds the API and the operators' pages."""
-    from boathook.api import build_api
-    from boathook.db.secret_box import open_secret_box
-    from boathook.handlers.outbox import Outbox, message_dedup_days
-    from boathook.service.unit_of_work import AppContext
+    def __init__(self, settings: Settings, live_metrics: LiveMetrics, closing: asyncio.Event, intake: "Intake") -> None:
+        from boathook.api import build_api
+        from boathook.db.secret_box import open_secret_box
+        from boathook.handlers.outbox import Outbox, message_dedup_days
+        from boathook.service.unit_of_work import AppContext
 
-    secret_box, outbox = open_secret_box(settings), Outbox(memory_days=message_dedup_days(settings.retention))
+        self._settings = settings
+        self._live_metrics = live_metrics
+        self._closing = closing
+        self._build_api = build_api
+        self._make_context = AppContext
+        self._secret_box = open_secret_box(settings)
+        self._outbox = Outbox(memory_days=message_dedup_days(settings.retention))
+        self.buffered = self._open_buffered(intake)
+        """Publishes messages while PostgreSQL is unavailable; None if that is not possible."""
 
-    def build(database: Database, notify_due: Callable[[], None]) -> tuple[AppContext, Asgi, Asgi]:
-        app_context = AppContext(settings, database, secret_box, outbox, notify_due, closing)
-        site = build_site(app_context, live_metrics)
+    def _open_buffered(self, intake: "Intake") -> "BufferedPublisher | None":
+        settings = self._settings
+        if not settings.publishes_without_database:
+            return None
+        from boathook.service.access_copy import AccessCopy
+        from boathook.service.buffered_publisher import BufferedPublisher
+
+        return BufferedPublisher(intake, AccessCopy.load(settings, self._secret_box), self._outbox)
+
+    def api_without_database(self) -> Asgi:
+        """Return the API for the time until PostgreSQL is reached: it publishes messages, and answers 503 otherwise."""
+        return self._build_api(self._context(UnreachedDatabase(), lambda: None), self.buffered)
+
+    def __call__(self, database: Database, notify_due: Callable[[], None]) -> "tuple[AppContext, Asgi, Asgi]":
+        """Return the context, the API and the pages on *database*."""
+        app_context = self._context(database, notify_due)
+        site = build_site(app_context, self._live_metrics)
         site.warm()
-        return app_context, build_api(app_context), site
+        return app_context, self._build_api(app_context, self.buffered), site
 
-    return build
+    def _context(self, database: Database, notify_due: Callable[[], None]) -> "AppContext":
+        return self._make_context(self._settings, database, self._secret_box, self._outbox, notify_due, self._closing)
 
 
 def _prepare_mounts(

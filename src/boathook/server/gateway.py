@@ -53,6 +53,7 @@ from boathook.observability.log import get_logger
 from boathook.server import child_config
 from boathook.server.child_config import ProcessContext
 from boathook.server.console import Console, answer_not_found, answer_root
+from boathook.service.message_store import MessageStore
 from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
 
@@ -98,7 +99,7 @@ async def run_gateway(context: ProcessContext) -> None:
         await listener.start(socket.socket(fileno=context.bound))
         registering = asyncio.create_task(_register_app_metrics(settings)) if console is None else None
         if console is not None:
-            console.open()
+            console.open(runtime.intake)
         reporting = asyncio.create_task(_report_ready(context, console if runtime.is_connected else None))
         sampling = asyncio.create_task(live_metrics.run())
         child_config.tune_for_latency()
@@ -338,17 +339,20 @@ class IngestRuntime:
         self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
         self._chores: list[asyncio.Task[None]] = []
         database, retention, limits = settings.database, settings.retention, settings.limits
+        self._messages = MessageStore(self._gateway_database.require_database)
         event_builder = EventBuilder(Router((), UNROUTED), self._gateway_database.read_router)
-        self._intake = Intake(
+        self.intake = Intake(
             self._gateway_database.events,
             announce=self._gateway_database.announce,
             route=event_builder.reroute,
+            messages=self._messages,
             buffer=self._open_buffer(live_metrics.slot),
             within_s=settings.spool.fallback_after_s,
             lanes=database.ingest_connections,
             batch=database.ingest_batch_size,
             queue=database.ingest_queue_size,
         )
+        """Makes events durable."""
         self._buffer_drain = self._open_drain(event_builder) if settings.has_brokers else None
         self._redis = self._open_redis()
         lease: LeaseTokens = self._gateway_database.lease_tokens if self._redis is None else self._redis.lease
@@ -370,14 +374,14 @@ class IngestRuntime:
         tracer = tracing.current()
         app = self._ingest_app = IngestApp(
             sources.compiled.by_path,
-            self._intake if tracer is None else TracedIntake(self._intake),
+            self.intake if tracer is None else TracedIntake(self.intake),
             event_builder,
             quarantine=self._quarantine,
             others=HealthEndpoints(
                 live_metrics,
                 is_draining=is_draining,
                 database=lambda: self._gateway_database.database,
-                intake=self._intake,
+                intake=self.intake,
                 compiled_sources=sources.compiled.served,
                 event_builder=event_builder,
                 fallback=_answer_without_console if console is None else console,
@@ -393,7 +397,7 @@ class IngestRuntime:
         self.app: Asgi = app if tracer is None else TracedApp(app, tracer)
         """The ASGI application that answers every request."""
         # A trace belongs to the task of its request.
-        self.direct = DirectIngest(app, self._intake) if tracer is None else None
+        self.direct = DirectIngest(app, self.intake) if tracer is None else None
         """Answers small requests without ASGI; None if it cannot."""
 
     def _open_buffer(self, slot: str) -> Buffer | None:
@@ -422,10 +426,10 @@ class IngestRuntime:
 
         return BufferDrain(
             read_access(self._settings),
-            EventWriter(self._gateway_database.events, event_builder.reroute),
+            EventWriter(self._gateway_database.events, event_builder.reroute, self._messages),
             self._gateway_database.advance_mark,
             is_available=self._gateway_database.is_available,
-            note_stored=self._intake.note_stored,
+            note_stored=self.intake.note_stored,
             batch=self._settings.database.ingest_batch_size,
         )
 
@@ -450,7 +454,7 @@ class IngestRuntime:
         if self._gateway_database.connected.is_set():
             # Before the first request: the secrets file may be older than a removal.
             await self._rotation.ensure_fresh()
-        await self._intake.start(is_away=not self._gateway_database.connected.is_set())
+        await self.intake.start(is_away=not self._gateway_database.connected.is_set())
         self._quarantine.start()
         self._chores.append(asyncio.create_task(self._sample()))
         self._chores.append(asyncio.create_task(self._watch_gaps()))
@@ -526,11 +530,11 @@ class IngestRuntime:
 
     async def _watch_gaps(self) -> None:
         await self._gateway_database.connected.wait()
-        self._gateway_database.require_database().monitor.on_reconnect(self._intake.clear_dedup_cache)
+        self._gateway_database.require_database().monitor.on_reconnect(self.intake.clear_dedup_cache)
 
     async def _sample(self) -> None:
         while True:
-            meters.gauge("boathook_ingest_queue_events", self._intake.waiting)
+            meters.gauge("boathook_ingest_queue_events", self.intake.waiting)
             await asyncio.sleep(_SAMPLE_S)
 
     async def __aexit__(self, *_: object) -> None:
@@ -538,7 +542,7 @@ class IngestRuntime:
             task.cancel()
         await asyncio.wait(self._chores, timeout=_CANCEL_TIMEOUT_S)
         self._fetcher.close()
-        await self._intake.drain()
+        await self.intake.drain()
         await self._quarantine.drain()
         if self._redis is not None:
             await self._redis.close()

@@ -55,10 +55,16 @@ class PreparedMessage:
 
 
 class GroupPublisher:
-    """Publishes messages for the API in groups; each request waits for its own message."""
+    """Publishes messages for the API in groups; each request waits for its own message.
 
-    def __init__(self, app_context: AppContext) -> None:
+    Args:
+        app_context: the database and the routes.
+        within_s: time limit of each statement; None: PostgreSQL's statement timeout.
+    """
+
+    def __init__(self, app_context: AppContext, within_s: float | None = None) -> None:
         self._context = app_context
+        self._within_s = within_s
         self._tokens: dict[bytes, KnownToken] = {}
         self._waiting: deque[PreparedMessage] = deque()
         self._lanes = 0
@@ -73,7 +79,7 @@ class GroupPublisher:
             return known
         if known is not None:  # one request checks the token again, the others use the cached one meanwhile
             self._tokens[sha256] = replace(known, known_until=time.monotonic() + _TOKEN_AGE_S)
-        async with self._context.reading() as connection:
+        async with self._context.reading(self._within_s) as connection:
             principal = await keys.find_principal(connection, token)
         if principal is None or not principal.is_for_organization:
             self._tokens.pop(sha256, None)
@@ -131,7 +137,7 @@ class GroupPublisher:
         return await asyncio.shield(self._loading[cache_key])
 
     async def _read_routes(self, organization: str, application: str) -> CompiledRoutes | None:
-        async with self._context.reading() as connection:
+        async with self._context.reading(self._within_s) as connection:
             routing = await read_routing(connection, organization, application)
         if routing.application is None:
             return None
@@ -161,7 +167,8 @@ class GroupPublisher:
     async def _commit(self, taken: list[PreparedMessage]) -> None:
         try:
             failpoint("publish.before_commit")
-            verdicts = await insert_group(self._context.database, [one.row for one in taken])
+            rows = [one.row for one in taken]
+            verdicts = await insert_group(self._context.database, rows, within_s=self._within_s)
             failpoint("publish.after_commit")
             stored = []
             for one, verdict in zip(taken, verdicts, strict=True):
@@ -184,7 +191,7 @@ class GroupPublisher:
     def _forget(self, one: PreparedMessage, verdict: str) -> None:
         """Remove the cached token or routes that a verdict shows to be outdated."""
         message = one.draft.message
-        if verdict == "unauthorized":
+        if verdict == "unauthorized" and one.row.target.token_sha256 is not None:
             self._tokens.pop(one.row.target.token_sha256, None)
         elif verdict in {"outdated", "missing"}:
             self._context.outbox.forget_routes(message.organization, message.application)

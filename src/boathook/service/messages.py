@@ -75,6 +75,8 @@ class NewMessage:
     content_until: datetime | None = None
     """When its content may be deleted; None deletes it with the message."""
     idempotency: IdempotencyKey | None = None
+    event_id: UUID | None = None
+    """The id it gets; None assigns one. A message that is offered again after an error must have the same."""
 
 
 async def create(work: UnitOfWork, application: Application, new: NewMessage) -> tuple[MessageRow, bool]:
@@ -92,16 +94,21 @@ async def create(work: UnitOfWork, application: Application, new: NewMessage) ->
     )
     match outcome:
         case Accepted():
-            return _row(new, outcome.event_id), False
+            return to_row(new, outcome.event_id), False
         case IdempotentReplay():
             # The request is equivalent, so its response is equal too.
-            return _row(new, outcome.event_id), True
+            return to_row(new, outcome.event_id), True
         case Duplicate():
-            raise AlreadyExists(f"a message of this application has the eventId {new.uid} already")
+            raise event_id_taken(new)
         case IdempotencyConflict():
             raise key_reused()
         case _:
             assert_never(outcome)
+
+
+def event_id_taken(new: NewMessage) -> AlreadyExists:
+    """Return the error for a message whose eventId another message has."""
+    return AlreadyExists(f"a message of this application has the eventId {new.uid} already")
 
 
 def to_message(organization: str, application: str, new: NewMessage) -> Message:
@@ -114,6 +121,7 @@ def to_message(organization: str, application: str, new: NewMessage) -> Message:
         payload=new.body,
         content_type=new.content_type,
         id=new.uid,
+        event_id=new.event_id,
         channels=new.channels,
         tags=new.tags,
         deliver_at=new.deliver_at,
@@ -131,7 +139,8 @@ def _parsed(body: bytes) -> Any:
         raise InvalidMessage("payload: it is not JSON, and the event type's schema wants JSON") from None
 
 
-def _row(new: NewMessage, identifier: UUID) -> MessageRow:
+def to_row(new: NewMessage, identifier: UUID) -> MessageRow:
+    """Return a message that was just published."""
     return MessageRow(
         id=identifier,
         type=new.type,
@@ -288,7 +297,7 @@ async def send_example(
     example = ExampleMessage(application=application.shown_id, endpoint_id=target.id, type=type, body=body)
     await messages.insert_example(work.connection, identifier, example)
     await record(work.connection, work.actor, "endpoint.send_example", target.shown_id)
-    return _row(NewMessage(type=type, body=body), identifier)
+    return to_row(NewMessage(type=type, body=body), identifier)
 
 
 async def _example(work: UnitOfWork, type: str, index: int) -> bytes:

@@ -64,9 +64,9 @@ class AppContext:
             yield UnitOfWork(self, connection, organization, actor)
 
     @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[Connection]:
-        """Open a connection for reads. Raises DatabaseError."""
-        async with self.database.acquire() as connection:
+    async def reading(self, within_s: float | None = None) -> AsyncIterator[Connection]:
+        """Open a connection for reads, for *within_s* seconds at most. Raises DatabaseError."""
+        async with self.database.acquire(within_s=within_s) as connection:
             with translate_errors():
                 yield connection
 

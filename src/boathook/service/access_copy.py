@@ -1,0 +1,259 @@
+"""A local copy of the API keys and applications, by which messages are accepted while PostgreSQL is unavailable.
+
+The copy is read again every few seconds, and saved in a file for a start without PostgreSQL. The file is encrypted and
+authenticated, so a key that was added to it by hand is worth nothing. It holds hashes of tokens, as the database does.
+
+A key that was revoked while this process could not reach PostgreSQL is accepted until the copy is too old. Nothing else
+is decided by the copy: an application that was deleted meanwhile is noticed when its message is stored.
+"""
+
+import asyncio
+import base64
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+from uuid import UUID
+
+import msgspec
+
+from boathook.config import Settings
+from boathook.db import publishers
+from boathook.db.database import Database, translate_errors
+from boathook.db.publishers import PublishingKey, PublishingTarget
+from boathook.db.secret_box import SecretBox
+from boathook.domain import ids
+from boathook.domain.errors import AccessUnknown, BoathookError, DatabaseError
+from boathook.ingest.secrets_cache import replace_file
+from boathook.observability.log import get_logger
+from boathook.service.authorization import Principal
+from boathook.service.keys import hash_token
+
+FILE_NAME: Final = "publishing-access.bin"
+MAX_KEYS: Final = 10_000
+MAX_TARGETS: Final = 100_000
+"""Most applications in the copy, the newest; messages for others need PostgreSQL."""
+_CONTEXT: Final = "publishing-access"
+_KEYS_INTERVAL_S: Final = 2.0
+"""Seconds between two reads of the keys: how long a revoked key may publish while events wait in the buffer, although
+PostgreSQL is available."""
+_TARGETS_INTERVAL_S: Final = 10.0
+_SAVE_INTERVAL_S: Final = 60.0
+"""Seconds between two writes of the file if nothing changes, so that its time is recent."""
+_MISS_INTERVAL_S: Final = 0.5
+"""Minimum seconds between two reads for keys or applications that are not in the copy."""
+_READ_TIMEOUT_S: Final = 5.0
+_MAX_SKEW_S: Final = 60.0
+"""How far in the future the time of the file may be, as clocks are adjusted."""
+_LOG = get_logger("api")
+
+
+@dataclass(frozen=True, slots=True)
+class _Confirmed:
+    """When PostgreSQL confirmed the copy, by two clocks: one may be set, the other stands still while asleep."""
+
+    wall: float
+    monotonic: float
+
+    @classmethod
+    def now(cls) -> "_Confirmed":
+        return cls(time.time(), time.monotonic())
+
+    def age_s(self) -> float:
+        """Return how long ago it was, by the clock that says more."""
+        now = self.now()
+        return max(now.wall - self.wall, now.monotonic - self.monotonic)
+
+
+class AccessCopy:
+    """The API keys and applications as PostgreSQL had them last.
+
+    Args:
+        file: where it is saved.
+        secret_box: encrypts the file.
+        max_age_s: seconds after which its keys are not accepted.
+    """
+
+    def __init__(self, file: Path, secret_box: SecretBox, max_age_s: float) -> None:
+        self._file = file
+        self._secret_box = secret_box
+        self._max_age_s = max_age_s
+        self._confirmed: _Confirmed | None = None
+        self._keys: dict[bytes, PublishingKey] = {}
+        self._targets: tuple[PublishingTarget, ...] = ()
+        self._target_ids: dict[tuple[str, str], UUID] = {}
+        self._targets_version = ""
+        self._targets_read_at = -_TARGETS_INTERVAL_S
+        self._database: Database | None = None
+        self._reading: asyncio.Task[bool] | None = None
+        self._read_at = -_MISS_INTERVAL_S
+        self._saved_at = -_SAVE_INTERVAL_S
+        self._is_changed = False
+
+    @classmethod
+    def load(cls, settings: Settings, secret_box: SecretBox) -> "AccessCopy":
+        """Return the copy that a gateway of this host saved last; an empty one without a readable file."""
+        file = settings.server.data_dir / FILE_NAME
+        copy = cls(file, secret_box, settings.buffer.key_max_age_h * 3600)
+        try:
+            copy._restore(file.read_bytes())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, BoathookError) as error:
+            _LOG.error("access_copy_unreadable", file=str(file), error=str(error), note="it is replaced in time")
+        return copy
+
+    async def find_principal(self, token: str) -> Principal:
+        """Return the holder of a token.
+
+        Raises:
+            AccessUnknown: the copy does not have the token, or is too old.
+        """
+        sha256 = hash_token(token)
+        if sha256 not in self._keys:
+            await self._read_for_miss()
+        if self._confirmed is None or self._confirmed.age_s() > self._max_age_s:
+            raise AccessUnknown(
+                "PostgreSQL is unavailable, and has not confirmed API keys for longer than buffer.key_max_age_h; try "
+                "again later"
+            )
+        key = self._keys.get(sha256)
+        if key is None or (key.expires_at is not None and key.expires_at.timestamp() <= time.time()):
+            raise AccessUnknown(
+                "PostgreSQL is unavailable, and this token cannot be checked without it; try again later"
+            )
+        return Principal(key.id, key.organization)
+
+    async def find_application(self, organization: str, reference: str) -> UUID:
+        """Return the id of an application, given its id or uid.
+
+        Raises:
+            AccessUnknown: the copy does not have it.
+        """
+        if (organization, reference) not in self._target_ids:
+            await self._read_for_miss()
+        found = self._target_ids.get((organization, reference))
+        if found is None:
+            raise AccessUnknown(
+                f"PostgreSQL is unavailable, and application {reference} cannot be found without it; try again later"
+            )
+        return found
+
+    async def follow(self, database: Database) -> None:
+        """Keep the copy and its file up to date, until cancelled."""
+        self._database = database
+        while True:
+            await self._read()
+            await self._save()
+            await asyncio.sleep(_KEYS_INTERVAL_S)
+
+    async def _read_for_miss(self) -> None:
+        """Read once more, if PostgreSQL is available and was not asked a moment ago."""
+        is_available = self._database is not None and not self._database.monitor.is_unavailable
+        if is_available and time.monotonic() - self._read_at >= _MISS_INTERVAL_S:
+            self._targets_read_at = -_TARGETS_INTERVAL_S
+            await self._read()
+
+    async def _read(self) -> bool:
+        """Read the copy, once for all concurrent callers; return whether PostgreSQL responded."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_once(), name="access:read")
+        return await asyncio.shield(self._reading)
+
+    async def _read_once(self) -> bool:
+        assert self._database is not None
+        now, self._read_at = _Confirmed.now(), time.monotonic()
+        try:
+            async with self._database.acquire(within_s=_READ_TIMEOUT_S) as connection:
+                with translate_errors():
+                    keys = await publishers.list_keys(connection, limit=MAX_KEYS)
+                    if time.monotonic() - self._targets_read_at >= _TARGETS_INTERVAL_S:
+                        version = await publishers.read_targets_version(connection)
+                        if version != self._targets_version:
+                            self._set_targets(await publishers.list_targets(connection, limit=MAX_TARGETS))
+                        self._targets_version, self._targets_read_at = version, now.monotonic
+        except DatabaseError as error:
+            _LOG.debug("access_copy_not_read", error=str(error))
+            return False
+        known = {key.token_sha256: key for key in keys}
+        self._is_changed = self._is_changed or known != self._keys
+        self._keys, self._confirmed = known, now
+        return True
+
+    def _set_targets(self, targets: Sequence[PublishingTarget]) -> None:
+        if len(targets) >= MAX_TARGETS:
+            _LOG.warning("access_copy_incomplete", applications=MAX_TARGETS, note="older ones need PostgreSQL")
+        self._targets = tuple(targets)
+        self._target_ids = dict(_references(targets))
+        self._is_changed = True
+
+    async def _save(self) -> None:
+        """Write the file if the copy has changed, or the file's time is old; a disk error is logged and ignored."""
+        is_due = time.monotonic() - self._saved_at >= _SAVE_INTERVAL_S
+        if self._confirmed is None or not (self._is_changed or is_due):
+            return
+        self._is_changed, self._saved_at = False, time.monotonic()
+        content = self._content(self._confirmed)
+        try:
+            await asyncio.to_thread(self._write, content)
+        except OSError as error:
+            note = "a start without PostgreSQL would not know the latest keys"
+            _LOG.error("access_copy_not_saved", file=str(self._file), error=str(error), note=note)
+
+    def _content(self, confirmed: _Confirmed) -> "_Content":
+        keys = [
+            _Key(base64.b64encode(key.token_sha256).decode(), str(key.id), key.organization, key.expires_at)
+            for key in self._keys.values()
+        ]
+        targets = [_Target(str(target.id), target.organization, target.uid) for target in self._targets]
+        return _Content(confirmed.wall, keys, targets)
+
+    def _write(self, content: "_Content") -> None:
+        replace_file(self._file, self._secret_box.encrypt(msgspec.json.encode(content).decode(), _CONTEXT))
+
+    def _restore(self, encrypted: bytes) -> None:
+        content = _CONTENT.decode(self._secret_box.open(encrypted, _CONTEXT))
+        now = _Confirmed.now()
+        if content.confirmed_at > now.wall + _MAX_SKEW_S:
+            raise ValueError("its time is in the future")
+        age_s = max(0.0, now.wall - content.confirmed_at)
+        self._confirmed = _Confirmed(content.confirmed_at, now.monotonic - age_s)
+        keys = (
+            PublishingKey(base64.b64decode(key.token), UUID(key.id), key.organization, key.expires_at)
+            for key in content.keys
+        )
+        self._keys = {key.token_sha256: key for key in keys}
+        self._targets = tuple(PublishingTarget(UUID(one.id), one.organization, one.uid) for one in content.targets)
+        self._target_ids = dict(_references(self._targets))
+
+
+def _references(targets: Iterable[PublishingTarget]) -> Iterable[tuple[tuple[str, str], UUID]]:
+    """Yield each organization's names of each application, by id and by uid."""
+    for target in targets:
+        yield (target.organization, ids.show(ids.APPLICATION, target.id)), target.id
+        if target.uid is not None:
+            yield (target.organization, target.uid), target.id
+
+
+class _Key(msgspec.Struct, frozen=True, array_like=True):
+    token: str
+    id: str
+    organization: str
+    expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None
+
+
+class _Target(msgspec.Struct, frozen=True, array_like=True):
+    id: str
+    organization: str
+    uid: str | None
+
+
+class _Content(msgspec.Struct, frozen=True):
+    confirmed_at: float
+    keys: list[_Key]
+    targets: list[_Target]
+
+
+_CONTENT: Final = msgspec.json.Decoder(_Content)

@@ -1,0 +1,155 @@
+"""Publishes messages for the API while PostgreSQL is unavailable: into what holds a gateway's events meanwhile.
+
+A message goes through the gateway's intake like a received event. So it is answered once it is durable, it keeps its
+place behind what this gateway accepted before, and it is moved to PostgreSQL by the same drain. Its id is assigned now.
+What it needs PostgreSQL for is decided then: its recipients, and whether its eventId or idempotency key is known. What
+must be decided now is decided by the `AccessCopy`, or the request is refused.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable
+from typing import Final, Protocol, assert_never
+from uuid import UUID
+
+import msgspec
+
+from boathook.db.messages import message_key
+from boathook.domain import ids
+from boathook.domain.errors import ApplicationDeleted, NotFound
+from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
+from boathook.handlers.outbox import Draft, Outbox
+from boathook.ingest.spool_records import UNROUTED
+from boathook.observability import meters
+from boathook.service.access_copy import AccessCopy
+from boathook.service.authorization import Principal
+from boathook.service.idempotency import IdempotencyKey, key_reused
+from boathook.service.messages import NewMessage, event_id_taken, to_message
+
+_MAX_REMEMBERED: Final = 10_000
+"""Idempotency keys of buffered messages in memory, so that a client which repeats a request gets the same answer."""
+_MAX_PARSED: Final = 8
+"""Requests parsed at once, as a parsed body can take thirty times its size in memory."""
+
+
+class Intake(Protocol):
+    """The part of `boathook.ingest.intake.Intake` that is used here."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether events go to the database, and none that were accepted earlier wait in the buffer."""
+        ...
+
+    def accept(self, event: NewEvent) -> Awaitable[Receipt]:
+        """Return a receipt once the event is durable."""
+        ...
+
+
+class BufferedPublisher:
+    """Publishes messages through a gateway's intake.
+
+    Args:
+        intake: makes messages durable.
+        access: decides about tokens and applications.
+        outbox: validates messages, and counts them.
+    """
+
+    def __init__(self, intake: Intake, access: AccessCopy, outbox: Outbox) -> None:
+        self._intake = intake
+        self._outbox = outbox
+        self._remembered: OrderedDict[bytes, tuple[bytes, UUID]] = OrderedDict()
+        self.access = access
+        self.parsing: Final = asyncio.Semaphore(_MAX_PARSED)
+        """Limits how many requests are parsed at once, as connections do while PostgreSQL is available."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether messages must not go to PostgreSQL directly, because others wait in the buffer or it is away."""
+        return not self._intake.is_direct
+
+    async def publish(self, principal: Principal, application: str, new: NewMessage) -> tuple[UUID, bool]:
+        """Publish a message; return its id, and whether an earlier request with its idempotency key had published it.
+
+        Args:
+            principal: the caller.
+            application: the application's id or uid.
+            new: the message; its `event_id` makes it safe to publish it again after an error.
+
+        Raises:
+            AccessUnknown: the application is not in the local copy.
+            InvalidMessage: a field breaks a rule.
+            NotFound: the application was deleted.
+            AlreadyExists: another message has its id, or another request used its idempotency key.
+            IngestError: neither PostgreSQL nor the buffer can take it.
+            DatabaseError: as `Intake.accept`.
+        """
+        if new.idempotency is not None and (known := self._remembered.get(new.idempotency.key)) is not None:
+            return _repeated(known, new.idempotency), True
+        target = await self.access.find_application(principal.organization, application)
+        name = ids.show(ids.APPLICATION, target)
+        draft = self._outbox.draft(to_message(principal.organization, name, new))
+        try:
+            receipt = await self._intake.accept(_event(draft, target, name))
+        except ApplicationDeleted as error:
+            raise NotFound(str(error)) from error
+        match receipt:
+            case Accepted():
+                self._outbox.count([draft])
+                if receipt.is_spooled:
+                    meters.count("boathook_messages_buffered_total")
+                    self._remember(new, draft.id)
+                return draft.id, False
+            case Duplicate(first, by_idempotency_key=True):
+                if receipt.conflict:
+                    raise key_reused()
+                return first, True
+            case Duplicate():
+                raise event_id_taken(new)
+            case _:
+                assert_never(receipt)
+
+    def _remember(self, new: NewMessage, identifier: UUID) -> None:
+        if new.idempotency is None:
+            return
+        self._remembered[new.idempotency.key] = new.idempotency.canonical, identifier
+        if len(self._remembered) > _MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+
+
+def _repeated(known: tuple[bytes, UUID], key: IdempotencyKey) -> UUID:
+    canonical, identifier = known
+    if canonical != key.canonical:
+        raise key_reused()
+    return identifier
+
+
+def _event(draft: Draft, target: UUID, name: str) -> NewEvent:
+    message = draft.message
+    return NewEvent(
+        id=draft.id,
+        source=None,
+        application=name,
+        type=message.type,
+        dedup_key=draft.dedup_key,
+        key_hash=message_key(name, draft.dedup_key),
+        replay_hash=draft.replay_key,
+        grade=ProofStrength.NONE,
+        origin=Origin.PUBLISHED,
+        headers=msgspec.json.encode(draft.headers).decode() if draft.headers else "{}",
+        content_type=draft.content_type,
+        body=draft.body,
+        body_sha256=hashlib.sha256(draft.body).digest(),
+        routes_version=UNROUTED,
+        publication=Publication(
+            application_id=target,
+            organization=message.organization,
+            memory_days=draft.memory_days,
+            channels=draft.channels,
+            tags=draft.tags,
+            deliver_at=message.deliver_at,
+            content_until=message.content_until,
+            fingerprint=message.fingerprint,
+            canonical=message.canonical,
+        ),
+    )

@@ -1,0 +1,646 @@
+"""Messages published while PostgreSQL is away: answered once they are durable here, stored once it is back, each once."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from boathook.api import build_api
+from boathook.config import Settings
+from boathook.db import integrity
+from boathook.db.database import Database, UnreachedDatabase
+from boathook.db.events import EventStore
+from boathook.db.message_group import insert_group
+from boathook.db.route_registry import read_router
+from boathook.db.secret_box import SecretBox
+from boathook.domain import ids
+from boathook.domain.errors import DatabaseUnavailable
+from boathook.domain.filters import Router
+from boathook.domain.model import Accepted, Duplicate, NewEvent
+from boathook.ingest.event_builder import EventBuilder
+from boathook.ingest.event_writer import EventWriter, Refused
+from boathook.ingest.intake import Intake, Mode
+from boathook.ingest.spool_importer import SpoolImporter
+from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
+from boathook.observability import meters
+from boathook.service import access_copy, message_store
+from boathook.service.access_copy import FILE_NAME, AccessCopy
+from boathook.service.buffered_publisher import BufferedPublisher
+from boathook.service.message_store import MessageStore
+from boathook.spool.segment import Record
+from boathook.spool.segment_store import SpoolLimits
+from boathook.spool.spool import Spool
+from tests.acceptance.test_start_during_outage import target_of, through
+from tests.faults.rig.proxy import Proxy
+from tests.postgres.api_client import KEY, ApiClient, make_context, make_token
+from tests.postgres.test_events import event
+from tests.support import eventually
+
+PLAIN = {"eventType": "invoice.paid", "payload": {"n": 1}}
+PATH = "/app/acme/msg"
+HOUR_S = 3600.0
+
+
+def in_an_hour() -> str:
+    return (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+
+
+@dataclass
+class Gateway:
+    """What a gateway process has for publishing, on a PostgreSQL that can be cut off."""
+
+    db: Database
+    wire: Proxy
+    settings: Settings
+    intake: Intake
+    access: AccessCopy
+    buffered: BufferedPublisher
+    api: ApiClient
+
+    async def cut(self) -> None:
+        """Let PostgreSQL be away for this gateway."""
+        self.wire.set(is_refusing=True)
+        self.wire.reset()
+
+    async def heal(self) -> None:
+        """Let PostgreSQL be back, and wait until everything is stored."""
+        self.wire.heal()
+        await eventually(lambda: self.intake.mode is Mode.DIRECT)
+
+    async def publish(self, body: Any = None, *, expect: int = 202, **headers: str) -> dict[str, Any]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.api.ask(expect, "POST", PATH, PLAIN if body is None else body, headers=named)
+
+    async def stored(self) -> list[str]:
+        """Return the ids of the messages in PostgreSQL, oldest first."""
+        rows = await self.db.fetch("select id from boathook.event where application = $1 order by ctid", self.name)
+        return [ids.show(ids.MESSAGE, row["id"]) for row in rows]
+
+    @property
+    def name(self) -> str:
+        return ids.show(ids.APPLICATION, self.access._target_ids["default", "acme"])
+
+    async def reports(self) -> list[dict[str, Any]]:
+        """Return the operational webhooks about messages that were not stored."""
+        rows = await self.db.fetch("select body from boathook.event where type = 'message.duplicate' order by id")
+        return [json.loads(row["body"])["data"] for row in rows]
+
+    async def balances(self) -> bool:
+        return (await integrity.check_integrity(self.db, dedup_days=30, is_deep=True)).violations == ()
+
+
+LIMITS = SpoolLimits(segment_bytes=65_536, max_disk_used=1.0)
+
+
+@asynccontextmanager
+async def opened(
+    db: Database, pg_url: str, folder: Path, limits: SpoolLimits = LIMITS, **overrides: Any
+) -> AsyncIterator[Gateway]:
+    with Proxy(target_of(pg_url)) as wire:
+        wired = await Database.open(through(pg_url, wire.port), purpose="wired", size=10)
+        context = make_context(wired, server__data_dir=str(folder), **overrides)
+        builder = EventBuilder(Router((), UNROUTED), lambda: read_router(wired))
+        intake = Intake(
+            EventStore(wired),
+            route=builder.reroute,
+            messages=MessageStore(lambda: wired),
+            buffer=Spool.at(folder / "spool", limits),
+            within_s=1.0,
+        )
+        access = AccessCopy.load(context.settings, SecretBox([KEY]))
+        buffered = BufferedPublisher(intake, access, context.outbox)
+        api = ApiClient(context, await make_token(context), build_api(context, buffered))
+        await intake.start()
+        gateway = Gateway(db, wire, context.settings, intake, access, buffered, api)
+        access._database = wired
+        try:
+            yield gateway
+        finally:
+            wire.heal()
+            await intake.drain()
+            await api.aclose()
+            await wired.close()
+
+
+@pytest.fixture
+async def gateway(db: Database, pg_url: str, tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with opened(db, pg_url, tmp_path) as one:
+        await one.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+        await one.api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/hook"})
+        await one.api.ask(201, "POST", "/operational-webhook/endpoint", {"url": "http://127.0.0.1:18080/ops"})
+        assert await one.access._read()
+        yield one
+
+
+UNUSUAL = PLAIN | {"deliverAt": None, "transformationsParams": {"rawPayload": "x"}}
+
+
+async def test_messages_are_accepted_while_the_database_is_away_and_stored_once_in_order(gateway: Gateway) -> None:
+    before = await gateway.publish()
+    await gateway.cut()
+    made = [await gateway.publish(PLAIN | {"payload": {"n": n}} if n % 5 else UNUSUAL) for n in range(20)]
+    assert gateway.intake.mode is Mode.SPOOLING
+    assert await gateway.stored() == [before["id"]]
+    await gateway.heal()
+    expected = [before["id"], *(one["id"] for one in made)]
+    assert await gateway.stored() == expected
+    after = await gateway.publish()
+    assert await gateway.stored() == [*expected, after["id"]]
+    rows = await gateway.db.fetch("select count(*) as n from boathook.delivery group by recipient")
+    assert [row["n"] for row in rows] == [22]
+    assert await gateway.balances()
+
+
+async def test_the_answer_is_that_of_a_stored_message(gateway: Gateway) -> None:
+    bodies = [PLAIN, PLAIN | {"eventId": "a", "channels": ["eu"], "tags": ["t"]}, UNUSUAL]
+    direct = [await gateway.publish(body) for body in bodies]
+    await gateway.cut()
+    buffered = [await gateway.publish(body if "eventId" not in body else body | {"eventId": "b"}) for body in bodies]
+    changing = {"id", "timestamp", "eventId"}
+    for one, other in zip(direct, buffered, strict=True):
+        assert list(one) == list(other)
+        assert {key: one[key] for key in one if key not in changing} == {
+            key: other[key] for key in other if key not in changing
+        }
+    await gateway.heal()
+    columns = """select source, type, grade, origin, headers::text as headers, content_type, body, body_sha256, fanout,
+        channels, tags, deliver_at, content_until, items from boathook.event order by id"""
+    rows = [dict(row) for row in await gateway.db.fetch(columns)]
+    assert rows[:3] == rows[3:]
+    for made in buffered:
+        assert (await gateway.api.ask(200, "GET", f"{PATH}/{made['id']}"))["payload"] == made["payload"]
+
+
+async def test_every_field_survives_the_buffer(gateway: Gateway) -> None:
+    body = PLAIN | {
+        "eventId": "inv-1", "channels": ["eu", "us"], "tags": ["t"], "deliverAt": in_an_hour(),
+        "payloadRetentionPeriod": 5,
+    }  # fmt: skip
+    await gateway.cut()
+    made = await gateway.publish(body, idempotency_key="k")
+    await gateway.heal()
+    row = await gateway.db.fetchrow("select * from boathook.event where id = $1", ids.read(ids.MESSAGE, made["id"]))
+    assert row is not None
+    assert (row["dedup_key"], row["channels"], row["tags"]) == ("inv-1", ["eu", "us"], ["t"])
+    assert row["deliver_at"] > datetime.now(UTC) + timedelta(minutes=30)
+    assert row["content_until"] is not None
+    assert await gateway.db.fetchval("select due_at = deliver_at from boathook.delivery, boathook.event") is True
+    again = await gateway.publish(body, idempotency_key="k")
+    assert again["id"] == made["id"]
+
+
+async def test_recipients_are_those_of_the_moment_when_it_is_stored(gateway: Gateway) -> None:
+    await gateway.cut()
+    made = await gateway.publish()
+    other = ApiClient(make_context(gateway.db), gateway.api.headers["authorization"].removeprefix("Bearer "))
+    await other.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/later"})
+    await gateway.heal()
+    event_id = ids.read(ids.MESSAGE, made["id"])
+    assert await gateway.db.fetchval("select count(*) from boathook.delivery where event_id = $1", event_id) == 2
+
+
+async def test_messages_wait_behind_what_this_gateway_accepted_before(gateway: Gateway) -> None:
+    await gateway.cut()
+    made = []
+    for number in range(200):
+        made.append((await gateway.publish())["id"])
+        await gateway.intake.accept(event(f"evt-{number}", owed=()))
+    gateway.wire.heal()
+    while gateway.intake.mode is not Mode.DIRECT:
+        made.append((await gateway.publish())["id"])
+    made.append((await gateway.publish())["id"])
+    assert await gateway.stored() == made
+    assert await gateway.db.fetchval("select count(*) from boathook.event where source = 'stripe'") == 200
+    assert await gateway.balances()
+
+
+async def test_mutant_without_that_they_overtake(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BufferedPublisher, "is_needed", False)
+    await gateway.cut()
+    made = [(await gateway.publish())["id"] for _ in range(300)]
+    gateway.wire.heal()
+    while gateway.intake.mode is not Mode.DIRECT:
+        made.append((await gateway.publish())["id"])
+    assert sorted(await gateway.stored()) == sorted(made)
+    assert await gateway.stored() != made
+
+
+class LostAnswers:
+    """Lets commits of messages succeed, and loses what PostgreSQL says of them."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    async def __call__(self, *args: Any, **options: Any) -> Any:
+        verdicts = await insert_group(*args, **options)
+        if self.times:
+            self.times -= 1
+            raise DatabaseUnavailable("the connection was lost during the commit")
+        return verdicts
+
+
+async def test_a_commit_whose_answer_is_lost_makes_one_message(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt is committed, and so is the second, from the intake: what is left is the copy in the spool."""
+    await gateway.publish()
+    await gateway.db.execute("delete from boathook.delivery")
+    await gateway.db.execute("truncate boathook.event, boathook.dedup")
+    monkeypatch.setattr("boathook.service.group_publisher.insert_group", LostAnswers(1))
+    lost = LostAnswers(3)
+    monkeypatch.setattr(message_store, "insert_group", lost)
+    made = await gateway.publish()
+    await eventually(lambda: gateway.intake.mode is Mode.DIRECT)
+    assert lost.times == 0
+    assert await gateway.stored() == [made["id"]]
+    assert await gateway.reports() == []
+    assert await gateway.balances()
+
+
+async def test_mutant_with_a_new_id_for_each_attempt_it_is_stored_twice(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = gateway.api.context.outbox.draft
+    monkeypatch.setattr(
+        type(gateway.api.context.outbox), "draft", lambda _self, message: draft(replace(message, event_id=None))
+    )
+    monkeypatch.setattr("boathook.service.group_publisher.insert_group", LostAnswers(1))
+    await gateway.publish()
+    assert len(await gateway.stored()) == 2
+
+
+async def test_a_request_that_is_repeated_across_the_outage_makes_one_message_and_a_report(gateway: Gateway) -> None:
+    first = await gateway.publish(idempotency_key="k", body=PLAIN | {"eventId": "inv-1"})
+    await gateway.cut()
+    late = await gateway.publish(idempotency_key="k", body=PLAIN | {"eventId": "inv-1"})
+    assert late["id"] != first["id"]
+    await gateway.heal()
+    assert await gateway.stored() == [first["id"]]
+    (report,) = await gateway.reports()
+    assert report == {
+        "appId": gateway.name,
+        "msgId": late["id"],
+        "originalMsgId": first["id"],
+        "reason": "idempotency_key",
+        "isConflict": False,
+        "msgEventId": "inv-1",
+    }
+    owed = "select count(*) from boathook.delivery d join boathook.event e on e.id = d.event_id where e.type = $1"
+    assert await gateway.db.fetchval(owed, "message.duplicate") == 1
+    assert await gateway.db.fetchval("select count(*) from boathook.conflict") == 0
+    assert await gateway.balances()
+
+
+@pytest.mark.parametrize(
+    ("more", "headers", "reason", "differs"),
+    [
+        ({"eventId": "inv-1"}, {}, "event_id", "body"),
+        ({}, {"idempotency_key": "k"}, "idempotency_key", "body"),
+    ],
+)
+async def test_a_late_message_with_other_content_is_kept_as_a_conflict(
+    gateway: Gateway, more: dict[str, Any], headers: dict[str, str], reason: str, differs: str
+) -> None:
+    first = await gateway.publish(PLAIN | more, **headers)
+    await gateway.cut()
+    late = await gateway.publish(PLAIN | more | {"payload": {"n": 2}}, **headers)
+    await gateway.heal()
+    assert await gateway.stored() == [first["id"]]
+    (report,) = await gateway.reports()
+    assert (report["msgId"], report["reason"], report["isConflict"]) == (late["id"], reason, True)
+    (kept,) = await gateway.db.fetch("select id, event_id, differs, body from boathook.conflict")
+    assert ids.show(ids.MESSAGE, kept["id"]) == late["id"]
+    assert ids.show(ids.MESSAGE, kept["event_id"]) == first["id"]
+    assert (kept["differs"], json.loads(kept["body"])) == (differs, {"n": 2})
+    assert await gateway.balances()
+
+
+async def test_mutant_without_a_report_a_late_duplicate_vanishes(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def say_nothing(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(MessageStore, "report_duplicate", say_nothing)
+    await gateway.publish(idempotency_key="k")
+    await gateway.cut()
+    await gateway.publish(idempotency_key="k")
+    await gateway.heal()
+    assert await gateway.reports() == []
+
+
+async def test_a_request_that_is_repeated_during_the_outage_gets_the_same_answer(gateway: Gateway) -> None:
+    await gateway.cut()
+    first = await gateway.publish(idempotency_key="k")
+    again = await gateway.api.post(PATH, json=PLAIN, headers={"idempotency-key": "k"})
+    assert (again.status_code, again.json()["id"]) == (202, first["id"])
+    assert again.headers["idempotent-replayed"] == "true"
+    clash = await gateway.publish(PLAIN | {"payload": {}}, expect=409, idempotency_key="k")
+    assert clash["code"] == "idempotency_key_reused"
+    await gateway.heal()
+    assert await gateway.stored() == [first["id"]]
+    assert await gateway.reports() == []
+
+
+async def test_of_equal_ids_in_one_outage_the_first_is_stored(gateway: Gateway) -> None:
+    await gateway.cut()
+    made = [await gateway.publish(PLAIN | {"eventId": "inv-1", "payload": {"n": n}}) for n in range(5)]
+    await gateway.heal()
+    assert await gateway.stored() == [made[0]["id"]]
+    assert [one["msgId"] for one in await gateway.reports()] == [one["id"] for one in made[1:]]
+    assert await gateway.db.fetchval("select count(*) from boathook.conflict") == 4
+
+
+async def test_what_is_offered_again_changes_nothing(gateway: Gateway, tmp_path: Path) -> None:
+    """A drain that dies between commit and finishing its segment, and an import of drained segments days later."""
+    await gateway.publish(PLAIN | {"eventId": "old"})
+    await gateway.cut()
+    made = [(await gateway.publish())["id"] for _ in range(3)]
+    await gateway.publish(PLAIN | {"eventId": "old", "payload": {}})
+    await gateway.heal()
+    stored, reports = await gateway.stored(), await gateway.reports()
+    assert stored[1:] == made
+    for is_forgotten in (False, True):
+        if is_forgotten:
+            forgotten = [ids.read(ids.MESSAGE, one) for one in made]
+            await gateway.db.execute("delete from boathook.dedup where event_id = any ($1)", forgotten)
+        importer = SpoolImporter(
+            tmp_path / "spool", EventWriter(EventStore(gateway.db), messages=MessageStore(lambda: gateway.db))
+        )
+        report = await importer.reimport_drained()
+        assert (report.there, report.conflict, report.refused) == (3, 1, 0)
+        assert await gateway.stored() == stored
+        assert await gateway.reports() == reports
+
+
+async def test_a_message_for_an_application_that_was_deleted_meanwhile_is_kept_and_counted(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    await gateway.api.ask(201, "POST", "/app", {"name": "Gone", "uid": "gone"})
+    gateway.access._targets_read_at = -HOUR_S
+    assert await gateway.access._read()
+    await gateway.cut()
+    kept = await gateway.publish()
+    lost = await gateway.api.ask(202, "POST", "/app/gone/msg", PLAIN)
+    refused = counted("boathook_spool_drained_total", "refused")
+    await gateway.db.execute("update boathook.application set deleted_at = now() where uid = 'gone'")
+    await gateway.heal()
+    assert await gateway.stored() == [kept["id"]]
+    assert counted("boathook_spool_drained_total", "refused") == refused + 1
+    (file,) = (tmp_path / "spool" / "refused").iterdir()
+    assert ids.read(ids.MESSAGE, lost["id"]).bytes in file.read_bytes()
+    await gateway.db.execute("update boathook.application set deleted_at = null where uid = 'gone'")
+    writer = EventWriter(EventStore(gateway.db), messages=MessageStore(lambda: gateway.db))
+    report = await SpoolImporter(tmp_path / "spool", writer).retry_refused()
+    assert (report.accepted, report.refused) == (1, 0)
+    assert await gateway.balances()
+
+
+def counted(name: str, *labels: str) -> float:
+    found = meters._counters[name].get(labels)
+    return 0 if found is None else found.value
+
+
+async def test_what_cannot_be_decided_is_refused(gateway: Gateway) -> None:
+    other = gateway.api.as_token("bhk_nobody")
+    await gateway.cut()
+    before = await gateway.publish()
+    for client, path in (
+        (gateway.api, "/app/unknown/msg"),
+        (gateway.api, f"/app/{unknown_application()}/msg"),
+        (other, PATH),
+    ):
+        for body in (PLAIN, UNUSUAL):
+            answer = await client.post(path, json=body)
+            assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+            assert answer.headers["retry-after"]
+            assert "PostgreSQL is unavailable" in answer.json()["detail"]
+    for status, body in ((422, PLAIN | {"eventType": "a b"}), (422, PLAIN | {"payload": 1})):
+        await gateway.publish(body, expect=status)
+    await gateway.api.ask(422, "POST", "/app/a b/msg", PLAIN)
+    answer = await gateway.api.post(PATH, json=PLAIN, headers={"authorization": "Basic eDp5"})
+    assert answer.status_code == 401
+    await gateway.api.ask(503, "GET", "/app/acme/msg")
+    await gateway.heal()
+    assert await gateway.stored() == [before["id"]]
+
+
+def unknown_application() -> str:
+    return ids.show(ids.APPLICATION, ids.make(1_700_000_000_000, 5))
+
+
+async def revoke(gateway: Gateway) -> None:
+    """Revoke the gateway's key where the gateway cannot see it."""
+    await gateway.db.execute("update boathook.api_key set revoked_at = now()")
+
+
+@pytest.mark.parametrize("clock", ["time", "monotonic"])
+async def test_a_revoked_key_is_refused_after_its_time(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    await gateway.cut()
+    await revoke(gateway)
+    await gateway.publish()
+    now = getattr(time, clock)
+    monkeypatch.setattr(access_copy.time, clock, lambda: now() + HOUR_S - 60)
+    await gateway.publish()
+    monkeypatch.setattr(access_copy.time, clock, lambda: now() + HOUR_S + 1)
+    for body in (PLAIN, UNUSUAL):
+        assert "key_max_age_h" in (await gateway.publish(body, expect=503))["detail"]
+
+
+async def test_mutant_without_an_age_a_revoked_key_publishes_for_ever(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway.access, "_max_age_s", float("inf"))
+    await gateway.cut()
+    await revoke(gateway)
+    now = time.time
+    monkeypatch.setattr(access_copy.time, "time", lambda: now() + 1000 * HOUR_S)
+    await gateway.publish()
+
+
+async def test_a_key_that_expires_meanwhile_is_refused(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    await gateway.db.execute("update boathook.api_key set expires_at = now() + interval '10 minutes'")
+    assert await gateway.access._read()
+    await gateway.cut()
+    await gateway.publish()
+    now = time.time
+    monkeypatch.setattr(access_copy.time, "time", lambda: now() + 601)
+    await gateway.publish(expect=503)
+
+
+async def test_keys_of_applications_and_portals_are_not_in_the_copy(gateway: Gateway) -> None:
+    own = await make_token(gateway.api.context, application="acme")
+    gateway.access._read_at = -HOUR_S
+    assert await gateway.access._read()
+    await gateway.cut()
+    await gateway.publish()
+    answer = await gateway.api.as_token(own).post(PATH, json=PLAIN)
+    assert answer.status_code == 503
+
+
+async def test_while_events_wait_a_new_key_and_application_are_found_and_a_revoked_key_is_not(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL is available, but the intake has to put new messages behind older ones."""
+    await gateway.publish()
+    context = make_context(gateway.db)
+    token = await make_token(context)
+    other = ApiClient(context, token)
+    await other.ask(201, "POST", "/app", {"name": "New", "uid": "new"})
+    gateway.intake.mode = Mode.SPOOLING
+    monkeypatch.setattr(access_copy, "_MISS_INTERVAL_S", 0.0)
+    await gateway.api.as_token(token).ask(202, "POST", "/app/new/msg", PLAIN)
+    await revoke(gateway)
+    assert await gateway.access._read()
+    gateway.intake.mode = Mode.SPOOLING
+    await gateway.publish(expect=503)
+    await eventually(lambda: gateway.intake.mode is Mode.DIRECT)
+
+
+async def test_a_full_spool_is_answered_503(db: Database, pg_url: str, tmp_path: Path) -> None:
+    limits = SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)
+    async with opened(db, pg_url, tmp_path, limits) as gateway:
+        await gateway.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+        assert await gateway.access._read()
+        await gateway.cut()
+        made: list[str] = []
+        answer = httpx.Response(202)
+        for number in range(100):
+            body = PLAIN | {"payload": {"text": "x" * 1000}} if number % 2 else UNUSUAL
+            answer = await gateway.api.post(PATH, json=body)
+            if answer.status_code != 202:
+                break
+            made.append(answer.json()["id"])
+        assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+        assert answer.headers["retry-after"] == "5"
+        assert made
+        await gateway.heal()
+        assert await gateway.stored() == made
+
+
+async def test_without_a_buffer_publishing_needs_the_database(db: Database, pg_url: str, tmp_path: Path) -> None:
+    async with opened(db, pg_url, tmp_path) as gateway:
+        await gateway.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+        api = ApiClient(gateway.api.context, "", build_api(gateway.api.context))
+        api.headers["authorization"] = gateway.api.headers["authorization"]
+        await api.ask(202, "POST", PATH, PLAIN)
+        await gateway.cut()
+        for body in (PLAIN, UNUSUAL):
+            await api.ask(503, "POST", PATH, body)
+
+
+async def test_a_hanging_database_delays_a_message_no_longer_than_an_event(gateway: Gateway) -> None:
+    await gateway.publish()
+    gateway.wire.set(is_stalled=True)
+    made = await gateway.publish()
+    assert gateway.intake.mode is Mode.SPOOLING
+    await gateway.heal()
+    await eventually(lambda: gateway.intake.mode is Mode.DIRECT)
+    assert made["id"] in await gateway.stored()
+
+
+class TestFile:
+    """The copy's file, for a start without PostgreSQL."""
+
+    async def test_a_gateway_that_starts_without_the_database_publishes(self, gateway: Gateway) -> None:
+        await gateway.access._save()
+        await gateway.cut()
+        gateway.intake.mode = Mode.SPOOLING
+        access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
+        buffered = BufferedPublisher(gateway.intake, access, gateway.api.context.outbox)
+        context = replace_database(gateway, UnreachedDatabase())
+        token = gateway.api.headers["authorization"].removeprefix("Bearer ")
+        api = ApiClient(context, token, build_api(context, buffered))
+        made = [await api.ask(202, "POST", PATH, body) for body in (PLAIN, UNUSUAL)]
+        for path in ("/app", "/health"):
+            assert (await api.get(path)).status_code == 503
+        await gateway.heal()
+        assert await gateway.stored() == [one["id"] for one in made]
+
+    async def test_its_age_counts_from_the_last_answer_of_the_database(
+        self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await gateway.access._save()
+        await gateway.cut()
+        now = time.time
+        monkeypatch.setattr(access_copy.time, "time", lambda: now() + HOUR_S + 1)
+        for shift_s, is_accepted in ((HOUR_S - 60, True), (HOUR_S + 1, False), (-HOUR_S, False)):
+            monkeypatch.setattr(access_copy.time, "time", lambda shift_s=shift_s: now() + shift_s)
+            gateway.buffered.access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
+            await gateway.publish(expect=202 if is_accepted else 503)
+
+    async def test_it_is_sealed(self, gateway: Gateway, tmp_path: Path) -> None:
+        await gateway.access._save()
+        file = tmp_path / FILE_NAME
+        content = file.read_bytes()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert b"acme" not in content
+        for spoiled in (content[:-1] + bytes([content[-1] ^ 1]), b"", b"{}", content[:20]):
+            file.write_bytes(spoiled)
+            assert AccessCopy.load(gateway.settings, SecretBox([KEY]))._keys == {}
+        file.write_bytes(content)
+        assert AccessCopy.load(gateway.settings, SecretBox(["another key of sixteen characters"]))._keys == {}
+        assert AccessCopy.load(gateway.settings, SecretBox([KEY]))._keys.keys() == gateway.access._keys.keys()
+
+    async def test_it_follows_changes(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(access_copy, "_KEYS_INTERVAL_S", 0.01)
+        monkeypatch.setattr(access_copy, "_TARGETS_INTERVAL_S", 0.0)
+        following = asyncio.create_task(gateway.access.follow(gateway.api.context.database))
+        await gateway.api.ask(201, "POST", "/app", {"name": "New", "uid": "new"})
+
+        def saved() -> AccessCopy:
+            return AccessCopy.load(gateway.settings, SecretBox([KEY]))
+
+        await eventually(lambda: ("default", "new") in saved()._target_ids)
+        await gateway.api.ask(200, "PATCH", "/app/new", {"uid": "newer"})
+        await eventually(lambda: ("default", "newer") in saved()._target_ids)
+        assert ("default", "new") not in saved()._target_ids
+        await gateway.api.ask(204, "DELETE", "/app/newer")
+        await eventually(lambda: ("default", "newer") not in saved()._target_ids)
+        await revoke(gateway)
+        await eventually(lambda: saved()._keys == {})
+        following.cancel()
+
+
+def replace_database(gateway: Gateway, other: Database) -> Any:
+    context = gateway.api.context
+    return type(context)(context.settings, other, SecretBox([KEY]), context.outbox)
+
+
+class TestRecords:
+    async def test_a_record_of_a_message_is_read_as_it_was_written_or_kept(self, gateway: Gateway) -> None:
+        taken: list[NewEvent] = []
+
+        async def accept(one: NewEvent) -> Accepted:
+            taken.append(one)
+            return Accepted(one.id)
+
+        gateway.intake.accept = accept  # type: ignore[method-assign, assignment]
+        await gateway.cut()
+        await gateway.publish(PLAIN | {"eventId": "a", "channels": ["c"], "deliverAt": in_an_hour()})
+        (one,) = taken
+        assert decode(encode(one)) == one
+        found = [one async for one in EventWriter(EventStore(gateway.db)).bring([Record(1, encode(one))])]
+        assert [type(one) for one in found] == [Refused]
+
+    def test_records_of_other_formats_are_unreadable(self) -> None:
+        record = encode(event("a"))
+        assert record[:1] == b"\x01"
+        for spoiled in (b"\x02" + record[1:], b"\x03" + record[1:], b""):
+            with pytest.raises(UnreadableRecord):
+                decode(spoiled)
+
+
+def test_duplicates_by_key_and_by_id_differ() -> None:
+    first = ids.make(1, 1)
+    assert Duplicate(first) != Duplicate(first, by_idempotency_key=True)
