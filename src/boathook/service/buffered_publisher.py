@@ -17,7 +17,7 @@ import msgspec
 
 from boathook.db.messages import message_key
 from boathook.domain import ids
-from boathook.domain.errors import ApplicationDeleted, NotFound
+from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
 from boathook.handlers.outbox import Draft, Outbox
 from boathook.ingest.spool_records import UNROUTED
@@ -77,7 +77,7 @@ class BufferedPublisher:
             new: the message; its `event_id` makes it safe to publish it again after an error.
 
         Raises:
-            AccessUnknown: the application is not in the local copy.
+            AccessUnknown: the application is not known here.
             InvalidMessage: a field breaks a rule.
             NotFound: the application was deleted.
             AlreadyExists: another message has its id, or another request used its idempotency key.
@@ -86,7 +86,7 @@ class BufferedPublisher:
         """
         if new.idempotency is not None and (known := self._remembered.get(new.idempotency.key)) is not None:
             return _repeated(known, new.idempotency), True
-        target = await self.access.find_application(principal.organization, application)
+        target = await self._find_application(principal.organization, application)
         name = ids.show(ids.APPLICATION, target)
         draft = self._outbox.draft(to_message(principal.organization, name, new))
         try:
@@ -108,6 +108,17 @@ class BufferedPublisher:
                 raise event_id_taken(new)
             case _:
                 assert_never(receipt)
+
+    async def _find_application(self, organization: str, reference: str) -> UUID:
+        """Return an application's id; the routes of those that were published to before are in memory too."""
+        try:
+            return await self.access.find_application(organization, reference)
+        except AccessUnknown:
+            routes = self._outbox.cached_routes(organization, reference)
+            found = None if routes is None else routes.routing.application
+            if found is None or found.is_operational:
+                raise
+            return found.id
 
     def _remember(self, new: NewMessage, identifier: UUID) -> None:
         if new.idempotency is None:

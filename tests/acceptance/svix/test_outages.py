@@ -1,0 +1,132 @@
+"""Messages that the official client publishes while PostgreSQL is away: each arrives once, under the id of its answer."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import httpx
+import psycopg
+import pytest
+from svix.api import Message, MessageCreateOptions, MessageIn, Svix, SvixOptions
+from svix.exceptions import HttpError
+
+from boathook.config import load
+from boathook.db.secret_box import open_secret_box
+from boathook.service.access_copy import AccessCopy
+from tests.acceptance.conftest import TABLES
+from tests.acceptance.svix.receiver import Mailbox
+from tests.acceptance.svix.server import SUCCESS, Application, BoathookServer, open_server, unique_name
+from tests.faults.rig.postgres import OwnServer
+from tests.support import until
+
+pytestmark = pytest.mark.extended("starts several servers of its own")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[OwnServer]:
+    server = OwnServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def server(postgres: OwnServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoathookServer]:
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(TABLES)
+    with open_server(tmp_path_factory.mktemp("outages"), postgres.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(server: BoathookServer) -> Iterator[Message]:
+    """The official client's methods for messages."""
+    client = Svix(server.token, SvixOptions(server_url=server.base, timeout=300)).message
+    yield client
+    client._httpx_client.close()
+
+
+@pytest.fixture
+def app(server: BoathookServer) -> Application:
+    return server.application(uid=unique_name())
+
+
+def wait_for_copy(server: BoathookServer, app: Application) -> None:
+    """Wait until the gateway has saved a copy that has an application."""
+    settings = load(server.running.folder / "boathook.toml", {"server.data_dir": str(server.running.folder / "data")})
+    box = open_secret_box(settings)
+    until(lambda: ("default", app.row["uid"]) in AccessCopy.load(settings, box)._target_ids)
+
+
+def publish(client: Message, app: Application, number: int, key: str | None = None) -> str:
+    """Publish as often as it takes to reach a gateway that is just being started; return the id."""
+    body = MessageIn(event_type="invoice.paid", payload={"n": number})
+    options = MessageCreateOptions(idempotency_key=key)
+
+    def answered() -> str:
+        try:
+            return client.create(app.row["uid"], body, options).id
+        except (HttpError, httpx.TransportError):
+            return ""
+
+    return until(answered)
+
+
+def judge(app: Application, endpoint: dict, accepted: list[str], box: Mailbox) -> None:
+    """Assert that everything that was accepted arrived, once."""
+    until(lambda: set(box.messages()) >= set(accepted))
+    assert Counter(box.messages()) == Counter(accepted)
+    box.received[0].check(app.secret(endpoint))
+    path = f"{app.path}/endpoint/{endpoint['id']}/msg"
+    until(lambda: {row["id"] for row in app.api.pages(path, limit=250) if row["status"] == SUCCESS} == set(accepted))
+
+
+def test_messages_published_while_postgresql_is_killed_arrive_once(
+    server: BoathookServer, postgres: OwnServer, client: Message, app: Application, receiver
+):
+    box = receiver.mailbox()
+    endpoint = app.endpoint(box)
+    accepted = [publish(client, app, n) for n in range(3)]
+    wait_for_copy(server, app)
+    postgres.kill_all()
+    accepted += [publish(client, app, n) for n in range(3, 20)]
+    server.running.kill("gateway")
+    accepted += [publish(client, app, n) for n in range(20, 40)]
+    assert len(set(box.messages())) <= 3
+    postgres.restart()
+    accepted += [publish(client, app, n) for n in range(40, 60)]
+    judge(app, endpoint, accepted, box)
+    assert server.running.cli("check").returncode == 0
+
+
+def test_a_request_that_is_repeated_across_the_outage_is_reported(
+    server: BoathookServer, postgres: OwnServer, client: Message, app: Application, receiver
+):
+    box, reports = receiver.mailbox(), receiver.mailbox()
+    endpoint = app.endpoint(box)
+    server.api.post(
+        "/operational-webhook/endpoint", {"url": reports.url, "eventTypes": ["message.duplicate"]}, expect=201
+    )
+    first = publish(client, app, 1, key="once")
+    wait_for_copy(server, app)
+    postgres.stop("fast")
+    late = publish(client, app, 1, key="once")
+    assert publish(client, app, 1, key="once") == late
+    assert late != first
+    postgres.restart()
+    (report,) = [request.json["data"] for request in reports.wait()]
+    assert (report["msgId"], report["originalMsgId"]) == (late, first)
+    judge(app, endpoint, [first], box)
+    assert server.running.cli("check").returncode == 0
+
+
+def test_a_message_sent_by_the_command_line_needs_the_database(
+    server: BoathookServer, postgres: OwnServer, app: Application
+):
+    postgres.stop("fast")
+    try:
+        done = server.running.cli(
+            "send", "--application", app.row["uid"], "--type", "invoice.paid", "--json", check=False
+        )
+    finally:
+        postgres.restart()
+    assert done.returncode == 1
+    assert "API" in done.stderr
