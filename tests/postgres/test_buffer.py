@@ -18,6 +18,7 @@ from boathook.config import load
 from boathook.db import buffer_marks
 from boathook.db.database import Database
 from boathook.db.events import EventStore
+from boathook.domain import ids
 from boathook.domain.errors import (
     BrokerMisconfigured,
     BrokerUnavailable,
@@ -26,6 +27,7 @@ from boathook.domain.errors import (
     ValueRejected,
 )
 from boathook.domain.model import Accepted, NewDelivery, NewEvent, Receipt
+from boathook.handlers.outbox import Message, Outbox
 from boathook.ingest import broker_buffer
 from boathook.ingest.broker_buffer import BrokerFirstBuffer
 from boathook.ingest.buffer_drain import BufferDrain
@@ -34,13 +36,16 @@ from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_records import encode
 from boathook.observability import meters
 from boathook.service import buffer as buffer_service
+from boathook.service.buffered_publisher import to_event
 from boathook.service.doctor import buffer as doctor
 from boathook.service.doctor.handlers import CheckStatus
+from boathook.service.message_store import MessageStore
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 from tests.brokers import PASSWORD, USER, Cluster, running_cluster
 from tests.conftest import open_folder
 from tests.faults.rig.proxy import Proxy
+from tests.postgres.api_client import open_api_client
 from tests.postgres.test_events import event
 from tests.support import eventually
 
@@ -115,8 +120,14 @@ class Gateway:
             spool=None if spool is None else Spool(SegmentStore(spool, LIMITS)),
             read_marks=self._read_marks,
         )
-        self.intake = Intake(self.store, route=_route, buffer=self.buffer, within_s=30.0)
+        self.messages = MessageStore(self._database)
+        self.intake = Intake(self.store, route=_route, messages=self.messages, buffer=self.buffer, within_s=30.0)
         self._drain: asyncio.Task[None] | None = None
+
+    def _database(self) -> Database:
+        if self.store.is_away:
+            raise DatabaseUnavailable("away")
+        return self.db
 
     async def _read_marks(self, series: Sequence[int]) -> dict[int, int]:
         if self.store.is_away:
@@ -132,7 +143,7 @@ class Gateway:
 
     def start_drain(self) -> None:
         drain = self.drain_class(
-            self.access, EventWriter(self.store, _route), self._advance_mark,
+            self.access, EventWriter(self.store, _route, self.messages), self._advance_mark,
             is_available=lambda: not self.store.is_away, note_stored=self.intake.note_stored,
         )  # fmt: skip
         self._drain = asyncio.create_task(drain.run())
@@ -245,6 +256,32 @@ class TestOutage:
             gateway.start_drain()
             await gateway.direct()
             assert len(await gateway.stored()) == 301
+
+    async def test_messages_come_back_among_events_and_a_repeated_one_is_reported(
+        self, db: Database, access: BrokerAccess
+    ):
+        async with open_api_client(db) as api:
+            made = await api.ask(201, "POST", "/app", {"name": "Acme"})
+            await api.ask(201, "POST", f"/app/{made['id']}/endpoint", {"url": "http://127.0.0.1:18080/hook"})
+            await api.ask(201, "POST", "/operational-webhook/endpoint", {"url": "http://127.0.0.1:18080/ops"})
+        outbox, target = Outbox(), ids.read(ids.APPLICATION, made["id"])
+        one, other, late = (
+            to_event(outbox.draft(Message(application=made["id"], type="t", payload={}, id=uid)), target)
+            for uid in ("a", "b", "a")
+        )
+        async with running(Gateway(db, access)) as gateway:
+            gateway.store.is_away = True
+            for taken in (event("before"), one, event("between"), other, late):
+                receipt = await gateway.intake.accept(taken)
+                assert isinstance(receipt, Accepted)
+                assert receipt.is_spooled
+            gateway.store.is_away = False
+            await gateway.direct()
+        rows = await db.fetch("select id from boathook.event where application = $1 order by id", made["id"])
+        assert {row["id"] for row in rows} == {one.id, other.id}
+        assert await db.fetchval("select count(*) from boathook.event where source is not null") == 2
+        assert await db.fetchval("select count(*) from boathook.event where type = 'message.duplicate'") == 1
+        assert await db.fetchval("select count(*) from boathook.delivery where recipient like 'endpoint:%'") == 3
 
     async def test_another_gateway_drains_what_a_dead_one_left(self, db: Database, access: BrokerAccess):
         async with running(Gateway(db, access), drains=False) as dead:

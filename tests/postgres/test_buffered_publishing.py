@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -36,7 +37,7 @@ from boathook.service.access_copy import FILE_NAME, AccessCopy
 from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.message_store import MessageStore
 from boathook.spool.segment import Record
-from boathook.spool.segment_store import SpoolLimits
+from boathook.spool.segment_store import SegmentStore, SpoolLimits
 from boathook.spool.spool import Spool
 from tests.acceptance.test_start_during_outage import target_of, through
 from tests.faults.rig.proxy import Proxy
@@ -44,7 +45,7 @@ from tests.postgres.api_client import KEY, ApiClient, make_context, make_token
 from tests.postgres.test_events import event
 from tests.support import eventually
 
-PLAIN = {"eventType": "invoice.paid", "payload": {"n": 1}}
+PLAIN: dict[str, Any] = {"eventType": "invoice.paid", "payload": {"n": 1}}
 PATH = "/app/acme/msg"
 HOUR_S = 3600.0
 
@@ -140,7 +141,7 @@ async def gateway(db: Database, pg_url: str, tmp_path: Path) -> AsyncIterator[Ga
         yield one
 
 
-UNUSUAL = PLAIN | {"deliverAt": None, "transformationsParams": {"rawPayload": "x"}}
+UNUSUAL: dict[str, Any] = PLAIN | {"deliverAt": None, "transformationsParams": {"rawPayload": "x"}}
 
 
 async def test_messages_are_accepted_while_the_database_is_away_and_stored_once_in_order(gateway: Gateway) -> None:
@@ -437,22 +438,30 @@ def unknown_application() -> str:
     return ids.show(ids.APPLICATION, ids.make(1_700_000_000_000, 5))
 
 
+def let_pass(monkeypatch: pytest.MonkeyPatch, *, wall: float = 0.0, monotonic: float = 0.0) -> None:
+    """Let so many seconds pass from now on by one of the copy's clocks."""
+
+    def now() -> Any:
+        return access_copy._Moment(time.time() + wall, time.monotonic() + monotonic)
+
+    monkeypatch.setattr(access_copy._Moment, "now", staticmethod(now))
+
+
 async def revoke(gateway: Gateway) -> None:
     """Revoke the gateway's key where the gateway cannot see it."""
     await gateway.db.execute("update boathook.api_key set revoked_at = now()")
 
 
-@pytest.mark.parametrize("clock", ["time", "monotonic"])
+@pytest.mark.parametrize("clock", ["wall", "monotonic"])
 async def test_a_revoked_key_is_refused_after_its_time(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
     await gateway.cut()
     await revoke(gateway)
     await gateway.publish()
-    now = getattr(time, clock)
-    monkeypatch.setattr(access_copy.time, clock, lambda: now() + HOUR_S - 60)
+    let_pass(monkeypatch, **{clock: HOUR_S - 60})
     await gateway.publish()
-    monkeypatch.setattr(access_copy.time, clock, lambda: now() + HOUR_S + 1)
+    let_pass(monkeypatch, **{clock: HOUR_S + 1})
     for body in (PLAIN, UNUSUAL):
         assert "key_max_age_h" in (await gateway.publish(body, expect=503))["detail"]
 
@@ -463,8 +472,7 @@ async def test_mutant_without_an_age_a_revoked_key_publishes_for_ever(
     monkeypatch.setattr(gateway.access, "_max_age_s", float("inf"))
     await gateway.cut()
     await revoke(gateway)
-    now = time.time
-    monkeypatch.setattr(access_copy.time, "time", lambda: now() + 1000 * HOUR_S)
+    let_pass(monkeypatch, wall=1000 * HOUR_S)
     await gateway.publish()
 
 
@@ -473,8 +481,7 @@ async def test_a_key_that_expires_meanwhile_is_refused(gateway: Gateway, monkeyp
     assert await gateway.access._read()
     await gateway.cut()
     await gateway.publish()
-    now = time.time
-    monkeypatch.setattr(access_copy.time, "time", lambda: now() + 601)
+    let_pass(monkeypatch, wall=601)
     await gateway.publish(expect=503)
 
 
@@ -488,6 +495,11 @@ async def test_keys_of_applications_and_portals_are_not_in_the_copy(gateway: Gat
     assert answer.status_code == 503
 
 
+def wait_in_buffer(gateway: Gateway) -> None:
+    """Let the intake put events into the buffer until the next drain."""
+    gateway.intake.mode = Mode.SPOOLING
+
+
 async def test_while_events_wait_a_new_key_and_application_are_found_and_a_revoked_key_is_not(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,14 +509,14 @@ async def test_while_events_wait_a_new_key_and_application_are_found_and_a_revok
     token = await make_token(context)
     other = ApiClient(context, token)
     await other.ask(201, "POST", "/app", {"name": "New", "uid": "new"})
-    gateway.intake.mode = Mode.SPOOLING
+    wait_in_buffer(gateway)
     monkeypatch.setattr(access_copy, "_MISS_INTERVAL_S", 0.0)
     await gateway.api.as_token(token).ask(202, "POST", "/app/new/msg", PLAIN)
     await revoke(gateway)
     assert await gateway.access._read()
-    gateway.intake.mode = Mode.SPOOLING
+    wait_in_buffer(gateway)
     await gateway.publish(expect=503)
-    await eventually(lambda: gateway.intake.mode is Mode.DIRECT)
+    await gateway.heal()
 
 
 async def test_a_full_spool_is_answered_503(db: Database, pg_url: str, tmp_path: Path) -> None:
@@ -543,10 +555,56 @@ async def test_a_hanging_database_delays_a_message_no_longer_than_an_event(gatew
     await gateway.publish()
     gateway.wire.set(is_stalled=True)
     made = await gateway.publish()
-    assert gateway.intake.mode is Mode.SPOOLING
     await gateway.heal()
-    await eventually(lambda: gateway.intake.mode is Mode.DIRECT)
     assert made["id"] in await gateway.stored()
+
+
+class HeldDisk:
+    """Holds up every write of the spool until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.released = threading.Event()
+        self.waiting = threading.Event()
+        write = SegmentStore.write
+
+        def held(store: SegmentStore, payloads: Sequence[bytes]) -> None:
+            self.waiting.set()
+            assert self.released.wait(300)
+            write(store, payloads)
+
+        monkeypatch.setattr(SegmentStore, "write", held)
+
+
+async def is_answered_before_it_is_durable(gateway: Gateway, disk: HeldDisk) -> bool:
+    asking = [asyncio.create_task(gateway.publish(body)) for body in (PLAIN, UNUSUAL)]
+    await eventually(disk.waiting.is_set)
+    for _ in range(1_000):
+        await asyncio.sleep(0)  # whatever can go on without the disk goes on
+    is_answered = any(one.done() for one in asking)
+    disk.released.set()
+    await asyncio.gather(*asking)
+    return is_answered
+
+
+async def test_nothing_is_answered_before_it_is_durable(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    await gateway.cut()
+    await gateway.publish()
+    assert not await is_answered_before_it_is_durable(gateway, HeldDisk(monkeypatch))
+
+
+async def test_mutant_that_answers_at_once_is_seen(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    await gateway.cut()
+    await gateway.publish()
+    accept = gateway.intake.accept
+    taking = []
+
+    async def answer_at_once(one: NewEvent) -> Accepted:
+        taking.append(asyncio.ensure_future(accept(one)))
+        return Accepted(one.id, is_spooled=True)
+
+    gateway.intake.accept = answer_at_once  # type: ignore[method-assign, assignment]
+    assert await is_answered_before_it_is_durable(gateway, HeldDisk(monkeypatch))
+    await asyncio.gather(*taking)
 
 
 class TestFile:
@@ -555,7 +613,7 @@ class TestFile:
     async def test_a_gateway_that_starts_without_the_database_publishes(self, gateway: Gateway) -> None:
         await gateway.access._save()
         await gateway.cut()
-        gateway.intake.mode = Mode.SPOOLING
+        wait_in_buffer(gateway)
         access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
         buffered = BufferedPublisher(gateway.intake, access, gateway.api.context.outbox)
         context = replace_database(gateway, UnreachedDatabase())
@@ -572,10 +630,8 @@ class TestFile:
     ) -> None:
         await gateway.access._save()
         await gateway.cut()
-        now = time.time
-        monkeypatch.setattr(access_copy.time, "time", lambda: now() + HOUR_S + 1)
         for shift_s, is_accepted in ((HOUR_S - 60, True), (HOUR_S + 1, False), (-HOUR_S, False)):
-            monkeypatch.setattr(access_copy.time, "time", lambda shift_s=shift_s: now() + shift_s)
+            let_pass(monkeypatch, wall=shift_s)
             gateway.buffered.access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
             await gateway.publish(expect=202 if is_accepted else 503)
 

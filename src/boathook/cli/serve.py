@@ -12,6 +12,7 @@ from boathook.cli import output
 from boathook.cli.context import (
     action,
     cli_context,
+    err,
     open_database,
     out,
     run,
@@ -20,8 +21,8 @@ from boathook.cli.context import (
 from boathook.cli.options import Json, read_bytes, read_pairs
 from boathook.config import Settings
 from boathook.domain import ids
-from boathook.domain.errors import ConfigError
-from boathook.domain.model import Duplicate, Receipt
+from boathook.domain.errors import ConfigError, DatabaseUnavailable, DatabaseUrlRejected
+from boathook.domain.model import Accepted, Duplicate, Receipt
 
 if TYPE_CHECKING:
     from boathook.service.doctor import Finding
@@ -220,9 +221,15 @@ def send(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Publish one message to the endpoints and handlers of an application."""
-    from boathook.service import operations
+    """
+    Publish one message to the endpoints and handlers of an application.
+
+    While PostgreSQL is unavailable, the message is written into the spool of this host, if a server runs here; its
+    application must then be given by its whole id or uid.
+    """
+    from boathook.service import buffered_publisher, operations
     from boathook.service.id_prefixes import complete
+    from boathook.service.unit_of_work import new_id
 
     message = operations.Message(
         application=application,
@@ -234,13 +241,22 @@ def send(
         tags=tag or (),
         headers=read_pairs("--header", header or [], ":"),
         deliver_at=deliver_at,
+        event_id=new_id(),
     )
     settings = cli_context(ctx).settings()
 
     async def work() -> Receipt:
-        async with open_database(settings) as database:
-            whole = await complete(database, ids.APPLICATION, application)
-            return await operations.send(database, settings, action(), replace(message, application=whole))
+        try:
+            async with open_database(settings) as database:
+                whole = await complete(database, ids.APPLICATION, application)
+                return await operations.send(database, settings, action(), replace(message, application=whole))
+        except DatabaseUrlRejected:
+            raise
+        except DatabaseUnavailable as error:
+            # It may have been stored. The message keeps its id, so it is not stored twice.
+            receipt = await buffered_publisher.send_without_database(settings, message)
+            err.print(f"PostgreSQL is unavailable ({error}); the message waits in this host's spool", markup=False)
+            return receipt
 
     _print_receipt(run(work()), as_json=as_json)
 
@@ -249,7 +265,9 @@ def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
     event_id, message_id = ids.show(ids.EVENT, receipt.event_id), ids.show(ids.MESSAGE, receipt.event_id)
     is_duplicate = isinstance(receipt, Duplicate)
     if as_json:
-        output.print_json({"message_id": message_id, "event_id": event_id, "duplicate": is_duplicate})
+        is_spooled = isinstance(receipt, Accepted) and receipt.is_spooled
+        more = {"spooled": True} if is_spooled else {}
+        output.print_json({"message_id": message_id, "event_id": event_id, "duplicate": is_duplicate, **more})
     else:
         out.print(f"{message_id}{' (duplicate)' if is_duplicate else ''}", markup=False)
 

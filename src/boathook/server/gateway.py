@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from boathook.config import Settings
-from boathook.config.tables import SpoolSettings
 from boathook.db import buffer_marks, rate_leases, rejections, replies, source_secrets, stored_sources
 from boathook.db.database import Database, check_safety, translate_errors
 from boathook.db.delivery_commands import notify_due
@@ -54,7 +53,7 @@ from boathook.server import child_config
 from boathook.server.child_config import ProcessContext
 from boathook.server.console import Console, answer_not_found, answer_root
 from boathook.service.message_store import MessageStore
-from boathook.spool.segment_store import SpoolLimits
+from boathook.service.spool import limits_of, root_of
 from boathook.spool.spool import Spool
 
 if TYPE_CHECKING:
@@ -403,8 +402,7 @@ class IngestRuntime:
     def _open_buffer(self, slot: str) -> Buffer | None:
         """Return what holds events while PostgreSQL does not accept them; None to refuse them then."""
         settings = self._settings
-        folder = settings.server.data_dir / "spool"
-        spool = Spool.at(folder, _spool_limits(settings.spool)) if settings.has_spool else None
+        spool = Spool.at(root_of(settings), limits_of(settings.spool)) if settings.has_spool else None
         if not settings.has_brokers:
             return spool
         # Not needed otherwise, and its extra may not be installed.
@@ -547,15 +545,6 @@ class IngestRuntime:
         if self._redis is not None:
             await self._redis.close()
         await self._gateway_database.close()
-
-
-def _spool_limits(settings: SpoolSettings) -> SpoolLimits:
-    return SpoolLimits(
-        max_bytes=settings.max_bytes,
-        segment_bytes=settings.segment_bytes,
-        max_disk_used=settings.max_disk_used,
-        keep_s=settings.retention_h * 3600,
-    )
 
 
 async def _answer_without_console(scope: dict[str, Any], receive: Receive, send: Send) -> None:

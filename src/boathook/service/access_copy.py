@@ -51,14 +51,14 @@ _LOG = get_logger("api")
 
 
 @dataclass(frozen=True, slots=True)
-class _Confirmed:
-    """When PostgreSQL confirmed the copy, by two clocks: one may be set, the other stands still while asleep."""
+class _Moment:
+    """A time by two clocks: one may be set, the other stands still while the machine sleeps."""
 
     wall: float
     monotonic: float
 
     @classmethod
-    def now(cls) -> "_Confirmed":
+    def now(cls) -> "_Moment":
         return cls(time.time(), time.monotonic())
 
     def age_s(self) -> float:
@@ -80,7 +80,7 @@ class AccessCopy:
         self._file = file
         self._secret_box = secret_box
         self._max_age_s = max_age_s
-        self._confirmed: _Confirmed | None = None
+        self._confirmed: _Moment | None = None
         self._keys: dict[bytes, PublishingKey] = {}
         self._targets: tuple[PublishingTarget, ...] = ()
         self._target_ids: dict[tuple[str, str], UUID] = {}
@@ -120,7 +120,7 @@ class AccessCopy:
                 "again later"
             )
         key = self._keys.get(sha256)
-        if key is None or (key.expires_at is not None and key.expires_at.timestamp() <= time.time()):
+        if key is None or (key.expires_at is not None and key.expires_at.timestamp() <= _Moment.now().wall):
             raise AccessUnknown(
                 "PostgreSQL is unavailable, and this token cannot be checked without it; try again later"
             )
@@ -164,7 +164,7 @@ class AccessCopy:
 
     async def _read_once(self) -> bool:
         assert self._database is not None
-        now, self._read_at = _Confirmed.now(), time.monotonic()
+        now, self._read_at = _Moment.now(), time.monotonic()
         try:
             async with self._database.acquire(within_s=_READ_TIMEOUT_S) as connection:
                 with translate_errors():
@@ -192,7 +192,8 @@ class AccessCopy:
     async def _save(self) -> None:
         """Write the file if the copy has changed, or the file's time is old; a disk error is logged and ignored."""
         is_due = time.monotonic() - self._saved_at >= _SAVE_INTERVAL_S
-        if self._confirmed is None or not (self._is_changed or is_due):
+        is_newer = self._confirmed is not None and self._confirmed.monotonic > self._saved_at
+        if self._confirmed is None or not (self._is_changed or (is_due and is_newer)):
             return
         self._is_changed, self._saved_at = False, time.monotonic()
         content = self._content(self._confirmed)
@@ -202,7 +203,7 @@ class AccessCopy:
             note = "a start without PostgreSQL would not know the latest keys"
             _LOG.error("access_copy_not_saved", file=str(self._file), error=str(error), note=note)
 
-    def _content(self, confirmed: _Confirmed) -> "_Content":
+    def _content(self, confirmed: _Moment) -> "_Content":
         keys = [
             _Key(base64.b64encode(key.token_sha256).decode(), str(key.id), key.organization, key.expires_at)
             for key in self._keys.values()
@@ -215,11 +216,11 @@ class AccessCopy:
 
     def _restore(self, encrypted: bytes) -> None:
         content = _CONTENT.decode(self._secret_box.open(encrypted, _CONTEXT))
-        now = _Confirmed.now()
+        now = _Moment.now()
         if content.confirmed_at > now.wall + _MAX_SKEW_S:
             raise ValueError("its time is in the future")
         age_s = max(0.0, now.wall - content.confirmed_at)
-        self._confirmed = _Confirmed(content.confirmed_at, now.monotonic - age_s)
+        self._confirmed = _Moment(content.confirmed_at, now.monotonic - age_s)
         keys = (
             PublishingKey(base64.b64decode(key.token), UUID(key.id), key.organization, key.expires_at)
             for key in content.keys

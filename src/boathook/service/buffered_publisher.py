@@ -15,17 +15,21 @@ from uuid import UUID
 
 import msgspec
 
+from boathook.config import Settings
 from boathook.db.messages import message_key
+from boathook.db.secret_box import open_secret_box
 from boathook.domain import ids
 from boathook.domain.errors import AccessUnknown, ApplicationDeleted, NotFound
 from boathook.domain.model import Accepted, Duplicate, NewEvent, Origin, ProofStrength, Publication, Receipt
-from boathook.handlers.outbox import Draft, Outbox
+from boathook.handlers.outbox import Draft, Message, Outbox, message_dedup_days
 from boathook.ingest.spool_records import UNROUTED
 from boathook.observability import meters
+from boathook.service import spool
 from boathook.service.access_copy import AccessCopy
 from boathook.service.authorization import Principal
 from boathook.service.idempotency import IdempotencyKey, key_reused
 from boathook.service.messages import NewMessage, event_id_taken, to_message
+from boathook.service.operations import read_payload
 
 _MAX_REMEMBERED: Final = 10_000
 """Idempotency keys of buffered messages in memory, so that a client which repeats a request gets the same answer."""
@@ -87,10 +91,9 @@ class BufferedPublisher:
         if new.idempotency is not None and (known := self._remembered.get(new.idempotency.key)) is not None:
             return _repeated(known, new.idempotency), True
         target = await self._find_application(principal.organization, application)
-        name = ids.show(ids.APPLICATION, target)
-        draft = self._outbox.draft(to_message(principal.organization, name, new))
+        draft = self._outbox.draft(to_message(principal.organization, application, new))
         try:
-            receipt = await self._intake.accept(_event(draft, target, name))
+            receipt = await self._intake.accept(to_event(draft, target))
         except ApplicationDeleted as error:
             raise NotFound(str(error)) from error
         match receipt:
@@ -135,8 +138,30 @@ def _repeated(known: tuple[bytes, UUID], key: IdempotencyKey) -> UUID:
     return identifier
 
 
-def _event(draft: Draft, target: UUID, name: str) -> NewEvent:
-    message = draft.message
+async def send_without_database(settings: Settings, message: Message) -> Receipt:
+    """Write one message into this host's spool, which its gateways drain once PostgreSQL is available.
+
+    Args:
+        settings: those of the host's gateways.
+        message: as for `send`; its application is an id or a uid.
+
+    Raises:
+        AccessUnknown: no gateway would drain the spool, or the local copy lacks the application.
+        InvalidMessage: as for `send`.
+        SpoolUnavailable: the spool is full, fails, or belongs to another user.
+    """
+    read_payload(message)
+    spool.require_drained(settings)
+    access = AccessCopy.load(settings, open_secret_box(settings))
+    target = await access.find_application(message.organization, message.application)
+    draft = Outbox(memory_days=message_dedup_days(settings.retention)).draft(message)
+    await spool.append(settings, to_event(draft, target))
+    return Accepted(draft.id, is_spooled=True)
+
+
+def to_event(draft: Draft, target: UUID) -> NewEvent:
+    """Return a message to the application *target* as an event to be stored later."""
+    message, name = draft.message, ids.show(ids.APPLICATION, target)
     return NewEvent(
         id=draft.id,
         source=None,

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 import msgspec
@@ -375,10 +375,7 @@ async def send(database: Database, settings: Settings, action: AuditContext, mes
         InvalidMessage: a field is invalid, or the payload is not JSON or violates its event type's schema.
         DuplicateMessage: the application has a message with this id, but another payload.
     """
-    try:
-        document = msgspec.json.decode(message.payload)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidMessage(f"payload: it must be JSON: {error}") from None
+    document = read_payload(message)
     async with database.transaction() as connection:
         await _check_recipients(connection, message)
         if settings.outbound.validate_payloads:
@@ -389,6 +386,14 @@ async def send(database: Database, settings: Settings, action: AuditContext, mes
             await delivery_commands.record(connection, action, "event.send", ids.show(ids.EVENT, receipt.event_id))
     await delivery_commands.notify_due(database)
     return receipt
+
+
+def read_payload(message: Message) -> Any:
+    """Return the JSON document of a payload. Raises InvalidMessage."""
+    try:
+        return msgspec.json.decode(message.payload)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidMessage(f"payload: it must be JSON: {error}") from None
 
 
 async def _check_recipients(connection: Connection, message: Message) -> None:

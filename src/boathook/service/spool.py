@@ -1,6 +1,8 @@
 """Reads the contents of a spool, and imports them into the database on an operator's request."""
 
 import contextlib
+import fcntl
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,13 +11,15 @@ from typing import Final
 from uuid import UUID
 
 from boathook.config import Settings
+from boathook.config.tables import SpoolSettings
 from boathook.db.database import Database, check_safety
 from boathook.db.delivery_commands import notify_due
 from boathook.db.events import EventStore
 from boathook.db.route_registry import read_router
 from boathook.domain import ids
-from boathook.domain.errors import SpoolUnavailable
+from boathook.domain.errors import AccessUnknown, SpoolUnavailable
 from boathook.domain.filters import Router
+from boathook.domain.model import NewEvent
 from boathook.ingest import spooled_events
 from boathook.ingest.event_builder import EventBuilder
 from boathook.ingest.event_writer import EventWriter
@@ -23,7 +27,7 @@ from boathook.ingest.spool_importer import ImportReport as ImportReport  # noqa:
 from boathook.ingest.spool_importer import ImportScope as ImportScope  # noqa: PLC0414 - re-exported
 from boathook.ingest.spool_importer import ProgressCallback as ProgressCallback  # noqa: PLC0414 - re-exported
 from boathook.ingest.spool_importer import SpoolImporter
-from boathook.ingest.spool_records import UNROUTED
+from boathook.ingest.spool_records import UNROUTED, encode
 from boathook.ingest.spooled_events import UNSTORED_STATES as UNSTORED_STATES  # noqa: PLC0414 - re-exported
 from boathook.ingest.spooled_events import FolderSummary as FolderSummary  # noqa: PLC0414 - re-exported
 from boathook.ingest.spooled_events import SpooledEvent as SpooledEvent  # noqa: PLC0414 - re-exported
@@ -33,6 +37,8 @@ from boathook.service.message_store import MessageStore
 from boathook.spool import inspection
 from boathook.spool.inspection import SegmentState as SegmentState  # noqa: PLC0414 - re-exported
 from boathook.spool.inspection import SpoolFolder
+from boathook.spool.segment_store import SpoolLimits
+from boathook.spool.spool import Spool
 
 _STATES: Final = {
     ImportScope.AGAIN: {SegmentState.DONE, SegmentState.BAD},
@@ -56,6 +62,61 @@ class SpoolCounts:
 def root_of(settings: Settings) -> Path:
     """Return the folder of this host's spool."""
     return settings.server.data_dir / "spool"
+
+
+def limits_of(settings: SpoolSettings) -> SpoolLimits:
+    """Return the limits of a process's spool."""
+    return SpoolLimits(
+        max_bytes=settings.max_bytes,
+        segment_bytes=settings.segment_bytes,
+        max_disk_used=settings.max_disk_used,
+        keep_s=settings.retention_h * 3600,
+    )
+
+
+def require_drained(settings: Settings) -> None:
+    """Check that what is written into this host's spool will be drained.
+
+    Raises:
+        AccessUnknown: messages may not be accepted without PostgreSQL, or no server runs here.
+        SpoolUnavailable: gateways run as another user, and could not read it.
+    """
+    data_dir = settings.server.data_dir
+    if not settings.has_spool or not settings.publishes_without_database:
+        raise AccessUnknown(
+            "PostgreSQL is unavailable, and messages need it: spool.enabled, buffer.then, buffer.key_max_age_h or"
+            " outbound.validate_payloads say so; try again later"
+        )
+    if not any(map(_is_locked, data_dir.glob("serve-*.lock"))):
+        raise AccessUnknown(
+            f"PostgreSQL is unavailable, and no server that uses {data_dir} runs here, so nothing would deliver the"
+            " message later; run this on a host with a gateway, publish through its API, or try again later"
+        )
+    if data_dir.stat().st_uid != os.geteuid():
+        raise SpoolUnavailable(f"{data_dir} belongs to another user; run this as the user that runs boathook")
+
+
+def _is_locked(file: Path) -> bool:
+    with file.open("rb") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+async def append(settings: Settings, event: NewEvent) -> None:
+    """Make one event durable in a folder of this process, which gateways drain once it has ended.
+
+    Raises:
+        SpoolUnavailable: the spool is full, or its disk fails.
+    """
+    spool = Spool.at(root_of(settings), limits_of(settings.spool))
+    await spool.open()
+    try:
+        await spool.append(encode(event))
+    finally:
+        await spool.close()
 
 
 def count(root: Path) -> SpoolCounts:

@@ -1,7 +1,9 @@
 """Messages that the official client publishes while PostgreSQL is away: each arrives once, under the id of its answer."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psycopg
@@ -118,15 +120,26 @@ def test_a_request_that_is_repeated_across_the_outage_is_reported(
     assert server.running.cli("check").returncode == 0
 
 
-def test_a_message_sent_by_the_command_line_needs_the_database(
-    server: BoathookServer, postgres: OwnServer, app: Application
+def test_the_command_line_sends_through_the_spool_of_a_host_with_a_server(
+    server: BoathookServer, postgres: OwnServer, app: Application, receiver, tmp_path: Path
 ):
+    box = receiver.mailbox()
+    endpoint = app.endpoint(box)
+    wait_for_copy(server, app)
+    words = ("send", "--type", "invoice.paid", "--json", "--application")
     postgres.stop("fast")
     try:
-        done = server.running.cli(
-            "send", "--application", app.row["uid"], "--type", "invoice.paid", "--json", check=False
-        )
+        done = server.running.cli(*words, app.row["uid"])
+        sent = json.loads(done.stdout)
+        assert sent["spooled"] is True
+        assert "waits in this host's spool" in done.stderr
+        unknown = server.running.cli(*words, "unknown", check=False)
+        elsewhere = server.running.cli("--data-dir", str(tmp_path), *words, app.row["uid"], check=False)
+        invalid = server.running.cli(*words, app.row["uid"], "--data", "{", check=False)
     finally:
         postgres.restart()
-    assert done.returncode == 1
-    assert "API" in done.stderr
+    for refused, why in ((unknown, "application unknown"), (elsewhere, "no server"), (invalid, "JSON")):
+        assert refused.returncode == 1
+        assert why in refused.stderr
+    judge(app, endpoint, [sent["message_id"]], box)
+    assert server.running.cli("check").returncode == 0
