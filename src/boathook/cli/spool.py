@@ -59,6 +59,7 @@ _LISTED = View(
     (
         Column("id", lambda row: row["event_id"] or "(unreadable)", is_whole=True),
         Column("source"),
+        Column("application", is_optional=True),
         Column("type"),
         Column("key"),
         Column("age", output.age_of("accepted_at")),
@@ -265,6 +266,7 @@ def _row(one: SpooledEvent) -> dict[str, object]:
     return {
         "event_id": None if event is None else ids.show(ids.EVENT, event.id),
         "source": None if event is None else event.source,
+        "application": None if event is None else event.application,
         "type": None if event is None else event.type,
         "key": None if event is None else event.dedup_key,
         "accepted_at": None if event is None else ids.created_at(event.id),
