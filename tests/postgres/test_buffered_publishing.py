@@ -360,6 +360,22 @@ async def test_of_equal_ids_in_one_outage_the_first_is_stored(gateway: Gateway) 
     assert await gateway.db.fetchval("select count(*) from boathook.conflict") == 4
 
 
+async def test_a_batch_with_many_deliveries_is_stored_in_several_commits(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_store, "_MAX_DELIVERIES", 4)
+    for _ in range(2):
+        await gateway.api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/hook"})
+    await gateway.cut()
+    made = [(await gateway.publish())["id"] for _ in range(7)]
+    await gateway.heal()
+    assert await gateway.stored() == made
+    commits = "select count(distinct e.xmin::text), count(*) from boathook.event e join boathook.delivery d on d.event_id = e.id"
+    found = await gateway.db.fetchrow(f"{commits} where e.application = $1", gateway.name)
+    assert found is not None
+    assert tuple(found) == (7, 21)
+
+
 async def test_what_is_offered_again_changes_nothing(gateway: Gateway, tmp_path: Path) -> None:
     """A drain that dies between commit and finishing its segment, and an import of drained segments days later."""
     await gateway.publish(PLAIN | {"eventId": "old"})

@@ -145,8 +145,11 @@ class AccessCopy:
         """Keep the copy and its file up to date, until cancelled."""
         self._database = database
         while True:
-            await self._read()
-            await self._save()
+            try:
+                await self._read()
+                await self._save()
+            except Exception as error:  # noqa: BLE001 - later changes must be followed after any error
+                _LOG.error("access_copy_not_followed", exc_info=error)
             await asyncio.sleep(_KEYS_INTERVAL_S)
 
     async def _read_for_miss(self) -> None:

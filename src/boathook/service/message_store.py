@@ -5,7 +5,7 @@ message that repeats an earlier one is not stored, and is reported to its organi
 answered 202. A message keeps the id that it got when it was accepted, so storing it again changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast
@@ -34,6 +34,8 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 _MAX_ROUNDS: Final = 5
+_MAX_DELIVERIES: Final = 4_096
+"""Most deliveries in one commit; a single message may exceed it."""
 _LOG = get_logger("buffer")
 
 
@@ -89,40 +91,35 @@ class MessageStore:
         for _ in range(_MAX_ROUNDS):
             wanted = [_message(batch[position]) for position in positions]
             rows = await self._route(wanted, within_s)
-            verdicts = await retry_on_conflict(partial(self._insert, rows, within_s))
-            for position, message, row, verdict in zip(positions, wanted, rows, verdicts, strict=True):
-                if verdict == "outdated":
-                    self._outbox.forget_routes(*message.key)
-                elif verdict == "missing":
-                    raise _deleted(message)
-                else:
-                    receipts[position] = _receipt(row, verdict)
+            for start, end in _commits(rows):
+                verdicts = await retry_on_conflict(partial(self._insert, rows[start:end], within_s))
+                for place, verdict in enumerate(verdicts, start):
+                    if verdict == "outdated":
+                        self._outbox.forget_routes(*wanted[place].key)
+                    elif verdict == "missing":
+                        raise _deleted(wanted[place])
+                    else:
+                        receipts[positions[place]] = _receipt(rows[place], verdict)
             positions = [position for position in positions if receipts[position] is None]
             if not positions:
                 return
         raise RoutesChanged("the routes kept changing while messages were stored")
 
     async def _route(self, wanted: Sequence[_Message], within_s: float | None) -> list[NewMessageRow]:
-        missing = {one.key: one for one in wanted if self._outbox.cached_routes(*one.key) is None}
-        found: dict[tuple[str, str], CompiledRoutes] = {}
+        routes = {one.key: self._outbox.cached_routes(*one.key) for one in wanted}
+        missing = {one.key: one for one in wanted if routes[one.key] is None}
         if missing:
             async with self._database().acquire(within_s=within_s) as connection:
                 with translate_errors():
                     for key, one in missing.items():
-                        found[key] = await self._read_routes(connection, one)
-        return [_row(one, found.get(one.key) or self._cached(one)) for one in wanted]
+                        routes[key] = await self._read_routes(connection, one)
+        return [_row(one, found) for one in wanted if (found := routes[one.key]) is not None]
 
     async def _read_routes(self, connection: Connection, message: _Message) -> CompiledRoutes:
         routing = await read_routing(connection, *message.key)
         if routing.application is None:
             raise _deleted(message)
         return self._outbox.cache_routes(*message.key, routing)
-
-    def _cached(self, message: _Message) -> CompiledRoutes:
-        found = self._outbox.cached_routes(*message.key)
-        if found is None:
-            raise RoutesChanged("more routes were read than can be cached")
-        return found
 
     async def _insert(self, rows: Sequence[NewMessageRow], within_s: float | None) -> list[str | None]:
         """Return the verdict on each row; one that is stored and whose key has expired is a duplicate of itself."""
@@ -192,6 +189,17 @@ class MessageStore:
             data=data,
             id=f"duplicate.{ids.show(ids.MESSAGE, event.id)}",
         )
+
+
+def _commits(rows: Sequence[NewMessageRow]) -> Iterator[tuple[int, int]]:
+    """Yield where each commit begins and ends, so that one with many deliveries ends in time."""
+    start = deliveries = 0
+    for place, row in enumerate(rows):
+        deliveries += len(row.deliveries)
+        if place > start and deliveries > _MAX_DELIVERIES:
+            yield start, place
+            start, deliveries = place, len(row.deliveries)
+    yield start, len(rows)
 
 
 def _message(event: NewEvent) -> _Message:
