@@ -20,10 +20,11 @@ from boathook.db import integrity
 from boathook.db.database import Database, UnreachedDatabase
 from boathook.db.events import EventStore
 from boathook.db.message_group import insert_group
+from boathook.db.publishers import PublishingKey
 from boathook.db.route_registry import read_router
 from boathook.db.secret_box import SecretBox
 from boathook.domain import ids
-from boathook.domain.errors import DatabaseUnavailable
+from boathook.domain.errors import DatabaseUnavailable, SpoolUnavailable
 from boathook.domain.filters import Router
 from boathook.domain.model import Accepted, Duplicate, NewEvent
 from boathook.ingest.event_builder import EventBuilder
@@ -35,6 +36,7 @@ from boathook.observability import meters
 from boathook.service import access_copy, message_store
 from boathook.service.access_copy import FILE_NAME, AccessCopy
 from boathook.service.buffered_publisher import BufferedPublisher
+from boathook.service.keys import hash_token
 from boathook.service.message_store import MessageStore
 from boathook.spool.segment import Record
 from boathook.spool.segment_store import SegmentStore, SpoolLimits
@@ -511,6 +513,55 @@ async def test_keys_of_applications_and_portals_are_not_in_the_copy(gateway: Gat
     assert answer.status_code == 503
 
 
+async def test_the_copy_keeps_organizations_apart(gateway: Gateway) -> None:
+    foreign = gateway.api.as_token(await make_token(gateway.api.context, "elsewhere"))
+    assert await gateway.access._read()
+    await gateway.cut()
+    for reference in ("acme", gateway.name):
+        for body in (PLAIN, UNUSUAL):
+            await foreign.ask(503, "POST", f"/app/{reference}/msg", body)
+    await gateway.heal()
+    assert await gateway.stored() == []
+
+
+async def test_an_application_that_was_published_to_is_known_although_it_is_not_in_the_copy(gateway: Gateway) -> None:
+    await gateway.api.ask(201, "POST", "/app", {"name": "New", "uid": "new"})
+    await gateway.api.ask(202, "POST", "/app/new/msg", PLAIN)
+    await gateway.cut()
+    made = await gateway.api.ask(202, "POST", "/app/new/msg", PLAIN)
+    await gateway.heal()
+    event_id = ids.read(ids.MESSAGE, made["id"])
+    assert await gateway.db.fetchval("select count(*) from boathook.event where id = $1", event_id) == 1
+
+
+async def test_an_application_in_the_request_is_created_only_with_the_database(gateway: Gateway) -> None:
+    await gateway.cut()
+    known = await gateway.publish(PLAIN | {"application": {"name": "Acme", "uid": "acme"}})
+    body = PLAIN | {"application": {"name": "New", "uid": "new"}}
+    await gateway.api.ask(503, "POST", "/app/new/msg", body)
+    await gateway.heal()
+    assert await gateway.stored() == [known["id"]]
+    await gateway.api.ask(202, "POST", "/app/new/msg", body)
+
+
+async def test_the_operational_application_takes_no_messages(gateway: Gateway) -> None:
+    found = await gateway.db.fetchval("select id from boathook.application where is_operational")
+    await gateway.cut()
+    await gateway.api.ask(503, "POST", f"/app/{ids.show(ids.APPLICATION, found)}/msg", PLAIN)
+
+
+async def test_a_message_stays_with_the_application_that_had_the_uid(gateway: Gateway) -> None:
+    await gateway.cut()
+    made = await gateway.publish()
+    await gateway.db.execute("update boathook.application set uid = 'moved', updated_at = now() where uid = 'acme'")
+    await gateway.db.execute(
+        "insert into boathook.application (id, organization, name, uid) values ($1, 'default', 'Other', 'acme')",
+        ids.read(ids.APPLICATION, unknown_application()),
+    )
+    await gateway.heal()
+    assert await gateway.stored() == [made["id"]]
+
+
 def wait_in_buffer(gateway: Gateway) -> None:
     """Let the intake put events into the buffer until the next drain."""
     gateway.intake.mode = Mode.SPOOLING
@@ -535,25 +586,50 @@ async def test_while_events_wait_a_new_key_and_application_are_found_and_a_revok
     await gateway.heal()
 
 
+SMALL = SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)
+
+
+async def fill(gateway: Gateway) -> tuple[list[str], httpx.Response]:
+    """Publish until the spool is full; return the ids of what was accepted, and the last response."""
+    await gateway.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
+    assert await gateway.access._read()
+    await gateway.cut()
+    made: list[str] = []
+    answer = httpx.Response(202)
+    for number in range(40):
+        body = PLAIN | {"payload": {"text": "x" * 1000}} if number % 2 else UNUSUAL
+        answer = await gateway.api.post(PATH, json=body)
+        if answer.status_code != 202:
+            break
+        made.append(answer.json()["id"])
+    return made, answer
+
+
 async def test_a_full_spool_is_answered_503(db: Database, pg_url: str, tmp_path: Path) -> None:
-    limits = SpoolLimits(segment_bytes=4096, max_bytes=8192, max_disk_used=1.0)
-    async with opened(db, pg_url, tmp_path, limits) as gateway:
-        await gateway.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
-        assert await gateway.access._read()
-        await gateway.cut()
-        made: list[str] = []
-        answer = httpx.Response(202)
-        for number in range(100):
-            body = PLAIN | {"payload": {"text": "x" * 1000}} if number % 2 else UNUSUAL
-            answer = await gateway.api.post(PATH, json=body)
-            if answer.status_code != 202:
-                break
-            made.append(answer.json()["id"])
+    async with opened(db, pg_url, tmp_path, SMALL) as gateway:
+        made, answer = await fill(gateway)
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
         assert answer.headers["retry-after"] == "5"
         assert made
         await gateway.heal()
         assert await gateway.stored() == made
+
+
+async def test_mutant_that_hides_a_full_spool_loses_messages(db: Database, pg_url: str, tmp_path: Path) -> None:
+    async with opened(db, pg_url, tmp_path, SMALL) as gateway:
+        accept = gateway.intake.accept
+
+        async def hide(one: NewEvent) -> Any:
+            try:
+                return await accept(one)
+            except SpoolUnavailable:
+                return Accepted(one.id, is_spooled=True)
+
+        gateway.intake.accept = hide  # type: ignore[method-assign]
+        made, answer = await fill(gateway)
+        assert answer.status_code == 202
+        await gateway.heal()
+        assert set(await gateway.stored()) < set(made)
 
 
 async def test_without_a_buffer_publishing_needs_the_database(db: Database, pg_url: str, tmp_path: Path) -> None:
@@ -664,6 +740,12 @@ class TestFile:
         assert AccessCopy.load(gateway.settings, SecretBox(["another key of sixteen characters"]))._keys == {}
         assert AccessCopy.load(gateway.settings, SecretBox([KEY]))._keys.keys() == gateway.access._keys.keys()
 
+    async def test_a_key_that_was_added_by_hand_publishes_nothing(self, gateway: Gateway, tmp_path: Path) -> None:
+        assert await plant(gateway, tmp_path, SecretBox(["a key that another user has made"])) == 503
+
+    async def test_mutant_with_the_right_encryption_key_it_does(self, gateway: Gateway, tmp_path: Path) -> None:
+        assert await plant(gateway, tmp_path, SecretBox([KEY])) == 202
+
     async def test_it_follows_changes(self, gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(access_copy, "_KEYS_INTERVAL_S", 0.01)
         monkeypatch.setattr(access_copy, "_TARGETS_INTERVAL_S", 0.0)
@@ -682,6 +764,19 @@ class TestFile:
         await revoke(gateway)
         await eventually(lambda: saved()._keys == {})
         following.cancel()
+
+
+async def plant(gateway: Gateway, folder: Path, box: SecretBox) -> int:
+    """Add a key to the file, encrypted by *box*; return the status of a message that is published with it."""
+    written = AccessCopy(folder / FILE_NAME, box, HOUR_S)
+    written._targets, written._confirmed = gateway.access._targets, access_copy._Moment.now()
+    sha256 = hash_token("bhk_planted")
+    written._keys = {sha256: PublishingKey(sha256, ids.make(1, 1), "default", None)}
+    written._is_changed = True
+    await written._save()
+    await gateway.cut()
+    gateway.buffered.access = AccessCopy.load(gateway.settings, SecretBox([KEY]))
+    return (await gateway.api.as_token("bhk_planted").post(PATH, json=PLAIN)).status_code
 
 
 def replace_database(gateway: Gateway, other: Database) -> Any:
