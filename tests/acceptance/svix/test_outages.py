@@ -17,6 +17,7 @@ from boathook.service.access_copy import AccessCopy
 from tests.acceptance.conftest import TABLES
 from tests.acceptance.svix.receiver import Mailbox
 from tests.acceptance.svix.server import SUCCESS, Application, BoathookServer, open_server, unique_name
+from tests.acceptance.svix.test_crashes import Publisher, lost
 from tests.faults.rig.postgres import OwnServer
 from tests.support import until
 
@@ -96,6 +97,27 @@ def test_messages_published_while_postgresql_is_killed_arrive_once(
     postgres.restart()
     accepted += [publish(client, app, n) for n in range(40, 60)]
     judge(app, endpoint, accepted, box)
+    assert server.running.cli("check").returncode == 0
+
+
+def test_a_gateway_that_is_killed_while_it_takes_messages_loses_none(
+    server: BoathookServer, postgres: OwnServer, app: Application, receiver
+):
+    box = receiver.mailbox()
+    endpoint = app.endpoint(box)
+    wait_for_copy(server, app)
+    with Publisher(app) as publisher:
+        publisher.wait(20)
+        postgres.kill_all()
+        publisher.wait(20)
+        server.running.kill("gateway")
+        publisher.wait(20)
+        postgres.restart()
+        publisher.wait(20)
+    until(lambda: not lost(publisher.accepted, box))
+    # A request whose answer was cut off may have been taken.
+    assert set(Counter(box.messages()).values()) == {1}
+    box.received[0].check(app.secret(endpoint))
     assert server.running.cli("check").returncode == 0
 
 
