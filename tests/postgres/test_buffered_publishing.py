@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ from boathook.ingest.intake import Intake, Mode
 from boathook.ingest.spool_importer import SpoolImporter
 from boathook.ingest.spool_records import UNROUTED, UnreadableRecord, decode, encode
 from boathook.observability import meters
-from boathook.service import access_copy, message_store
+from boathook.service import access_copy, group_publisher, message_store
 from boathook.service.access_copy import FILE_NAME, AccessCopy
 from boathook.service.buffered_publisher import BufferedPublisher
 from boathook.service.keys import hash_token
@@ -103,39 +103,45 @@ class Gateway:
 LIMITS = SpoolLimits(segment_bytes=65_536, max_disk_used=1.0)
 
 
+@pytest.fixture
+def wire(pg_url: str) -> Iterator[Proxy]:
+    """The network between the gateway and PostgreSQL."""
+    with Proxy(target_of(pg_url)) as one:
+        yield one
+
+
 @asynccontextmanager
 async def opened(
-    db: Database, pg_url: str, folder: Path, limits: SpoolLimits = LIMITS, **overrides: Any
+    db: Database, wire: Proxy, folder: Path, limits: SpoolLimits = LIMITS, **overrides: Any
 ) -> AsyncIterator[Gateway]:
-    with Proxy(target_of(pg_url)) as wire:
-        wired = await Database.open(through(pg_url, wire.port), purpose="wired", size=10)
-        context = make_context(wired, server__data_dir=str(folder), **overrides)
-        builder = EventBuilder(Router((), UNROUTED), lambda: read_router(wired))
-        intake = Intake(
-            EventStore(wired),
-            route=builder.reroute,
-            messages=MessageStore(lambda: wired),
-            buffer=Spool.at(folder / "spool", limits),
-            within_s=1.0,
-        )
-        access = AccessCopy.load(context.settings, SecretBox([KEY]))
-        buffered = BufferedPublisher(intake, access, context.outbox)
-        api = ApiClient(context, await make_token(context), build_api(context, buffered))
-        await intake.start()
-        gateway = Gateway(db, wire, context.settings, intake, access, buffered, api)
-        access._database = wired
-        try:
-            yield gateway
-        finally:
-            wire.heal()
-            await intake.drain()
-            await api.aclose()
-            await wired.close()
+    wired = await Database.open(through(db.url, wire.port), purpose="wired", size=10)
+    context = make_context(wired, server__data_dir=str(folder), **overrides)
+    builder = EventBuilder(Router((), UNROUTED), lambda: read_router(wired))
+    intake = Intake(
+        EventStore(wired),
+        route=builder.reroute,
+        messages=MessageStore(lambda: wired),
+        buffer=Spool.at(folder / "spool", limits),
+        within_s=1.0,
+    )
+    access = AccessCopy.load(context.settings, SecretBox([KEY]))
+    buffered = BufferedPublisher(intake, access, context.outbox)
+    api = ApiClient(context, await make_token(context), build_api(context, buffered))
+    await intake.start()
+    gateway = Gateway(db, wire, context.settings, intake, access, buffered, api)
+    access._database = wired
+    try:
+        yield gateway
+    finally:
+        wire.heal()
+        await intake.drain()
+        await api.aclose()
+        await wired.close()
 
 
 @pytest.fixture
-async def gateway(db: Database, pg_url: str, tmp_path: Path) -> AsyncIterator[Gateway]:
-    async with opened(db, pg_url, tmp_path) as one:
+async def gateway(db: Database, wire: Proxy, tmp_path: Path) -> AsyncIterator[Gateway]:
+    async with opened(db, wire, tmp_path) as one:
         await one.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         await one.api.ask(201, "POST", "/app/acme/endpoint", {"url": "http://127.0.0.1:18080/hook"})
         await one.api.ask(201, "POST", "/operational-webhook/endpoint", {"url": "http://127.0.0.1:18080/ops"})
@@ -346,8 +352,9 @@ async def test_a_request_that_is_repeated_during_the_outage_gets_the_same_answer
     again = await gateway.api.post(PATH, json=PLAIN, headers={"idempotency-key": "k"})
     assert (again.status_code, again.json()["id"]) == (202, first["id"])
     assert again.headers["idempotent-replayed"] == "true"
-    clash = await gateway.publish(PLAIN | {"payload": {}}, expect=409, idempotency_key="k")
-    assert clash["code"] == "idempotency_key_reused"
+    for other in (PLAIN | {"payload": {}}, UNUSUAL):
+        clash = await gateway.publish(other, expect=409, idempotency_key="k")
+        assert clash["code"] == "idempotency_key_reused"
     await gateway.heal()
     assert await gateway.stored() == [first["id"]]
     assert await gateway.reports() == []
@@ -605,8 +612,8 @@ async def fill(gateway: Gateway) -> tuple[list[str], httpx.Response]:
     return made, answer
 
 
-async def test_a_full_spool_is_answered_503(db: Database, pg_url: str, tmp_path: Path) -> None:
-    async with opened(db, pg_url, tmp_path, SMALL) as gateway:
+async def test_a_full_spool_is_answered_503(db: Database, wire: Proxy, tmp_path: Path) -> None:
+    async with opened(db, wire, tmp_path, SMALL) as gateway:
         made, answer = await fill(gateway)
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
         assert answer.headers["retry-after"] == "5"
@@ -615,8 +622,8 @@ async def test_a_full_spool_is_answered_503(db: Database, pg_url: str, tmp_path:
         assert await gateway.stored() == made
 
 
-async def test_mutant_that_hides_a_full_spool_loses_messages(db: Database, pg_url: str, tmp_path: Path) -> None:
-    async with opened(db, pg_url, tmp_path, SMALL) as gateway:
+async def test_mutant_that_hides_a_full_spool_loses_messages(db: Database, wire: Proxy, tmp_path: Path) -> None:
+    async with opened(db, wire, tmp_path, SMALL) as gateway:
         accept = gateway.intake.accept
 
         async def hide(one: NewEvent) -> Any:
@@ -625,15 +632,15 @@ async def test_mutant_that_hides_a_full_spool_loses_messages(db: Database, pg_ur
             except SpoolUnavailable:
                 return Accepted(one.id, is_spooled=True)
 
-        gateway.intake.accept = hide  # type: ignore[method-assign]
+        gateway.intake.accept = hide  # type: ignore[method-assign, assignment]
         made, answer = await fill(gateway)
         assert answer.status_code == 202
         await gateway.heal()
         assert set(await gateway.stored()) < set(made)
 
 
-async def test_without_a_buffer_publishing_needs_the_database(db: Database, pg_url: str, tmp_path: Path) -> None:
-    async with opened(db, pg_url, tmp_path) as gateway:
+async def test_without_a_buffer_publishing_needs_the_database(db: Database, wire: Proxy, tmp_path: Path) -> None:
+    async with opened(db, wire, tmp_path) as gateway:
         await gateway.api.ask(201, "POST", "/app", {"name": "Acme", "uid": "acme"})
         api = ApiClient(gateway.api.context, "", build_api(gateway.api.context))
         api.headers["authorization"] = gateway.api.headers["authorization"]
@@ -649,6 +656,26 @@ async def test_a_hanging_database_delays_a_message_no_longer_than_an_event(gatew
     made = await gateway.publish()
     await gateway.heal()
     assert made["id"] in await gateway.stored()
+
+
+async def test_messages_behind_a_hanging_commit_wait_for_no_timeout_of_their_own(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = 0
+
+    async def count(*args: Any, **options: Any) -> Any:
+        nonlocal attempts
+        attempts += 1
+        return await insert_group(*args, **options)
+
+    await gateway.publish()
+    monkeypatch.setattr(group_publisher, "insert_group", count)
+    gateway.wire.set(is_stalled=True)
+    made = await asyncio.gather(*[gateway.publish(PLAIN | {"payload": {"n": n}}) for n in range(900)])
+    assert attempts <= 3
+    await gateway.heal()
+    assert set(await gateway.stored()) >= {one["id"] for one in made}
+    assert len(await gateway.stored()) == 901
 
 
 class HeldDisk:

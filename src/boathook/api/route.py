@@ -229,7 +229,9 @@ class ApiRoute(APIRoute):
 async def _error_response(request: Request, error: Exception) -> Response:
     """Return the response for an error; a 409 waits until the existing object is on the synchronous standby too."""
     answer = to_response(error)
-    if answer.status_code != 409 or request.method in _READ_METHODS:
+    call: Call | None = getattr(request.state, "call", None)
+    is_buffered = call is not None and call.buffered is not None
+    if answer.status_code != 409 or request.method in _READ_METHODS or is_buffered:
         return answer
     try:
         await request.state.app_context.replicate_reads()

@@ -16,6 +16,7 @@ import msgspec
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
 from boathook.db.messages import message_key
 from boathook.db.route_registry import read_routing
+from boathook.domain.errors import DatabaseUnavailable
 from boathook.handlers.outbox import CompiledRoutes, Draft
 from boathook.observability.failpoints import failpoint
 from boathook.observability.log import get_logger
@@ -59,7 +60,7 @@ class GroupPublisher:
 
     Args:
         app_context: the database and the routes.
-        within_s: time limit of each statement; None: PostgreSQL's statement timeout.
+        within_s: time limit of each statement, if messages can be published without PostgreSQL; else None.
     """
 
     def __init__(self, app_context: AppContext, within_s: float | None = None) -> None:
@@ -183,7 +184,12 @@ class GroupPublisher:
         except GroupRolledBack as error:
             _LOG.debug("group_rolled_back", error=str(error), messages=len(taken))
         except Exception as error:  # noqa: BLE001 - a lane must survive any error and report it to its callers
-            for one in taken:
+            failed = list(taken)
+            if self._within_s is not None and isinstance(error, DatabaseUnavailable):
+                # Those behind them can be published without PostgreSQL, and need not wait for a timeout of their own.
+                failed += self._waiting
+                self._waiting.clear()
+            for one in failed:
                 if not one.is_stored.done():
                     one.is_stored.set_exception(error)
         self._answer(taken, is_stored=False)

@@ -15,7 +15,7 @@ import msgspec
 
 from boathook.db import messages
 from boathook.db.availability import retry_on_conflict, translate_errors
-from boathook.db.database import Connection, Database
+from boathook.db.database import Connection, Database, replicate_reads
 from boathook.db.events import find_stored, first_of_each_key
 from boathook.db.message_group import GroupRolledBack, MessageTarget, NewMessageRow, insert_group
 from boathook.db.route_registry import read_routing
@@ -100,10 +100,19 @@ class MessageStore:
                         raise _deleted(wanted[place])
                     else:
                         receipts[positions[place]] = _receipt(rows[place], verdict)
-            positions = [position for position in positions if receipts[position] is None]
-            if not positions:
+            left = [position for position in positions if receipts[position] is None]
+            if any(_is_known(receipts[position]) for position in positions):
+                await self._replicate(within_s)
+            if not left:
                 return
+            positions = left
         raise RoutesChanged("the routes kept changing while messages were stored")
+
+    async def _replicate(self, within_s: float | None) -> None:
+        """Wait until a synchronous standby has what was found: the transaction that stored it may have been cut off."""
+        async with self._database().acquire(within_s=within_s) as connection:
+            with translate_errors():
+                await replicate_reads(connection)
 
     async def _route(self, wanted: Sequence[_Message], within_s: float | None) -> list[NewMessageRow]:
         routes = {one.key: self._outbox.cached_routes(*one.key) for one in wanted}
@@ -189,6 +198,11 @@ class MessageStore:
             data=data,
             id=f"duplicate.{ids.show(ids.MESSAGE, event.id)}",
         )
+
+
+def _is_known(receipt: Receipt | None) -> bool:
+    """Return whether a message, or its original, was stored before."""
+    return receipt is not None and not (isinstance(receipt, Accepted) and receipt.is_new)
 
 
 def _commits(rows: Sequence[NewMessageRow]) -> Iterator[tuple[int, int]]:
