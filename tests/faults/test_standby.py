@@ -22,7 +22,10 @@ from boathook.domain import ids
 from boathook.domain.errors import DatabaseUnavailable
 from boathook.domain.model import NewEvent, Origin, ProofStrength, Receipt
 from boathook.handlers import outbox
+from boathook.handlers.outbox import Message
 from boathook.service import doctor, unit_of_work
+from boathook.service.buffered_publisher import to_event
+from boathook.service.message_store import MessageStore
 from tests.faults.rig.postgres import OwnServer, Standby
 from tests.postgres.api_client import ApiClient, open_api_client
 from tests.support import eventually
@@ -222,6 +225,56 @@ async def test_a_received_event_that_comes_again_waits_too(
     standby.resume()
     await eventually(lambda: waiting(own_server.url) == 0)
     assert (await offer(shop, event, 60.0)).event_id == event.id
+
+
+async def offer_message(shop: ApiClient, message: NewEvent, within_s: float = 2.0) -> Receipt:
+    (receipt,) = await MessageStore(lambda: shop.context.database).append([message], within_s=within_s)
+    return receipt
+
+
+async def make_buffered(shop: ApiClient, own_server: OwnServer, standby: Standby, *, is_forgotten: bool) -> NewEvent:
+    """Return a message from a buffer that is seen before the standby has it."""
+    application = ids.read(ids.APPLICATION, (await shop.ask(200, "GET", "/app/acme"))["id"])
+    message = to_event(
+        shop.context.outbox.draft(Message(application="acme", type="thing.done", payload={})), application
+    )
+    standby.pause()
+    first = asyncio.create_task(offer_message(shop, message, 60.0))
+    await eventually(lambda: waiting(own_server.url) == 1)
+    end_waiting(own_server.url)
+    with pytest.raises(DatabaseUnavailable):
+        await first
+    if is_forgotten:
+        with psycopg.connect(own_server.url, options="-c synchronous_commit=local") as admin:
+            admin.execute("delete from boathook.dedup")
+    return message
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_a_buffered_message_that_is_drained_again_waits_too(
+    is_forgotten: bool, shop: ApiClient, own_server: OwnServer, standby: Standby
+) -> None:
+    message = await make_buffered(shop, own_server, standby, is_forgotten=is_forgotten)
+    with pytest.raises(DatabaseUnavailable):
+        await offer_message(shop, message)
+    standby.resume()
+    await eventually(lambda: waiting(own_server.url) == 0)
+    assert (await offer_message(shop, message, 60.0)).event_id == message.id
+
+
+@pytest.mark.extended("stops what a synchronous standby receives, again and again; the first of its kind stays")
+async def test_it_would_be_taken_for_stored_at_once(
+    shop: ApiClient, own_server: OwnServer, standby: Standby, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutant of the test above: publish_messages writes nothing about a message that it knows."""
+
+    async def wait_for_nothing(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(MessageStore, "_replicate", wait_for_nothing)
+    message = await make_buffered(shop, own_server, standby, is_forgotten=False)
+    assert (await offer_message(shop, message, 60.0)).event_id == message.id
 
 
 def make_event(routes: Routes) -> NewEvent:
