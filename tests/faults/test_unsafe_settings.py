@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import httpx
 import psycopg
@@ -147,9 +147,9 @@ def post(running: BoathookProcess, key: str) -> int:
     return httpx.post(f"{running.base}/in/stripe", content=body, headers=headers, timeout=60).status_code
 
 
-def events(server: OwnServer) -> int:
+def events(server: OwnServer, which: LiteralString = "source = 'stripe'") -> int:
     with psycopg.connect(server.url) as connection:
-        row = connection.execute("select count(*) from boathook.event where source = 'stripe'").fetchone()
+        row = connection.execute("select count(*) from boathook.event where " + which).fetchone()
     assert row is not None
     return int(row[0])
 
@@ -188,7 +188,9 @@ def test_while_it_is_unsafe_events_go_into_the_spool_and_somebody_is_told(
     assert post(running, "meanwhile") == 200
     until(lambda: figure(running, "boathook_spool_events") == 1)
     message = {"eventType": "invoice.paid", "payload": {}}
-    until(lambda: api("/app/acme/msg", message) == 503)
+    assert api("/app/acme/msg", message) == 202
+    until(lambda: figure(running, "boathook_spool_events") == 2)
+    assert api("/app", {"name": "Beta"}) == 503
     assert events(own_server) == 1
     assert figure(running, "boathook_database_unsafe") == 1
     assert alert_receiver.await_kind("database_unsafe", "fires")["severity"] == "critical"
@@ -196,7 +198,9 @@ def test_while_it_is_unsafe_events_go_into_the_spool_and_somebody_is_told(
 
     own_server.set(fsync="on")
     until(lambda: events(own_server) == 2)
+    until(lambda: figure(running, "boathook_spool_events") == 0)
     until(lambda: api("/app/acme/msg", message) == 202)
+    assert events(own_server, "application is not null") == 2
     until(lambda: readiness(running)[1]["notes"] == [])
     alert_receiver.await_kind("database_unsafe", "fires", "recovered")
 

@@ -88,7 +88,8 @@ class AccessCopy:
         self._targets_read_at = -_TARGETS_INTERVAL_S
         self._database: Database | None = None
         self._reading: asyncio.Task[bool] | None = None
-        self._read_at = -_MISS_INTERVAL_S
+        self._missing: asyncio.Task[None] | None = None
+        self._missed_at = -_MISS_INTERVAL_S
         self._saved_at = -_SAVE_INTERVAL_S
         self._is_changed = False
 
@@ -153,11 +154,20 @@ class AccessCopy:
             await asyncio.sleep(_KEYS_INTERVAL_S)
 
     async def _read_for_miss(self) -> None:
-        """Read once more, if PostgreSQL is available and was not asked a moment ago."""
-        is_available = self._database is not None and not self._database.monitor.is_unavailable
-        if is_available and time.monotonic() - self._read_at >= _MISS_INTERVAL_S:
-            self._targets_read_at = -_TARGETS_INTERVAL_S
-            await self._read()
+        """Read keys and applications once more, unless PostgreSQL is unavailable or that was done a moment ago."""
+        if self._database is None or self._database.monitor.is_unavailable:
+            return
+        is_due = time.monotonic() - self._missed_at >= _MISS_INTERVAL_S
+        if self._missing is None or (self._missing.done() and is_due):
+            self._missed_at = time.monotonic()
+            self._missing = asyncio.create_task(self._read_all(), name="access:miss")
+        await asyncio.shield(self._missing)
+
+    async def _read_all(self) -> None:
+        if self._reading is not None and not self._reading.done():
+            await asyncio.shield(self._reading)  # it may read the keys alone
+        self._targets_read_at = -_TARGETS_INTERVAL_S
+        await self._read()
 
     async def _read(self) -> bool:
         """Read the copy, once for all concurrent callers; return whether PostgreSQL responded."""
@@ -167,7 +177,7 @@ class AccessCopy:
 
     async def _read_once(self) -> bool:
         assert self._database is not None
-        now, self._read_at = _Moment.now(), time.monotonic()
+        now = _Moment.now()
         try:
             async with self._database.acquire(within_s=_READ_TIMEOUT_S) as connection:
                 with translate_errors():
