@@ -17,7 +17,7 @@ limit $7
 
 -- name: read_heard
 -- Reads events with their bodies, oldest first.
-select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+select {stored_event}
 from boathook.event
 where id = any ($1::uuid[])
 order by id

@@ -3,18 +3,29 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from boathook.db.database import Database, Record
-from boathook.db.queries.listings import AuditRow, ConflictRow, DeliveryRow, EventRow, StoredRequest
+from boathook.db.queries import listings
+from boathook.db.queries.listings import (
+    AuditRow,
+    ConflictRow,
+    DeliveryRow,
+    EventRow,
+    StoredRequest,
+    conflict_row,
+    delivery_row,
+    event_row,
+    stored_request,
+)
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=listings.__file__)
 
 MAX_DELIVERIES_SHOWN: Final = 100
 """Deliveries shown on a page."""
@@ -114,8 +125,7 @@ async def read_event_preview(database: Database, event_id: UUID, most: int) -> t
     row = await database.fetchrow(SQL["read_head"], event_id, most)
     if row is None:
         raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}; retention may have dropped it")
-    values = {name: row[name] for name in EventRow.__slots__}
-    return EventRow(**values | {"id": ids.show(ids.EVENT, event_id)}), _stored(row, "head")
+    return event_row(row), stored_request(row, "head")
 
 
 async def read_history(database: Database, event_id: UUID, *, first: int = 0, only: int | None = None) -> EventHistory:
@@ -140,14 +150,14 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
     notes = await database.fetch(SQL["list_notes"], subjects, _MAX_NOTES)
     twins = await database.fetch(SQL["list_twins"], event_id, _MAX_CONFLICTS)
     return EventHistory(
-        deliveries=[_delivery(row) for row in rows[:most]],
+        deliveries=[delivery_row(row) for row in rows[:most]],
         next_ordinal=rows[most]["ordinal"] if len(rows) > most else None,
         tries=[_try(row) for row in tries[:MAX_ATTEMPTS_SHOWN]],
         has_more_tries=len(tries) > MAX_ATTEMPTS_SHOWN,
         effects=[RecipientSideEffect(**dict(row)) for row in effects],
         answer=None if answer is None else StoredReply(**dict(answer)),
         notes=[AuditRow(**dict(row)) for row in notes],
-        conflicts=[_conflict(row) for row in twins],
+        conflicts=[conflict_row(row) for row in twins],
     )
 
 
@@ -157,7 +167,9 @@ async def get_conflict(database: Database, conflict_id: UUID) -> ConflictDetail:
     if row is None:
         raise NotFound(f"there is no conflict {ids.show(ids.CONFLICT, conflict_id)}; retention may have dropped it")
     values = {name: row[name] for name in row.keys() if name not in {"headers", "body", "content_type"}}  # noqa: SIM118
-    return ConflictDetail(row=_conflict(values), stored=_stored(row, "body"), content_type=row["content_type"])
+    return ConflictDetail(
+        row=conflict_row(values), stored=stored_request(row, "body"), content_type=row["content_type"]
+    )
 
 
 async def find_url(database: Database, recipient: str) -> str | None:
@@ -166,25 +178,9 @@ async def find_url(database: Database, recipient: str) -> str | None:
     return url
 
 
-def _delivery(row: Record) -> DeliveryRow:
-    values = dict(row)
-    ordinal = values.pop("ordinal")
-    values["id"] = ids.show_delivery(row["event_id"], ordinal)
-    return DeliveryRow(**values | {"event_id": ids.show(ids.EVENT, row["event_id"])})
-
-
 def _try(row: Record) -> AttemptDetail:
     # The headers are stored as pairs, in the order in which they were sent.
     headers = row["request_headers"]
     return AttemptDetail(
         **dict(row) | {"request_headers": {} if headers is None else dict(msgspec.json.decode(headers))}
     )
-
-
-def _conflict(row: Record | Mapping[str, Any]) -> ConflictRow:
-    names = {"id": ids.show(ids.CONFLICT, row["id"]), "event_id": ids.show(ids.EVENT, row["event_id"])}
-    return ConflictRow(**dict(row) | names, first_seen_at=ids.created_at(row["id"]))
-
-
-def _stored(row: Record, column: str) -> StoredRequest:
-    return StoredRequest(msgspec.json.decode(row["headers"]), row[column])
