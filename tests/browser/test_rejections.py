@@ -87,9 +87,7 @@ def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(
     )
     assert added.ok, added.text()
     page.reload()
-    expect(page.locator("main")).to_contain_text(
-        "With the secrets of this moment it holds: it is an event payment.paid."
-    )
+    expect(page.locator("main")).to_contain_text("With the current secrets it is valid: it is an event payment.paid.")
     page.get_by_role("button", name="Verify again").click()
     expect(page.get_by_role("status").first).to_contain_text("Verified: accepted as evt_")
     page.goto(f"{console.base}/console/rejections?source=stripe")

@@ -414,7 +414,7 @@ def test_mutant_without_the_fence_any_address_would_do(monkeypatch):
 
 @pytest.mark.parametrize("network", ["", "192.0.2.1/24", "example.com", "192.0.2.0/33", "2001:db8::/129"])
 def test_a_network_that_is_none_is_an_error_of_the_settings(network):
-    with pytest.raises(ConfigError, match=r"sources\.test\.addresses: .* is no address and no network"):
+    with pytest.raises(ConfigError, match=r"sources\.test\.addresses: .* is neither an address nor a network"):
         source(recipe(SIGNED), KEY, addresses=(network,))
 
 

@@ -135,5 +135,5 @@ async def test_an_answer_that_is_no_object_is_told_as_such(monkeypatch: pytest.M
         return HttpResponse(200, {}, b"[" * 100_000)
 
     monkeypatch.setattr(Stub, "request", answer)
-    with pytest.raises(FetchFailed, match="no JSON object"):
+    with pytest.raises(FetchFailed, match="not a JSON object"):
         await complete_login("")

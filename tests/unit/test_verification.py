@@ -245,7 +245,7 @@ class TestSecrets:
 
     @pytest.mark.parametrize("secrets", ["", [], [""], ()])
     def test_none_lets_nobody_in(self, secrets: Any):
-        with pytest.raises(ConfigError, match=r"^secrets: there is none, and stripe proves its requests with one"):
+        with pytest.raises(ConfigError, match=r"^secrets: there is none, but stripe signs its requests with one"):
             verify("stripe", secrets, signature(), BODY)
 
     def test_a_blank_one_is_none(self):

@@ -231,7 +231,7 @@ def test_a_request_signed_with_any_of_the_secrets_is_accepted():
         ),
         ("hmac", {"id_header": "x", "id_path": "y"}, r"sources\.test\.id_path: id_header is set too"),
         ("hmac", {"id_path": "a..b"}, r"sources\.test\.id_path: 'a\.\.b'"),
-        ("hmac", {"id_header": "Authorization"}, r"sources\.test\.id_header: authorization holds credentials"),
+        ("hmac", {"id_header": "Authorization"}, r"sources\.test\.id_header: authorization contains credentials"),
         (
             "hmac",
             {"colour": "red"},

@@ -179,7 +179,7 @@ def _body(body: MessageIn, raw: bytes) -> bytes:
         try:
             return given.encode()
         except UnicodeEncodeError:
-            raise InvalidValue("it is no text", "transformationsParams", "rawPayload") from None
+            raise InvalidValue("it is not text", "transformationsParams", "rawPayload") from None
     parts = msgspec.json.decode(raw, type=_Payload)
     return messages.object_of(bytes(parts.payload) or bytes(parts.data))
 

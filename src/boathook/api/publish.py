@@ -159,7 +159,7 @@ def _read_message(body: bytes, request: _PlainRequest, token: KnownToken) -> New
     given = _BODY.decode(body)
     payload = bytes(given.payload)
     if not payload.startswith(b"{"):
-        raise ValueError("the payload is no object")
+        raise ValueError("the payload is not an object")
     if given.payload_retention_period is not None and given.payload_retention_hours is not None:
         raise ValueError("the retention is given twice")
     msgspec.json.decode(payload)

@@ -181,7 +181,7 @@ async def bulk_replay(call: ApplicationCall, endpoint_id: EndpointRef, body: Bul
 async def list_tasks(
     call: AnyCall,
     page: TaskPage,
-    status: Annotated[TaskState | None, Query(description="Only tasks that stand so.")] = None,
+    status: Annotated[TaskState | None, Query(description="Only tasks in this state.")] = None,
     task: Annotated[TaskKind | None, Query(description="Only tasks that do this.")] = None,
 ) -> Response:
     """List the organization's tasks of the last 90 days, newest first."""

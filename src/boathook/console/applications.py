@@ -67,7 +67,7 @@ async def list_applications(context: ConsoleContext) -> Response:
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
     if "\x00" in words:
-        raise InvalidValue("it must not hold control characters", "q")
+        raise InvalidValue("it must not contain control characters", "q")
     async with context.work() as work:
         rows = await applications.search(work, words or None, after=before, limit=_PAGE)
         troubled = await endpoint_stats.list_unhealthy(work, limit=_RECENT_LIMIT)

@@ -221,7 +221,7 @@ class Database:
                 if wait_s is None:
                     raise
                 raise DatabaseUnavailable(
-                    f"no connection for {self._purpose} was to be had within {wait_s:g} s; what holds them all?"
+                    f"no connection for {self._purpose} was to be had within {wait_s:g} s; find out what holds them"
                 ) from None
 
     @contextlib.asynccontextmanager

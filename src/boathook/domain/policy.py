@@ -167,7 +167,7 @@ class RetryPolicy:
             if getattr(self, name) < 0:
                 raise ValueError(f"RetryPolicy.{name} must not be negative")
         if self.delays_s is not None and any(delay < 0 for delay in self.delays_s):
-            raise ValueError("RetryPolicy.delays_s must not hold a negative delay")
+            raise ValueError("RetryPolicy.delays_s must not contain a negative delay")
         if self.max_attempts < 1:
             raise ValueError("RetryPolicy.max_attempts must be at least 1")
         if not 0 <= self.jitter < 1:

@@ -131,9 +131,7 @@ def make_handler(function: Callable[..., Any], name: str | None, line: RouteSpec
         raise ConfigError(f"handler {name}: {error}") from None
     needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
     if len(needed) not in (1, 2) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        raise ConfigError(
-            f"handler {name} must take the event and, if it wants one, a transaction: ({name}(event, tx))"
-        )
+        raise ConfigError(f"handler {name} must take the event and optionally a transaction: ({name}(event, tx))")
     name = f"{app}.{name}" if app else name
     call = getattr(function, "__call__", function)  # noqa: B004 an object may be a handler by its async __call__
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

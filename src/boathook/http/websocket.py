@@ -395,7 +395,7 @@ def _socket_scope(scope: Message) -> Message:
 
 def _header(name: bytes, value: bytes) -> bytes:
     if b"\n" in name + value or b"\r" in name + value:
-        raise RuntimeError(f"the application's header {name!r} holds a line break")
+        raise RuntimeError(f"the application's header {name!r} contains a line break")
     return b"%s: %s\r\n" % (name, value)
 
 

@@ -145,7 +145,7 @@ def _read_answer(answer: HttpResponse) -> tuple[str, float]:
         or not token.isascii()
         or not token.isprintable()
     ):
-        raise FetchFailed("the token server's answer holds no access_token that can be sent")
+        raise FetchFailed("the token server's answer contains no access_token that can be used")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise FetchFailed("the token server's token is not of type Bearer")
     return token, _read_life(fields.get("expires_in"))
@@ -157,7 +157,7 @@ def _read_object(body: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise FetchFailed("the token server's answer is no JSON object")
+        raise FetchFailed("the token server's answer is not a JSON object")
     return fields
 
 

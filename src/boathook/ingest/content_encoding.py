@@ -42,4 +42,6 @@ class Decoder:
 
 
 def _refuse(status: int, reason: Reason, problem: str) -> Rejected:
-    return Rejected(status=status, reason=reason, detail=f"the proof holds, but the body {problem}", may_reverify=False)
+    return Rejected(
+        status=status, reason=reason, detail=f"the signature is valid, but the body {problem}", may_reverify=False
+    )

@@ -312,7 +312,7 @@ class Intake:
             try:
                 written = self.buffer.append(encode(event))
             except ValueError as error:
-                _fail([entry], ValueRejected(f"the event holds text that cannot be stored: {error}"))
+                _fail([entry], ValueRejected(f"the event contains text that cannot be stored: {error}"))
             except Exception as error:  # noqa: BLE001 - the entries behind it must not wait forever
                 _fail([entry], error)
             else:

@@ -57,7 +57,7 @@ def encode(event: NewEvent) -> bytes:
     """
     texts = (event.type, event.dedup_key, event.content_type, *(item.dedup_key + item.type for item in event.items))
     if any("\0" in text for text in texts):
-        raise ValueError("it holds a NUL, which PostgreSQL does not store in text")
+        raise ValueError("it contains a NUL, which PostgreSQL cannot store in text")
     return _FORMAT + _write(
         _Record(
             id=event.id.bytes,

@@ -48,7 +48,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "Under Security generate an HMAC key and copy it, which is hexadecimal, into the source's secrets. "
             'Webhooks of Platforms, Management and Banking sign otherwise: for them write scheme = "platforms".'
         ),
-        "Adyen tries only the oldest failed item again and holds back the later ones, so a refusal stops the line.",
+        "Adyen tries only the oldest failed item again and delays the later ones, so one rejection blocks all of them.",
     ),
     "braintree": (
         "In Braintree's Control Panel open API, then Webhooks, and create a webhook.",
@@ -61,7 +61,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "gocardless": (
         "In the GoCardless dashboard open Developers, Create, and add a webhook endpoint.",
         "Enter {url} and a secret, or let GoCardless make one, and put the same into the source's secrets.",
-        "One request brings many events; each is handled by itself.",
+        "One request contains many events; each is handled separately.",
     ),
     "mollie": (
         (
@@ -94,7 +94,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In YooKassa's account open Integration, then HTTP notifications.",
         "Enter {url} and choose the events, such as payment.succeeded and refund.succeeded.",
         (
-            "There is no signature: boathook lets in YooKassa's networks only, so behind a proxy set "
+            "There is no signature: boathook accepts requests from YooKassa's networks only, so behind a proxy set "
             "server.trusted_proxies. Let the handler fetch the payment from YooKassa's API before it acts."
         ),
     ),
@@ -103,7 +103,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "Enter {url} with ?kind= and the notification's name for each, such as {url}?kind=pay, with the method POST.",
         "Copy the site's API Secret into the source's secrets.",
         (
-            'Check asks whether the payment may happen while the buyer waits: use mode = "inline" for it, and '
+            'Check asks whether the payment may proceed while the buyer waits: use mode = "inline" for it, and '
             "answer with its code."
         ),
     ),
@@ -137,7 +137,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "For an app, subscribe in its shopify.app.toml or through the Admin API; for one shop, open Settings, "
             "Notifications, Webhooks."
         ),
-        "Enter {url}, the format JSON, and the topic. One subscription brings one topic.",
+        "Enter {url}, the format JSON, and the topic. A subscription covers one topic.",
         (
             "Put the app's client secret into the source's secrets; for a shop's own webhooks it is the key shown "
             "below their list."
@@ -348,12 +348,12 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "dropbox": (
         "In the Dropbox App Console open the app, put its App secret into the source's secrets, and start boathook.",
         "Under Webhooks enter {url}; Dropbox asks once.",
-        "A notification only tells whose files have changed: let the handler ask Dropbox's API what did.",
+        "A notification only says whose files have changed: let the handler ask Dropbox's API what did.",
     ),
     "notion": (
         (
             "At notion.so/my-integrations open the integration, then Webhooks, and create a subscription for "
-            "{url}. The source needs no secrets: Notion tells one."
+            "{url}. The source needs no secrets: Notion sends one."
         ),
         "Then run `boathook sources secret` with the source's name, and paste what it prints into Notion.",
     ),
@@ -452,7 +452,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "hmac": (
         "Where the sender lets you enter a webhook's address, enter {url}.",
         (
-            "Look up in its documentation which header holds the signature and what is signed, and write header, "
+            "Look up in its documentation which header contains the signature and what is signed, and write header, "
             "prefix, encoding and template into the source accordingly."
         ),
         "Put the secret that you share with it into the source's secrets.",

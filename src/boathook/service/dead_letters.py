@@ -41,7 +41,7 @@ _ENDS: Final = {
     "URL": "as the endpoint's address cannot be dialled",
     "SEND": "as the connection to the endpoint broke",
     "READ": "as the endpoint broke off before it answered",
-    "GONE": "as the endpoint said that it wants no more messages",
+    "GONE": "because the endpoint asked for no more messages",
     "ABORTED": "as the endpoint said that it does not want this message",
 }
 

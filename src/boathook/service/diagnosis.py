@@ -96,7 +96,7 @@ async def _diagnose_request(
         case Verified() as verified:
             return Diagnosis(
                 outcome="holds",
-                seen=f"With the secrets of this moment it holds: it is an event {verified.type}.",
+                seen=f"With the current secrets it is valid: it is an event {verified.type}.",
                 cause="A secret or a setting of the source was wrong when it came, and was corrected since.",
                 remedy="Verify it again to accept it, and all other rejections of its source.",
             )
@@ -210,7 +210,7 @@ _CAUSES: Final[dict[str, tuple[str, str]]] = {
         "Enter the address once more at the sender, with the secret or token that the source has.",
     ),
     Reason.BODY_MALFORMED: (
-        "The proof holds, but the body cannot be read as what the sender should send.",
+        "The signature is valid, but the body does not have the sender's format.",
         "Look at the bytes below. If they are right, the source has the wrong provider.",
     ),
     Reason.BODY_TOO_LARGE: (
@@ -218,7 +218,7 @@ _CAUSES: Final[dict[str, tuple[str, str]]] = {
         "Raise the limit for this source if such bodies are wanted; the sender has to send it once more.",
     ),
     Reason.BODY_INVALID: (
-        "The proof holds, but the body does not fit the source's schema.",
+        "The signature is valid, but the body does not fit the source's schema.",
         "Correct the schema of the source, or have the sender correct what it sends; then verify it again.",
     ),
 }

@@ -115,7 +115,7 @@ def _read_types(names: Sequence[str] | None) -> tuple[str, ...] | None:
     with field("eventTypes"):
         for name in names or ():
             if not 1 <= len(name) <= _MAX_TYPE_LENGTH or not _is_pattern(name):
-                raise ValueError(f"{name!r} is no event type: letters, digits, - _ . and * for any run of them")
+                raise ValueError(f"{name!r} is not an event type: use letters, digits, - _ . and * for any characters")
         if names and len(names) > _MAX_TYPES:
             raise ValueError(f"write at most {_MAX_TYPES} of them, or a pattern such as invoice.*")
     return tuple(dict.fromkeys(names)) if names else None
@@ -147,7 +147,7 @@ def _read_order(path: str) -> str:
     if path != WHOLE:
         split_path(path)
         if len(path) > _MAX_TYPE_LENGTH or "\x00" in path:
-            raise ValueError("it is too long, or holds control characters")
+            raise ValueError("it is too long, or contains control characters")
     return path
 
 

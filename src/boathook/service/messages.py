@@ -128,7 +128,7 @@ def _parsed(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidMessage("payload: it is not JSON, and the event type's schema wants JSON") from None
+        raise InvalidMessage("payload: it is not JSON, and the event type's schema requires JSON") from None
 
 
 def _row(new: NewMessage, identifier: UUID) -> MessageRow:

@@ -156,7 +156,7 @@ class OidcProvider:
                 options={"require": ["exp", "iat", "aud", "iss", "sub"]},
             )
         except jwt.PyJWTError as error:
-            raise OidcRejected(f"the identity provider's token does not hold: {error}") from None
+            raise OidcRejected(f"the identity provider's token is invalid: {error}") from None
         if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise OidcRejected("the identity provider's token belongs to another attempt; sign in again")
         if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:
@@ -253,5 +253,5 @@ def _object(answer: HttpResponse, action: str) -> Mapping[str, Any]:
     except (msgspec.DecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise FetchFailed(f"the identity provider's answer is no JSON object: it was asked to {action}")
+        raise FetchFailed(f"the identity provider's answer is not a JSON object: it was asked to {action}")
     return found

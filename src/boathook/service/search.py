@@ -212,7 +212,7 @@ def check(question: SearchQuery) -> None:
     named = texts | {"source": question.source, "application": question.application, "type": question.type}
     for name, text in named.items():
         if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):
-            raise InvalidValue("it holds a character that no text can hold", name)
+            raise InvalidValue("it contains an invalid character", name)
     if question.where and parse_condition(question.where) is None:
         raise InvalidValue("write a path and a value, such as data.object.customer = cus_123", "where")
     if question.state and question.state not in {*State, UNHANDLED}:

@@ -196,7 +196,7 @@ def read_secret(text: str) -> str:
             f"paste the secret itself: printable text of at most {MAX_SECRET_LENGTH:,} characters", "secret"
         )
     if text.startswith(("env:", "file:")):
-        raise InvalidValue("such a reference belongs into boathook.toml; here goes the secret itself", "secret")
+        raise InvalidValue("references are for boathook.toml; enter the secret itself", "secret")
     return text
 
 

@@ -247,7 +247,7 @@ def _unreadable(names: SignatureHeaders, form: SignatureFormat, parsed: ParsedSi
     if parsed.problem:
         return reject(Reason.SIGNATURE_MALFORMED, f"{names.signature} cannot be read: {parsed.problem}")
     if parsed.signatures:
-        return reject(Reason.SIGNATURE_MALFORMED, f"{names.signature} holds characters outside ASCII")
+        return reject(Reason.SIGNATURE_MALFORMED, f"{names.signature} contains characters outside ASCII")
     there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
     return reject(
         Reason.UNKNOWN_SCHEME,

@@ -240,7 +240,7 @@ def _verify_request(verifier: "Verifier", request: Request, now: float) -> Verif
                 return _refused(verdict)
             case _:
                 assert_never(verdict)
-    return _key_unavailable("the sender's keys, fetched anew, do not hold the one this request names")
+    return _key_unavailable("the sender's keys, fetched again, do not include the one that this request names")
 
 
 def _fetch_key(ring: KeyRing, url: str, now: float) -> str | None:

@@ -55,8 +55,8 @@ def required_secrets(spec: SourceSpec) -> tuple[str, ...]:
     """
     if not spec.secrets:
         raise ConfigError(
-            f"sources.{spec.name}.secrets: there is none, and {spec.provider} proves its requests with one; "
-            'write secrets = ["env:NAME"], or unsigned = true to take in whatever anybody sends'
+            f"sources.{spec.name}.secrets: there is none, but {spec.provider} signs its requests with one; "
+            'write secrets = ["env:NAME"], or unsigned = true to accept every request'
         )
     for position, secret in enumerate(spec.secrets):
         if _is_blank(secret):
@@ -188,6 +188,6 @@ def _network(spec: SourceSpec, text: str) -> Network:
         return ip_network(text.strip())
     except ValueError:
         raise ConfigError(
-            f"sources.{spec.name}.addresses: {text!r} is no address and no network; "
-            "write such as 192.0.2.7, 192.0.2.0/24 or 2001:db8::/32, with no bits set behind the slash's count"
+            f"sources.{spec.name}.addresses: {text!r} is neither an address nor a network; "
+            "use one such as 192.0.2.7, 192.0.2.0/24 or 2001:db8::/32, without host bits"
         ) from None

@@ -77,7 +77,7 @@ def read_notice(body: bytes) -> Notice:
     """
     fields = json.loads(body, parse_float=Decimal)
     if not isinstance(fields, dict):
-        raise ValueError("the body is no JSON object")  # noqa: TRY004 - one error type for all invalid payloads
+        raise ValueError("the body is not a JSON object")  # noqa: TRY004 - one error type for all invalid payloads
     return notice_of(fields)
 
 
@@ -119,9 +119,9 @@ def _amount(value: Any) -> Decimal | None:
     try:
         amount = Decimal(value.strip().replace(",", ".") if isinstance(value, str) else value)
     except (InvalidOperation, TypeError, ValueError):
-        raise ValueError("amount is no number") from None
+        raise ValueError("amount is not a number") from None
     if isinstance(value, bool) or not amount.is_finite() or amount < 0 or amount.adjusted() > 15:
-        raise ValueError("amount is no amount of money")
+        raise ValueError("amount is not an amount of money")
     is_endless = int(amount.as_tuple().exponent) < int(_FINEST.as_tuple().exponent)
     return _EXACT.quantize(amount, _FINEST) if is_endless else amount
 

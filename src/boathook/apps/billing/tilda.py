@@ -25,7 +25,7 @@ def read_order(body: bytes) -> Notice:
     payment = _payment(fields)
     order, amount = payment.get("orderid"), payment.get("amount")
     if not order or amount in (None, ""):
-        raise ValueError("payment.orderid and payment.amount must be there: the form is no order")
+        raise ValueError("payment.orderid and payment.amount must be there: the form is not an order")
     # The payment's number is 0 until it is paid.
     is_paid = str(payment.get("systranid") or "0").strip() != "0"
     return notice_of(
@@ -45,6 +45,6 @@ def _payment(fields: Mapping[str, str]) -> Mapping[str, Any]:
     except RecursionError:
         raise ValueError("payment nests too deep") from None
     if not isinstance(nested, dict):
-        raise ValueError("payment is no JSON object")  # noqa: TRY004 - one error type for all invalid payloads
+        raise ValueError("payment is not a JSON object")  # noqa: TRY004 - one error type for all invalid payloads
     flat = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
     return {**nested, **flat}

@@ -16,7 +16,7 @@ _JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("it must not hold control characters")
+        raise ValueError("it must not contain control characters")
     return text
 
 
@@ -24,7 +24,7 @@ def _readable(text: str) -> str:
     # PostgreSQL stores no NUL, and control characters do not belong on a receipt; zero-width joiners are parts of
     # words.
     if not all(char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs" for char in text):
-        raise ValueError("it must not hold control characters")
+        raise ValueError("it must not contain control characters")
     return text
 
 

@@ -181,7 +181,7 @@ async def _say_away(_request: Request, error: Exception) -> Response:
 def _text(request: Request, name: str) -> str | None:
     text = request.query_params.get(name)
     if text is not None and "\0" in text:
-        raise BadRequest(f"{name} must be text without NUL, which nothing here holds")
+        raise BadRequest(f"{name} must be text without NUL")
     return text
 
 

@@ -158,7 +158,7 @@ def _word(request: Request, key: str, kind: type[Any]) -> Any:
 def _text(request: Request, key: str) -> str | None:
     text = request.query_params.get(key)
     if text is not None and "\x00" in text:
-        raise HTTPException(422, f"{key}: it must not hold a NUL")
+        raise HTTPException(422, f"{key}: it must not contain NUL")
     return text
 
 

@@ -166,11 +166,11 @@ def _check(answer: Any, what: str) -> None:
 def _read(body: bytes) -> ET.Element:
     # S3 responses contain no declarations, and entity declarations can make a small document huge.
     if b"<!" in body:
-        raise StorageFailed("the storage answered with a document that declares things", "BAD_ANSWER")
+        raise StorageFailed("the storage answered with a document that contains declarations", "BAD_ANSWER")
     try:
         return ET.fromstring(body)  # noqa: S314 - no declarations, and its size is limited
     except (ET.ParseError, ValueError):
-        raise StorageFailed("the storage answered with something that is no XML", "BAD_ANSWER") from None
+        raise StorageFailed("the storage did not answer with XML", "BAD_ANSWER") from None
 
 
 def _objects(root: ET.Element) -> Iterator[Stored]:

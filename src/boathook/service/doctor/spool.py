@@ -32,7 +32,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Yield the findings about the spool of this host."""
     root = root_of(settings)
     if not settings.spool.enabled:
-        found = "is off: while PostgreSQL is away, every request is answered 503"
+        found = "is off: while PostgreSQL is unavailable, every request is answered 503"
         yield Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set spool.enabled = true")
     else:
         yield _place(settings, root)
