@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _LOG = get_logger("alerts")
 _JSON: Final = {"Content-Type": "application/json"}
-_MOST_ANSWER: Final = 65_536
-_LONGEST_REST_S: Final = 3_600.0
+_MAX_ANSWER: Final = 65_536
+_MAX_REST_S: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Notifier:
             headers={**_JSON, **(headers or {})},
             body=body,
             timeout_s=self._settings.notifications.timeout_s,
-            max_bytes=_MOST_ANSWER,
+            max_bytes=_MAX_ANSWER,
         )
 
     async def _mail(self, name: str, channel: EmailChannel, alert_message: AlertMessage) -> Sent | SendFailed:
@@ -170,6 +170,6 @@ def _telegram_verdict(answer: HttpResponse, token: str) -> Sent | SendFailed:
 
 def _rest(value: object) -> float:
     try:
-        return min(max(0.0, float(value)), _LONGEST_REST_S)  # type: ignore[arg-type]  # a value of another type raises
+        return min(max(0.0, float(value)), _MAX_REST_S)  # type: ignore[arg-type]  # a value of another type raises
     except (TypeError, ValueError, OverflowError):
         return 0.0

@@ -24,7 +24,7 @@ from boathook.service.schemas.messages import ApplicationIn, MessageIn
 
 routes = router("Message")
 
-_MOST_IDS: Final = 250
+_MAX_IDS: Final = 250
 _EXPIRED: Final = msgspec.Raw(b'{"expired":true}')
 _HIDDEN: Final = msgspec.Raw(b"{}")
 _MISSING: Final = msgspec.Raw(b"")
@@ -64,7 +64,7 @@ class BulkExpungeIn(Input):
     """Messages whose payloads are deleted."""
 
     ids: list[str] = Field(
-        min_length=1, max_length=_MOST_IDS, examples=[["order-17"]], description="Their ids or eventIds."
+        min_length=1, max_length=_MAX_IDS, examples=[["order-17"]], description="Their ids or eventIds."
     )
 
 

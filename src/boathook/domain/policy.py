@@ -16,8 +16,8 @@ CONNECTION_LOST = "CONNECTION_LOST"
 MAX_FREE_RETRIES = 20
 """Maximum number of free retries after lost connections. A payload that always breaks its connection is
 dead-lettered."""
-_LONGEST_STRETCH = 2.0
-_LEAST_STRETCH_S = 3_600.0
+_MAX_STRETCH = 2.0
+_MIN_STRETCH_S = 3_600.0
 _OUTAGE_FIRST_S = 1.0
 _OUTAGE_LONGEST_S = 60.0
 
@@ -266,7 +266,7 @@ def _stretch(
         return move
     planned_s = (move.due_at - now).total_seconds()
     left_s = policy.max_age_s - (now - standing.enqueued_at).total_seconds()
-    wait_s = min(asked_s, max(_LONGEST_STRETCH * planned_s, _LEAST_STRETCH_S), left_s)
+    wait_s = min(asked_s, max(_MAX_STRETCH * planned_s, _MIN_STRETCH_S), left_s)
     return move if wait_s <= planned_s else replace(move, due_at=now + timedelta(seconds=wait_s))
 
 

@@ -25,7 +25,7 @@ from boathook.domain.policy import CONNECTION_LOST
 from boathook.service import bulk_jobs, operations
 from boathook.service.unit_of_work import AppContext
 
-_LONGEST: Final = 300
+_MAX_LENGTH: Final = 300
 _STATUS: Final = re.compile(r"HTTP_(\d{3})")
 
 _ENDS: Final = {
@@ -77,7 +77,7 @@ def describe_failure(recipient: str, attempts: int, code: str | None, error: str
 def _end(code: str, attempts: int, error: str) -> str:
     last = "last " if attempts > 1 else ""
     words = " ".join(error.split())
-    words = words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
+    words = words if len(words) <= _MAX_LENGTH else f"{words[: _MAX_LENGTH - 1]}…"
     if found := _STATUS.fullmatch(code):
         return f"{last}with the answer HTTP {found[1]}"
     if code in _ENDS:

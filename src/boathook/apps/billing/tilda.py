@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from boathook.apps.billing.payload import Notice, notice_of
 
-_MOST_FIELDS: Final = 1_000
+_MAX_FIELDS: Final = 1_000
 
 
 def read_order(body: bytes) -> Notice:
@@ -21,7 +21,7 @@ def read_order(body: bytes) -> Notice:
         ValueError: it is not an order; the message names the field.
     """
     text = body.decode("utf-8", "replace")
-    fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     payment = _payment(fields)
     order, amount = payment.get("orderid"), payment.get("amount")
     if not order or amount in (None, ""):

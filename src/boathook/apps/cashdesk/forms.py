@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from boathook.apps.cashdesk.cabinet_errors import BadField
 from boathook.apps.cashdesk.entities import Entity
 
-_LARGEST_ID: Final = 2**63 - 1
+_MAX_ID: Final = 2**63 - 1
 _JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 
@@ -38,7 +38,7 @@ def _without_password(url: str) -> str:
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
 Amount = Annotated[int, Field(ge=0, le=10**10)]
 """Money in minor units."""
-Id = Annotated[int, Field(ge=1, le=_LARGEST_ID)]
+Id = Annotated[int, Field(ge=1, le=_MAX_ID)]
 
 
 class Form(BaseModel):

@@ -111,14 +111,14 @@ def clean(value: Any, depth: int = 0) -> Any:
         case bool() | None:
             return value
         case int():
-            return value if -_MOST < value < _MOST else None
+            return value if -_MAX_NUMBER < value < _MAX_NUMBER else None
         case float():
             return value if math.isfinite(value) else None
         case _:
             return clean(str(value))
 
 
-_MOST: Final = 10**300
+_MAX_NUMBER: Final = 10**300
 
 
 def _change(document: dict[str, Any], data: dict[str, Any], entity: Entity, action: Action, identifier: str) -> Change:

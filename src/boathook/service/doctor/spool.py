@@ -25,7 +25,7 @@ _IN_MEMORY: Final = {"tmpfs", "ramfs"}
 _LOCATION_CHECK: Final = "spool"
 _PENDING_CHECK: Final = "spooled"
 _DRAINED_CHECK: Final = "drained"
-_MOST_COMPARED: Final = 1_000
+_MAX_COMPARED: Final = 1_000
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:
         last = events([replace(folder, segments=tuple(done[-1:]))], {SegmentState.DONE})
         # Items of a batch have keys; the batch itself has none.
         known = [one.event for one in last if one.event is not None and not one.event.items]
-        found += known[-_MOST_COMPARED:]
+        found += known[-_MAX_COMPARED:]
     return [event for event in found if event.id not in refused]
 
 
