@@ -12,7 +12,7 @@ from tests.guards.documents import ROOT
 SOURCE = ROOT / "src/boathook"
 INVENTED = (
     "ailing", "amiss", "errand", "errands", "haul", "hush", "journal", "letterhead", "mend", "mended", "mends",
-    "premises", "salvage",
+    "premises", "rehearsal", "salvage", "twin", "twins",
 )  # fmt: skip
 """Banned from names, from docstrings and comments, and from all that users read."""
 PROSE = (
@@ -91,6 +91,9 @@ def complaints(path: str, text: str) -> list[str]:
     found: list[tuple[str, str]] = []
     if path.endswith(".html"):
         found += [(word, "shown") for word in banned(shown_by_template(text), DIALECT)]
+        found += [(word, "name") for word in banned(path.replace("_", " "), DIALECT)]
+    elif path.endswith((".toml", ".yml")):
+        found += [(word, "shown") for word in banned(text, DIALECT)]
     elif path.endswith(".md"):
         found += [(word, "written") for word in banned(text, IN_DOCUMENTS)]
     elif path.endswith(".sql"):
@@ -111,7 +114,7 @@ def pages() -> Iterator[Path]:
 
 
 def test_no_word_of_a_private_dialect_is_used() -> None:
-    files = [one for kind in ("py", "sql", "html") for one in sorted(SOURCE.rglob(f"*.{kind}"))]
+    files = [one for kind in ("py", "sql", "html", "toml", "yml") for one in sorted(SOURCE.rglob(f"*.{kind}"))]
     files += pages()
     found = [one for file in files for one in complaints(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))]
     assert found == []
@@ -127,6 +130,8 @@ def test_mutant_a_planted_word_is_seen() -> None:
     planted = {
         "src/boathook/pages/templates/a.html": "<p>Nobody is owed anything.</p>",
         "src/boathook/pages/templates/b.html": '{{ parts.empty("It stands here.") }}',
+        "src/boathook/pages/templates/people/list.html": "",
+        "src/boathook/config/a.toml": 'advice = "Mend it."',
         "src/boathook/cli/a.py": 'raise Misused("somebody must mend it")',
         "src/boathook/cli/b.py": '@app.command("x")\ndef x() -> None:\n    """Tell whoever listens."""',
         "src/boathook/delivery/a.py": "class Haul:\n    pass",

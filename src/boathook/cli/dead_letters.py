@@ -55,7 +55,7 @@ _VIEW: Final = View(
     (
         ID,
         CODE,
-        Column("tries", "attempts"),
+        Column("attempts"),
         Column("died", output.age_of("ended_at")),
         ITEM,
         Column("type"),

@@ -62,4 +62,4 @@ async def find_ids(
 
 async def read_events(database: Database, event_ids: Sequence[UUID]) -> list[Event]:
     """Return events with their bodies, oldest first; those that retention has deleted meanwhile are left out."""
-    return [events.to_event(row) for row in await database.fetch(SQL["read_heard"], list(event_ids))]
+    return [events.to_event(row) for row in await database.fetch(SQL["read_events"], list(event_ids))]

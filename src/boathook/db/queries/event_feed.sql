@@ -15,7 +15,7 @@ where e.id >= $1 and e.id <= $2 and e.expunged_at is null
 order by e.id
 limit $7
 
--- name: read_heard
+-- name: read_events
 -- Reads events with their bodies, oldest first.
 select {stored_event}
 from boathook.event

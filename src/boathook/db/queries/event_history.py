@@ -101,9 +101,9 @@ class EventHistory:
     deliveries: Sequence[DeliveryRow]
     next_ordinal: int | None
     """The ordinal of the first delivery that is not included."""
-    tries: Sequence[AttemptDetail]
+    attempts: Sequence[AttemptDetail]
     """Attempts at these deliveries, latest first."""
-    has_more_tries: bool
+    has_more_attempts: bool
     effects: Sequence[RecipientSideEffect]
     answer: StoredReply | None
     notes: Sequence[AuditRow]
@@ -139,7 +139,7 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
     rows = await database.fetch(SQL["list_some"], event_id, start, most + 1)
     rows = [row for row in rows if only is None or row["ordinal"] == only]
     shown = [row["ordinal"] for row in rows[:most]]
-    tries = await database.fetch(SQL["list_tries"], event_id, shown, MAX_ATTEMPTS_SHOWN + 1, MAX_RESPONSE_BYTES)
+    attempts = await database.fetch(SQL["list_attempts"], event_id, shown, MAX_ATTEMPTS_SHOWN + 1, MAX_RESPONSE_BYTES)
     effects = await database.fetch(SQL["list_done"], event_id, _MAX_SIDE_EFFECTS)
     answer = await database.fetchrow(SQL["get_reply"], event_id, MAX_RESPONSE_BYTES)
     subjects = [
@@ -148,16 +148,16 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
         *(ids.show_delivery(event_id, ordinal) for ordinal in shown),
     ]
     notes = await database.fetch(SQL["list_notes"], subjects, _MAX_NOTES)
-    twins = await database.fetch(SQL["list_twins"], event_id, _MAX_CONFLICTS)
+    conflicts = await database.fetch(SQL["list_conflicts"], event_id, _MAX_CONFLICTS)
     return EventHistory(
         deliveries=[delivery_row(row) for row in rows[:most]],
         next_ordinal=rows[most]["ordinal"] if len(rows) > most else None,
-        tries=[_try(row) for row in tries[:MAX_ATTEMPTS_SHOWN]],
-        has_more_tries=len(tries) > MAX_ATTEMPTS_SHOWN,
+        attempts=[_attempt(row) for row in attempts[:MAX_ATTEMPTS_SHOWN]],
+        has_more_attempts=len(attempts) > MAX_ATTEMPTS_SHOWN,
         effects=[RecipientSideEffect(**dict(row)) for row in effects],
         answer=None if answer is None else StoredReply(**dict(answer)),
         notes=[AuditRow(**dict(row)) for row in notes],
-        conflicts=[conflict_row(row) for row in twins],
+        conflicts=[conflict_row(row) for row in conflicts],
     )
 
 
@@ -178,7 +178,7 @@ async def find_url(database: Database, recipient: str) -> str | None:
     return url
 
 
-def _try(row: Record) -> AttemptDetail:
+def _attempt(row: Record) -> AttemptDetail:
     # The headers are stored as pairs, in the order in which they were sent.
     headers = row["request_headers"]
     return AttemptDetail(

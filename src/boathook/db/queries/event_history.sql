@@ -20,7 +20,7 @@ join boathook.event e on e.id = d.event_id
 order by d.ordinal
 limit $3
 
--- name: list_tries
+-- name: list_attempts
 -- Lists the attempts at some of its deliveries, latest first, with the first bytes of the response.
 select a.ordinal::integer as ordinal, a.number, a.outcome, a.code, a.error, a.traceback, a.worker, a.started_at, a.ended_at, a.url,
     a.status::integer as status, a.duration_ms, a.request_headers, substring(a.response from 1 for $4) as response,
@@ -45,7 +45,7 @@ from boathook.reply where event_id = $1
 select id, at, actor, action, subject, note
 from boathook.audit where subject = any ($1::text[]) order by id desc limit $2
 
--- name: list_twins
+-- name: list_conflicts
 -- Lists the conflicts with the event, latest first.
 select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size
 from boathook.conflict c where c.event_id = $1 order by c.id desc limit $2
