@@ -211,7 +211,7 @@ class TestThresholds:
             {"metric": ACCEPTED, "measure": "increase", "by": ["shop"], "above": 1},
             "has the labels source, host, not 'shop'",
         ),
-        ({"metric": ACCEPTED, "above": 1, "clear": 2}, "rules.mine.clear: the alert would never hold"),
+        ({"metric": ACCEPTED, "above": 1, "clear": 2}, "rules.mine.clear: the alert would clear while it fires"),
         ({"metric": ACCEPTED, "measure": "share", "above": 1}, "rules.mine.against: is missing"),
         (
             {"metric": ACCEPTED, "measure": "increase", "above": 1, "unless": [{"metric": "boathook_backlog"}]},

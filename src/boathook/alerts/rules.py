@@ -98,7 +98,7 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
     if (rule.above is None) == (rule.below is None):
         raise refuse("above", "set either above or below")
     if _is_beyond(rule):
-        raise refuse("clear", "the alert would never fire for long; set clear to the normal side of the threshold")
+        raise refuse("clear", "the alert would clear while it fires; set clear to the normal side of the threshold")
     if rule.rows:
         return Rule(name, rule, None)
     kinds = {

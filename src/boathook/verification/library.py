@@ -167,7 +167,7 @@ def _reword_for_library(complaint: str, provider: str, secrets: tuple[str, ...])
         case "unsigned" if isinstance(find_recipe(provider).proof, NoProof):
             return f"provider: {provider} proves nothing, so there is nothing to verify; ask its API what is true"
         case "secrets" if not secrets:
-            return f"secrets: there is none, and {provider} proves its requests with one; pass its text"
+            return f"secrets: there is none, but {provider} signs its requests with one; pass its text"
         case _:
             return message
 
