@@ -22,11 +22,9 @@ event_id, ordinal, recipient, state, attempts, case when state = 'pending' then 
 event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
     item_path, item_type
 
--- name: list_events
--- Lists events: source, application, type pattern, first id, id before.
-select {event_columns}
-from boathook.event e
-where ($1::text is null or e.source = $1)
+-- fragment: selected_event
+-- Conditions on an event: source, application, type pattern, first id, id before.
+($1::text is null or e.source = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3
         or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
@@ -34,6 +32,12 @@ where ($1::text is null or e.source = $1)
         or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
+
+-- name: list_events
+-- Lists events: source, application, type pattern, first id, id before.
+select {event_columns}
+from boathook.event e
+where {selected_event}
     and ($6::uuid is null or e.id < $6)
 order by e.id desc
 limit $7
