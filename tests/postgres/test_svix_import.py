@@ -180,7 +180,7 @@ async def test_a_hostile_set_up_moves_once_and_then_nothing_changes(side):
         "environment, settings.enforceHttps",
         "environment, connector Slack",
     }
-    assert "only the public half is shown" in left["application acme, endpoint keys, secret"]
+    assert "only the public key of an Ed25519 pair is shown" in left["application acme, endpoint keys, secret"]
     assert "write 1 to 256 letters, digits" in left["application кафе, uid"]
 
     before = await side.rows()

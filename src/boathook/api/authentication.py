@@ -26,13 +26,13 @@ class AppPortalAccessIn(Input):
     feature_flags: Annotated[list[Text], null_as([], list[Text] | None)] = Field(
         default_factory=list, description="Feature flags of the portal user; they show event types with these flags."
     )
-    application: ApplicationIn | None = Field(default=None, description="Created first if there is none.")
+    application: ApplicationIn | None = Field(default=None, description="Created if it does not exist.")
     capabilities: list[Capability] | None = Field(default=None, description="Capabilities; null allows everything.")
     expiry: Annotated[int, Field(strict=True, ge=3_600, le=604_800)] | None = Field(
-        default=None, description="Seconds until the token ends; 604800 unless given."
+        default=None, description="Seconds until the token expires; by default 604800."
     )
     read_only: StrictBool | None = Field(default=None, json_schema_extra=DEPRECATED)
-    session_id: Session | None = Field(default=None, description="A name by which the token can be ended.")
+    session_id: Session | None = Field(default=None, description="A name by which the token can be revoked.")
 
     def granted(self) -> Sequence[str] | None:
         """Return the visitor's capabilities; None grants all."""
@@ -50,10 +50,10 @@ class ExpireAllIn(Input):
     """The tokens to revoke, and the time of revocation."""
 
     expiry: Annotated[int, Field(strict=True, ge=0, le=259_200)] | None = Field(
-        default=None, description="Seconds until then; at once unless given."
+        default=None, description="Seconds until they expire; by default immediately."
     )
     session_ids: Annotated[list[Session], Field(max_length=1_000)] | None = Field(
-        default=None, description="Only those made with one of these names; null or none is all."
+        default=None, description="Only those created with one of these names; by default all."
     )
 
 

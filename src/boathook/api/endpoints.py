@@ -171,7 +171,9 @@ class EndpointHeadersOut(Output):
     """The headers sent with each message."""
 
     headers: dict[str, str]
-    sensitive: list[str] = Field(description="Names of those whose values are not shown.", examples=[["authorization"]])
+    sensitive: list[str] = Field(
+        description="Names of headers whose values are not shown.", examples=[["authorization"]]
+    )
 
 
 def show_headers(headers: endpoint_secrets.Headers) -> EndpointHeadersOut:
@@ -193,7 +195,7 @@ async def get_secret(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpoin
     operation_id="v1.endpoint.rotate-secret",
     summary="Rotate a secret",
     response_model=EndpointSecretOut,
-    responses={204: {"description": "Done, for clients that understand no other answer"}},
+    responses={204: {"description": "Done; for clients that accept no other response"}},
 )
 @requires(Permission.ENDPOINT_SECRET_ROTATE)
 async def rotate_secret(
@@ -251,9 +253,9 @@ class EventExampleIn(Input):
 
     event_type: TypeName = Field(examples=["svix.ping"])
     example_index: Annotated[StrictInt, Field(ge=0), null_as(0, Annotated[int, Field(ge=0)] | None)] = Field(
-        default=0, description="Which of the examples in the event type's schema."
+        default=0, description="Index of the example in the event type's schema."
     )
-    payload: dict[str, Any] | None = Field(default=None, description="Sent in place of an example.")
+    payload: dict[str, Any] | None = Field(default=None, description="Sent instead of an example.")
 
 
 class _Payload(msgspec.Struct):

@@ -90,7 +90,9 @@ class IdPage(Page):
 
 
 Limit = Annotated[int, Query(ge=1, le=250, description="Maximum rows per page.")]
-Iterator = Annotated[str | None, Query(description="The iterator of the page before; with a - before it, back again.")]
+Iterator = Annotated[
+    str | None, Query(description="The iterator of the previous page; with a - prefix, in the other direction.")
+]
 Order = Annotated[Ordering | None, Query(description="The order of the list.")]
 
 

@@ -141,7 +141,7 @@ class SpoolSettings(Table):
 
 
 class BufferSettings(Table):
-    """What takes events while PostgreSQL does not: the spool, or RabbitMQ and then the spool."""
+    """Where events wait while PostgreSQL is unavailable: the spool, or RabbitMQ and then the spool."""
 
     kind: Literal["disk", "rabbitmq"]
     then: Literal["disk", "refuse"]
@@ -160,7 +160,7 @@ class BufferSettings(Table):
     def _check_kind(self) -> Self:
         if self.kind == "disk" and self.then == "refuse":
             raise ValueError(
-                'then: "refuse" needs kind = "rabbitmq"; to take nothing on disk, set spool.enabled = false'
+                'then: "refuse" needs kind = "rabbitmq"; to store nothing on disk, set spool.enabled = false'
             )
         if self.kind == "rabbitmq" and not self.hosts:
             raise ValueError('hosts: is empty; list the brokers, such as ["mq1:5672", "mq2:5672", "mq3:5672"]')

@@ -115,7 +115,7 @@ def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ri
             return AddressCheck(spec, networks)
         case NoProof():
             raise ConfigError(
-                f"sources.{spec.name}.unsigned: requests carry no proof; set unsigned = true if anyone may send"
+                f"sources.{spec.name}.unsigned: its requests are not signed; set unsigned = true if anyone may send"
             )
         case _ as never:
             assert_never(never)

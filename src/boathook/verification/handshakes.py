@@ -174,7 +174,7 @@ def _answer_text(
         if not isinstance(text, str):
             return _refuse(400, "it contains no text to answer")
         if len(text) > MAX_TEXT or allowed.fullmatch(text) is None:
-            return _refuse(400, "its text is not such as this sender asks with, so nothing was answered")
+            return _refuse(400, "its text is not one that this sender sends, so nothing was answered")
         return write(text)
 
     return answer

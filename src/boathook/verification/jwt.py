@@ -57,7 +57,7 @@ class JwtCheck:
     def __init__(self, proof: Jwt, spec: SourceSpec, settings: Mapping[str, str], ring: KeyRing) -> None:
         allowed = _PUBLIC if proof.key_set else frozenset(_SHARED)
         if not proof.algorithms or not allowed.issuperset(proof.algorithms):
-            raise ConfigError(f"sources.{spec.name}.provider: {proof.algorithms} do not go with the keys it has")
+            raise ConfigError(f"sources.{spec.name}.provider: {proof.algorithms} do not match the source's keys")
         self._proof = proof
         self._settings = settings
         self._ring = ring
@@ -138,7 +138,9 @@ class JwtCheck:
                 continue
             claims = parse(payload)
             if claims is UNREADABLE or not isinstance(claims, dict):
-                return reject(Reason.SIGNATURE_MALFORMED, "the token is signed right, but claims nothing readable")
+                return reject(
+                    Reason.SIGNATURE_MALFORMED, "the token's signature is valid, but its claims cannot be read"
+                )
             return claims
         return reject(Reason.SIGNATURE_MISMATCH, f"the token fits none of {len(keys)} keys", may_reverify=True)
 
@@ -153,7 +155,7 @@ class JwtCheck:
             detail = f"the token expired {now - expires:.0f} s ago"
             return reject(Reason.TIMESTAMP_TOO_OLD, detail, may_reverify=True)
         if max(starts or 0.0, made or 0.0) > now + self._leeway_s:
-            detail = "the token was made, or becomes valid, after this machine's clock"
+            detail = "the token was issued, or becomes valid, after this machine's clock"
             return reject(Reason.TIMESTAMP_IN_FUTURE, detail, may_reverify=True)
         return None
 

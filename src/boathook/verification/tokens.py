@@ -60,7 +60,7 @@ def required_secrets(spec: SourceSpec) -> tuple[str, ...]:
         )
     for position, secret in enumerate(spec.secrets):
         if _is_blank(secret):
-            raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set it or remove it")
+            raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set or remove it")
     return spec.secrets
 
 
@@ -177,8 +177,8 @@ class AddressCheck:
         shown = ascii(request.client[:60])
         return reject(
             Reason.ADDRESS_NOT_ALLOWED,
-            f"the sender's address {shown} lies in none of the {len(self._networks)} networks it may come from; "
-            "behind a proxy, server.trusted_proxies must name the proxy",
+            f"the sender's address {shown} is in none of the {len(self._networks)} networks that are allowed; "
+            "behind a proxy, add the proxy to server.trusted_proxies",
             may_reverify=True,
         )
 

@@ -37,7 +37,7 @@ hook.commands(app)
 def add_track(
     task: Task,
     owner: Annotated[str, typer.Option(help="Whose song it is, in words of yours.")] = "",
-    title: Annotated[str, typer.Option(help="What it is called.")] = "",
+    title: Annotated[str, typer.Option(help="Its title.")] = "",
     prompt: Annotated[str, typer.Option(help="What was asked for, as JSON.")] = "{}",
     as_json: Json = False,
 ) -> None:

@@ -200,4 +200,6 @@ class EndpointOut(EndpointBasicsOut):
     concurrency: int | None
     retry_schedule: str | list[float] | None
     timeout_seconds: float | None
-    auth: list[str] = Field(description="How the endpoint is shown who sends.", examples=[["mtls"]])
+    auth: list[str] = Field(
+        description="Kinds of authentication that requests to the endpoint use.", examples=[["mtls"]]
+    )

@@ -180,7 +180,7 @@ class MessageIn(Input):
         if self.payload_retention_hours is not None and self.payload_retention_period is not None:
             raise ValueError("write payloadRetentionPeriod or payloadRetentionHours, not both")
         if self.deliver_at is not None and self.deliver_at > datetime.now(UTC) + _FURTHEST:
-            raise ValueError("deliverAt lies more than 24 hours ahead")
+            raise ValueError("deliverAt is more than 24 hours ahead")
         return self
 
     @property

@@ -139,7 +139,7 @@ def why_no_secret(shown: str | None) -> str:
     if shown is None:
         return "it is not shown"
     if shown.startswith(PUBLIC_PREFIX):
-        return "of an Ed25519 key only the public half is shown"
+        return "only the public key of an Ed25519 pair is shown"
     return "it is neither whsec_ and base64 of 24 to 75 bytes nor whsk_ and base64 of an Ed25519 key"
 
 

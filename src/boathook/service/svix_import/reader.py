@@ -259,7 +259,7 @@ def _member(path: str, wire: JsonObject, name: str, type: type[Found]) -> Found:
     if value is None:
         return type()
     if not isinstance(value, type):
-        raise FetchFailed(f"{path}: {name} is not of the form that Svix's API has", status=200)
+        raise FetchFailed(f"{path}: {name} is not in the format of Svix's API", status=200)
     return value
 
 
