@@ -35,7 +35,7 @@ def test_a_changed_body_is_recognized_and_its_remedy_told(admin_page: CheckedPag
     page.locator(f"a[href$='{laid_out_anew}']").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Rejected: signature mismatch")
     expect(page.locator("main")).to_contain_text("a proxy parsed and rewrote it")
-    expect(page.locator("main")).to_contain_text("Let the body pass as it was sent, byte for byte")
+    expect(page.locator("main")).to_contain_text("Pass the body on byte for byte")
     expect(page.locator("pre")).to_contain_text('"laid-out-anew"')
     page.get_by_role("link", name="hex", exact=True).click()
     expect(page.locator("pre")).to_contain_text("7b 0a 20 20")

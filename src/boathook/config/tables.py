@@ -413,7 +413,7 @@ class Settings(Table):
         """Return the portal's logo; None if there is none.
 
         Raises:
-            ConfigError: the file cannot be read, or is no image; the message names the key.
+            ConfigError: the file cannot be read, or is not an image; the message names the key.
         """
         given, key = self.console.portal_logo, "console.portal_logo"
         if not given:

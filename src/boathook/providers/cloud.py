@@ -87,7 +87,7 @@ def state_sns(reader: RequestReader, _secret: str) -> SignedParts | str:
     for key in keys:
         text = message.get(key)
         if not isinstance(text, str) and (text is not None or key != "Subject"):
-            return f"{key} is no text"
+            return f"{key} is not text"
         if text is not None and "\n" in text and key != "Message":
             return f"{key} contains a line break, so what is signed could be cut in two ways"
     signed = "".join(f"{key}\n{message[key]}\n" for key in keys if message.get(key) is not None)

@@ -183,7 +183,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In the repository, organization or app open Settings, then Webhooks, and add a webhook.",
         "Enter {url} as payload URL, the content type application/json, and choose the events.",
         "Choose a long random secret, and put the same into the source's secrets.",
-        "GitHub never tries again by itself: what failed is sent anew by Redeliver under Recent Deliveries.",
+        "GitHub never tries again by itself: failed deliveries are sent again by Redeliver under Recent Deliveries.",
     ),
     "gitlab": (
         "In the project or group open Settings, then Webhooks, and add one.",
@@ -291,7 +291,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "source's secrets. Start boathook."
         ),
         "Under Event Subscriptions switch on events and enter {url} as Request URL; Slack verifies it at once.",
-        "Subscribe to the events, then install the app anew.",
+        "Subscribe to the events, then install the app again.",
     ),
     "discord": (
         (

@@ -281,7 +281,7 @@ async def try_prepare(prepare: Prepare, *, can_wait: bool) -> bool:
         if not can_wait or isinstance(error, DatabaseUrlRejected):
             raise
         _LOG.warning(
-            "database_unavailable", error=str(error), note="only gateways start, and take events into the spool"
+            "database_unavailable", error=str(error), note="only gateways start, and write events to the spool"
         )
         return False
     return True

@@ -119,7 +119,7 @@ async def _reverify_request(
     decoder = reverifier.decoder(request)
     match await reverifier.verify(request, row.refused_at.timestamp(), decoder):
         case KeyRequired():
-            detail = "its sender's public key cannot be had at the moment; try again later"
+            detail = "its sender's public key is not available now; try again later"
             return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=detail)
         case Rejected() as refused:
             detail = reverifier.explain(request, refused, row.refused_at.timestamp())

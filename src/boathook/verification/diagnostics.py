@@ -156,7 +156,7 @@ def _bodies(case: RejectedRequest) -> Iterator[tuple[str, bytes]]:
 
 
 def _find_other(case: RejectedRequest, others: Mapping[str, Check]) -> str | None:
-    # Sources that are unsigned or checked by address only would accept the request anyway, so they are no evidence.
+    # Sources that are unsigned or checked by address only would accept the request anyway, so they prove nothing.
     sources = [name for name in sorted(others) if not isinstance(others[name], NoCheck | AddressCheck)]
     for name in sources[:MAX_OTHERS]:
         if isinstance(others[name].check(case.request, case.now), ValidProof):

@@ -107,7 +107,7 @@ def _text(fields: Mapping[str, Any], key: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise ValueError(f"{key} is no text")  # noqa: TRY004 - the same
+        raise ValueError(f"{key} is not text")  # noqa: TRY004 - the same
     # PostgreSQL stores neither NUL nor lone surrogates.
     text = value.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode().strip()
     return text[:MAX_TEXT] or None

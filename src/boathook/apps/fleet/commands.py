@@ -80,7 +80,7 @@ def _unknown(hook: Boathook) -> typer.Typer:
 
 
 def _dead(hook: Boathook) -> typer.Typer:
-    dead = typer.Typer(no_args_is_help=True, help="Events that were given up, and what is planned for them.")
+    dead = typer.Typer(no_args_is_help=True, help="Dead letters, and when each is retried.")
 
     @dead.command("list", epilog="Example: boathook fleet dead list --json")
     def list_dead(limit: Limit = 50, as_json: Json = False) -> None:
