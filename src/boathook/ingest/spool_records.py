@@ -1,6 +1,7 @@
 """Encodes events for the spool: everything but their deliveries, which are decided when the spool is drained.
 
-A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org).
+A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org) of the fields
+of `NewEvent` in their order: another order or set of fields is another format.
 """
 
 from collections.abc import Collection
@@ -45,7 +46,7 @@ def encode(event: NewEvent) -> bytes:
     if any("\0" in text for text in texts):
         raise ValueError("it contains a NUL, which PostgreSQL cannot store in text")
     items = tuple([_Item(*[getattr(item, name) for name in _ITEM_FIELDS]) for item in event.items])
-    return _FORMAT + _write(_Record(*[getattr(event, name) for name in _EVENT_FIELDS], items))
+    return _FORMAT + _write(_Record(**{name: getattr(event, name) for name in _EVENT_FIELDS}, items=items))
 
 
 def decode(record: bytes) -> NewEvent:
