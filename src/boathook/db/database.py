@@ -116,7 +116,7 @@ class Database:
         }
         owns_monitor = monitor is None
         if monitor is None:
-            name = {"application_name": f"boathook:{purpose}:pulse", **SERVER_KEEPALIVES}
+            name = {"application_name": f"boathook:{purpose}:monitor", **SERVER_KEEPALIVES}
             dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
             monitor = ServerMonitor(dial, purpose=purpose, longest_s=connect_timeout_s)
         made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()

@@ -211,7 +211,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._frames.send_ping(b"")
             self._write()
         elif self._pinged_at is not None and now - self._pinged_at > _PONG_TIMEOUT_S:
-            meters.count("boathook_connections_refused_total", reason="no_pulse")
+            meters.count("boathook_connections_refused_total", reason="no_pong")
             self.transport.abort()
 
     def shutdown(self) -> None:

@@ -85,4 +85,4 @@ def check_unique(text: str, found: Sequence[str]) -> None:
     """Raise InvalidValue if *text* begins several ids; the message lists the first of them."""
     if len(found) > 1:
         candidates = ", ".join(found[:MAX_CANDIDATES]) + (" and more" if len(found) > MAX_CANDIDATES else "")
-        raise InvalidValue(f"{text} is the beginning of several ids, give more of it: {candidates}")
+        raise InvalidValue(f"{text} is the beginning of several ids; use a longer one: {candidates}")

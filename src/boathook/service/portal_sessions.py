@@ -30,7 +30,7 @@ class PortalAppearance:
     def read(cls, theme: str, colour: str) -> Self:
         """Return the appearance with this theme and colour. Raises InvalidValue."""
         if theme and theme not in THEMES:
-            raise InvalidValue("write light, dark or nothing", "theme")
+            raise InvalidValue("use light, dark or nothing", "theme")
         if colour and not _COLOUR.fullmatch(colour.lower()):
             raise InvalidValue("write six hexadecimal digits, such as 0f6ca8", "colour")
         return cls(theme, colour.lower())
