@@ -6,7 +6,8 @@ names. `make docs` runs this; a test compares the pages.
 """
 
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ from scripts import docs_providers, docs_python, docs_schema, docs_svix
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "src/boathook/defaults.toml"
 ALERTS = ROOT / "src/boathook/observability/alerts.yml"
+ALERT_RULES = ROOT / "src/boathook/config/alert_rules.toml"
+SUBJECTS = {"dead_letters": "recipient", "unhandled": "source", "disabled_endpoints": "endpoint"}
+MAX_LABELS = 60
+"""Characters of a rule's labels above which the page leaves them out."""
 GENERATED = "<!-- Written by `make docs`; edit {origin} instead. -->"
 
 SOURCE_KEYS = {
@@ -509,12 +514,52 @@ def _permission(permission: Permission) -> str:
 
 
 def alerts(written: str) -> str:
-    """Return the page on alerts: what is *written* by hand of it, with the table of the Prometheus rules."""
-    head, _, rest = written.partition(GENERATED.format(origin=ALERTS.relative_to(ROOT)))
+    """Return the page on alerts: what is *written* by hand of it, with the tables of both kinds of rules."""
+    rules = tomllib.loads(ALERT_RULES.read_text(encoding="utf-8"))
     (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
-    rows = "".join(map(_alert, group["rules"]))
-    table = f"\n\n| alert | severity | it fires when | what to do |\n|---|---|---|---|\n{rows}\n<!-- end -->"
-    return f"{head}{GENERATED.format(origin=ALERTS.relative_to(ROOT))}{table}{rest.partition('<!-- end -->')[2]}"
+    written = _fill_table(written, ALERT_RULES, [_alert_rule(name, keys) for name, keys in rules.items()])
+    return _fill_table(written, ALERTS, [_alert(rule) for rule in group["rules"]])
+
+
+def _fill_table(written: str, origin: Path, rows: list[str]) -> str:
+    start = GENERATED.format(origin=origin.relative_to(ROOT))
+    head, _, rest = written.partition(start)
+    table = f"\n\n| rule | severity | it fires when | what to do |\n|---|---|---|---|\n{''.join(rows)}\n<!-- end -->"
+    return f"{head}{start}{table}{rest.partition('<!-- end -->')[2]}"
+
+
+def _alert_rule(name: str, keys: dict[str, Any]) -> str:
+    subject = SUBJECTS.get(keys.get("rows", ""), keys.get("by", ["subject"])[0])
+    fires = keys["summary"].replace("{subject}", f"*{subject}*") + _condition(keys)
+    cells = (keys["severity"], fires, keys["advice"])
+    return f"| `{name}` | {' | '.join(map(_cell, cells))} |\n"
+
+
+def _condition(keys: dict[str, Any]) -> str:
+    if "rows" in keys:
+        return ""
+    measure, within = keys.get("measure", "value"), f" within {keys.get('over_s', 300) / 60:g} min"
+    labels = ", ".join(f"{name} {_words(values)}" for name, values in keys.get("labels", {}).items())
+    parts = [
+        f"{'' if measure == 'value' else f'{measure} of '}`{keys['metric']}`",
+        f" with {labels}" if 0 < len(labels) <= MAX_LABELS else "",
+        f" above {keys['above']:g}{'' if measure == 'value' else within}",
+        f", {keys['times']:g} times yesterday's" if "times" in keys else "",
+        f", of at least {keys['at_least']:g}" if "at_least" in keys else "",
+        f", without an increase of {_list(one['metric'] for one in keys['unless'])}{within}"
+        if "unless" in keys
+        else "",
+        f", for {keys['for_s']:g} s" if "for_s" in keys else "",
+    ]
+    return f" ({''.join(parts)})"
+
+
+def _words(values: str | list[str]) -> str:
+    return values if isinstance(values, str) else " or ".join(values)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _alert(rule: Any) -> str:
