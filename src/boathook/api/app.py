@@ -15,7 +15,6 @@ from starlette.routing import Match
 from boathook.api import (
     applications,
     attempts,
-    authentication,
     delivery_status,
     endpoints,
     environment,
@@ -23,6 +22,7 @@ from boathook.api import (
     event_types,
     messages,
     operational,
+    portal_tokens,
     sources,
     tasks,
 )
@@ -62,7 +62,7 @@ ROUTERS: Final = (
     applications.routes,
     endpoints.routes,
     event_types.routes,
-    authentication.routes,
+    portal_tokens.routes,
     health_routes,
     messages.routes,
     attempts.routes,

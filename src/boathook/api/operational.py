@@ -65,13 +65,13 @@ async def _existing(call: AnyCall) -> Call:
     return call
 
 
-async def _made(call: AnyCall) -> Call:
+async def _ensured(call: AnyCall) -> Call:
     call.found = await applications.ensure_operational(call.work)
     return call
 
 
 OperationalCall = Annotated[Call, Depends(_existing)]
-CreateOperationalCall = Annotated[Call, Depends(_made)]
+CreateOperationalCall = Annotated[Call, Depends(_ensured)]
 
 
 @routes.get(_BASE, operation_id="v1.operational-webhook.endpoint.list", summary="List operational webhook endpoints")

@@ -76,7 +76,7 @@ class TokenCache:
             return kept.token
         asking = self._asking.get(key)
         if asking is None:
-            asking = asyncio.create_task(self._ask(key, client_secret))
+            asking = asyncio.create_task(self._request_token(key, client_secret))
             self._asking[key] = asking
             asking.add_done_callback(lambda task: self._forget(key, task))
         # A caller that stops waiting must not cancel the request of the others.
@@ -96,7 +96,7 @@ class TokenCache:
         if not task.cancelled():
             task.exception()  # callers receive it; retrieving it here avoids asyncio's warning if there is none
 
-    async def _ask(self, key: _Key, client_secret: str) -> str:
+    async def _request_token(self, key: _Key, client_secret: str) -> str:
         token_url, client_id, _, scope = key
         form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
         try:

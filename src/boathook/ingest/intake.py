@@ -386,7 +386,7 @@ class Intake:
                 await buffer.flush()
             segment = await buffer.oldest()
             if segment is not None:
-                total += await self._bring(buffer, segment, timeout_s)
+                total += await self._drain_segment(buffer, segment, timeout_s)
                 del segment  # frees its memory before the next one is read
             elif buffer.is_empty:
                 break
@@ -402,7 +402,7 @@ class Intake:
         """Return the timeout of a batch: events in memory wait for the last ones, and for no longer than any others."""
         return self._within_s if self.mode is Mode.CATCHING_UP else timeout_s
 
-    async def _bring(self, buffer: Buffer, segment: Segment, timeout_s: float) -> int:
+    async def _drain_segment(self, buffer: Buffer, segment: Segment, timeout_s: float) -> int:
         """Store the events of one segment in order and mark it as finished; return how many it held."""
         records = segment.contents.records
         for start in range(0, len(records), self._batch):
