@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 # processes end at about the same time.
 PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 PREPARE = echo "Checking the code ..." && $(MAKE) --no-print-directory -j 3 check compile programs
-BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool
+BENCHMARKS := ingest duplicates publish handle latency deliver fanout isolation both spool start
 
 # uv installs for the Python that is here; it never fetches another one.
 export UV_PYTHON_DOWNLOADS := never
@@ -45,6 +45,7 @@ programs:
 	@scripts/need-program strace strace
 	@scripts/need-program systemd-analyze systemd
 	@scripts/need-program rabbitmqctl rabbitmq-server || echo "The tests with brokers are skipped." >&2
+	@scripts/need-program redis-server redis-server || echo "The tests with Redis are skipped." >&2
 	@scripts/need-program pgbouncer pgbouncer || echo "The tests behind a pooler are skipped." >&2
 
 # Otherwise each of pytest's processes would compile all test files after a change.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import both, console, deliver, handle, ingest, isolation, latency, publish, spool
+from benchmarks import both, console, deliver, handle, ingest, isolation, latency, publish, spool, start
 from benchmarks.environment import BenchmarkEnvironment
 from boathook.cli import output
 from boathook.config import load
@@ -24,6 +24,7 @@ BENCHMARKS: Final[dict[str, Callable[[BenchmarkEnvironment, float], dict[str, An
     "isolation": isolation.isolation,
     "both": both.both,
     "spool": spool.spool,
+    "start": start.start,
     "console": console.console,
 }
 """Each benchmark takes its environment and the seconds one measurement may last, and returns its figures."""

@@ -22,6 +22,7 @@ from boathook.db.embedded import EmbeddedServer
 from boathook.domain.errors import ConfigError, DatabaseError
 
 _START_DEADLINE_S = 60.0
+_START_POLL_S = 0.01
 _IDLE_WINDOW_S = 0.5
 _IDLE_SHARE = 0.08
 _IDLE_DEADLINE_S = 15.0
@@ -179,8 +180,11 @@ class Server:
         self._log = log
         self._path = path
         self._process: subprocess.Popen[bytes] | None = None
+        self.ready_s = 0.0
+        """Seconds from the start of the process until it was ready."""
 
     def __enter__(self) -> Self:
+        began = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -189,12 +193,12 @@ class Server:
                 stderr=log,
                 env={**_environment(), "PYTHONUNBUFFERED": "1"},
             )
-        deadline = time.monotonic() + _START_DEADLINE_S
         while self._path and not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if self._process.poll() is not None or time.monotonic() > began + _START_DEADLINE_S:
                 self._process.kill()
                 raise ConfigError(f"a server of the benchmark does not start:\n{self._log.read_text()[-2000:]}")
-            time.sleep(0.05)
+            time.sleep(_START_POLL_S)
+        self.ready_s = time.monotonic() - began
         return self
 
     def _answers(self) -> bool:
@@ -211,6 +215,12 @@ class Server:
         """Return what memory the largest process takes that it has started; 0 where /proc does not tell."""
         assert self._process is not None
         return max((_resident(child) for child in _children(self._process.pid)), default=0)
+
+    def memory_bytes(self) -> int:
+        """Return the memory of all its processes, shared pages counted once; 0 where /proc does not tell."""
+        assert self._process is not None
+        folders = (Path("/proc", str(self._process.pid)), *_children(self._process.pid))
+        return sum(map(_proportional, folders))
 
     def cpu_s(self) -> float:
         """Return the processor seconds that all its processes have used."""
@@ -269,6 +279,15 @@ def _cpu_s(process: Path) -> float:
 def _resident(process: Path) -> int:
     pages = int((process / "statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _proportional(process: Path) -> int:
+    """Return a process's part of the memory that it uses: of a page that n processes share, an nth."""
+    try:
+        lines = (process / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:")), 0)
 
 
 def _free_port() -> int:

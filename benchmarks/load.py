@@ -112,7 +112,7 @@ def read(path: Path) -> Iterator[bytes]:
             yield file.read(int(length))
 
 
-class _Client(asyncio.Protocol):
+class Client(asyncio.Protocol):
     """One kept-alive connection that has at most one request under way."""
 
     def __init__(self) -> None:
@@ -121,11 +121,18 @@ class _Client(asyncio.Protocol):
         self._waiter: asyncio.Future[int] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
         self.transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the request under way."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(exc or ConnectionResetError("the server closed the connection"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.transport is not None:
+            self.transport.close()
 
     async def send(self, request: bytes) -> int:
         """Send one request and return the answer's status."""
@@ -135,6 +142,7 @@ class _Client(asyncio.Protocol):
         return await self._waiter
 
     def data_received(self, data: bytes) -> None:
+        """End the request under way once its answer is whole."""
         self._answer += data
         head, blank, rest = self._answer.partition(b"\r\n\r\n")
         if not blank:
@@ -161,7 +169,7 @@ class _Run:
     async def work(self, port: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            _, client = await loop.create_connection(_Client, "127.0.0.1", port)
+            _, client = await loop.create_connection(Client, "127.0.0.1", port)
             while self._next < len(self._requests) and time.perf_counter() < self._end:
                 number = self._next
                 self._next += 1
@@ -169,7 +177,7 @@ class _Run:
         except OSError:
             self.broken += 1
 
-    async def _send_one(self, client: _Client, number: int) -> None:
+    async def _send_one(self, client: Client, number: int) -> None:
         began = time.perf_counter()
         if self._interval_s:
             # An open load counts waiting from the moment the request was due, or a slow server would hide its queue.

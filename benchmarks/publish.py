@@ -112,16 +112,24 @@ def _publish(
         environment.report(f"  messages to {len(setup.recipients)} endpoints{', with a key each' * is_keyed}")
         count = int(per_second * seconds)
         first = number * count
-        requests = (_request(setup, token, first + at if is_keyed else None) for at in range(count))
+        payload = make_body(_BODY_BYTES - len(make_request_body(b"")))
+        requests = (
+            make_request(setup.application, token, payload, first + at if is_keyed else None) for at in range(count)
+        )
         write_requests(Path(f"{corpus}.0"), requests)
         return _drive(environment, server, corpus, seconds)
 
 
-def _request(setup: DeliverySetup, token: str, key: int | None) -> bytes:
-    head = b'{"eventType":"%s","payload":' % TYPE.encode()
-    body = head + make_body(_BODY_BYTES - len(head) - 1) + b"}"
+def make_request_body(payload: bytes) -> bytes:
+    """Return the body of a request that publishes a message."""
+    return b'{"eventType":"%s","payload":%s}' % (TYPE.encode(), payload)
+
+
+def make_request(application: str, token: str, payload: bytes, key: int | None = None) -> bytes:
+    """Return the HTTP request that publishes a message."""
+    body = make_request_body(payload)
     lines = [
-        f"POST /api/v1/app/{setup.application}/msg HTTP/1.1",
+        f"POST /api/v1/app/{application}/msg HTTP/1.1",
         "host: 127.0.0.1",
         f"authorization: Bearer {token}",
         "content-type: application/json",

@@ -71,7 +71,9 @@ def _body(operation: dict[str, Any], schemas: Schemas) -> list[str]:
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     if content is None:
         return []
-    schema = _followed(content["schema"], schemas)
+    # A body that may be left out may be null too.
+    given = next(one for one in content["schema"].get("anyOf", [content["schema"]]) if one.get("type") != "null")
+    schema = _followed(given, schemas)
     required = schema.get("required", ())
     fields = schema.get("properties", {})
     return [_row("body", name, field, is_required=name in required) for name, field in fields.items()]

@@ -87,6 +87,7 @@ class TestService:
             ServiceNotifier(environment).beat(is_ready=True)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_a_container_of_the_compose_file_takes_webhooks_in_and_tells_its_manager(pg_url, tmp_path, manager):
     place = shutil.copytree(COMPOSE, tmp_path / "compose")
     subprocess.run(["sh", place / "make-secrets.sh"], check=True)

@@ -128,6 +128,7 @@ def test_a_save_restarts_and_an_error_waits_for_the_next_one(developer: Develope
     developer.wait_for(r"stripe better -> good  ok", printed)
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_settings_and_variables_count_after_a_save(developer: Developer):
     printed = developer.save(".env", SECRET, "whsec_the_next_one")
     developer.wait_for(r"\.env saved; restarting", printed)
@@ -157,6 +158,7 @@ def test_a_killed_one_leaves_nothing_running(developer: Developer):
     assert psutil.wait_procs(processes, timeout=120)[1] == []
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_its_end_leaves_nothing_behind(tmp_path: Path, pg_url: str):
     running = Developer(tmp_path, pg_url)
     processes = psutil.Process(running.process.pid).children(recursive=True)

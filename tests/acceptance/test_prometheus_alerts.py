@@ -65,6 +65,8 @@ CASES = [
     ("BoathookBufferDamaged", False, "2m", {"boathook_buffer_damaged_total": "0x60"}),
     ("BoathookBufferUnavailable", True, "5m", {"boathook_buffer_unavailable": "1x60"}),
     ("BoathookBufferUnavailable", False, "5m", {"boathook_buffer_unavailable": "0x60"}),
+    ("BoathookRateLeasesUnavailable", True, "10m", {"boathook_rate_leases_unavailable": "1x60"}),
+    ("BoathookRateLeasesUnavailable", False, "10m", {"boathook_rate_leases_unavailable": "0x60"}),
     ("BoathookSpoolRefusedByPostgres", True, "2m", {ASIDE.format("refused"): "0 1x60"}),
     ("BoathookSpoolRefusedByPostgres", False, "2m", {ASIDE.format("refused"): "0x60", ASIDE.format("damaged"): "3x60"}),
     ("BoathookSpoolDamaged", True, "2m", {ASIDE.format("damaged"): "0 1x60"}),

@@ -185,6 +185,7 @@ def test_a_server_that_does_not_start_shows_why(pg_url, tmp_path):
         pass
 
 
+@pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
 def test_it_ends_with_a_test_process_that_is_killed(pg_url, tmp_path):
     code = f"""
 from pathlib import Path
@@ -264,6 +265,7 @@ def test_without_settings_the_fix_is_named(tmp_path):
     assert f"there is no {tmp_path}/boathook.toml; set `boathook_config`" in done.stdout
 
 
+@pytest.mark.extended("starts several servers of its own")
 def test_the_tests_on_the_page_about_tests_pass(tmp_path):
     """With the embedded PostgreSQL, which the other tests of this file do without."""
     shop, tables, over_http, _, in_a_transaction = [one for one in PAGE if one.language == "python"]

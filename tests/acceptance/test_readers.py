@@ -105,6 +105,7 @@ def test_mutant_without_turns_and_shared_answers_they_do(boathook: Callable[...,
     assert {path: found for path in PATHS if (found := ratio(running, path)) <= 4} == {}
 
 
+@pytest.mark.extended("floods a gateway once more; one flood stays")
 def test_a_caller_of_the_api_whose_token_was_valid_lately_waits_for_no_turn(boathook: Callable[..., BoathookProcess]):
     site = """
 from pathlib import Path

@@ -69,7 +69,7 @@ def running(shared_boathook: Callable[..., BoathookProcess]) -> BoathookProcess:
 
 
 def test_a_source_is_added_changed_and_removed_without_a_restart(running: BoathookProcess, shared_url: str):
-    assert ask(running.base, "/in/shop") == {404}
+    wait_for(running.base, "/in/shop", 404)  # 503 until each gateway has read the stored sources
     add(running, "shop", "--set", 'paths=["/hooks/shop"]')
     wait_for(running.base, "/in/shop", 200)
     assert ask(running.base, "/hooks/shop") == {200}

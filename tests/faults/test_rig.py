@@ -212,6 +212,7 @@ def ask_rows(server: OwnServer, sql: str) -> list[tuple]:
         return db.execute(sql).fetchall()
 
 
+@pytest.mark.extended("starts an embedded PostgreSQL of its own; its promises stay")
 def test_an_environment_uses_its_folder_and_continues_with_another_server(tmp_path: Path, cluster_template: Path):
     place = open_folder()
     with Environment(tmp_path, template=cluster_template, place=place) as env:

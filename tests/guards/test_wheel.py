@@ -67,6 +67,6 @@ def test_it_installs_the_command_and_tells_its_extras(wheel):
     assert "[console_scripts]\nboathook = boathook.cli:main" in wheel.read(points).decode()
     assert "[pytest11]\nboathook = boathook.testing.plugin" in wheel.read(points).decode()
     metadata = metadata_of(wheel)
-    extras = {"embedded", "sqlalchemy", "psycopg", "django", "rabbitmq", "otel", "all"}
+    extras = {"embedded", "sqlalchemy", "psycopg", "django", "rabbitmq", "redis", "otel", "all"}
     assert set(metadata.get_all("Provides-Extra")) == extras
     assert metadata["License-Expression"] == "Apache-2.0"

@@ -520,6 +520,7 @@ class TestAlone:
             await alone.run_once(SPOOLED)
             assert sent_alerts(receiver) == [("fires", "spooled", "me")]
 
+    @pytest.mark.extended("needs thousands of rows, objects or connections")
     async def test_a_day_without_postgresql_is_not_kept_whole(self, monkeypatch):
         alone = self.alone(settings_of(rules=self.RULES))
         counted = MetricSnapshot(gauges=SPOOLED.gauges, counters={"boathook_requests_total": {("s", "200"): 1}})

@@ -337,6 +337,7 @@ class TestBrokerAway:
             await gateway.direct()
             assert set(await gateway.stored()) == {"a", "b"}
 
+    @pytest.mark.extended("kills or freezes processes again and again; the smokes of tests/faults stay")
     async def test_a_broker_that_is_short_of_memory_blocks_and_events_go_to_disk(
         self, db: Database, access: BrokerAccess, cluster: Cluster, tmp_path: Path
     ):
@@ -578,6 +579,7 @@ class TestQueues:
         await connection.close()
         assert await _survivors(access, QUEUE, arguments) == 5
 
+    @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
     async def test_mutant_with_a_limit_confirmed_messages_vanish(self, access: BrokerAccess):
         connection = await first_connection(access, purpose="test")
         arguments = {**arguments_of(QUEUE, connection.server_version), "x-delivery-limit": 3}

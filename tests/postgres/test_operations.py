@@ -29,6 +29,7 @@ from boathook.domain.errors import (
 )
 from boathook.domain.model import Accepted, Duplicate, Receipt, Route
 from boathook.handlers.outbox import Message
+from boathook.service import listings as service_listings
 from boathook.service import operations
 from boathook.service.operations import check_dead
 from boathook.service.reverification import reverify
@@ -197,6 +198,21 @@ async def test_ignoring_ends_a_dead_letter_with_its_note(store: Store):
     assert (row.state, row.note, row.attempts) == ("ignored", "because", 1)
     assert await audit(store, "dead.ignore") == [row.id]
     await assert_balanced(store)
+
+
+async def test_a_delivery_and_its_attempts_are_read_as_of_one_moment(store: Store, monkeypatch):
+    event = await store.accept("one", "a")
+    read = listings.get_delivery
+
+    async def read_just_before_an_attempt(*args: Any) -> Any:
+        row = await read(*args)
+        await store.fail(event)
+        return row
+
+    monkeypatch.setattr(listings, "get_delivery", read_just_before_an_attempt)
+    found = await service_listings.get_delivery(store.db, (event, 0))
+    assert (found.row.state, found.attempts) == ("pending", [])
+    assert len(await listings.list_attempts(store.db, event, 0)) == 1
 
 
 async def test_purging_is_counted_and_leaves_the_event(store: Store):

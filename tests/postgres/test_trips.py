@@ -52,6 +52,7 @@ def test_each_trip_has_functions_and_files(trips: dict[str, Any]):
         assert trip["files"] == len({name.partition(":")[0] for name in trip["names"]}) > 0
 
 
+@pytest.mark.extended("measures the code; it says nothing of what it does")
 def test_every_function_named_exists(trips: dict[str, Any]):
     named = {name for trip in trips.values() for name in trip["names"]}
     files = {name.partition(":")[0] for name in named}
@@ -69,5 +70,6 @@ def test_every_function_named_exists(trips: dict[str, Any]):
         ("outbound", "http_client/connection_pool.py:ConnectionPool.send"),
     ],
 )
+@pytest.mark.extended("measures the code; it says nothing of what it does")
 def test_a_trip_goes_all_the_way(trips: dict[str, Any], trip: str, name: str):
     assert name in trips[trip]["names"]

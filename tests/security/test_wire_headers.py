@@ -5,7 +5,7 @@ through the whole of the ingest application.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -112,13 +112,15 @@ async def answered(app: IngestApp, request: Request, headers: dict[str, bytes]) 
     return told[0]
 
 
-def hostile(provider_source: ProviderSource) -> Iterator[tuple[Request, str, dict[str, bytes]]]:
-    """Yield the genuine request with each header that is read for its proof replaced by each of the corpus."""
+def hostile(
+    provider_source: ProviderSource, values: Sequence[bytes] = CORPUS
+) -> Iterator[tuple[Request, str, dict[str, bytes]]]:
+    """Yield the genuine request with each header that is read for its proof replaced by each of *values* and a flood."""
     genuine = provider_source.request(provider_source.sign_sample(at=NOW))
     plain = {name: value.encode("latin-1", "replace") for name, value in genuine.headers.items()}
     verifier = provider_source.verifier()
     for name in sorted(verifier.reverify_headers | signature_headers(verifier.recipe.proof) | {"authorization"}):
-        for value in (*CORPUS, *(join.join([plain.get(name, b"")[:-1] + b"0"] * 10_000) for join in (b",", b" "))):
+        for value in (*values, *(join.join([plain.get(name, b"")[:-1] + b"0"] * 10_000) for join in (b",", b" "))):
             yield genuine, name, plain | {name: value}
 
 
@@ -162,7 +164,7 @@ async def most_tried(provider_source: ProviderSource, monkeypatch: pytest.Monkey
     monkeypatch.setattr(signing, "equal_constant_time", compare)
     monkeypatch.setattr(asymmetric, "is_valid_signature", check)
     app, most = app_of(provider_source), 0
-    for request, _, headers in hostile(provider_source):
+    for request, _, headers in hostile(provider_source, FLOODS):
         tried.clear()
         await answered(app, request, headers)
         most = max(most, *tried.values(), 0)

@@ -87,6 +87,7 @@ def test_the_simulation_of_sending_finds_what_is_wrong(
         print(f"\n  {mutant.__name__.replace('_', ' ')}: seed {seed}: {found[:150]}")  # noqa: T201 the seeds are worth reading
 
 
+@pytest.mark.extended("repeats what stays with other values")
 @pytest.mark.parametrize("seed", [9])
 def test_a_seed_of_sending_leaves_the_same_trace_in_every_process(seed: int) -> None:
     here = runner.run_sending(seed)

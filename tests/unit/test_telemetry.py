@@ -226,6 +226,7 @@ def test_libraries_log_the_same_way():
     assert json.loads(done.stderr)["event"] == "odd 1"
 
 
+@pytest.mark.extended("starts processes of its own; signals and exit codes stay")
 def test_a_reader_that_has_stopped_costs_lines_not_the_process():
     read, write = os.pipe()
     script = textwrap.dedent("""

@@ -15,14 +15,18 @@ from starlette.routing import Match
 from boathook.api import (
     applications,
     attempts,
+    bulk_jobs,
+    dead_letters,
     delivery_status,
     endpoints,
     environment,
     event_feed,
     event_types,
+    events,
     messages,
     operational,
     portal_tokens,
+    rejections,
     sources,
     tasks,
 )
@@ -77,6 +81,12 @@ ROUTERS: Final = (
     environment.importing,
     event_feed.routes,
     sources.routes,
+    events.routes,
+    events.deliveries,
+    bulk_jobs.routes,
+    dead_letters.routes,
+    rejections.routes,
+    rejections.conflict_routes,
 )
 _CORS_AGE_S: Final = 600
 _DESCRIPTION: Final = """

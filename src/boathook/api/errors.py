@@ -20,6 +20,7 @@ from boathook.domain.errors import (
     IngestError,
     InvalidMessage,
     InvalidState,
+    InvalidTransition,
     InvalidValue,
     LimitReached,
     NotFound,
@@ -90,6 +91,8 @@ def to_response(error: Exception) -> Response:
             return _coded(409, "conflict", str(error))
         case InvalidState():
             return _coded(400, error.kind, str(error))
+        case InvalidTransition():
+            return _coded(400, "invalid_transition", str(error))
         case LimitReached():
             return _coded(400, "limit_reached", str(error))
         case HTTPException():

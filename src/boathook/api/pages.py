@@ -77,6 +77,27 @@ class Page:
             done=len(rows) <= self.limit,
         )
 
+    def answer_scan(
+        self, rows: Sequence[Row], place: str | None, name: Callable[[Row], str], show: Callable[[Row], Item]
+    ) -> ListOf[Item]:
+        """Return the response for the rows of a scan that may have ended early.
+
+        Args:
+            rows: in the order of the query, up to limit.
+            place: where the next scan continues; None if there is nothing further.
+            name: returns a row's iterator.
+            show: returns a row in the format of the response.
+        """
+        shown = list(reversed(rows)) if self.is_back else list(rows)
+        first, last = (name(shown[0]), name(shown[-1])) if shown else (None, None)
+        onward, back = (last, place or first) if self.is_back else (place or last, first)
+        return ListOf(
+            data=[show(row) for row in shown],
+            iterator=onward,
+            prev_iterator=None if back is None else f"-{back}",
+            done=place is None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class IdPage(Page):
@@ -93,6 +114,7 @@ Limit = Annotated[int, Query(ge=1, le=250, description="Maximum rows per page.")
 Iterator = Annotated[
     str | None, Query(description="The iterator of the previous page; with a - prefix, in the other direction.")
 ]
+OnwardIterator = Annotated[str | None, Query(description="The iterator of the previous page.")]
 Order = Annotated[Ordering | None, Query(description="The order of the list.")]
 
 
@@ -139,7 +161,26 @@ def _source_page(limit: Limit = 50, iterator: Iterator = None, order: Order = No
     return Page(limit, place, is_back, order is not Ordering.DESCENDING)
 
 
+def _delivery_page(limit: Limit = 50, iterator: Iterator = None, order: Order = None) -> Page:
+    place, is_back = split_iterator(iterator)
+    try:
+        if place is not None:
+            ids.read_delivery(place)
+    except ValueError:
+        raise invalid("write an iterator of an earlier page, such as dlv_..._0", "query", "iterator") from None
+    return Page(limit, place, is_back, order is Ordering.ASCENDING)
+
+
+def _event_page(limit: Limit = 50, iterator: OnwardIterator = None) -> IdPage:
+    place_id = None if not iterator else parse_iterator_id(ids.EVENT, iterator)
+    return IdPage(limit, iterator or None, is_back=False, is_ascending=False, place_id=place_id)
+
+
 SourcePage = Annotated[Page, Depends(_source_page)]
 NamePage = Annotated[Page, Depends(_name_page)]
 ApplicationPage = Annotated[IdPage, id_page(ids.APPLICATION, is_ascending=True)]
 EndpointPage = Annotated[IdPage, id_page(ids.ENDPOINT)]
+EventPage = Annotated[IdPage, Depends(_event_page)]
+DeliveryPage = Annotated[Page, Depends(_delivery_page)]
+RejectionPage = Annotated[IdPage, id_page(ids.REJECTION)]
+ConflictPage = Annotated[IdPage, id_page(ids.CONFLICT)]

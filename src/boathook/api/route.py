@@ -49,6 +49,7 @@ from boathook.service.schemas.fields import ignored_fields
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 Route = TypeVar("Route", bound=Callable[..., Any])
+Identifier = TypeVar("Identifier")
 IGNORED: Final = "boathook-ignored"
 """The response header that lists unknown fields of the request body."""
 _READ_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -238,6 +239,14 @@ async def _application_call(call: AnyCall, app_id: ApplicationRef) -> Call:
 
 
 ApplicationCall = Annotated[Call, Depends(_application_call)]
+
+
+def read_path_id(read: Callable[[str], Identifier], text: str) -> Identifier:
+    """Return the id in a path. Raises ApiError 404 if *read* finds that it is none."""
+    try:
+        return read(text)
+    except ValueError:
+        raise not_found() from None
 
 
 def router(tag: str) -> APIRouter:

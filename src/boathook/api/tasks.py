@@ -187,7 +187,7 @@ async def list_tasks(
     """List the organization's tasks of the last 90 days, newest first."""
     found = await tasks.list_page(
         call.work,
-        _window(page),
+        window_of(page),
         state=status,
         kinds=API_OPERATIONS if task is None else [TaskOperation(task)],
         limit=page.limit,
@@ -196,7 +196,8 @@ async def list_tasks(
     return answer_page(found, lambda row: row.shown_id, _show_whole)
 
 
-def _window(page: IdPage) -> Window:
+def window_of(page: IdPage) -> Window:
+    """Return the ids of tasks on a page; those of the last 90 days are listed."""
     low, high = ids.first_of(datetime.now(UTC) - MAX_WINDOW), _LAST
     if page.place_id is None:
         return Window(low, high, page.is_upward)

@@ -1,1 +1,4 @@
-"""Speaks AMQP to RabbitMQ: connections with deadlines, the buffer's queues, and batches of events as messages."""
+"""Speaks AMQP to RabbitMQ: connections with deadlines, the buffer's queues, and batches of events as messages.
+
+Leases tokens of shared rates from Redis.
+"""

@@ -1,8 +1,9 @@
-"""Reads from the settings how the brokers are reached."""
+"""Reads from the settings how the brokers and Redis are reached."""
 
 import ssl
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from urllib.parse import urlsplit
 
 from boathook.config import Settings
 from boathook.config.types import split_address
@@ -49,3 +50,25 @@ def read_access(settings: Settings) -> BrokerAccess:
         tls=tls,
         timeout_s=buffer.connect_timeout_s,
     )
+
+
+def read_redis_url(settings: Settings) -> str:
+    """Return the URL of `[shared] redis`; empty if there is none.
+
+    Raises:
+        ConfigError: the extra is not installed, or the URL cannot be read or used.
+    """
+    url = settings.redis_url()
+    if not url:
+        return ""
+    if find_spec("redis") is None:
+        raise ConfigError("shared.redis: needs more: pip install 'boathook[redis]', or leave it empty")
+    parts = urlsplit(url)
+    try:
+        is_usable = parts.scheme in {"redis", "rediss"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_usable = False
+    number = parts.path.removeprefix("/")
+    if not is_usable or not (number == "" or number.isdecimal()):
+        raise ConfigError('shared.redis: must be an address such as "redis://redis.internal:6379/0"')
+    return url

@@ -44,7 +44,7 @@ def describe_error(error: ValidationError, origin_of: Callable[[str], str], tabl
     # The value of an unknown key may be a secret with a misspelled name.
     is_unknown = first["type"] == "extra_forbidden"
     is_hidden = is_unknown or is_secret(key) or _has_password(first["input"]) or _is_table(first["input"])
-    is_hidden = is_hidden or key == "database.url"
+    is_hidden = is_hidden or key in {"database.url", "shared.redis"}
     given = "" if is_hidden else f" (it is {first['input']!r})"
     return f"{origin}: {key}: {_WORDS.get(first['type']) or message[:1].lower() + message[1:]}{given}"
 
@@ -79,7 +79,7 @@ _NEAR = 0.8
 """Minimum similarity to one of boathook's keys for a key to be reported as misspelled instead of passed to the
 recipe."""
 SECTIONS: tuple[str, ...] = (
-    *("database", "server", "limits", "retention", "spool", "buffer", "worker", "log", "apps", "outbound"),
+    *("database", "server", "limits", "retention", "spool", "buffer", "shared", "worker", "log", "apps", "outbound"),
     *("tracing", "notifications", "console"),
 )
 
@@ -180,7 +180,7 @@ class _Layers:
         known |= _SHORT_NAMES
         references = {secret for source in self.merged["sources"].values() for secret in _references(source)}
         references.update(_references(self.merged["notifications"]), _references(self.merged["tracing"]))
-        references.update(_references(self.merged["buffer"]))
+        references.update(_references(self.merged["buffer"]), _references(self.merged["shared"]))
         # Long names last, so that BOATHOOK_SERVER_BIND takes precedence over BOATHOOK_BIND.
         for variable in sorted(environment, key=lambda name: (name not in _SHORT_NAMES, name)):
             if variable in known:

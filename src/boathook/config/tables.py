@@ -25,6 +25,7 @@ from boathook.config.types import (
     Positive,
     PositiveInt,
     Proxy,
+    RedisUrl,
     RetrySchedule,
     Role,
     Secret,
@@ -173,6 +174,12 @@ class BufferSettings(Table):
         return self
 
 
+class SharedSettings(Table):
+    """What gateways share apart from events: the rates of sources."""
+
+    redis: RedisUrl = Field(repr=False)
+
+
 class WorkerSettings(Table):
     """How handlers are run."""
 
@@ -260,6 +267,7 @@ class Settings(Table):
     retention: RetentionSettings
     spool: SpoolSettings
     buffer: BufferSettings
+    shared: SharedSettings
     worker: WorkerSettings
     log: LogSettings
     apps: AppsSettings
@@ -458,6 +466,10 @@ class Settings(Table):
             return None
         self._read_file(self.buffer.ca_file, "buffer.ca_file")
         return str(self._path(self.buffer.ca_file))
+
+    def redis_url(self) -> str:
+        """Return the resolved URL of Redis; empty if PostgreSQL does its work. Raises as `resolve` does."""
+        return self.resolve(self.shared.redis, "shared.redis")
 
     def database_url(self) -> str:
         """Return the resolved URL of PostgreSQL; empty for the embedded server."""

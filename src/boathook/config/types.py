@@ -109,6 +109,12 @@ def _database_url(text: str) -> str:
     return text
 
 
+def _redis_url(text: str) -> str:
+    if text and not text.startswith(("redis://", "rediss://", "env:", "file:")):
+        raise ValueError('must be a redis:// or rediss:// URL, "env:NAME", "file:PATH", or empty for PostgreSQL')
+    return text
+
+
 def _secret(text: str) -> str:
     scheme, colon, rest = text.partition(":")
     if not text or (scheme in {"env", "file"} and colon and not rest):
@@ -142,6 +148,8 @@ Secret = Annotated[str, AfterValidator(_secret)]
 Bind = Annotated[str, AfterValidator(_address)]
 BrokerHost = Annotated[str, AfterValidator(_broker_host)]
 DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]
+"""A URL, or a reference to it: ``env:NAME`` or ``file:PATH``; empty for none."""
 SourcePath = Annotated[str, AfterValidator(_path)]
 Networks = tuple[Annotated[Network, BeforeValidator(_network)], ...]
 Proxy = Annotated[str, AfterValidator(_proxy)]

@@ -22,7 +22,7 @@ from boathook.db.availability import (
 )
 from boathook.db.connection import SERVER_KEEPALIVES, SafeConnection, connect, reset_statements
 from boathook.db.safety import MAX_STALLED, MIN_SERVER_VERSION, SQL, assess_safety, describe_stall
-from boathook.db.server_monitor import NotificationCallback, ServerMonitor
+from boathook.db.server_monitor import NotificationCallback, ServerMonitor, heartbeat_name
 from boathook.db.sql_functions import REPLICATE, REPLICATE_ARGUMENTS
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable, DatabaseUrlRejected, UnsafeDatabase
 from boathook.observability.log import get_logger
@@ -116,7 +116,7 @@ class Database:
         }
         owns_monitor = monitor is None
         if monitor is None:
-            name = {"application_name": f"boathook:{purpose}:monitor", **SERVER_KEEPALIVES}
+            name = {"application_name": heartbeat_name(purpose), **SERVER_KEEPALIVES}
             dial = functools.partial(connect, url, timeout=connect_timeout_s, server_settings=name)
             monitor = ServerMonitor(dial, purpose=purpose, longest_s=connect_timeout_s)
         made: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
@@ -230,6 +230,14 @@ class Database:
         async with self.acquire() as connection:
             with translate_errors():
                 async with connection.transaction():
+                    yield connection
+
+    @contextlib.asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """Acquire a connection whose statements all read the same state of the database, and cannot write."""
+        async with self.acquire() as connection:
+            with translate_errors():
+                async with connection.transaction(isolation="repeatable_read", readonly=True):
                     yield connection
 
     @contextlib.asynccontextmanager

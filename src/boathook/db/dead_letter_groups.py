@@ -13,11 +13,12 @@ from uuid import UUID
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.delivery_commands import Key
-from boathook.db.queries.listings import DeliveryRow, ListFilter, delivery_row, like_pattern
+from boathook.db.queries import listings
+from boathook.db.queries.listings import DeliveryRow, ListFilter, delivery_row, like_pattern, scanned_row
 from boathook.db.statements import load
 from boathook.domain import ids
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 
 MAX_GROUPS: Final = 300
 """Groups in one list."""
@@ -25,6 +26,8 @@ MAX_LETTERS: Final = 100_000
 """Dead letters of a group that are counted."""
 SCAN_ROWS: Final = 2_000
 """Dead letters scanned by one query."""
+OWN_SCAN_ROWS: Final = 200
+"""The same if each has to be compared with an organization, which takes longer."""
 SCAN_BUDGET_S: Final = 0.1
 """Queries continue until a page is full or this much time has passed."""
 _MAX_TYPED: Final = 50
@@ -152,22 +155,27 @@ async def list_dead_letters(
 
 
 async def search_dead_letters(
-    database: Database, wanted: ListFilter, *, before: DeadLetterCursor | None
+    database: Database | Connection,
+    wanted: ListFilter,
+    *,
+    before: DeadLetterCursor | None,
+    organization: str | None = None,
 ) -> DeadLetterPage:
-    """Return the next matching dead letters, latest first, within a time limit."""
+    """Return the next matching dead letters, of one organization or of all, latest first, within a time limit."""
     rows: list[DeliveryRow] = []
     ends = time.monotonic() + SCAN_BUDGET_S
+    step = SCAN_ROWS if organization is None else OWN_SCAN_ROWS
     chosen = (wanted.source, wanted.application, like_pattern(wanted.type), like_pattern(wanted.recipient), wanted.code)
     while True:
         cursor = (None, None, None) if before is None else (before.dead_at, *before.key)
         left = wanted.limit - len(rows)
-        arguments = (*chosen, wanted.since, wanted.until, *cursor, SCAN_ROWS, left)
+        arguments = (*chosen, wanted.since, wanted.until, *cursor, step, left, organization)
         scanned = await database.fetch(SQL["look_at_letters"], *arguments)
         fitting = [row for row in scanned if row["fits"]]
-        rows += [_letter(row) for row in fitting]
+        rows += [scanned_row(row) for row in fitting]
         if len(fitting) == left:
             return DeadLetterPage(rows, _place(fitting[-1]), is_full=True)
-        if not scanned or scanned[-1]["number"] < SCAN_ROWS:
+        if not scanned or scanned[-1]["number"] < step:
             return DeadLetterPage(rows, None, is_full=False)
         before = _place(scanned[-1])
         if time.monotonic() > ends:
@@ -196,10 +204,6 @@ async def _describe(
     arguments = (chosen, like_pattern(recipient), code, MAX_LETTERS, REPLAY_GROUP, shown)
     rows = await database.fetch(SQL["describe_groups"], *arguments)
     return [_group(row) for row in rows]
-
-
-def _letter(row: Record) -> DeliveryRow:
-    return delivery_row({name: value for name, value in row.items() if name not in {"fits", "number"}})
 
 
 def _place(row: Record) -> DeadLetterCursor:

@@ -113,8 +113,8 @@ order by d.dead_at desc, d.event_id desc, d.ordinal desc
 
 -- name: look_at_letters
 -- Scans the $11 dead letters before a cursor ($8 to $10), within a time range ($6, $7), and returns up to $12 that
--- match source, application, type pattern, recipient pattern and code. The last scanned one is included, whether it
--- `fits` or not.
+-- match source, application, type pattern, recipient pattern and code, and belong to organization $13 unless that is
+-- null. The last scanned one is included, whether it `fits` or not.
 with looked as materialized (
     select *, row_number() over (order by dead_at desc, event_id desc, ordinal desc) as number
     from boathook.delivery
@@ -133,6 +133,7 @@ fitting as (
         and ($3::text is null or e.type like $3 or d.item_type like $3)
         and ($4::text is null or d.recipient like $4)
         and ($5::text is null or d.code = $5)
+        and ($13::text is null or {organization} = $13)
     order by d.number
     limit $12
 ),

@@ -35,7 +35,7 @@ from boathook.domain.policy import (
     decide,
 )
 
-SQL = load(__file__, fragments_of=events.__file__)
+SQL = load(__file__, fragments_of=(events.__file__,))
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """A watermark that includes every due delivery."""

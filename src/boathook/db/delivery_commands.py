@@ -21,7 +21,7 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidTransition
 from boathook.domain.model import MAX_DELIVERIES
 
-SQL = load(__file__, fragments_of=listings.__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 _MAX_TRACKED: Final = 10_000
 
 Key = tuple[UUID, int]
@@ -146,17 +146,31 @@ async def replay_dead(
     Those whose content was deleted, and those of deleted or disabled endpoints, are skipped.
     """
     async with database.transaction() as connection:
-        keys = await _lock_dead(connection, selection, limit, is_to_revive=True)
-        await replay_locked(connection, keys, action, pace=pace)
-        return keys
+        return await replay_dead_in(connection, selection, action, pace=pace, limit=limit)
+
+
+async def replay_dead_in(
+    connection: Connection, selection: Selection, action: AuditContext, *, pace: ReplaySchedule, limit: int
+) -> list[Key]:
+    """Run `replay_dead` in the caller's transaction."""
+    keys = await _lock_dead(connection, selection, limit, is_to_revive=True)
+    await replay_locked(connection, keys, action, pace=pace)
+    return keys
 
 
 async def ignore_dead(database: Database, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:
     """Settle up to *limit* dead letters as ignored, with the action's note; return their keys."""
     async with database.transaction() as connection:
-        keys = await _lock_dead(connection, selection, limit)
-        await ignore_locked(connection, keys, action)
-        return keys
+        return await ignore_dead_in(connection, selection, action, limit=limit)
+
+
+async def ignore_dead_in(
+    connection: Connection, selection: Selection, action: AuditContext, *, limit: int
+) -> list[Key]:
+    """Run `ignore_dead` in the caller's transaction."""
+    keys = await _lock_dead(connection, selection, limit)
+    await ignore_locked(connection, keys, action)
+    return keys
 
 
 async def purge_dead(database: Database, selection: Selection, action: AuditContext, *, limit: int) -> list[Key]:

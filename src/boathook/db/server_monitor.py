@@ -37,6 +37,11 @@ NotificationCallback = Callable[[str], None]
 _READ: Final = SQL["read_safety"]
 
 
+def heartbeat_name(purpose: str) -> str:
+    """Return the application name of the dedicated connection of a pool with a purpose."""
+    return f"boathook:{purpose}:monitor"
+
+
 class ServerMonitor:
     """Monitors one server for the pools that share the monitor.
 

@@ -14,6 +14,7 @@ BoathookError
 │   ├── BrokerUnavailable       no RabbitMQ broker has confirmed it in time
 │   │   └── BrokerMisconfigured a broker refuses the login or a queue: waiting does not help
 │   └── TooManyDeliveries       a batch has more items or deliveries than one event can have
+├── RedisUnavailable            Redis has not leased tokens of shared rates in time
 ├── DeliveryError               a handler's attempt
 │   ├── LeaseLost               another worker now holds this delivery; nothing may be committed
 │   ├── HandlerTimeout          the handler ran longer than its timeout
@@ -92,6 +93,10 @@ class BrokerMisconfigured(BrokerUnavailable):
 
 class TooManyDeliveries(IngestError):
     """A batch has more items or deliveries than one event can have; nothing was stored."""
+
+
+class RedisUnavailable(BoathookError):
+    """Redis does not answer in time, or not as it should."""
 
 
 class DeliveryError(BoathookError):

@@ -101,8 +101,8 @@ def open_window(
     Without *before* it ends one hour after *now*, or at the cursor. Without *after* it begins 90 days before its end,
     or at a cursor that leads back. With only *after* and no cursor, the page is filled upwards.
     """
-    end = now if before is None else min(_sane(before), now)
-    high = first_from(now + _AHEAD if before is None else min(_sane(before), now + _AHEAD))
+    end = now if before is None else min(clamp(before), now)
+    high = first_from(now + _AHEAD if before is None else min(clamp(before), now + _AHEAD))
     low = None if after is None else first_from(after)
     if cursor is None:
         return Window(low or first_from(end - MAX_WINDOW), high, is_upward=after is not None and before is None)
@@ -132,15 +132,16 @@ def resume_at(last: UUID, now: datetime) -> UUID:
 def first_from(moment: datetime) -> UUID:
     """Return the lower bound of ids created at *moment* or later."""
     # Ids have millisecond precision: an id created within the millisecond of a bound sorts before the bound.
-    return ids.first_of(_EPOCH - (_EPOCH - _sane(moment)) // _MILLISECOND * _MILLISECOND)
+    return ids.first_of(_EPOCH - (_EPOCH - clamp(moment)) // _MILLISECOND * _MILLISECOND)
 
 
 def _created_at(identifier: UUID) -> datetime:
     # A cursor is untrusted input: its time may be outside of the calendar's range.
-    return _sane(_EPOCH + min(identifier.int >> 80, _MAX_MS) * _MILLISECOND)
+    return clamp(_EPOCH + min(identifier.int >> 80, _MAX_MS) * _MILLISECOND)
 
 
-def _sane(moment: datetime) -> datetime:
+def clamp(moment: datetime) -> datetime:
+    """Return the nearest time that a window can begin or end at."""
     return min(max(moment, _FIRST), _LAST)
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from boathook.config import Settings, SourceSettings
 from boathook.db.live_settings import LiveSettings
 from boathook.domain.errors import BoathookError, ConfigError
-from boathook.http.limits import RateLimiter
 from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.reply_waiter import InlinePolicy, inline_policy
 from boathook.ingest.secrets_cache import SecretsCache
+from boathook.ingest.source_rate import SourceRate
 from boathook.observability import meters
 from boathook.observability.log import get_logger
 from boathook.observability.meters import Counter, Histogram
@@ -39,7 +39,7 @@ class CompiledSource:
     max_ratio: int
     public_url: str
     """Base of the URL that senders use; empty to take it from each request's Host."""
-    rate: RateLimiter | None
+    rate: SourceRate | None
     accepted: Counter
     duplicates: Counter
     acknowledged: Histogram
@@ -262,6 +262,13 @@ def _has_same_rate(one: SourceSettings, other: SourceSettings) -> bool:
     return (one.rate, one.burst) == (other.rate, other.burst)
 
 
+def _source_rate(settings: Settings, name: str, source: SourceSettings) -> SourceRate | None:
+    if not source.rate:
+        return None
+    burst = source.burst or max(1, int(source.rate))
+    return SourceRate(name, source.rate, burst, gateways=settings.server.gateways)
+
+
 def _verifier_reloader(
     settings: Settings, name: str, ring: KeyRing, added: SecretsCache
 ) -> Callable[[], Verifier | None]:
@@ -296,7 +303,7 @@ def _compile(
         max_decoded=limits.max_decoded,
         max_ratio=limits.max_ratio,
         public_url=settings.server.public_url if source.public_url is None else source.public_url,
-        rate=RateLimiter(source.rate, source.burst or max(1, int(source.rate))) if source.rate else None,
+        rate=_source_rate(settings, name, source),
         accepted=meters.counter("boathook_events_accepted_total", source=name),
         duplicates=meters.counter("boathook_duplicates_total", source=name),
         acknowledged=meters.histogram("boathook_ack_seconds", source=name),

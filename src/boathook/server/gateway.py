@@ -5,7 +5,7 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from boathook.config import Settings
 from boathook.config.tables import SpoolSettings
-from boathook.db import buffer_marks, rejections, replies, source_secrets, stored_sources
+from boathook.db import buffer_marks, rate_leases, rejections, replies, source_secrets, stored_sources
 from boathook.db.database import Database, check_safety, translate_errors
 from boathook.db.delivery_commands import notify_due
 from boathook.db.events import EventStore
@@ -22,6 +22,7 @@ from boathook.db.migrations import list_pending
 from boathook.db.route_registry import read_router
 from boathook.domain.errors import DatabaseError, DatabaseUnavailable
 from boathook.domain.filters import Router
+from boathook.domain.rate_leases import LeaseRequest, LeaseTokens
 from boathook.http.asgi import Asgi, Receive, Send
 from boathook.http.connection import ConnectionRegistry, WebSocketRefusal, WebSocketRouter
 from boathook.http.limits import ConnectionLimiter, RateLimiter
@@ -36,9 +37,11 @@ from boathook.ingest.handshake_secrets import HandshakeSecrets
 from boathook.ingest.health import HealthEndpoints
 from boathook.ingest.intake import Intake
 from boathook.ingest.quarantine import Quarantine
+from boathook.ingest.rate_leaser import RateLeaser
 from boathook.ingest.reply_waiter import ReplyWaiter
 from boathook.ingest.secret_reloader import SecretReloader
 from boathook.ingest.secrets_cache import SecretsCache
+from boathook.ingest.source_rate import SourceRate
 from boathook.ingest.sources import CompiledSources, dedup_days_by_source
 from boathook.ingest.spool_records import UNROUTED
 from boathook.ingest.stored_sources_file import read_stored_sources, save_stored_sources
@@ -54,6 +57,7 @@ from boathook.spool.segment_store import SpoolLimits
 from boathook.spool.spool import Spool
 
 if TYPE_CHECKING:
+    from boathook.broker.redis_leases import RedisLeases
     from boathook.ingest.buffer_drain import BufferDrain
 
 _RETRY_S: Final = 0.5
@@ -63,6 +67,8 @@ _CONSOLE_START_TIMEOUT_S: Final = 60.0
 """How long a gateway delays its ready notification for the API and the console."""
 _RESERVED_FILES: Final = 256
 """Open files a gateway needs in addition to its clients' connections."""
+_LEASE_TIMEOUT_S: Final = 0.5
+"""Deadline of leasing tokens: a later answer is worth little, as they are valid for a second."""
 _REPLY_WAIT_SHARE: Final = 0.8
 """Share of the drain time during which senders may still wait for a handler."""
 _LOG = get_logger("server")
@@ -230,6 +236,15 @@ class _GatewayDatabase:
         within_s = self._settings.spool.fallback_after_s
         return await buffer_marks.read(self.require_database(), series, within_s=within_s)
 
+    async def lease_tokens(self, requests: Sequence[LeaseRequest]) -> Mapping[str, object]:
+        """Lease tokens of sources' rates from PostgreSQL; see `LeaseTokens`."""
+        return await rate_leases.lease_tokens(self.require_database(), requests, within_s=_LEASE_TIMEOUT_S)
+
+    async def count_gateways(self) -> int:
+        """Return the number of gateways, this one included."""
+        within_s = self._settings.database.statement_timeout_s
+        return await rate_leases.count_gateways(self.require_database(), within_s=within_s)
+
     async def read_secrets(self, live: LiveSettings) -> tuple[source_secrets.SourceSecret, ...]:
         """Read the stored sources into *live*, then the secrets that operators have added to sources.
 
@@ -265,10 +280,10 @@ class _GatewayDatabase:
         settings = self._settings
         database = await Database.open(
             settings.database_url(),
-            purpose="gateway",
-            # In addition to the lanes, one each for: spool, rejections, notifications, health checks, replies, secrets;
-            # with brokers also for their drain and for its marks.
-            size=settings.database.ingest_connections + (8 if settings.has_brokers else 6),
+            purpose=rate_leases.GATEWAY,
+            # In addition to the lanes, one each for: spool, rejections, notifications, health checks, replies, secrets,
+            # leases of rates; with brokers also for their drain and for its marks.
+            size=settings.database.ingest_connections + (9 if settings.has_brokers else 7),
             connect_timeout_s=settings.database.connect_timeout_s,
             statement_timeout_s=settings.database.statement_timeout_s,
             is_reset=False,
@@ -335,6 +350,11 @@ class IngestRuntime:
             queue=database.ingest_queue_size,
         )
         self._buffer_drain = self._open_drain(event_builder) if settings.has_brokers else None
+        self._redis = self._open_redis()
+        lease: LeaseTokens = self._gateway_database.lease_tokens if self._redis is None else self._redis.lease
+        self._rate_leaser = RateLeaser(
+            self._rates, lease, self._gateway_database.count_gateways, gateways=settings.server.gateways
+        )
         self._quarantine = Quarantine(self._gateway_database.keep, per_second=retention.rejections_rate)
         self._rotation = SecretReloader(
             sources.live.current,
@@ -409,6 +429,20 @@ class IngestRuntime:
             batch=self._settings.database.ingest_batch_size,
         )
 
+    def _open_redis(self) -> "RedisLeases | None":
+        """Return what leases the rates of sources instead of PostgreSQL; None if that does."""
+        if not self._settings.shared.redis:
+            return None
+        # Not needed otherwise, and its extra may not be installed.
+        from boathook.broker.access import read_redis_url
+        from boathook.broker.redis_leases import RedisLeases
+
+        url = read_redis_url(self._settings)
+        return RedisLeases(url, within_s=_LEASE_TIMEOUT_S) if url else None
+
+    def _rates(self) -> list[SourceRate]:
+        return [compiled.rate for compiled in self._sources.compiled.served() if compiled.rate is not None]
+
     async def __aenter__(self) -> Self:
         connecting = asyncio.create_task(self._gateway_database.keep_connecting(), name="database:connect")
         self._chores.append(connecting)
@@ -421,6 +455,7 @@ class IngestRuntime:
         self._chores.append(asyncio.create_task(self._sample()))
         self._chores.append(asyncio.create_task(self._watch_gaps()))
         self._chores.append(asyncio.create_task(self._rotation.run(), name="secrets:follow"))
+        self._chores.append(asyncio.create_task(self._rate_leaser.run(), name="rates:lease"))
         self._chores.append(asyncio.create_task(self._listen_for_rotations()))
         if self._buffer_drain is not None:
             self._chores.append(asyncio.create_task(self._buffer_drain.run(), name="buffer:drain"))
@@ -439,6 +474,7 @@ class IngestRuntime:
         self._rotation.set_sources(sources.live.current, sources.compiled.served())
         self._gateway_database.events.set_dedup_days(dedup_days_by_source(sources.live.current))
         self._set_sources()
+        self._rate_leaser.follow_sources()
         self._follow_replies()
         self._rotation.save_soon()
         _LOG.info("sources_changed", sources=len(sources.compiled.by_name), stored=len(sources.live.current.stored))
@@ -504,6 +540,8 @@ class IngestRuntime:
         self._fetcher.close()
         await self._intake.drain()
         await self._quarantine.drain()
+        if self._redis is not None:
+            await self._redis.close()
         await self._gateway_database.close()
 
 

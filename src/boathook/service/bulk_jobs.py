@@ -11,7 +11,7 @@ from uuid import UUID
 
 from boathook.db import dead_letter_groups, delivery_commands, tasks
 from boathook.db.audit import record as note_down
-from boathook.db.database import Database
+from boathook.db.database import Connection, Database
 from boathook.db.dead_letter_groups import DeadLetterGroup
 from boathook.db.delivery_commands import AuditContext, ReplayOutcomes
 from boathook.db.queries.listings import ListFilter
@@ -21,6 +21,7 @@ from boathook.domain import ids
 from boathook.domain.errors import InvalidState, InvalidValue, NotFound
 from boathook.domain.windows import Window
 from boathook.service import search
+from boathook.service.messages import Page
 from boathook.service.search import SearchQuery
 from boathook.service.tasks import get, list_page, start
 from boathook.service.unit_of_work import UnitOfWork
@@ -134,8 +135,22 @@ async def purge_group(work: UnitOfWork, reference: str, *, typed: str, note: str
     return await _start_group_job(work, TaskOperation.PURGE_GROUP, reference, {"note": check_note(note)})
 
 
-async def replay_events(work: UnitOfWork, query: SearchQuery, *, rate: float | None = None, note: str = "") -> Task:
-    """Replay the events that match a query, at most *rate* deliveries per second.
+async def replay_events(
+    work: UnitOfWork,
+    query: SearchQuery,
+    *,
+    rate: float | None = None,
+    note: str = "",
+    organization: str | None = None,
+) -> Task:
+    """Replay the events that match a query.
+
+    Args:
+        work: the unit of work.
+        query: the query.
+        rate: maximum number of deliveries per second.
+        note: the note for the audit.
+        organization: only events that belong to this organization; None replays those of all, as operators may.
 
     Raises:
         InvalidValue: a field of the query, the rate or the note is invalid, or the query matches every event.
@@ -144,23 +159,25 @@ async def replay_events(work: UnitOfWork, query: SearchQuery, *, rate: float | N
     search.check(query)
     if query.is_open:
         raise InvalidValue("choose a filter: this would replay every event", "q")
-    wanted, matching = search.base_filter(query), search.to_filter(query)
+    wanted, matching = search.base_filter(query), replace(search.to_filter(query), organization=organization)
     request = _base(wanted) | {"rate": check_rate(rate), "note": check_note(note)}
     if matching.is_scanned:
         request["matching"] = matching.selection()
-    number, is_exact = await count_replayed(work.app_context.database, query)
+    number, is_exact = await count_replayed(work.connection, query, organization)
     request["total"] = number if is_exact else 0
     return await _start_job(work, TaskOperation.REPLAY_EVENTS, request, subject=_subject(wanted))
 
 
-async def count_replayed(database: Database, query: SearchQuery) -> tuple[int, bool]:
+async def count_replayed(
+    database: Database | Connection, query: SearchQuery, organization: str | None = None
+) -> tuple[int, bool]:
     """Return how many events a search finds in its time, and whether these are all; at most `MAX_PREVIEWED`.
 
     Raises:
         InvalidValue: a field of the query is invalid.
         DatabaseUnavailable: PostgreSQL is unavailable or too busy.
     """
-    found = await search.find_page(database, query, limit=MAX_PREVIEWED)
+    found = await search.find_page(database, query, limit=MAX_PREVIEWED, organization=organization)
     return len(found.events), found.place is None
 
 
@@ -208,6 +225,12 @@ async def list_latest(work: UnitOfWork, *, limit: int) -> list[JobProgress]:
     """Return the progress of the organization's latest bulk jobs, newest first."""
     page = await list_page(work, _ALL_TIME, kinds=JOB_KINDS, limit=limit)
     return [progress_of(task) for task in page.rows]
+
+
+async def page_jobs(work: UnitOfWork, window: Window, *, limit: int, is_ascending: bool = False) -> Page[JobProgress]:
+    """Return a page of the progress of the organization's bulk jobs, by default newest first."""
+    page = await list_page(work, window, kinds=JOB_KINDS, limit=limit, is_ascending=is_ascending)
+    return Page([progress_of(task) for task in page.rows], page.is_last)
 
 
 async def get_progress(work: UnitOfWork, reference: str) -> JobProgress:

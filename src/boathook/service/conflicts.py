@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from boathook.db.batches import JsonSlicer
-from boathook.db.database import Database
+from boathook.db.database import Connection, Database
 from boathook.db.queries import event_history, event_search
 from boathook.db.queries.event_history import ConflictDetail as ConflictDetail  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import EventRow, StoredRequest
@@ -19,6 +19,8 @@ from boathook.domain.line_diff import DiffLine, SkippedLines, collapse_equal, co
 from boathook.ingest.event_builder import dedup_hashes
 from boathook.service import body_view
 from boathook.service.body_view import BodyFormat
+from boathook.service.listings import check_owner
+from boathook.service.unit_of_work import UnitOfWork
 from boathook.verification.batch_items import KEY_PREFIX
 
 _MAX_EVENT_BYTES: Final = 64 << 20
@@ -50,7 +52,17 @@ async def get(database: Database, conflict_id: UUID) -> ConflictDetail:
 
 async def compare_conflict(database: Database, conflict_id: UUID) -> Comparison:
     """Return a conflict compared with its event. Raises NotFound if there is no such conflict."""
-    conflict = await event_history.get_conflict(database, conflict_id)
+    return await _compare_with_event(database, await event_history.get_conflict(database, conflict_id))
+
+
+async def read_comparison(work: UnitOfWork, conflict_id: UUID) -> Comparison:
+    """Return a conflict with an event of the organization, compared with it. Raises NotFound."""
+    conflict = await event_history.get_conflict(work.connection, conflict_id)
+    await check_owner(work, conflict.row.id, conflict.row.application)
+    return await _compare_with_event(work.connection, conflict)
+
+
+async def _compare_with_event(database: Database | Connection, conflict: ConflictDetail) -> Comparison:
     event_id = ids.read(ids.EVENT, conflict.row.event_id)
     try:
         event, first = await event_history.read_event_preview(database, event_id, _MAX_EVENT_BYTES)
@@ -118,7 +130,7 @@ def unified_diff(comparison: Comparison) -> str:
     )
 
 
-async def _item_of(database: Database, conflict: ConflictDetail, event_id: UUID) -> str | None:
+async def _item_of(database: Database | Connection, conflict: ConflictDetail, event_id: UUID) -> str | None:
     """Return the path of the item with the conflict's key, while dedup memory has it."""
     key, source = conflict.row.dedup_key, conflict.row.source
     if source is None or not key.startswith(KEY_PREFIX):

@@ -10,22 +10,27 @@ from typing import Final
 from uuid import UUID
 
 from boathook.db import dead_letter_groups as store
+from boathook.db import delivery_commands
 from boathook.db.database import Connection, Database
 from boathook.db.dead_letter_groups import MAX_LETTERS, ReplayPreview
 from boathook.db.dead_letter_groups import DeadLetterCursor as DeadLetterCursor  # noqa: PLC0414 - re-exported
 from boathook.db.dead_letter_groups import DeadLetterGroup as DeadLetterGroup  # noqa: PLC0414 - re-exported
 from boathook.db.dead_letter_groups import DeadLetterPage as DeadLetterPage  # noqa: PLC0414 - re-exported
-from boathook.db.delivery_commands import AuditContext, Selection
+from boathook.db.delivery_commands import AuditContext, ReplaySchedule, Selection
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow, ListFilter
 from boathook.domain import ids
+from boathook.domain.errors import InvalidState
+from boathook.domain.model import State
 from boathook.domain.plurals import plural
 from boathook.domain.policy import CONNECTION_LOST
 from boathook.service import bulk_jobs, operations
-from boathook.service.unit_of_work import AppContext
+from boathook.service.listings import find_delivery
+from boathook.service.unit_of_work import AppContext, UnitOfWork
 
 _MAX_LENGTH: Final = 300
+_NOT_DEAD: Final = "not_dead"
 _STATUS: Final = re.compile(r"HTTP_(\d{3})")
 
 _ENDS: Final = {
@@ -227,6 +232,11 @@ async def search(app_context: AppContext, wanted: ListFilter, before: DeadLetter
     return await store.search_dead_letters(app_context.database, wanted, before=before)
 
 
+async def search_own(work: UnitOfWork, wanted: ListFilter, before: DeadLetterCursor | None = None) -> DeadLetterPage:
+    """Return the next dead letters of the organization, as `search` does."""
+    return await store.search_dead_letters(work.connection, wanted, before=before, organization=work.organization)
+
+
 async def group_of(app_context: AppContext, key: Key) -> str | None:
     """Return the id of the group a dead letter belongs to; None if it is no longer a dead letter."""
     group = await store.group_of(app_context.database, key)
@@ -251,6 +261,40 @@ async def ignore(app_context: AppContext, keys: Sequence[Key], *, actor: str, no
     """Mark dead letters as ignored, with a note that says why; return how many. Raises as `replay` does."""
     action, chosen = await _prepare(app_context, keys, actor, bulk_jobs.require_note(note))
     return await operations.ignore_dead(app_context.database, chosen, action)
+
+
+async def replay_one(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryRow:
+    """Make one dead letter of the organization pending again, in the unit of work; return its delivery.
+
+    Raises:
+        NotFound: the organization has no such delivery.
+        InvalidState: it is not a dead letter, its endpoint is deleted or disabled, or its event's content was deleted.
+        InvalidValue: the note is invalid.
+    """
+    action = AuditContext(actor=work.actor, note=bulk_jobs.check_note(note) or None)
+    await _require_dead(work, key)
+    pace = ReplaySchedule(await delivery_commands.read_clock(work.connection))
+    selection = Selection(ListFilter(), [key])
+    if not await delivery_commands.replay_dead_in(work.connection, selection, action, pace=pace, limit=1):
+        text = "its endpoint is deleted or disabled, its event's content is gone, or another request is changing it"
+        raise InvalidState(text, "endpoint_disabled")
+    return await find_delivery(work, key)
+
+
+async def ignore_one(work: UnitOfWork, key: Key, *, note: str) -> DeliveryRow:
+    """Mark one dead letter of the organization as ignored, with a note that says why. Raises as `replay_one` does."""
+    action = AuditContext(actor=work.actor, note=bulk_jobs.require_note(note))
+    await _require_dead(work, key)
+    selection = Selection(ListFilter(), [key])
+    if not await delivery_commands.ignore_dead_in(work.connection, selection, action, limit=1):
+        raise InvalidState("another request is changing it", _NOT_DEAD)
+    return await find_delivery(work, key)
+
+
+async def _require_dead(work: UnitOfWork, key: Key) -> None:
+    row = await find_delivery(work, key)
+    if row.state != State.DEAD:
+        raise InvalidState(f"{row.id} is {row.state}, no dead letter", _NOT_DEAD)
 
 
 async def purge(app_context: AppContext, keys: Sequence[Key], *, actor: str, typed: str, note: str = "") -> int:

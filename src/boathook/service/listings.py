@@ -1,6 +1,8 @@
 """Lists stored rows, newest first, and reads one event or delivery with its details.
 
-Each listing takes a `ListFilter` and returns a page of at most its limit; the id of the last row continues it.
+Each listing takes a `ListFilter` and returns a page of at most its limit; the id of the last row continues it. What
+takes a unit of work shows only what belongs to its organization: the default one has the inbound events, and each one
+has the messages of its applications.
 """
 
 from collections.abc import Sequence
@@ -10,15 +12,19 @@ from uuid import UUID
 
 from boathook.db.database import Database
 from boathook.db.delivery_commands import Key
-from boathook.db.queries import listings
+from boathook.db.queries import event_history, event_search, listings
+from boathook.db.queries.event_search import FoundEvent
 from boathook.db.queries.listings import AuditRow, SideEffectRow
 from boathook.db.queries.listings import ConflictRow as ConflictRow  # noqa: PLC0414 - re-exported
+from boathook.db.queries.listings import DeliveryPage as DeliveryPage  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import DeliveryRow as DeliveryRow  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import EventRow as EventRow  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import ListFilter as ListFilter  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import RejectionRow as RejectionRow  # noqa: PLC0414 - re-exported
 from boathook.db.queries.listings import StoredRequest as StoredRequest  # noqa: PLC0414 - re-exported
-from boathook.domain.model import Attempt
+from boathook.domain.errors import NotFound
+from boathook.domain.model import Attempt, State
+from boathook.service.unit_of_work import UnitOfWork
 
 list_events = listings.list_events
 list_deliveries = listings.list_deliveries
@@ -27,6 +33,8 @@ list_rejections = listings.list_rejections
 list_conflicts = listings.list_conflicts
 get_rejection = listings.get_rejection
 _MAX_AUDIT_ROWS: Final = 1_000
+MAX_EMBEDDED: Final = 100
+"""Deliveries that are read with their event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +66,100 @@ async def get_event(database: Database, event_id: UUID) -> EventDetail:
 
 
 async def get_delivery(database: Database, key: Key) -> DeliveryDetail:
-    """Return one delivery. Raises NotFound."""
-    row = await listings.get_delivery(database, *key)
-    event, stored = await listings.get_event(database, key[0])
-    return DeliveryDetail(
-        row=row,
-        event=event,
-        stored=stored,
-        attempts=await listings.list_attempts(database, *key),
-        side_effects=await listings.list_side_effects(database, key[0], row.recipient, row.item_path),
-        audit=await listings.list_audit(database, ListFilter(limit=_MAX_AUDIT_ROWS), subject=row.id),
+    """Return one delivery, its state and its attempts as of one moment. Raises NotFound."""
+    async with database.snapshot() as snapshot:
+        row = await listings.get_delivery(snapshot, *key)
+        event, stored = await listings.get_event(snapshot, key[0])
+        return DeliveryDetail(
+            row=row,
+            event=event,
+            stored=stored,
+            attempts=await listings.list_attempts(snapshot, *key),
+            side_effects=await listings.list_side_effects(snapshot, key[0], row.recipient, row.item_path),
+            audit=await listings.list_audit(snapshot, ListFilter(limit=_MAX_AUDIT_ROWS), subject=row.id),
+        )
+
+
+async def scan_deliveries(
+    work: UnitOfWork, wanted: ListFilter, *, event_id: UUID | None = None, is_upward: bool = False
+) -> DeliveryPage:
+    """Return the next deliveries of the organization within a time limit, those of the newest events first.
+
+    Args:
+        work: the unit of work.
+        wanted: the filter.
+        event_id: only deliveries of this event.
+        is_upward: return those of the oldest events first.
+    """
+    return await listings.scan_deliveries(
+        work.connection, wanted, organization=work.organization, event_id=event_id, is_upward=is_upward
     )
+
+
+async def page_conflicts(work: UnitOfWork, wanted: ListFilter, *, is_upward: bool = False) -> list[ConflictRow]:
+    """Return conflicts with events of the organization, newest first unless *is_upward*."""
+    return await listings.list_conflicts(work.connection, wanted, organization=work.organization, is_upward=is_upward)
+
+
+async def page_rejections(work: UnitOfWork, wanted: ListFilter, *, is_upward: bool = False) -> list[RejectionRow]:
+    """Return rejections, newest first unless *is_upward*; these belong to no application."""
+    return await listings.list_rejections(work.connection, wanted, is_upward=is_upward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEvent:
+    """An event of an organization with its headers and body."""
+
+    found: FoundEvent
+    """The event with the number of its deliveries by state."""
+    stored: StoredRequest
+    deliveries: Sequence[DeliveryRow]
+    """The first `MAX_EMBEDDED` of its deliveries."""
+
+
+async def read_event(work: UnitOfWork, event_id: UUID) -> OwnEvent:
+    """Return an event of the organization, as of one moment. Raises NotFound."""
+    async with work.snapshot():
+        await check_event(work, event_id)
+        _, stored = await listings.get_event(work.connection, event_id)
+        (found,) = await event_search.read_events(work.connection, [event_id])
+        first = await scan_deliveries(work, ListFilter(limit=MAX_EMBEDDED), event_id=event_id, is_upward=True)
+        return OwnEvent(found=found, stored=stored, deliveries=first.rows)
+
+
+async def check_event(work: UnitOfWork, event_id: UUID) -> None:
+    """Raise NotFound unless the event is stored and belongs to the organization."""
+    row, _ = await event_history.read_event_preview(work.connection, event_id, 0)
+    await check_owner(work, row.id, row.application)
+
+
+async def check_owner(work: UnitOfWork, name: str, application: str | None) -> None:
+    """Raise NotFound unless what belongs to an application, or is inbound if it is None, is the organization's."""
+    if await listings.find_owner(work.connection, application) != work.organization:
+        raise NotFound(f"{name} belongs to another organization")
+
+
+async def find_delivery(work: UnitOfWork, key: Key) -> DeliveryRow:
+    """Return a delivery of the organization. Raises NotFound."""
+    row = await listings.get_delivery(work.connection, *key)
+    await check_owner(work, row.id, row.application)
+    return row
+
+
+async def read_delivery(work: UnitOfWork, key: Key) -> tuple[DeliveryRow, Sequence[Attempt]]:
+    """Return a delivery of the organization with its attempts, as of one moment. Raises NotFound."""
+    async with work.snapshot():
+        return await find_delivery(work, key), await listings.list_attempts(work.connection, *key)
+
+
+async def read_dead_letter(work: UnitOfWork, key: Key) -> tuple[DeliveryRow, Sequence[Attempt]]:
+    """Return a dead letter of the organization with its attempts. Raises NotFound, also once it is none any more."""
+    row, attempts = await read_delivery(work, key)
+    if row.state != State.DEAD:
+        raise NotFound(f"{row.id} is {row.state}, no dead letter")
+    return row, attempts
+
+
+async def read_rejection(work: UnitOfWork, rejection_id: UUID) -> tuple[RejectionRow, StoredRequest]:
+    """Return a rejection with its headers and body. Raises NotFound."""
+    return await listings.get_rejection(work.connection, rejection_id)

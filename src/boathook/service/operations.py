@@ -19,9 +19,10 @@ from boathook.db import dead_letter_groups, delivery_commands
 from boathook.db import rerouting as routing
 from boathook.db.database import Connection, Database
 from boathook.db.delivery_commands import AuditContext as AuditContext  # noqa: PLC0414 - re-exported
-from boathook.db.delivery_commands import DeadLetterCount, ReplayResult, ReplaySchedule
+from boathook.db.delivery_commands import DeadLetterCount, ReplaySchedule
 from boathook.db.delivery_commands import Key as Key  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import ReplayOutcomes as ReplayOutcomes  # noqa: PLC0414 - re-exported
+from boathook.db.delivery_commands import ReplayResult as ReplayResult  # noqa: PLC0414 - re-exported
 from boathook.db.delivery_commands import Selection as Selection  # noqa: PLC0414 - re-exported
 from boathook.db.queries import listings
 from boathook.db.queries.listings import DeliveryRow
@@ -34,7 +35,10 @@ from boathook.domain.errors import InvalidMessage, InvalidState, InvalidTransiti
 from boathook.domain.model import Accepted, Receipt, State
 from boathook.handlers.outbox import Message as Message  # noqa: PLC0414 - re-exported
 from boathook.handlers.outbox import Outbox, message_dedup_days, receipt_of
+from boathook.service.bulk_jobs import check_note
 from boathook.service.event_types import check_message
+from boathook.service.listings import check_event
+from boathook.service.unit_of_work import UnitOfWork
 
 BATCH: Final = 500
 _FOLLOW_INTERVAL_S: Final = 1.0
@@ -276,6 +280,20 @@ async def replay_events(
         if report is not None:
             report(total.events)
     return total
+
+
+async def replay_event(work: UnitOfWork, event_id: UUID, *, note: str = "") -> ReplayResult:
+    """Replay one event of the organization, as `replay_events` does, in the unit of work.
+
+    Raises:
+        NotFound: the organization has no such event.
+        InvalidValue: the note is invalid.
+        InvalidTransition: the event cannot have more deliveries.
+    """
+    action = AuditContext(actor=work.actor, note=check_note(note) or None)
+    await check_event(work, event_id)
+    pace = ReplaySchedule(await delivery_commands.read_clock(work.connection))
+    return await delivery_commands.replay_events_in(work.connection, [event_id], action, pace=pace)
 
 
 async def route_events(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from boathook.db.database import Database
+from boathook.db.database import Connection, Database
 from boathook.db.queries import event_search
 from boathook.db.queries.event_search import MAX_SEARCHED_BODY as MAX_SEARCHED_BODY  # noqa: PLC0414 - re-exported
 from boathook.db.queries.event_search import DedupKeyMatch, EventFilter
@@ -23,6 +23,7 @@ from boathook.domain.json_document import short_key
 from boathook.domain.model import State
 from boathook.ingest.event_builder import dedup_hashes
 from boathook.service.event_feed import OVERLAP
+from boathook.service.unit_of_work import UnitOfWork
 from boathook.verification.batch_items import KEY_PREFIX, make_dedup_key
 
 UNHANDLED: Final = "unhandled"
@@ -104,10 +105,25 @@ async def find_matches(database: Database, question: SearchQuery, sources: Itera
     return await event_search.search(database, to_filter(question))
 
 
-async def find_page(database: Database, question: SearchQuery, *, limit: int) -> SearchPage:
-    """Return one page of a scan, also if the query contains a known id or key. Raises as `find_matches` does."""
+async def find_page(
+    database: Database | Connection, question: SearchQuery, *, limit: int, organization: str | None = None
+) -> SearchPage:
+    """Return one page of a scan, also if the query contains a known id or key. Raises as `find_matches` does.
+
+    Args:
+        database: the database.
+        question: the query.
+        limit: maximum number of events.
+        organization: only events that belong to this organization; None: of all.
+    """
     check(question)
-    return await event_search.search(database, to_filter(question), limit=limit)
+    wanted = replace(to_filter(question), organization=organization)
+    return await event_search.search(database, wanted, limit=limit)
+
+
+async def find_own(work: UnitOfWork, question: SearchQuery, *, limit: int) -> SearchPage:
+    """Return one page of a scan of the organization's events. Raises as `find_matches` does."""
+    return await find_page(work.connection, question, limit=limit, organization=work.organization)
 
 
 async def scan_pages(database: Database, question: SearchQuery, *, limit: int) -> AsyncIterator[SearchPage]:

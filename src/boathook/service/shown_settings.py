@@ -18,6 +18,7 @@ def all_settings(settings: Settings) -> dict[str, Any]:
     """Return every setting as plain values; secrets only as the references in the settings."""
     plain = settings.model_dump(mode="json", exclude={"file", "extra", "origins", "stored"})
     plain["database"]["url"] = without_password(settings.database.url)
+    plain["shared"]["redis"] = without_password(settings.shared.redis)
     outbound = plain["outbound"]
     outbound["proxy"] = without_password(outbound["proxy"])
     outbound["encryption_keys"] = [reference(key) for key in outbound["encryption_keys"]]

@@ -101,6 +101,12 @@ class UnitOfWork:
     actor: str
     """The actor for the audit, such as ``cli:anna`` or ``api:key_…``."""
 
+    @contextlib.asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[None]:
+        """Let statements read the same state of the database, where this is only a connection and no transaction."""
+        async with self.connection.transaction(isolation="repeatable_read", readonly=True):
+            yield
+
     async def replicate_reads(self) -> None:
         """Make the commit wait for a synchronous standby, even if this transaction has only read."""
         await replicate_reads(self.connection)

@@ -55,6 +55,11 @@ class ApiObjects:
             "attempt_id": app.attempts(endpoint)[0]["id"],
             "event_type_name": "objects.type",
             "task_id": task,
+            "event_id": message,
+            "delivery_id": f"{message.replace('msg_', 'dlv_')}_0",
+            "rejection_id": message.replace("msg_", "rej_"),
+            "conflict_id": message.replace("msg_", "cfl_"),
+            "job_id": self.api.post("/event/bulk-replay", {"type": "none"}, expect=202)["id"],
         }
         self.operational = operational["id"]
 

@@ -68,6 +68,24 @@ ORGANIZATION = frozenset({
     "PUT /source/{source_name}",
     "PATCH /source/{source_name}",
     "DELETE /source/{source_name}",
+    "GET /event",
+    "GET /event/{event_id}",
+    "POST /event/{event_id}/replay",
+    "POST /event/bulk-replay",
+    "GET /bulk-job",
+    "GET /bulk-job/{job_id}",
+    "POST /bulk-job/{job_id}/stop",
+    "GET /delivery",
+    "GET /delivery/{delivery_id}",
+    "GET /dead-letter",
+    "GET /dead-letter/{delivery_id}",
+    "POST /dead-letter/{delivery_id}/replay",
+    "POST /dead-letter/{delivery_id}/ignore",
+    "GET /rejection",
+    "GET /rejection/{rejection_id}",
+    "POST /rejection/{rejection_id}/reverify",
+    "GET /conflict",
+    "GET /conflict/{conflict_id}",
 })  # fmt: skip
 """For the organization's own tokens only."""
 APPLICATION = frozenset({
@@ -139,6 +157,8 @@ BODIES: dict[str, Callable[[], Any]] = {
     "PATCH /operational-webhook/endpoint/{endpoint_id}": lambda: {"url": URL},
     "PUT /operational-webhook/endpoint/{endpoint_id}/headers": lambda: {"headers": {"X-Stranger": "1"}},
     "POST /operational-webhook/endpoint/{endpoint_id}/secret/rotate": dict,
+    "POST /dead-letter/{delivery_id}/ignore": lambda: {"note": "stranger"},
+    "POST /event/bulk-replay": lambda: {"type": "*"},
 }
 """What a foreign token sends; operations that are not here are asked without a body."""
 
@@ -214,9 +234,25 @@ class TenantObjects:
         until(lambda: self.api.get(f"/background-task/{self.task}")["status"] != "running")
         operational = {"url": f"http://127.0.0.1:61999/{MARK}", "description": MARK, "disabled": True}
         self.operational = self.api.post("/operational-webhook/endpoint", operational, expect=201)["id"]
+        self.job = self.api.post("/event/bulk-replay", {"source": "nobody", "note": MARK}, expect=202)["id"]
+        until(lambda: self.api.get(f"/bulk-job/{self.job}")["state"] != "running")
+        self.conflict = self._add_conflict()
         self.secret = self.app.secret(self.endpoint)
         self.portal = self.portal_of(self.app)
         self.sister = self.portal_of(self.other)
+
+    def _add_conflict(self) -> str:
+        """Store a conflict with the message, as publishing another body under its id would, and return its id."""
+        [(conflict,)] = self.stored.execute(
+            """
+            insert into boathook.conflict (id, event_id, application, dedup_key, differs, headers, content_type, body, body_sha256)
+            select id, id, application, dedup_key, 'body', '{}', 'text/plain', %(body)s, sha256(%(body)s)
+            from boathook.event where id = boathook.read_id('msg', %(message)s)
+            returning boathook.show_id('cfl', id)
+            """,
+            {"body": MARK.encode(), "message": self.message},
+        ).fetchall()
+        return str(conflict)
 
     def portal_of(self, app: Application) -> str:
         return self.api.post(f"/auth/app-portal-access/{app.id}", {})["token"]
@@ -233,6 +269,11 @@ class TenantObjects:
             "event_type_name": ("tenant.type", "tenant.type"),
             "task_id": (self.task, self.task),
             "source_name": ("stripe", "stripe"),  # of the default organization, as all sources are
+            "event_id": (self.message.replace("msg_", "evt_"), self.message),
+            "delivery_id": (f"{self.message.replace('msg_', 'dlv_')}_0",) * 2,
+            "rejection_id": ("rej_01h455vb4pex5vsknk084sn02q4",) * 2,  # of the default organization, as sources are
+            "conflict_id": (self.conflict, self.conflict),
+            "job_id": (self.job, self.job),
         }
         assert name in ids, f"{operation.name}: say which of tenant A's objects {name} is"
         return str(ids[name][by_uid])

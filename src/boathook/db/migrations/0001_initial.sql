@@ -19,6 +19,8 @@
 --   operator, operator_session, saved_view   users of the console, their sessions, and the searches they have saved
 --   source                 sources that operators have added, with encrypted settings
 --   source_secret          secrets of sources that operators have added, encrypted
+--   buffer_mark            how far each series of batches from the brokers has arrived
+--   source_rate            how much of each source's rate is leased to gateways
 --   migration              applied migrations, boathook's own and those of apps
 --   alert, alert_notification, alert_channel, alert_silence   alerts, their notifications, channel states, and silences
 --   alert_evaluation       the results of the latest rule evaluation
@@ -505,6 +507,13 @@ create table boathook.buffer_mark (
     lost bigint not null default 0 check (lost >= 0),
     last_event_at timestamptz,
     changed_at timestamptz not null default now()
+);
+
+-- Until when the rate of each source has been leased to gateways, in seconds since 1970. Unlogged: empty after a crash,
+-- a failover or a restore, a rate starts again, and no commit of a lease waits for a disk.
+create unlogged table boathook.source_rate (
+    source text primary key check (source <> ''),
+    allowed_at_s double precision not null default 0
 );
 
 -- Applied migrations, of boathook and of apps such as boathook.apps.billing, with the SHA-256 of their text.

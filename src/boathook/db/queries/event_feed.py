@@ -8,12 +8,13 @@ from uuid import UUID
 
 from boathook.db import events
 from boathook.db.database import Database
+from boathook.db.queries import listings
 from boathook.db.queries.listings import like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.model import DEFAULT_ORGANIZATION, Event
 
-SQL = load(__file__, fragments_of=events.__file__)
+SQL = load(__file__, fragments_of=(events.__file__, listings.__file__))
 _LAST: Final = UUID(int=(1 << 128) - 1)
 
 

@@ -1,12 +1,10 @@
 -- name: find_matching
 -- Finds the ids of events within a range, oldest first, and the size of their bodies. $3 is the requesting
--- organization: the default one has the sources, and messages for names without an application; each one has the
--- messages of its own applications. Only batches can have items with other types.
+-- organization. Only batches can have items with other types.
 select e.id, octet_length(e.body) as size
 from boathook.event e
 where e.id >= $1 and e.id <= $2 and e.expunged_at is null
-    and coalesce(
-        (select a.organization from boathook.application a where a.id = boathook.read_id('app', e.application)), 'default') = $3
+    and {organization} = $3
     and ($4::text is null or e.source = $4)
     and ($5::text is null or e.application = any ((select boathook.application_names($5))::text[]))
     and ($6::text is null or e.type like $6 or e.type = 'batch' and (

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from boathook.db.database import Database, Record
+from boathook.db.database import Connection, Database, Record
 from boathook.db.queries import listings
 from boathook.db.queries.listings import (
     AuditRow,
@@ -25,7 +25,7 @@ from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 
-SQL = load(__file__, fragments_of=listings.__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 
 MAX_DELIVERIES_SHOWN: Final = 100
 """Deliveries shown on a page."""
@@ -120,7 +120,9 @@ class ConflictDetail:
     content_type: str
 
 
-async def read_event_preview(database: Database, event_id: UUID, most: int) -> tuple[EventRow, StoredRequest]:
+async def read_event_preview(
+    database: Database | Connection, event_id: UUID, most: int
+) -> tuple[EventRow, StoredRequest]:
     """Return an event with its headers and up to *most* bytes of its body. Raises NotFound."""
     row = await database.fetchrow(SQL["read_head"], event_id, most)
     if row is None:
@@ -161,7 +163,7 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
     )
 
 
-async def get_conflict(database: Database, conflict_id: UUID) -> ConflictDetail:
+async def get_conflict(database: Database | Connection, conflict_id: UUID) -> ConflictDetail:
     """Return a conflict with its headers and bytes. Raises NotFound."""
     row = await database.fetchrow(SQL["get_conflict"], conflict_id)
     if row is None:

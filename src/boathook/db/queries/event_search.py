@@ -24,7 +24,7 @@ from boathook.domain import ids
 from boathook.domain.content_filter import EVERYTHING, ContentFilter
 from boathook.domain.model import State
 
-SQL = load(__file__, fragments_of=listings.__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 
 BUDGET_S: Final = 0.11
 """How long a search starts new steps."""
@@ -71,21 +71,34 @@ class EventFilter:
     """Accepted before."""
     below: UUID | None = None
     """Where the previous search stopped: only events with a lower id."""
+    organization: str | None = None
+    """Only events that belong to this organization."""
 
     @property
     def is_scanned(self) -> bool:
-        """Whether each event has to be looked at, for its key, content or deliveries."""
-        return self.key is not None or self.state is not None or not self.content.is_empty
+        """Whether each event has to be looked at, for its key, content, deliveries or owner."""
+        is_looked_up = self.key is not None or self.state is not None or self.organization is not None
+        return is_looked_up or not self.content.is_empty
 
     def selection(self) -> dict[str, Any]:
         """Return what `select_matching` compares as a JSON object."""
-        return {"key": self.key, "state": self.state, "content": self.content.to_json()}
+        return {
+            "key": self.key,
+            "state": self.state,
+            "content": self.content.to_json(),
+            "organization": self.organization,
+        }
 
     @classmethod
     def of_selection(cls, value: Mapping[str, Any]) -> "EventFilter":
         """Return the filter that `selection` has written."""
         state = value["state"] and State(value["state"])
-        return cls(key=value["key"], state=state, content=ContentFilter.from_json(value["content"]))
+        return cls(
+            key=value["key"],
+            state=state,
+            content=ContentFilter.from_json(value["content"]),
+            organization=value.get("organization"),
+        )
 
     def bounds(self) -> tuple[UUID, UUID]:
         """Return the exclusive upper and the inclusive lower bound of ids."""
@@ -157,7 +170,7 @@ class _SearchScan:
         row = await connection.fetchrow(
             self.statement, self.place, self.low, self.length, wanted.source, wanted.application,
             like_pattern(wanted.type),
-            wanted.key, wanted.state, _BATCH,
+            wanted.key, wanted.state, _BATCH, wanted.organization,
         )  # fmt: skip
         assert row is not None
         self.looked_at += row["looked"]
@@ -206,7 +219,7 @@ class _SearchScan:
 
 
 async def search(
-    database: Database, wanted: EventFilter, *, limit: int = PAGE, budget_s: float = BUDGET_S
+    database: Database | Connection, wanted: EventFilter, *, limit: int = PAGE, budget_s: float = BUDGET_S
 ) -> SearchPage:
     """Return the newest matching events, as many as fit on a page and are found in time.
 
@@ -237,8 +250,8 @@ async def search(
 
 
 async def select_matching(connection: Connection, event_ids: Sequence[UUID], wanted: EventFilter) -> list[UUID]:
-    """Return those of these events that have the key, the state and the content of a filter, in the same order."""
-    rows = await connection.fetch(SQL["select_matching"], event_ids, wanted.key, wanted.state)
+    """Return those of these events that have a filter's key, state, content and organization, in the same order."""
+    rows = await connection.fetch(SQL["select_matching"], event_ids, wanted.key, wanted.state, wanted.organization)
     found: set[UUID] = set()
     for portion, is_too_large in _split_by_size([row["id"] for row in rows], [row["size"] for row in rows]):
         if wanted.content.is_empty:
@@ -248,13 +261,13 @@ async def select_matching(connection: Connection, event_ids: Sequence[UUID], wan
     return [one for one in event_ids if one in found]
 
 
-async def read_events(database: Database, event_ids: Sequence[UUID]) -> list[FoundEvent]:
+async def read_events(database: Database | Connection, event_ids: Sequence[UUID]) -> list[FoundEvent]:
     """Return the stored ones of these events, newest first."""
     async with _reading(database) as connection:
         return await _read(connection, event_ids)
 
 
-async def find_keys(database: Database, keys: Sequence[UUID]) -> list[DedupKeyMatch]:
+async def find_keys(database: Database | Connection, keys: Sequence[UUID]) -> list[DedupKeyMatch]:
     """Return the events with these dedup key hashes, which `boathook.ingest.event_builder` computes."""
     return [DedupKeyMatch(**dict(row)) for row in await database.fetch(SQL["find_keys"], list(keys))]
 
@@ -312,9 +325,11 @@ def _split_by_size(event_ids: Sequence[UUID], sizes: Sequence[int]) -> Iterator[
 
 
 @asynccontextmanager
-async def _reading(database: Database) -> AsyncIterator[Connection]:
+async def _reading(database: Database | Connection) -> AsyncIterator[Connection]:
     """Begin a transaction whose statements have a short timeout."""
-    async with database.transaction() as connection:
+    async with database.transaction() as begun:
+        connection = database if begun is None else begun  # a connection's own transaction yields nothing
+        assert not isinstance(connection, Database)
         await connection.execute(SQL["limit_statement"], f"{_TIMEOUT_S:g}s")
         yield connection
 

@@ -42,8 +42,9 @@ join boathook.event e on e.id = w.id
 
 -- name: take_step
 -- Takes one step of a scan: returns the number of scanned rows, the last of them, and the matching events, newest
--- first, with the size of their bodies. Filters: source, application, type pattern, dedup key, state; null matches
--- everything. Only a batch ($9) may have items of other types than its own.
+-- first, with the size of their bodies. Filters: source, application, type pattern, dedup key, state, and the
+-- organization they belong to ($10); null matches everything. Only a batch ($9) may have items of other types than its
+-- own.
 with walked as materialized ({walk}),
 fitting as (
     select e.id, e.size
@@ -57,6 +58,7 @@ fitting as (
                 select from boathook.event b cross join lateral json_array_elements(b.items) as i (item)
                 where b.id = e.id and i.item ->> 1 like $6))))
         and ($7::text is null or e.dedup_key = $7)
+        and ($10::text is null or {organization} = $10)
         {standing}
 )
 select
@@ -76,8 +78,8 @@ and ($8::text is null
 select e.id, e.type, e.dedup_key, e.body from boathook.event e where e.id = any ($1::uuid[])
 
 -- name: select_matching
--- Returns those of these events that have a dedup key and a delivery in a state, with the size of their bodies; null
--- matches everything.
+-- Returns those of these events that have a dedup key and a delivery in a state, and belong to an organization, with the
+-- size of their bodies; null matches everything.
 select e.id, octet_length(e.body) as size
 from boathook.event e
 where e.id = any ($1::uuid[])
@@ -85,6 +87,7 @@ where e.id = any ($1::uuid[])
     and ($3::text is null
         or exists (select from boathook.delivery d where d.event_id = e.id and d.state = $3)
         or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.state = $3))
+    and ($4::text is null or {organization} = $4)
 order by e.id
 
 -- name: list_types

@@ -1,5 +1,6 @@
 """Lists the contents of the database, newest first, in pages."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,12 +10,20 @@ from uuid import UUID
 import msgspec
 
 from boathook.db.database import Connection, Database, Record
-from boathook.db.statements import load
+from boathook.db.statements import load, with_direction
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
-from boathook.domain.model import Attempt
+from boathook.domain.model import MAX_DELIVERIES, Attempt
 
 SQL = load(__file__)
+SCAN_ROWS: Final = 2_000
+"""Rows that one statement of a scan looks at."""
+SCAN_BUDGET_S: Final = 0.1
+"""A scan continues until its page is full or this much time has passed."""
+_MIN_ID: Final = UUID(int=0)
+_MAX_ID: Final = UUID(int=2**128 - 1)
+_AFTER_LAST: Final = MAX_DELIVERIES + 1
+"""An ordinal above that of every delivery."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +106,15 @@ class DeliveryRow:
     """Whether it was requested manually: it gets one attempt."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryPage:
+    """The result of a scan for deliveries."""
+
+    rows: Sequence[DeliveryRow]
+    place: tuple[UUID, int] | None
+    """Where the next scan continues; None if there is nothing further."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideEffectRow:
     """A completed side effect, which will not run again."""
@@ -173,7 +191,7 @@ async def list_events(database: Database, wanted: ListFilter) -> list[EventRow]:
     return [event_row(row) for row in rows]
 
 
-async def get_event(database: Database, event_id: UUID) -> tuple[EventRow, StoredRequest]:
+async def get_event(database: Database | Connection, event_id: UUID) -> tuple[EventRow, StoredRequest]:
     """Return one event with its headers and bytes.
 
     Raises:
@@ -195,6 +213,61 @@ async def list_deliveries(database: Database, wanted: ListFilter) -> list[Delive
     return [delivery_row(row) for row in rows]
 
 
+async def scan_deliveries(
+    connection: Connection,
+    wanted: ListFilter,
+    *,
+    organization: str,
+    event_id: UUID | None = None,
+    is_upward: bool = False,
+) -> DeliveryPage:
+    """Return the next deliveries of an organization within a time limit, those of the newest events first.
+
+    Args:
+        connection: the connection.
+        wanted: the filter.
+        organization: only deliveries of events that belong to it.
+        event_id: only deliveries of this event, whatever `since` and `until` say.
+        is_upward: return those of the oldest events first.
+    """
+    rows: list[DeliveryRow] = []
+    ends = time.monotonic() + SCAN_BUDGET_S
+    sql = with_direction(SQL["scan_deliveries"], is_ascending=is_upward)
+    low, high = _key_range(wanted, event_id)
+    place = None if wanted.after is None else ids.read_delivery(wanted.after)
+    chosen = (
+        wanted.source, wanted.application, like_pattern(wanted.type), wanted.state, like_pattern(wanted.recipient),
+        wanted.code,
+    )  # fmt: skip
+    while True:
+        if place is not None:
+            low, high = (max(low, (place[0], place[1] + 1)), high) if is_upward else (low, min(high, place))
+        left = wanted.limit - len(rows)
+        scanned = await connection.fetch(sql, *low, *high, *chosen, left, SCAN_ROWS, organization)
+        fitting = [row for row in scanned if row["fits"]]
+        rows += [scanned_row(row) for row in fitting]
+        if len(fitting) == left:
+            return DeliveryPage(rows, (fitting[-1]["event_id"], fitting[-1]["ordinal"]))
+        if not scanned or scanned[-1]["number"] < SCAN_ROWS:
+            return DeliveryPage(rows, None)
+        place = (scanned[-1]["event_id"], scanned[-1]["ordinal"])
+        if time.monotonic() > ends:
+            return DeliveryPage(rows, place)
+
+
+def scanned_row(row: Record) -> DeliveryRow:
+    """Build a delivery from a row of a scan."""
+    return delivery_row({name: value for name, value in row.items() if name not in {"fits", "number"}})
+
+
+def _key_range(wanted: ListFilter, event_id: UUID | None) -> tuple[tuple[UUID, int], tuple[UUID, int]]:
+    """Return the inclusive lower and the exclusive upper bound of the keys of deliveries."""
+    if event_id is not None:
+        return (event_id, 0), (event_id, _AFTER_LAST)
+    first, last = _id_range(wanted)
+    return (first or _MIN_ID, 0), (last, 0) if last is not None else (_MAX_ID, _AFTER_LAST)
+
+
 async def list_dead_letters(database: Database, wanted: ListFilter) -> list[DeliveryRow]:
     """Return dead letters, those of the newest events first; `since` and `until` bound the time of death."""
     rows = await database.fetch(
@@ -211,7 +284,7 @@ async def list_deliveries_of(
     return [delivery_row(row) for row in await database.fetch(SQL["list_deliveries_of_event"], event_id, ordinal)]
 
 
-async def get_delivery(database: Database, event_id: UUID, ordinal: int) -> DeliveryRow:
+async def get_delivery(database: Database | Connection, event_id: UUID, ordinal: int) -> DeliveryRow:
     """Return one delivery.
 
     Raises:
@@ -222,29 +295,31 @@ async def get_delivery(database: Database, event_id: UUID, ordinal: int) -> Deli
     raise NotFound(f"there is no delivery {ids.show_delivery(event_id, ordinal)}; it may have been purged or dropped")
 
 
-async def list_attempts(database: Database, event_id: UUID, ordinal: int) -> list[Attempt]:
+async def list_attempts(database: Database | Connection, event_id: UUID, ordinal: int) -> list[Attempt]:
     """Return the recorded attempts of one delivery, in order."""
     return [Attempt(**dict(row)) for row in await database.fetch(SQL["list_attempts"], event_id, ordinal)]
 
 
 async def list_side_effects(
-    database: Database, event_id: UUID, recipient: str, item_path: str | None = None
+    database: Database | Connection, event_id: UUID, recipient: str, item_path: str | None = None
 ) -> list[SideEffectRow]:
     """Return the completed side effects of a recipient for an event, or for one item of it."""
     rows = await database.fetch(SQL["list_effects"], event_id, recipient, item_path)
     return [SideEffectRow(**dict(row)) for row in rows]
 
 
-async def list_rejections(database: Database, wanted: ListFilter) -> list[RejectionRow]:
-    """Return rejected requests, newest first; `state` is ``open`` or ``accepted``, `code` a reason."""
+async def list_rejections(
+    database: Database | Connection, wanted: ListFilter, *, is_upward: bool = False
+) -> list[RejectionRow]:
+    """Return rejections, newest first unless *is_upward*; `state` is ``open`` or ``accepted``, `code` a reason."""
     rows = await database.fetch(
-        SQL["list_rejections"], wanted.source, wanted.code, *_id_range(wanted), wanted.state,
-        _after(ids.REJECTION, wanted), wanted.limit,
+        with_direction(SQL["list_rejections"], is_ascending=is_upward), wanted.source, wanted.code,
+        *_id_range(wanted), wanted.state, _after(ids.REJECTION, wanted), wanted.limit,
     )  # fmt: skip
     return [_rejection(row) for row in rows]
 
 
-async def get_rejection(database: Database, rejection_id: UUID) -> tuple[RejectionRow, StoredRequest]:
+async def get_rejection(database: Database | Connection, rejection_id: UUID) -> tuple[RejectionRow, StoredRequest]:
     """Return one rejected request with its headers and bytes.
 
     Raises:
@@ -257,17 +332,25 @@ async def get_rejection(database: Database, rejection_id: UUID) -> tuple[Rejecti
     return _rejection(row), stored_request(row)
 
 
-async def list_conflicts(database: Database, wanted: ListFilter) -> list[ConflictRow]:
-    """Return conflicts, newest first."""
+async def list_conflicts(
+    database: Database | Connection, wanted: ListFilter, *, organization: str | None = None, is_upward: bool = False
+) -> list[ConflictRow]:
+    """Return conflicts, newest first unless *is_upward*; with *organization*, only those with events of its own."""
     rows = await database.fetch(
-        SQL["list_conflicts"], wanted.source, wanted.application, *_id_range(wanted), _after(ids.CONFLICT, wanted),
-        wanted.limit, wanted.code,
+        with_direction(SQL["list_conflicts"], is_ascending=is_upward), wanted.source, wanted.application,
+        *_id_range(wanted), _after(ids.CONFLICT, wanted), wanted.limit, wanted.code, organization,
     )  # fmt: skip
     return [conflict_row(row) for row in rows]
 
 
+async def find_owner(connection: Connection, application: str | None) -> str:
+    """Return the organization that events of an application belong to, or inbound ones if it is None."""
+    owner: str = await connection.fetchval(SQL["find_owner"], application)
+    return owner
+
+
 async def list_audit(
-    database: Database, wanted: ListFilter, *, subject: str | None = None, action: str | None = None
+    database: Database | Connection, wanted: ListFilter, *, subject: str | None = None, action: str | None = None
 ) -> list[AuditRow]:
     """Return operator actions, newest first; of the filter only `since`, `until`, `after` and `limit` apply."""
     after = None if wanted.after is None else int(wanted.after)

@@ -1,6 +1,11 @@
 -- Lists, newest first. Each takes the same optional filters as its first arguments and, for the next page, the key of
 -- the last row; rows are found by index, however old the page is.
 
+-- fragment: organization
+-- The owner of an event: inbound ones, and messages for names without an application, are the default organization's.
+coalesce(
+    (select a.organization from boathook.application a where a.id = boathook.read_id('app', e.application)), 'default')
+
 -- fragment: event_columns
 -- The columns of EventRow.
 e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
@@ -70,6 +75,66 @@ where ($1::text is null or e.source = $1)
 order by d.event_id desc, d.ordinal desc
 limit $11
 
+-- name: scan_deliveries
+-- Scans the $12 deliveries from a key on ($1, $2) and before another one ($3, $4), open and ended, by the age of their
+-- event. Returns up to $11 that match source, application, type pattern, state, recipient pattern and code, and belong
+-- to organization $13. The last scanned one is included, whether it `fits` or not. The owner is looked up once for each
+-- application: it takes longer than all else.
+with looked as materialized (
+    select *, row_number() over (order by event_id {direction}, ordinal {direction}) as number
+    from (
+        (select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
+            error as note, dead_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
+        from boathook.delivery
+        where (event_id, ordinal) >= ($1::uuid, $2::integer) and (event_id, ordinal) < ($3::uuid, $4::integer)
+        order by event_id {direction}, ordinal {direction}
+        limit $12)
+        union all
+        (select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay,
+            is_manual, item_path, item_type
+        from boathook.delivery_archive
+        where event_id >= $1 and event_id <= $3
+            and (event_id, ordinal) >= ($1, $2) and (event_id, ordinal) < ($3, $4)
+        order by event_id {direction}, ordinal {direction}
+        limit $12)
+    ) as d
+    order by event_id {direction}, ordinal {direction}
+    limit $12
+),
+matching as materialized (
+    select d.*, e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+    from looked d
+    join boathook.event e on e.id = d.event_id
+    where ($5::text is null or e.source = $5)
+        and ($6::text is null or e.application = any ((select boathook.application_names($6))::text[]))
+        and ($7::text is null or e.type like $7 or d.item_type like $7)
+        and ($8::text is null or d.state = $8)
+        and ($9::text is null or d.recipient like $9)
+        and ($10::text is null or d.code = $10)
+),
+own as materialized (
+    select coalesce(e.application, '') as application
+    from (select distinct application from matching) as e
+    where {organization} = $13
+),
+fitting as (
+    select * from matching
+    where coalesce(application, '') in (select application from own)
+    order by number
+    limit $11
+),
+last as (
+    select * from looked where number = $12::bigint and number not in (select number from fitting)
+)
+select true as fits, number, event_id, ordinal::integer as ordinal, recipient, state, attempts, due_at, code, note, ended_at,
+    order_key, replays::integer as replays, is_replay, is_manual, item_path, source, application, grade, type
+from fitting
+union all
+select false, number, event_id, ordinal::integer, recipient, state, attempts, due_at, code, note, ended_at, order_key,
+    replays::integer, is_replay, is_manual, item_path, null, null, '', ''
+from last
+order by number
+
 -- name: list_deliveries_of_event
 -- Lists the deliveries of one event, in order.
 select {delivery_columns}
@@ -126,8 +191,8 @@ where ($1::text is null or r.source = $1)
     and ($3::uuid is null or r.id >= $3)
     and ($4::uuid is null or r.id < $4)
     and ($5::text is null or ($5 = 'accepted') = (r.event_id is not null))
-    and ($6::uuid is null or r.id < $6)
-order by r.id desc
+    and ($6::uuid is null or r.id {beyond} $6)
+order by r.id {direction}
 limit $7
 
 -- name: get_rejection
@@ -137,17 +202,22 @@ select r.id, r.source, r.status::integer as status, r.reason, r.detail, r.client
 from boathook.rejection r where r.id = $1
 
 -- name: list_conflicts
--- Lists requests whose key or body, but not both, was seen before.
-select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size
-from boathook.conflict c
-where ($1::text is null or c.source = $1)
-    and ($2::text is null or c.application = any ((select boathook.application_names($2))::text[]))
-    and ($3::uuid is null or c.id >= $3)
-    and ($4::uuid is null or c.id < $4)
-    and ($5::uuid is null or c.id < $5)
-    and ($7::text is null or c.differs = $7)
-order by c.id desc
+-- Lists requests whose key or body, but not both, was seen before; each belongs to the owner of its event.
+select e.id, e.event_id, e.source, e.application, e.dedup_key, e.differs, e.seen, e.last_seen_at, octet_length(e.body) as size
+from boathook.conflict e
+where ($1::text is null or e.source = $1)
+    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
+    and ($3::uuid is null or e.id >= $3)
+    and ($4::uuid is null or e.id < $4)
+    and ($5::uuid is null or e.id {beyond} $5)
+    and ($7::text is null or e.differs = $7)
+    and ($8::text is null or {organization} = $8)
+order by e.id {direction}
 limit $6
+
+-- name: find_owner
+-- Returns the organization that events of an application, or inbound ones if it is null, belong to.
+select {organization} from (values ($1::text)) as e (application)
 
 -- name: list_audit
 -- Lists operator actions.

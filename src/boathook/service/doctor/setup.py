@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from boathook.broker.access import read_access
+from boathook.broker.access import read_access, read_redis_url
 from boathook.config import Settings
 from boathook.db import source_secrets
 from boathook.db.database import Database, check_safety
@@ -27,7 +27,7 @@ from boathook.ingest.sources import compile_sources, compile_verifier
 from boathook.ingest.stored_sources_file import read_stored_sources
 from boathook.providers.schemes import NoProof
 from boathook.service.database import Migrations, ProgressCallback, server_url
-from boathook.service.doctor import buffer, sending, spool
+from boathook.service.doctor import buffer, redis, sending, spool
 from boathook.service.doctor.handlers import CheckStatus, Finding
 from boathook.service.sources import KnownSources
 
@@ -51,6 +51,7 @@ def check_settings(settings: Settings) -> int:
     settings.portal_logo()
     if settings.has_brokers:
         read_access(settings)
+    read_redis_url(settings)
     return len(compile_sources(settings))
 
 
@@ -97,6 +98,8 @@ async def examine(
         for finding in spool.examine(settings):
             yield finding
     async for finding in buffer.examine(settings):
+        yield finding
+    async for finding in redis.examine(settings):
         yield finding
     yield _files(settings)
     for finding in _sources(await _known_sources(settings, database)):

@@ -1,0 +1,133 @@
+"""Routes of dead letters: lists, single ones with their attempts and what to do about them, replaying and ignoring."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+from fastapi import Depends
+from pydantic import Field
+
+from boathook.api.errors import invalid
+from boathook.api.events import (
+    DeliveryOut,
+    DeliveryQuery,
+    DeliveryRef,
+    DeliveryWithAttemptsOut,
+    show_delivery,
+    show_with_attempts,
+)
+from boathook.api.pages import Limit, ListOf, OnwardIterator
+from boathook.api.route import AnyCall, read_path_id, router
+from boathook.domain import ids
+from boathook.service import dead_letters, listings
+from boathook.service.authorization import Permission, requires
+from boathook.service.dead_letters import DeadLetterCursor
+from boathook.service.schemas.fields import Input, Text
+
+routes = router("Dead Letter")
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECONDS: Final = re.compile(r"[0-9]{1,17}", re.ASCII)
+"""Those since 1970, up to the year 5138."""
+
+
+class ReplayDeadLetterIn(Input):
+    """Why the dead letter is replayed."""
+
+    note: Text = Field(default="", description="Kept in the audit.", examples=["the receiver is back"])
+
+
+class IgnoreDeadLetterIn(Input):
+    """Why nothing more is needed."""
+
+    note: Text = Field(
+        description="Kept in the audit and as the outcome of the delivery.", examples=["refunded by hand"]
+    )
+
+
+class DeadLetterOut(DeliveryWithAttemptsOut):
+    """A dead letter with its attempts and its cause."""
+
+    sentence: str = Field(description="What failed.", examples=["handler:invoice failed 5 times, last by timeout"])
+    advice: str = Field(description="What to do about it.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The page that a client requests; the position of a list is a dead letter with the time of its failure."""
+
+    limit: int
+    place: DeadLetterCursor | None
+
+
+def _page(limit: Limit = 50, iterator: OnwardIterator = None) -> _Page:
+    return _Page(limit, _read_cursor(iterator) if iterator else None)
+
+
+def _read_cursor(iterator: str) -> DeadLetterCursor:
+    name, _, microseconds = iterator.rpartition(".")
+    try:
+        if _MICROSECONDS.fullmatch(microseconds):
+            return DeadLetterCursor(_EPOCH + timedelta(microseconds=int(microseconds)), ids.read_delivery(name))
+    except ValueError:
+        pass
+    raise invalid("write an iterator of an earlier page, such as dlv_..._0.1769860800000000", "query", "iterator")
+
+
+def _show_cursor(cursor: DeadLetterCursor) -> str:
+    return f"{ids.show_delivery(*cursor.key)}.{(cursor.dead_at - _EPOCH) // timedelta(microseconds=1)}"
+
+
+@routes.get("/dead-letter", operation_id="v1.dead-letter.list", summary="List dead letters")
+@requires(Permission.DEAD_LETTER_VIEW)
+async def list_dead_letters(
+    call: AnyCall, page: Annotated[_Page, Depends(_page)], query: Annotated[DeliveryQuery, Depends()]
+) -> ListOf[DeliveryOut]:
+    """List dead letters, latest failure first; before and after are times of failure.
+
+    A request searches for a short time only, as the list of events does.
+    """
+    found = await dead_letters.search_own(call.work, query.value(page.limit), page.place)
+    place = found.place or page.place
+    return ListOf(
+        data=[DeliveryOut(**show_delivery(row)) for row in found.rows],
+        iterator=None if place is None else _show_cursor(place),
+        done=found.place is None,
+    )
+
+
+@routes.get("/dead-letter/{delivery_id}", operation_id="v1.dead-letter.get", summary="Get a dead letter")
+@requires(Permission.DEAD_LETTER_VIEW)
+async def get_dead_letter(call: AnyCall, delivery_id: DeliveryRef) -> DeadLetterOut:
+    """Return a dead letter with its attempts; 404 for a delivery in another state."""
+    row, attempts = await listings.read_dead_letter(call.work, read_path_id(ids.read_delivery, delivery_id))
+    return DeadLetterOut(
+        **show_with_attempts(row, attempts),
+        sentence=dead_letters.describe_failure(row.recipient, row.attempts, row.code, row.note),
+        advice=dead_letters.advise(row.recipient, row.code),
+    )
+
+
+@routes.post(
+    "/dead-letter/{delivery_id}/replay",
+    status_code=202,
+    operation_id="v1.dead-letter.replay",
+    summary="Replay a dead letter",
+)
+@requires(Permission.DEAD_LETTER_DECIDE)
+async def replay_dead_letter(
+    call: AnyCall, delivery_id: DeliveryRef, body: ReplayDeadLetterIn | None = None
+) -> DeliveryOut:
+    """Make a dead letter pending again, with its full number of attempts."""
+    note = "" if body is None else body.note
+    row = await dead_letters.replay_one(call.work, read_path_id(ids.read_delivery, delivery_id), note=note)
+    return DeliveryOut(**show_delivery(row))
+
+
+@routes.post("/dead-letter/{delivery_id}/ignore", operation_id="v1.dead-letter.ignore", summary="Ignore a dead letter")
+@requires(Permission.DEAD_LETTER_DECIDE)
+async def ignore_dead_letter(call: AnyCall, delivery_id: DeliveryRef, body: IgnoreDeadLetterIn) -> DeliveryOut:
+    """Mark a dead letter as ignored, with a note that says why."""
+    row = await dead_letters.ignore_one(call.work, read_path_id(ids.read_delivery, delivery_id), note=body.note)
+    return DeliveryOut(**show_delivery(row))

@@ -1,0 +1,372 @@
+"""Routes of events and deliveries: lists, single ones with their content and attempts, and replays.
+
+These are the events of both directions: the organization "default" has the inbound ones, and each organization has the
+messages of its applications.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Depends, Path, Query
+from pydantic import Field
+
+from boathook.api.bulk_jobs import BulkJobOut, show_job
+from boathook.api.errors import invalid
+from boathook.api.pages import DeliveryPage, EventPage, ListOf
+from boathook.api.route import AnyCall, read_path_id, router
+from boathook.domain import ids
+from boathook.domain.errors import InvalidValue
+from boathook.domain.model import Attempt, State
+from boathook.domain.windows import clamp
+from boathook.service import bulk_jobs, listings, operations, search
+from boathook.service.authorization import Permission, requires
+from boathook.service.body_view import mask
+from boathook.service.bulk_jobs import MAX_RATE, MIN_RATE
+from boathook.service.listings import DeliveryRow, EventRow, ListFilter, StoredRequest
+from boathook.service.schemas.fields import Input, Output, Text, Timestamp
+from boathook.service.search import SearchQuery
+
+routes = router("Event")
+deliveries = router("Delivery")
+
+EventRef = Annotated[
+    str, Path(description="The event's id, or the id of its message.", examples=["evt_01h455vb4pex5vsknk084sn02q4"])
+]
+DeliveryRef = Annotated[str, Path(description="The delivery's id.", examples=["dlv_01h455vb4pex5vsknk084sn02q4_0"])]
+
+FilterText = Annotated[Text, Field(max_length=256)]
+SourceParam = Annotated[FilterText | None, Query(description="Only of this source.", examples=["stripe"])]
+ApplicationParam = Annotated[FilterText | None, Query(description="Only of this application: its id or uid.")]
+TypeParam = Annotated[
+    FilterText | None,
+    Query(
+        description="Only with a type, or an item's type, that fits; `*` matches any characters.",
+        examples=["invoice.*"],
+    ),
+]
+RecipientParam = Annotated[
+    FilterText | None,
+    Query(
+        description="Only to recipients that fit; `*` matches any characters.",
+        examples=["handler:invoice", "endpoint:*"],
+    ),
+]
+BeforeParam = Annotated[Timestamp | None, Query(description="Only before this.")]
+AfterParam = Annotated[Timestamp | None, Query(description="Only then or later.")]
+CodeParam = Annotated[FilterText | None, Query(description="Only with this error code.", examples=["TIMEOUT"])]
+
+
+class ReplayEventIn(Input):
+    """Why the event is replayed."""
+
+    note: Text = Field(default="", description="Kept in the audit.", examples=["the handler is fixed"])
+
+
+class BulkReplayEventsIn(Input):
+    """The events to replay, by the filters of the list of events; at least one."""
+
+    source: FilterText | None = None
+    application: FilterText | None = None
+    type: FilterText | None = None
+    state: FilterText | None = Field(default=None, examples=["dead"])
+    key: FilterText | None = None
+    text: FilterText | None = None
+    where: FilterText | None = Field(default=None, examples=["data.object.customer = cus_123"])
+    before: Timestamp | None = None
+    after: Timestamp | None = None
+    rate: float | None = Field(
+        default=None,
+        description=f"Deliveries a second, from {MIN_RATE:g} to {MAX_RATE:g}; by default without a limit.",
+    )
+    note: Text = Field(default="", description="Kept in the audit.", examples=["the handler is fixed"])
+
+
+class ReplayedEventOut(Output):
+    """What a replay of an event has changed."""
+
+    added: int = Field(description="New deliveries, for recipients whose deliveries had all ended.")
+    revived: int = Field(description="Dead letters that are pending again.")
+
+
+class EventOut(Output):
+    """An event without its content."""
+
+    id: str = Field(examples=["evt_01h455vb4pex5vsknk084sn02q4"])
+    source: str | None = Field(examples=["stripe"], description="Null for a message of an application.")
+    application: str | None = Field(description="Null for an inbound event.")
+    type: str = Field(examples=["invoice.paid"])
+    dedup_key: str
+    proof: str = Field(description="What the verified signature covers.", examples=["body signed"])
+    origin: str = Field(examples=["received"])
+    accepted_at: Timestamp
+    content_type: str = Field(examples=["application/json"])
+    size: int = Field(description="Bytes of the body.")
+    expunged_at: Timestamp | None = Field(description="When its content was deleted.")
+    delivery_counts: dict[str, int] = Field(
+        description="Deliveries by state; at most a thousand are counted.", examples=[{"succeeded": 2, "dead": 1}]
+    )
+
+
+class ContentOut(Output):
+    """The headers and the body of a request."""
+
+    headers: dict[str, str] = Field(description="Values that may hold secrets are hidden.")
+    body: str | None = Field(description="The body, if it is UTF-8.")
+    body_base64: str | None = Field(description="Any other body.")
+
+
+class DeliveryOut(Output):
+    """A delivery: one event for one recipient."""
+
+    id: str = Field(examples=["dlv_01h455vb4pex5vsknk084sn02q4_0"])
+    event_id: str
+    recipient: str = Field(examples=["handler:invoice", "endpoint:ep_01h455vb4pex5vsknk084sn02q4"])
+    source: str | None
+    application: str | None
+    type: str = Field(description="The type of the event or of the delivered item.")
+    item_path: str | None = Field(description="The delivered item of a batch; null for the whole event.")
+    state: State
+    attempts: int
+    due_at: Timestamp | None = Field(description="When the next attempt of a pending delivery is due.")
+    code: str | None = Field(description="The last error's code.", examples=["TIMEOUT"])
+    note: str | None = Field(description="The last error, or why the delivery was ignored.")
+    ended_at: Timestamp | None = Field(description="When it succeeded, was ignored or became a dead letter.")
+    order_key: str | None
+    replays: int
+    is_replay: bool = Field(description="Whether a replay of the event added it.")
+    is_manual: bool = Field(description="Whether it was requested by hand, for one attempt.")
+
+
+class AttemptOut(Output):
+    """One try of a delivery."""
+
+    number: int
+    outcome: str
+    code: str | None
+    error: str | None
+    traceback: str | None
+    started_at: Timestamp
+    ended_at: Timestamp
+    worker: str
+
+
+class DeliveryWithAttemptsOut(DeliveryOut):
+    """A delivery with its attempts."""
+
+    attempts_made: list[AttemptOut]
+
+
+class EventWithContentOut(EventOut, ContentOut):
+    """An event with its content and its deliveries."""
+
+    deliveries: list[DeliveryOut] = Field(
+        description=f"The first {listings.MAX_EMBEDDED}; the list of deliveries with `event` has all."
+    )
+
+
+def show_event(row: EventRow, counts: Mapping[State, int]) -> dict[str, Any]:
+    """Return an event without its content as the API shows it."""
+    return {
+        "id": row.id,
+        "source": row.source,
+        "application": row.application,
+        "type": row.type,
+        "dedup_key": row.dedup_key,
+        "proof": row.grade,
+        "origin": row.origin,
+        "accepted_at": row.accepted_at,
+        "content_type": row.content_type,
+        "size": row.size,
+        "expunged_at": row.expunged_at,
+        "delivery_counts": {str(state): number for state, number in counts.items()},
+    }
+
+
+def show_content(stored: StoredRequest) -> dict[str, Any]:
+    """Return headers, with values hidden that may hold secrets, and the body as text or, if it is none, in base64."""
+    shown: dict[str, Any] = {"headers": mask(dict(stored.headers)), "body": None, "body_base64": None}
+    try:
+        return shown | {"body": stored.body.decode()}
+    except UnicodeDecodeError:
+        return shown | {"body_base64": base64.b64encode(stored.body).decode()}
+
+
+def show_delivery(row: DeliveryRow) -> dict[str, Any]:
+    """Return a delivery as the API shows it."""
+    return {name: getattr(row, name) for name in DeliveryOut.model_fields}
+
+
+def show_with_attempts(row: DeliveryRow, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    """Return a delivery with its attempts as the API shows it."""
+    made = [{name: getattr(one, name) for name in AttemptOut.model_fields} for one in attempts]
+    return show_delivery(row) | {"attempts_made": made}
+
+
+@dataclass(frozen=True, slots=True)
+class EventQuery:
+    """The filters of a list of events."""
+
+    source: SourceParam = None
+    application: ApplicationParam = None
+    type: TypeParam = None
+    state: Annotated[
+        FilterText | None,
+        Query(
+            description="Only with a delivery in this state; `unhandled`: only inbound ones that no handler matched.",
+            examples=["dead"],
+        ),
+    ] = None
+    key: Annotated[FilterText | None, Query(description="Only with this whole dedup key.")] = None
+    text: Annotated[FilterText | None, Query(description="Only with this text in the body, ignoring case.")] = None
+    where: Annotated[
+        FilterText | None,
+        Query(
+            description="Only with this value in the JSON body, by dotted path.",
+            examples=["data.object.customer = cus_123"],
+        ),
+    ] = None
+    before: BeforeParam = None
+    after: AfterParam = None
+
+
+def _search_query(filters: EventQuery | BulkReplayEventsIn, below: UUID | None = None) -> SearchQuery:
+    """Return filters of events as service functions take them."""
+    names = ("source", "application", "type", "state", "key", "text", "where")
+    return SearchQuery(
+        **{name: getattr(filters, name) or "" for name in names},
+        since=filters.after and clamp(filters.after),
+        until=filters.before and clamp(filters.before),
+        below=below,
+    )
+
+
+def _located(error: InvalidValue, part: str) -> InvalidValue:
+    """Return the error for a filter with its name in this part of the request; that of no filter names none."""
+    names = {"since": ("after",), "until": ("before",), "q": ()}
+    return invalid(str(error), part, *(name for one in error.where for name in names.get(str(one), (str(one),))))
+
+
+@routes.get("/event", operation_id="v1.event.list", summary="List events")
+@requires(Permission.EVENT_VIEW)
+async def list_events(call: AnyCall, page: EventPage, query: Annotated[EventQuery, Depends()]) -> ListOf[EventOut]:
+    """List events, newest first.
+
+    A request searches for a short time only. A page may thus have few events or none although there are more: go on
+    with its iterator until `done`.
+    """
+    try:
+        found = await search.find_own(call.work, _search_query(query, page.place_id), limit=page.limit)
+    except InvalidValue as error:
+        raise _located(error, "query") from None
+    place = ids.show(ids.EVENT, found.place) if found.place is not None else None
+    return ListOf(
+        data=[EventOut(**show_event(one.event, one.states)) for one in found.events],
+        iterator=place or (found.events[-1].event.id if found.events else page.place),
+        done=place is None,
+    )
+
+
+@routes.get("/event/{event_id}", operation_id="v1.event.get", summary="Get an event")
+@requires(Permission.EVENT_VIEW)
+async def get_event(call: AnyCall, event_id: EventRef) -> EventWithContentOut:
+    """Return an event with its headers, body and deliveries."""
+    one = await listings.read_event(call.work, read_path_id(ids.read_event, event_id))
+    return EventWithContentOut(
+        **show_event(one.found.event, one.found.states),
+        **show_content(one.stored),
+        deliveries=[DeliveryOut(**show_delivery(row)) for row in one.deliveries],
+    )
+
+
+@routes.post("/event/{event_id}/replay", status_code=202, operation_id="v1.event.replay", summary="Replay an event")
+@requires(Permission.EVENT_REPLAY)
+async def replay_event(call: AnyCall, event_id: EventRef, body: ReplayEventIn | None = None) -> ReplayedEventOut:
+    """Deliver an event again to each of its recipients whose deliveries have ended; its dead letters are retried."""
+    note = "" if body is None else body.note
+    done = await operations.replay_event(call.work, read_path_id(ids.read_event, event_id), note=note)
+    return ReplayedEventOut(added=done.added, revived=done.revived)
+
+
+@routes.post(
+    "/event/bulk-replay",
+    status_code=202,
+    operation_id="v1.event.bulk-replay",
+    summary="Replay events",
+)
+@requires(Permission.EVENT_REPLAY)
+async def start_replay(call: AnyCall, body: BulkReplayEventsIn) -> BulkJobOut:
+    """Replay the matching events that are stored by now, in the background; each as a single replay does."""
+    try:
+        task = await bulk_jobs.replay_events(
+            call.work, _search_query(body), rate=body.rate, note=body.note, organization=call.work.organization
+        )
+    except InvalidValue as error:
+        raise _located(error, "body") from None
+    return show_job(bulk_jobs.progress_of(task))
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryQuery:
+    """The filters of a list of deliveries or dead letters."""
+
+    source: SourceParam = None
+    application: ApplicationParam = None
+    type: TypeParam = None
+    recipient: RecipientParam = None
+    code: CodeParam = None
+    before: BeforeParam = None
+    after: AfterParam = None
+
+    def value(self, limit: int, state: State | None = None, after: str | None = None) -> ListFilter:
+        """Return the filter as service functions take it."""
+        return ListFilter(
+            source=self.source,
+            application=self.application,
+            type=self.type,
+            recipient=self.recipient,
+            code=self.code,
+            state=state,
+            since=self.after and clamp(self.after),
+            until=self.before and clamp(self.before),
+            after=after,
+            limit=limit,
+        )
+
+
+@deliveries.get("/delivery", operation_id="v1.delivery.list", summary="List deliveries")
+@requires(Permission.EVENT_VIEW)
+async def list_deliveries(
+    call: AnyCall,
+    page: DeliveryPage,
+    query: Annotated[DeliveryQuery, Depends()],
+    state: Annotated[State | None, Query(description="Only in this state.")] = None,
+    event: Annotated[FilterText | None, Query(description="Only of this event: its id.")] = None,
+) -> ListOf[DeliveryOut]:
+    """List deliveries, those of the newest events first; before and after are times of acceptance.
+
+    A request searches for a short time only, as the list of events does.
+    """
+    try:
+        event_id = None if event is None else ids.read_event(event)
+    except ValueError as error:
+        raise invalid(str(error), "query", "event") from None
+    found = await listings.scan_deliveries(
+        call.work, query.value(page.limit, state, page.place), event_id=event_id, is_upward=page.is_upward
+    )
+    return page.answer_scan(
+        found.rows,
+        None if found.place is None else ids.show_delivery(*found.place),
+        lambda row: row.id,
+        lambda row: DeliveryOut(**show_delivery(row)),
+    )
+
+
+@deliveries.get("/delivery/{delivery_id}", operation_id="v1.delivery.get", summary="Get a delivery")
+@requires(Permission.EVENT_VIEW)
+async def get_delivery(call: AnyCall, delivery_id: DeliveryRef) -> DeliveryWithAttemptsOut:
+    """Return a delivery with its attempts."""
+    row, attempts = await listings.read_delivery(call.work, read_path_id(ids.read_delivery, delivery_id))
+    return DeliveryWithAttemptsOut(**show_with_attempts(row, attempts))

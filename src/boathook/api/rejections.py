@@ -1,0 +1,251 @@
+"""Routes of rejected requests, and of conflicts: requests with the same key or body as an event, but not both."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Path, Query
+from pydantic import Field
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from boathook.api.errors import answer_json, to_response
+from boathook.api.events import (
+    AfterParam,
+    ApplicationParam,
+    BeforeParam,
+    ContentOut,
+    FilterText,
+    SourceParam,
+    show_content,
+)
+from boathook.api.pages import ConflictPage, ListOf, RejectionPage
+from boathook.api.route import AnyCall, read_path_id, remembers_itself, router
+from boathook.api.sources import SourceCall
+from boathook.domain import ids
+from boathook.domain.errors import ConfigError, InvalidState
+from boathook.domain.windows import clamp
+from boathook.service import conflicts, listings
+from boathook.service.authorization import Permission, requires
+from boathook.service.listings import ConflictRow, ListFilter, RejectionRow
+from boathook.service.operations import AuditContext
+from boathook.service.reverification import reverify
+from boathook.service.schemas.fields import Output, Timestamp
+from boathook.service.unit_of_work import AppContext
+
+routes = router("Rejection")
+conflict_routes = router("Conflict")
+
+RejectionRef = Annotated[str, Path(description="The rejection's id.", examples=["rej_01h455vb4pex5vsknk084sn02q4"])]
+ConflictRef = Annotated[str, Path(description="The conflict's id.", examples=["cfl_01h455vb4pex5vsknk084sn02q4"])]
+
+
+class RejectionState(StrEnum):
+    """Whether a rejected request was accepted later."""
+
+    OPEN = "open"
+    ACCEPTED = "accepted"
+
+
+class Difference(StrEnum):
+    """What differs between a conflict and its event."""
+
+    BODY = "body"
+    KEY = "key"
+
+
+class RejectionOut(Output):
+    """A rejected request without its content."""
+
+    id: str = Field(examples=["rej_01h455vb4pex5vsknk084sn02q4"])
+    source: str = Field(examples=["stripe"])
+    rejected_at: Timestamp
+    status: int = Field(description="The status of the response.", examples=[401])
+    reason: str = Field(examples=["signature_mismatch"])
+    detail: str
+    client_address: str
+    method: str
+    url: str
+    content_type: str
+    size: int = Field(description="Bytes that were sent; fewer may be stored.")
+    event_id: str | None = Field(description="The event that it became when it was verified again.")
+
+
+class RejectionWithContentOut(RejectionOut, ContentOut):
+    """A rejected request with its content; credentials are never stored."""
+
+
+class ReverifiedOut(Output):
+    """The result of verifying a rejected request again."""
+
+    id: str
+    outcome: str = Field(description="accepted, duplicate, conflict, refused or impossible.", examples=["accepted"])
+    detail: str
+    event_id: str | None
+    proof: str | None = Field(description="What the verified signature covers; null if no event was created.")
+
+
+class ConflictOut(Output):
+    """A request with the key or the body of an event, but not both; without its content."""
+
+    id: str = Field(examples=["cfl_01h455vb4pex5vsknk084sn02q4"])
+    event_id: str
+    source: str | None
+    application: str | None
+    dedup_key: str
+    differs: Difference
+    seen: int = Field(description="How often it has arrived.")
+    first_seen_at: Timestamp
+    last_seen_at: Timestamp
+    size: int = Field(description="Bytes of the body.")
+
+
+class ConflictWithContentOut(ConflictOut, ContentOut):
+    """A conflict with its content, compared with its event."""
+
+    content_type: str
+    item_path: str | None = Field(description="The item of the event that it is about; null for the whole event.")
+    verdict: str = Field(description="The difference, in one sentence.")
+    difference: str | None = Field(description="Both bodies by line; null if they cannot be compared.")
+
+
+def _show_rejection(row: RejectionRow) -> dict[str, Any]:
+    names = {"rejected_at": "refused_at", "size": "body_size"}
+    return {name: getattr(row, names.get(name, name)) for name in RejectionOut.model_fields}
+
+
+def _show_conflict(row: ConflictRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ConflictOut.model_fields}
+
+
+@routes.get("/rejection", operation_id="v1.rejection.list", summary="List rejected requests")
+@requires(Permission.REJECTION_VIEW)
+async def list_rejections(
+    call: SourceCall,
+    page: RejectionPage,
+    source: SourceParam = None,
+    reason: Annotated[FilterText | None, Query(description="Only rejected for this reason.")] = None,
+    state: Annotated[RejectionState | None, Query(description="open: not accepted; accepted: accepted later.")] = None,
+    before: BeforeParam = None,
+    after: AfterParam = None,
+) -> ListOf[RejectionOut]:
+    """List rejected requests, newest first."""
+    wanted = ListFilter(
+        source=source,
+        code=reason,
+        state=state,
+        since=after and clamp(after),
+        until=before and clamp(before),
+        after=page.place,
+        limit=page.limit + 1,
+    )
+    rows = await listings.page_rejections(call.work, wanted, is_upward=page.is_upward)
+    return page.answer(rows, lambda row: row.id, lambda row: RejectionOut(**_show_rejection(row)))
+
+
+@routes.get("/rejection/{rejection_id}", operation_id="v1.rejection.get", summary="Get a rejected request")
+@requires(Permission.REJECTION_VIEW)
+async def get_rejection(call: SourceCall, rejection_id: RejectionRef) -> RejectionWithContentOut:
+    """Return a rejected request with its headers and body."""
+    row, stored = await listings.read_rejection(call.work, _rejection_id(rejection_id))
+    return RejectionWithContentOut(**_show_rejection(row), **show_content(stored))
+
+
+@routes.post(
+    "/rejection/{rejection_id}/reverify",
+    operation_id="v1.rejection.reverify",
+    summary="Verify a rejected request again",
+    response_model=ReverifiedOut,
+)
+@requires(Permission.REJECTION_REVERIFY)
+@remembers_itself
+async def reverify_rejection(call: SourceCall, rejection_id: RejectionRef) -> Response:
+    """Verify a rejected request with the current secrets, as of its arrival, and accept it if it passes.
+
+    Repeating it accepts nothing twice: the outcome is then `duplicate`, with the event.
+    """
+    identifier = _rejection_id(rejection_id)
+    await listings.read_rejection(call.work, identifier)
+    return _Reverification(call.work.app_context, identifier, AuditContext(actor=call.work.actor))
+
+
+class _Reverification(Response):
+    """Verifies the request while the response is sent, when the call's own transaction has ended.
+
+    It may fetch a public key, and takes a connection for each of its steps, so it must not hold another one meanwhile.
+    """
+
+    def __init__(self, app_context: AppContext, rejection_id: UUID, action: AuditContext) -> None:
+        super().__init__()
+        self._app_context = app_context
+        self._rejection_id = rejection_id
+        self._action = action
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Verify the request and send the result."""
+        try:
+            answer = answer_json(200, (await self._verify()).model_dump(mode="json", by_alias=True))
+        except Exception as error:  # noqa: BLE001 - every response is JSON
+            answer = to_response(error)
+        await answer(scope, receive, send)
+
+    async def _verify(self) -> ReverifiedOut:
+        context = self._app_context
+        results = reverify(context.database, context.settings, [self._rejection_id], self._action)
+        try:
+            (result,) = [one async for one in results]
+        except ConfigError as error:
+            raise InvalidState(str(error), "unusable_source") from None
+        return ReverifiedOut(
+            id=result.rejection_id,
+            outcome=result.outcome,
+            detail=result.detail,
+            event_id=result.event_id,
+            proof=result.grade,
+        )
+
+
+@conflict_routes.get("/conflict", operation_id="v1.conflict.list", summary="List conflicts")
+@requires(Permission.CONFLICT_VIEW)
+async def list_conflicts(
+    call: AnyCall,
+    page: ConflictPage,
+    source: SourceParam = None,
+    application: ApplicationParam = None,
+    differs: Annotated[Difference | None, Query(description="Only with a different body, or a different key.")] = None,
+    before: BeforeParam = None,
+    after: AfterParam = None,
+) -> ListOf[ConflictOut]:
+    """List conflicts, newest first."""
+    wanted = ListFilter(
+        source=source,
+        application=application,
+        code=differs,
+        since=after and clamp(after),
+        until=before and clamp(before),
+        after=page.place,
+        limit=page.limit + 1,
+    )
+    rows = await listings.page_conflicts(call.work, wanted, is_upward=page.is_upward)
+    return page.answer(rows, lambda row: row.id, lambda row: ConflictOut(**_show_conflict(row)))
+
+
+@conflict_routes.get("/conflict/{conflict_id}", operation_id="v1.conflict.get", summary="Get a conflict")
+@requires(Permission.CONFLICT_VIEW)
+async def get_conflict(call: AnyCall, conflict_id: ConflictRef) -> ConflictWithContentOut:
+    """Return a conflict with its headers and body, compared with its event."""
+    found = await conflicts.read_comparison(
+        call.work, read_path_id(lambda text: ids.read(ids.CONFLICT, text), conflict_id)
+    )
+    return ConflictWithContentOut(
+        **_show_conflict(found.conflict.row),
+        **show_content(found.conflict.stored),
+        content_type=found.conflict.content_type,
+        item_path=found.item_path,
+        verdict=found.verdict,
+        difference=None if found.lines is None else conflicts.unified_diff(found),
+    )
+
+
+def _rejection_id(reference: str) -> UUID:
+    return read_path_id(lambda text: ids.read(ids.REJECTION, text), reference)

@@ -1,0 +1,54 @@
+"""Leases tokens of the rates that gateways share, and counts the gateways."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from boathook.db.database import Connection, Database, translate_errors
+from boathook.db.server_monitor import heartbeat_name
+from boathook.db.statements import load
+from boathook.domain.rate_leases import LeaseRequest
+
+SQL = load(__file__)
+
+GATEWAY: Final = "gateway"
+"""The purpose of a gateway's connections."""
+
+
+async def lease_tokens(database: Database, requests: Sequence[LeaseRequest], *, within_s: float) -> dict[str, int]:
+    """Charge what was spent, and return the tokens granted to each source.
+
+    Raises:
+        DatabaseError: PostgreSQL is unavailable, or did not respond within *within_s* seconds.
+    """
+    async with database.acquire(within_s=within_s) as connection:
+        with translate_errors():
+            taken = await _lease(connection, requests)
+            if missing := [one for one in requests if one.source not in taken]:
+                await connection.execute(SQL["ensure_rates"], [one.source for one in missing])
+                taken |= await _lease(connection, missing)
+    return taken
+
+
+async def _lease(connection: Connection, requests: Sequence[LeaseRequest]) -> dict[str, int]:
+    columns = (
+        [one.source for one in requests],
+        [one.per_second for one in requests],
+        [one.burst for one in requests],
+        [one.spent for one in requests],
+        [one.wanted for one in requests],
+    )
+    return {row["source"]: row["taken"] for row in await connection.fetch(SQL["lease_tokens"], *columns)}
+
+
+async def count_gateways(database: Database, *, within_s: float) -> int:
+    """Return the number of gateways that are connected to this database.
+
+    A frozen gateway counts, a killed one does not; one whose host is lost does for up to twelve seconds.
+
+    Raises:
+        DatabaseError: PostgreSQL is unavailable, or did not respond within *within_s* seconds.
+    """
+    async with database.acquire(within_s=within_s) as connection:
+        with translate_errors():
+            found: int = await connection.fetchval(SQL["count_gateways"], heartbeat_name(GATEWAY))
+    return found

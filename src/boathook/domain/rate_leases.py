@@ -1,0 +1,27 @@
+"""What a gateway asks for when it leases tokens of a source's rate, which all gateways share."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """One gateway's request for tokens of one source; a token lets one request pass."""
+
+    source: str
+    per_second: float
+    """The rate that all gateways share."""
+    burst: int
+    """Most tokens that can be leased at once by all gateways together."""
+    spent: int
+    """Requests that have passed without a leased token since the last lease; they are charged, whatever is granted."""
+    wanted: int
+    """Most tokens to grant."""
+
+
+LeaseTokens = Callable[[Sequence[LeaseRequest]], Awaitable[Mapping[str, object]]]
+"""Charges what was spent, and returns the tokens granted to each source.
+
+It answers or fails within its own deadline. What it returns is not trusted: `boathook.ingest.source_rate` bounds it.
+It raises a BoathookError if there is no answer.
+"""

@@ -1,0 +1,200 @@
+"""Limits one source's requests in one gateway to its part of a rate that all gateways share.
+
+A gateway that is alone limits requests by itself. Several gateways lease tokens from a store ahead of need, so that no
+request waits for one. The store is not trusted. Three rules hold whatever it answers, and whether it answers at all:
+
+- ceiling: a gateway never lets more pass than it would alone;
+- floor: a gateway always lets its part pass, which is the rate divided by the number of gateways;
+- what passes by the floor is reported to the store, which then grants that much less.
+
+So an honest store holds the rate over all gateways, and a wrong one can neither stop a source nor open it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from boathook.domain.rate_leases import LeaseRequest
+from boathook.http.limits import RateLimiter
+
+MAX_GATEWAYS: Final = 1_024
+"""Most gateways that share a rate; a larger number is a mistake, and would leave each of them next to nothing."""
+LEASE_INTERVAL_S: Final = 0.1
+"""Time between two leases of a gateway."""
+TOKEN_LIFE_S: Final = 1.0
+"""How long leased tokens are valid, but for one: what a gateway did not need then must not pass at another time."""
+_MAX_TOKENS: Final = 1_000_000_000
+"""Most tokens in a request; what stores take for a number."""
+_MARGIN: Final = 1.5
+"""Tokens to lease for each request of the last interval."""
+_DECAY: Final = 0.8
+"""Share of the requests expected in an interval that is still expected if fewer come."""
+_REFILL_SHARE: Final = 0.25
+"""How often a gateway without requests asks for the one token that it keeps: a share of the time between two."""
+_MAX_REFILL_S: Final = 10.0
+_WHOLE: Final = 1 - 1e-6
+"""What counts as a whole token, as sums of fractions are not exact."""
+
+
+class SourceRate:
+    """The rate of one source in one gateway.
+
+    Time is passed in, as monotonic seconds. The caller leases: `ask` returns what to ask for, and `grant` or `fail`
+    takes how that ended.
+
+    Args:
+        source: the source.
+        per_second: the rate of all gateways together.
+        burst: how many requests all gateways together let pass at once. If they come to several gateways within a few
+            milliseconds, half as many more may pass, before the gateways have reported what they did.
+        gateways: the number of gateways, until `set_gateways` is called.
+    """
+
+    def __init__(self, source: str, per_second: float, burst: int, *, gateways: int = 1) -> None:
+        self.source = source
+        self.wait_s: Callable[[str, float], float]
+        """Count one request of a key at a time; return 0 if it may pass, else the seconds to wait."""
+        self.need_tokens: Callable[[], None] = _do_nothing
+        """Called when leased tokens have run out and more may be granted at once."""
+        self._per_second = per_second
+        self._burst = burst
+        self._ceiling = RateLimiter(per_second, burst)
+        self._floor = _Floor(burst)
+        self._leased = 0
+        self._leased_until = -math.inf
+        self._spent = 0
+        self._seen = self._passed = 0
+        self._expected = 0.0
+        self._refill_at = -math.inf
+        self._can_have_more = True
+        self._gateways = 0
+        self.set_gateways(gateways)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other gateways share the rate."""
+        return self._gateways > 1
+
+    def set_gateways(self, gateways: int) -> None:
+        """Set the number of gateways that share the rate."""
+        gateways = min(max(1, gateways), MAX_GATEWAYS)
+        if gateways == self._gateways:
+            return
+        self._gateways = gateways
+        # Half of a burst passes at once; what the gateways have passed is reported, and the rest of it is leased.
+        self._floor.resize(self._per_second / gateways, max(1, self._burst // (2 * gateways)))
+        if gateways > 1:
+            self.wait_s = self._wait_for_token
+        else:
+            # The limiter's own method, so that a rate that is not shared costs no more than it did.
+            self.wait_s = self._ceiling.wait_s
+            self._leased = self._spent = 0
+
+    def _wait_for_token(self, key: str, now: float) -> float:
+        self._seen += 1
+        self._drop_expired(now)
+        is_leased = self._leased > 0
+        if not is_leased:
+            if self._can_have_more:
+                self._can_have_more = False
+                self.need_tokens()
+            if (wait_s := self._floor.wait_s(now)) > 0:
+                return wait_s
+        if (wait_s := self._ceiling.wait_s(key, now)) > 0:
+            return wait_s
+        self._floor.take(now)
+        self._passed += 1
+        if is_leased:
+            self._leased -= 1
+        else:
+            self._spent += 1
+        return 0.0
+
+    def _drop_expired(self, now: float) -> None:
+        # One is kept, so that the first request after a pause passes even where the gateway's own part is small.
+        if self._leased > 1 and now >= self._leased_until:
+            self._leased = 1
+
+    def ask(self, now: float) -> LeaseRequest | None:
+        """Return what to ask the store for; None if there is nothing to ask for or to report."""
+        if not self.is_shared:
+            return None
+        self._drop_expired(now)
+        # The store must be able to grant what comes in between two leases, however small the burst.
+        burst = min(max(self._burst, math.ceil(2 * LEASE_INTERVAL_S * self._per_second)), _MAX_TOKENS)
+        wanted = self._wanted(now, min(burst + math.ceil(self._per_second * TOKEN_LIFE_S), _MAX_TOKENS))
+        spent, self._spent = min(self._spent, _MAX_TOKENS), 0
+        if not wanted and not spent:
+            return None
+        return LeaseRequest(source=self.source, per_second=self._per_second, burst=burst, spent=spent, wanted=wanted)
+
+    def _wanted(self, now: float, most: int) -> int:
+        # What is refused counts only in its own interval, so that a flood that has ended takes no tokens from others.
+        self._expected = max(self._passed, self._expected * _DECAY)
+        expected = round(max(self._seen, self._expected) * _MARGIN)
+        self._seen = self._passed = 0
+        if not expected and now < self._refill_at:
+            return 0
+        wanted = max(0, min(max(1, expected), most) - self._leased)
+        if wanted:
+            self._refill_at = now + min(_REFILL_SHARE / self._per_second, _MAX_REFILL_S)
+        return wanted
+
+    def grant(self, request: LeaseRequest, granted: object, asked_at: float) -> None:
+        """Add the tokens that the store has granted.
+
+        Args:
+            request: what `ask` returned.
+            granted: the store's answer; not trusted.
+            asked_at: when the store was asked. The tokens' life begins then, because the answer may be late.
+        """
+        tokens = granted if isinstance(granted, int) else 0
+        tokens = min(max(0, tokens), request.wanted)
+        if tokens:
+            self._leased += tokens
+            self._leased_until = asked_at + TOKEN_LIFE_S
+        self._can_have_more = tokens == request.wanted
+
+    def fail(self, request: LeaseRequest) -> None:
+        """Report later what was spent: the store has not answered, so it is unknown whether it was charged."""
+        self._spent = min(self._spent + request.spent, self._floor.most_spent)
+        self._can_have_more = False
+
+
+class _Floor:
+    """A token bucket: a gateway's own part of a rate."""
+
+    def __init__(self, burst: int) -> None:
+        self._per_second = 0.0
+        self._burst = burst
+        self._tokens = float(burst)
+        self._at = -math.inf
+
+    @property
+    def most_spent(self) -> int:
+        """Most tokens that can be taken within a second."""
+        return min(self._burst + math.ceil(self._per_second), _MAX_TOKENS)
+
+    def resize(self, per_second: float, burst: int) -> None:
+        self._per_second, self._burst = per_second, burst
+        self._tokens = min(self._tokens, burst)
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until there is a token; 0 if there is one."""
+        self._refill(now)
+        return 0.0 if self._tokens >= _WHOLE else (1 - self._tokens) / self._per_second
+
+    def take(self, now: float) -> None:
+        """Take a token, or what there is of one: a gateway with leased tokens needs no part of its own besides."""
+        self._refill(now)
+        self._tokens = max(0.0, self._tokens - 1)
+
+    def _refill(self, now: float) -> None:
+        if now > self._at:
+            earned = (now - self._at) * self._per_second
+            self._tokens = min(self._burst, self._tokens + earned)
+            self._at = now
+
+
+def _do_nothing() -> None:
+    """Do nothing."""
