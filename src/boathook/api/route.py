@@ -37,7 +37,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from boathook.api.auth import authenticate, forbidden
+from boathook.api.authentication import authenticate, forbidden
 from boathook.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
 from boathook.http.asgi import IS_AUTHENTICATED

@@ -1,14 +1,16 @@
 """Encodes events for the spool: everything but their deliveries, which are decided when the spool is drained.
 
-A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org).
+A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org) of the fields
+of `NewEvent` in their order: another order or set of fields is another format.
 """
 
-from typing import Final
-from uuid import UUID
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from boathook.domain.model import NewBatchItem, NewEvent, Origin, ProofStrength
+from boathook.domain.model import NewBatchItem, NewEvent
 
 _FORMAT: Final = b"\x01"
 UNROUTED: Final = -1
@@ -19,33 +21,18 @@ class UnreadableRecord(ValueError):
     """A record is invalid, or has the format of a later version."""
 
 
-class _Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    path: str
-    type: str
-    dedup_key: str
-    key_hash: bytes
-    digest: bytes
+def _array_of(model: type, *, without: Collection[str] = (), **types: Any) -> type[msgspec.Struct]:
+    """Return a struct with the fields of a dataclass, in order, that is encoded as an array."""
+    hints = get_type_hints(model) | types
+    columns = [(one.name, hints[one.name]) for one in fields(model) if one.name not in without]
+    return msgspec.defstruct(f"_{model.__name__}", columns, frozen=True, array_like=True, gc=False)
 
 
-class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    id: bytes
-    source: str | None
-    application: str | None
-    type: str
-    dedup_key: str
-    key_hash: bytes
-    replay_hash: bytes | None
-    grade: str
-    origin: str
-    headers: str
-    content_type: str
-    body: bytes
-    body_sha256: bytes
-    volatile: tuple[str, ...]
-    items: tuple[_Item, ...]
-
-
-_write = msgspec.msgpack.Encoder().encode
+_Item: Any = _array_of(NewBatchItem)
+_Record: Any = _array_of(NewEvent, without=("deliveries", "routes_version"), items=tuple[_Item, ...])
+_ITEM_FIELDS: Final = _Item.__struct_fields__
+_EVENT_FIELDS: Final = tuple(name for name in _Record.__struct_fields__ if name != "items")
+_write = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _read = msgspec.msgpack.Decoder(_Record).decode
 
 
@@ -57,28 +44,9 @@ def encode(event: NewEvent) -> bytes:
     """
     texts = (event.type, event.dedup_key, event.content_type, *(item.dedup_key + item.type for item in event.items))
     if any("\0" in text for text in texts):
-        raise ValueError("it holds a NUL, which PostgreSQL does not store in text")
-    return _FORMAT + _write(
-        _Record(
-            id=event.id.bytes,
-            source=event.source,
-            application=event.application,
-            type=event.type,
-            dedup_key=event.dedup_key,
-            key_hash=event.key_hash.bytes,
-            replay_hash=None if event.replay_hash is None else event.replay_hash.bytes,
-            grade=event.grade,
-            origin=event.origin,
-            headers=event.headers,
-            content_type=event.content_type,
-            body=event.body,
-            body_sha256=event.body_sha256,
-            volatile=event.volatile,
-            items=tuple(
-                _Item(item.path, item.type, item.dedup_key, item.key_hash.bytes, item.digest) for item in event.items
-            ),
-        )
-    )
+        raise ValueError("it contains a NUL, which PostgreSQL cannot store in text")
+    items = tuple([_Item(*[getattr(item, name) for name in _ITEM_FIELDS]) for item in event.items])
+    return _FORMAT + _write(_Record(**{name: getattr(event, name) for name in _EVENT_FIELDS}, items=items))
 
 
 def decode(record: bytes) -> NewEvent:
@@ -92,31 +60,9 @@ def decode(record: bytes) -> NewEvent:
     try:
         found = _read(record[1:])
         return NewEvent(
-            id=UUID(bytes=found.id),
-            source=found.source,
-            application=found.application,
-            type=found.type,
-            dedup_key=found.dedup_key,
-            key_hash=UUID(bytes=found.key_hash),
-            replay_hash=None if found.replay_hash is None else UUID(bytes=found.replay_hash),
-            grade=ProofStrength(found.grade),
-            origin=Origin(found.origin),
-            headers=found.headers,
-            content_type=found.content_type,
-            body=found.body,
-            body_sha256=found.body_sha256,
+            **{name: getattr(found, name) for name in _EVENT_FIELDS},
+            items=tuple([NewBatchItem(**{name: getattr(item, name) for name in _ITEM_FIELDS}) for item in found.items]),
             routes_version=UNROUTED,
-            volatile=found.volatile,
-            items=tuple(
-                NewBatchItem(
-                    path=item.path,
-                    type=item.type,
-                    dedup_key=item.dedup_key,
-                    key_hash=UUID(bytes=item.key_hash),
-                    digest=item.digest,
-                )
-                for item in found.items
-            ),
         )
     except (msgspec.DecodeError, ValueError) as error:
         raise UnreadableRecord(str(error)) from error
