@@ -6,12 +6,14 @@ names. `make docs` runs this; a test compares the pages.
 """
 
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer.main
+import yaml
 
 from boathook.cli import app
 from boathook.config import SCHEMA_URL
@@ -26,75 +28,72 @@ from scripts import docs_providers, docs_python, docs_schema, docs_svix
 
 ROOT = Path(__file__).parents[1]
 DEFAULTS = ROOT / "src/boathook/defaults.toml"
+ALERTS = ROOT / "src/boathook/observability/alerts.yml"
+ALERT_RULES = ROOT / "src/boathook/config/alert_rules.toml"
+SUBJECTS = {"dead_letters": "recipient", "unhandled": "source", "disabled_endpoints": "endpoint"}
+MAX_LABELS = 60
+"""Characters of a rule's labels above which the page leaves them out."""
 GENERATED = "<!-- Written by `make docs`; edit {origin} instead. -->"
 
 SOURCE_KEYS = {
-    "provider": (
-        "The recipe that knows how the sender signs; the source's own name where absent. `boathook sources "
-        "providers` lists all."
-    ),
+    "provider": ("The provider's name; by default the source's name. `boathook sources providers` lists all."),
     "secrets": (
-        'What the sender signs with, as a list of `"env:NAME"` or `"file:PATH"`; any of them may have signed,'
-        " so that a secret can be rotated. `secret` takes a single one."
+        'Signing secrets, as a list of `"env:NAME"` or `"file:PATH"`; each of them is valid, so that a secret can be '
+        "rotated. `secret` takes a single one."
     ),
-    "paths": 'Paths besides `/in/NAME` at which its requests arrive, such as `["/webhooks/stripe"]`.',
-    "unsigned": "Accept requests without any proof. Only for senders that cannot sign.",
+    "paths": 'Additional paths besides `/in/NAME`, such as `["/webhooks/stripe"]`.',
+    "unsigned": "Accept requests without verification. Only for senders that cannot sign.",
     "addresses": (
-        'Networks requests may come from, such as `["203.0.113.0/24"]`, besides what the provider\'s proof demands.'
+        'Networks that requests may come from, such as `["203.0.113.0/24"]`, in addition to the verification.'
     ),
     "tolerance_s": (
-        "Seconds by which a signed timestamp may differ from our clock, in both directions; the provider's "
-        "own where absent."
+        "Seconds by which a signed timestamp may differ from the clock, in both directions; by default the provider's."
     ),
-    "max_body": "Largest request body in bytes; `limits.max_body` where absent.",
-    "rate": "Requests a second, over all gateways; more are answered 429. Absent or 0: no limit.",
-    "burst": "How many requests may come at once before `rate` holds them back.",
-    "dedup_fields": "JSON paths whose values together name the event, where the sender gives it no id.",
-    "dedup_days": "Days a dedup key is remembered; `retention.dedup_days` where absent.",
-    "retry": "When handlers of its events that name no retry of their own run again; absent, `worker.retry`.",
-    "public_url": (
-        "The address this sender reaches us under, for providers that sign the URL; `server.public_url` where absent."
-    ),
-    "methods": 'HTTP methods taken, of `"GET"`, `"POST"` and `"PUT"`; the provider\'s own where absent.',
+    "max_body": "Maximum request body in bytes; by default `limits.max_body`.",
+    "rate": "Maximum requests per second, over all gateways; more are answered 429. Absent or 0: no limit.",
+    "burst": "Requests that may come at once before `rate` applies.",
+    "dedup_fields": "JSON paths whose values together identify the event, for senders without event ids.",
+    "dedup_days": "Days that a dedup key is remembered; by default `retention.dedup_days`.",
+    "retry": "Retry schedule of handlers of its events that have none of their own; by default `worker.retry`.",
+    "public_url": ("The public URL for this sender, for providers that sign the URL; by default `server.public_url`."),
+    "methods": 'HTTP methods accepted, of `"GET"`, `"POST"` and `"PUT"`; by default the provider\'s.',
     "content_encodings": (
-        'Content-Encodings decoded, of `"gzip"` and `"deflate"`; `limits.content_encodings` where absent.'
+        'Content-Encodings decoded, of `"gzip"` and `"deflate"`; by default `limits.content_encodings`.'
     ),
     "mode": (
-        '`"store"` (as where absent) answers once the event is stored; `"inline"` waits for the handler and answers '
-        "what it gave to `event.reply`."
+        '`"store"`, the default, answers once the event is stored; `"inline"` waits for the handler and sends its '
+        "`event.reply`."
     ),
     "reply_within_s": (
-        'Seconds the sender is kept waiting with `mode = "inline"`; 70 % of what it allows where absent, or 2 where '
-        "that is not known."
+        'Maximum seconds that the sender waits with `mode = "inline"`; by default 70 % of what it allows, or 2 if that '
+        "is unknown."
     ),
     "fallback_status": (
-        "Status answered when the handler gave no reply in time; 200 where absent. Not a redirect, nor one that makes "
+        "Status if the handler gives no reply in time; by default 200. Neither a redirect nor a status that makes "
         "senders give up."
     ),
-    "fallback_body": (
-        "Body answered then; the reply the provider wants, or boathook's own, where the fallback is not set."
-    ),
-    "fallback_content_type": "Its media type; `text/plain; charset=utf-8` where absent.",
+    "fallback_body": ("Body of that response; by default the reply that the provider expects, or boathook's own."),
+    "fallback_content_type": "Its media type; by default `text/plain; charset=utf-8`.",
     "schema": (
-        "What bodies must look like: a JSON Schema (draft 7), as the table `[sources.NAME.schema]` or as the path of "
+        "Format of bodies: a JSON Schema (draft 7), as the table `[sources.NAME.schema]` or as the path of "
         "its file, relative to the folder of `boathook.toml`; see [handlers](handlers.md#sources-with-a-schema)."
     ),
-    "header": "`hmac`, `token`: the header that carries the signature or the token.",
+    "header": "`hmac`, `token`: the header with the signature or token.",
     "algorithm": "`hmac`: the hash, such as `sha256`.",
-    "encoding": "`hmac`: how the signature is written, `hex` or `base64`.",
+    "encoding": "`hmac`: the encoding of the signature, `hex` or `base64`.",
     "prefix": "`hmac`: text in front of the signature, such as `sha256=`.",
-    "template": "`hmac`: what is signed, such as `{timestamp}.{body}`.",
-    "timestamp_header": "`hmac`: the header that carries the signed time.",
-    "id_header": "`hmac`, `token`: the header that carries the event's id.",
+    "template": "`hmac`: the signed text, such as `{timestamp}.{body}`.",
+    "timestamp_header": "`hmac`: the header with the signed timestamp.",
+    "id_header": "`hmac`, `token`: the header with the event's id.",
     "id_path": "`hmac`, `token`: the dotted path to the event's id in a JSON body.",
-    "type_header": "`hmac`, `token`: the header that carries the event's type.",
+    "type_header": "`hmac`, `token`: the header with the event's type.",
     "type_path": "`hmac`, `token`: the dotted path to the event's type in a JSON body.",
-    "key_encoding": "`hmac`: how the secret is written, `text`, `hex` or `base64`.",
-    "query": "`token`: the query parameter that carries the token.",
+    "key_encoding": "`hmac`: the encoding of the secret, `text`, `hex` or `base64`.",
+    "query": "`token`: the query parameter with the token.",
     "username": "`token`: the user name of basic authentication.",
     "password": 'The password of basic authentication, as `"env:NAME"` or `"file:PATH"`.',
 }
-"""What each key of a `[sources.NAME]` table does; the settings' model decides which keys there are."""
+"""The description of each key of a `[sources.NAME]` table, whose keys are those of the settings' model."""
 
 CONFIGURATION = """\
 # Configuration
@@ -127,9 +126,8 @@ the app that reads it.
 SOURCES = """
 ## `[sources.NAME]`
 
-One table for each place where requests arrive; `NAME` is yours, and the requests come to `/in/NAME`. Keys marked `hmac`
-or `token` complete those two generic providers. Other providers have settings of their own, which stand in the same
-table.
+One table for each source of requests, which are sent to `/in/NAME`. Keys marked `hmac` or `token` belong to these two
+generic providers. Other providers have settings of their own in the same table.
 
 ```toml
 [sources.stripe]
@@ -326,11 +324,11 @@ Every event has a grade, shown in every listing:
 
 | grade | what the signature covers |
 |---|---|
-| body signed | the whole body: nobody without the secret can have changed a byte |
+| body signed | the whole body: without the secret, no byte can be changed |
 | metadata only | a time, an id or some fields: fetch the rest from the sender's API before acting on it |
-| token | nothing of the body: anybody with the token can send anything |
+| token | nothing of the body: with the token, anything can be sent |
 | address | nothing: everything from the sender's networks is accepted |
-| none | anybody may have sent it |
+| none | anyone may have sent it |
 
 ## What is checked against what
 
@@ -515,6 +513,62 @@ def _permission(permission: Permission) -> str:
     return f"| `{permission}` | {rule.role or 'no'} | {capability} | {'yes' if rule.is_for_organization else 'no'} |\n"
 
 
+def alerts(written: str) -> str:
+    """Return the page on alerts: what is *written* by hand of it, with the tables of both kinds of rules."""
+    rules = tomllib.loads(ALERT_RULES.read_text(encoding="utf-8"))
+    (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    written = _fill_table(written, ALERT_RULES, [_alert_rule(name, keys) for name, keys in rules.items()])
+    return _fill_table(written, ALERTS, [_alert(rule) for rule in group["rules"]])
+
+
+def _fill_table(written: str, origin: Path, rows: list[str]) -> str:
+    start = GENERATED.format(origin=origin.relative_to(ROOT))
+    head, _, rest = written.partition(start)
+    table = f"\n\n| rule | severity | it fires when | what to do |\n|---|---|---|---|\n{''.join(rows)}\n<!-- end -->"
+    return f"{head}{start}{table}{rest.partition('<!-- end -->')[2]}"
+
+
+def _alert_rule(name: str, keys: dict[str, Any]) -> str:
+    subject = SUBJECTS.get(keys.get("rows", ""), keys.get("by", ["subject"])[0])
+    fires = keys["summary"].replace("{subject}", f"*{subject}*") + _condition(keys)
+    cells = (keys["severity"], fires, keys["advice"])
+    return f"| `{name}` | {' | '.join(map(_cell, cells))} |\n"
+
+
+def _condition(keys: dict[str, Any]) -> str:
+    if "rows" in keys:
+        return ""
+    measure, within = keys.get("measure", "value"), f" within {keys.get('over_s', 300) / 60:g} min"
+    labels = ", ".join(f"{name} {_words(values)}" for name, values in keys.get("labels", {}).items())
+    parts = [
+        f"{'' if measure == 'value' else f'{measure} of '}`{keys['metric']}`",
+        f" with {labels}" if 0 < len(labels) <= MAX_LABELS else "",
+        f" above {keys['above']:g}{'' if measure == 'value' else within}",
+        f", {keys['times']:g} times yesterday's" if "times" in keys else "",
+        f", of at least {keys['at_least']:g}" if "at_least" in keys else "",
+        f", without an increase of {_list(one['metric'] for one in keys['unless'])}{within}"
+        if "unless" in keys
+        else "",
+        f", for {keys['for_s']:g} s" if "for_s" in keys else "",
+    ]
+    return f" ({''.join(parts)})"
+
+
+def _words(values: str | list[str]) -> str:
+    return values if isinstance(values, str) else " or ".join(values)
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _alert(rule: Any) -> str:
+    texts = [
+        re.sub(r"\{\{ \$(\w+\.)?(\w+).*?\}\}", r"*\2*", rule["annotations"][key]) for key in ("summary", "description")
+    ]
+    return f"| `{rule['alert']}` | {rule['labels']['severity']} | {' | '.join(map(_cell, texts))} |\n"
+
+
 def pages() -> dict[Path, str]:
     """Return every generated page with its text."""
     # Imported only here, as it imports the whole API.
@@ -529,6 +583,7 @@ def pages() -> dict[Path, str]:
         docs / "configuration.md": configuration(),
         docs / "cli.md": cli(),
         docs / "metrics.md": metrics(),
+        ROOT / "docs/how-to/alerts.md": alerts((ROOT / "docs/how-to/alerts.md").read_text("utf-8")),
         docs / "permissions.md": permissions(),
         docs / "providers.md": providers(),
         docs / "integrity.md": integrity_rules(),

@@ -468,7 +468,7 @@ async def test_after_a_lost_connection_live_messages_are_heard_again(mounted_app
     with psycopg.connect(mounted_app.database_url, autocommit=True) as admin:
         found = admin.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name like 'boathook:apps%:pulse' and datname = current_database()"
+            " where application_name like 'boathook:apps%:monitor' and datname = current_database()"
         ).fetchall()
     assert found
 

@@ -17,9 +17,9 @@ from tests.acceptance.test_cli import ENVIRONMENT, Cli
 from tests.support import until
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
-    "square": ('secrets = ["x"]', ("public_url: Square signs the address", 'public_url = "https://')),
-    "twilio": ('secrets = ["x"]', ("public_url: Twilio signs the address",)),
-    "hubspot": ('secrets = ["x"]', ("public_url: HubSpot signs the address",)),
+    "square": ('secrets = ["x"]', ("public_url: Square signs the URL", 'public_url = "https://')),
+    "twilio": ('secrets = ["x"]', ("public_url: Twilio signs the URL",)),
+    "hubspot": ('secrets = ["x"]', ("public_url: HubSpot signs the URL",)),
     "github": ('secrets = ["x"]\nheder = "x"', ("heder: the provider github has no such setting",)),
     "hmac": ('secrets = ["x"]\nheder = "x"', ("heder: the provider hmac has no such setting; perhaps header?",)),
     "jira": ('secrets = ["x"]\nscheme = "conect"', ('scheme: Jira Cloud knows "connect"', "'conect'")),

@@ -116,7 +116,7 @@ def test_status_and_inspect_show_what_waits_while_postgresql_is_away(gateway: Bo
     assert rows[0]["bytes"] == len(json.dumps(payload("seen_1", "invoice.paid")))
     assert Path(rows[0]["segment"]).is_file()
     told = gateway.cli("spool", "status").stdout
-    assert "waiting for PostgreSQL: 3 events, of which running processes hold 3" in told
+    assert "waiting for PostgreSQL: 3 events, of which running processes have 3" in told
 
 
 @pytest.mark.extended("starts several servers of its own")
@@ -140,7 +140,7 @@ def test_a_running_gateways_folder_is_left_to_it(gateway: BoathookProcess, postg
     send(gateway, "live_1", "live_2")
     assert import_reports(gateway.cli("spool", "drain", "--dry-run", "--json"))["waiting"]["events"] == 0
     failed = gateway.cli("spool", "drain", check=False)
-    assert failed.returncode == 1, "PostgreSQL is away"
+    assert failed.returncode == 1, "PostgreSQL is unavailable"
     assert "Traceback" not in failed.stderr
     postgres.restart()
     until(lambda: stored(postgres, "live_") == ["live_1", "live_2"])

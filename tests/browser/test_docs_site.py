@@ -26,10 +26,10 @@ WORDS = {
     "delete a customer's data": ["how-to/delete-data"],
 }
 """What newcomers search for, and the pages of which one is to be among the first results."""
-MOST_RESULTS = 3
+MAX_RESULTS = 3
 RESULT = ".md-search-result__item > .md-search-result__link"
 PAGES = (
-    f"""[...new Set([...document.querySelectorAll("{RESULT}")].map(link => link.pathname))].slice(0, {MOST_RESULTS})"""
+    f"""[...new Set([...document.querySelectorAll("{RESULT}")].map(link => link.pathname))].slice(0, {MAX_RESULTS})"""
 )
 """The first pages that are found, each once, however many of its sections are."""
 

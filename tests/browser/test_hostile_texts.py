@@ -14,7 +14,7 @@ from tests.browser.sample_data import SampleData, paths_of
 
 pytestmark = pytest.mark.extended("the pages are seen by the tour of every page and tested on PostgreSQL")
 
-_MOST_PAGES = 150
+_MAX_PAGES = 150
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_no_page_executes_hostile_texts(attacked: ConsoleServer, admin_page: Che
     before = reports(attacked)
     waiting, seen = ["/console"], set[str]()
     admin_page.page.add_init_script("window.ran = 0")
-    while waiting and len(seen) < _MOST_PAGES:
+    while waiting and len(seen) < _MAX_PAGES:
         path = waiting.pop(0)
         if path in seen or path == "/console/overview/live":
             continue

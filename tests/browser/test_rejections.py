@@ -34,8 +34,8 @@ def test_a_changed_body_is_recognized_and_its_remedy_told(admin_page: CheckedPag
     page = admin_page.go("/rejections/requests?source=stripe&reason=signature_mismatch")
     page.locator(f"a[href$='{laid_out_anew}']").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Rejected: signature mismatch")
-    expect(page.locator("main")).to_contain_text("something parsed it and wrote it anew on the way")
-    expect(page.locator("main")).to_contain_text("Let the body pass as it was sent, byte for byte")
+    expect(page.locator("main")).to_contain_text("a proxy parsed and rewrote it")
+    expect(page.locator("main")).to_contain_text("Pass the body on byte for byte")
     expect(page.locator("pre")).to_contain_text('"laid-out-anew"')
     page.get_by_role("link", name="hex", exact=True).click()
     expect(page.locator("pre")).to_contain_text("7b 0a 20 20")
@@ -59,7 +59,7 @@ def test_a_late_copy_a_missing_signature_and_a_wrong_secret_are_told_apart(
 ):
     late = refuse(console, *signed(payload("late"), at=time.time() - 7_200))
     page = admin_page.go(f"/rejections/{late}")
-    expect(page.locator("main")).to_contain_text("it is a late copy of a genuine request, or the clocks differ")
+    expect(page.locator("main")).to_contain_text("it is a late copy of a valid request, or the clocks differ")
     expect(page.locator("main")).to_contain_text("Synchronize this machine's clock")
     bare = refuse(console, b"{}", {"content-type": "application/json"})
     expect(admin_page.go(f"/rejections/{bare}").locator("main")).to_contain_text("The signature's header is missing")
@@ -87,9 +87,7 @@ def test_once_the_secret_is_right_one_and_then_all_of_a_source_are_accepted(
     )
     assert added.ok, added.text()
     page.reload()
-    expect(page.locator("main")).to_contain_text(
-        "With the secrets of this moment it holds: it is an event payment.paid."
-    )
+    expect(page.locator("main")).to_contain_text("With the current secrets it is valid: it is an event payment.paid.")
     page.get_by_role("button", name="Verify again").click()
     expect(page.get_by_role("status").first).to_contain_text("Verified: accepted as evt_")
     page.goto(f"{console.base}/console/rejections?source=stripe")

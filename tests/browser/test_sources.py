@@ -60,8 +60,8 @@ def test_the_test_button_tells_step_by_step_that_the_source_works(admin_page: Ch
     page.get_by_role("button", name="Send a test request").click()
     page.get_by_role("heading", name="stripe: it works").wait_for()
     text = page.get_by_role("main").inner_text()
-    assert "a genuine sample is accepted" in text
-    assert "a forged sample is refused" in text
+    assert "a valid sample is accepted" in text
+    assert "a forged sample is rejected" in text
     assert "401" in text
     event_id = page.get_by_role("main").get_by_role("link", name="evt_").inner_text()
     kept = console.ask("select headers ->> 'user-agent' from boathook.event order by id desc limit 1")
@@ -96,7 +96,7 @@ def test_a_secret_that_cannot_be_one_is_told_at_its_field(admin_page: CheckedPag
     page = admin_page.go("/sources/stripe")
     page.get_by_label("Secret", exact=True).fill("whsec_acceptance")
     page.get_by_role("button", name="Add the secret").click()
-    page.get_by_text("it is one of this source's secrets already").wait_for()
+    page.get_by_text("it is already one of this source's secrets").wait_for()
     assert page.get_by_label("Secret", exact=True).get_attribute("aria-invalid") == "true"
 
 

@@ -51,7 +51,7 @@ async def ask_in_transaction(connection: Connection) -> None:
 
 async def wait_for_heartbeat(database: Database) -> None:
     """Wait until the heartbeat has its connection."""
-    name = "select count(*) from pg_stat_activity where application_name = 'boathook:hang:pulse'"
+    name = "select count(*) from pg_stat_activity where application_name = 'boathook:hang:monitor'"
     await eventually(lambda: database.fetchval(name))
 
 

@@ -12,7 +12,7 @@ from tests.faults.rig.history import FAULT, HEALED, QUIET, Answered, Arrived, Fa
 from tests.faults.rig.invariants import CHECKS
 from tests.faults.rig.store_state import Attempt, Conflict, Delivery, Edge, Effect, Limits, Spooled, Store, StoredEvent
 
-MOST = {"handler:move": 4, "handler:letter": 4}
+MAX = {"handler:move": 4, "handler:letter": 4}
 OPENING = 100
 
 
@@ -23,7 +23,7 @@ class World:
     history: tuple[Fact, ...]
     store: Store
     spool: tuple[Spooled, ...] = ()
-    limits: Limits = field(default_factory=lambda: Limits(attempts=MOST, quiet_s=10.0))
+    limits: Limits = field(default_factory=lambda: Limits(attempts=MAX, quiet_s=10.0))
     told: tuple[tuple[str, int], ...] = (("dead", 1), ("check", 0))
 
     def change(self, **store: Any) -> "World":

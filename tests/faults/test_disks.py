@@ -44,7 +44,7 @@ PATIENT_S = 90.0
 def start_without_postgresql(env: Environment, **settings: object) -> Host:
     """Start a host, and take PostgreSQL away from it, so that all goes into the spool."""
     host = env.start(is_wired=True, settings=settings)
-    env.fault("PostgreSQL is away")
+    env.fault("PostgreSQL is unavailable")
     cut_off(host)
     return host
 
@@ -430,7 +430,7 @@ def test_failover_to_an_older_state(env: Environment) -> None:
     env.warm(40)
     env.quiesce()
     copy = copy_server(env.server, env.enter(in_memory()))
-    env.fault("PostgreSQL is away")
+    env.fault("PostgreSQL is unavailable")
     cut_off(host)
     env.begin(rate=80, **PLAIN)
     env.warm(60)

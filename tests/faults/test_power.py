@@ -113,7 +113,7 @@ def _cut_often(env: Environment, count: int) -> None:
         if number % OUTAGE == 0:
             env.heal()
             until(lambda: not env.spooled(), timeout=PATIENT_S)
-            env.fault("PostgreSQL is away")
+            env.fault("PostgreSQL is unavailable")
             host.wire.set(is_refusing=True)
             host.wire.reset()
             env.warm(30, PATIENT_S)

@@ -270,7 +270,7 @@ def test_copy_goes_on(env: Environment) -> None:
 
 
 FINISHED = 60_000
-MOST_PAGES = 500
+MAX_PAGES = 500
 BLOAT = """
     begin;
     alter table boathook.delivery disable trigger lab_edges;
@@ -290,7 +290,7 @@ PAGES = """
 
 @scenario(
     fault="60,000 finished deliveries in the index of due ones, which a snapshot held open keeps from being cleaned",
-    target=f"at most {MOST_PAGES} pages are read for each delivery",
+    target=f"at most {MAX_PAGES} pages are read for each delivery",
     mutant=Mutant("looks_at_all_that_was", breaks=frozenset({"C14"})),
     tier="soak",
     limits=replace(bank.LIMITS, quiet_s=WORTH_IT),
@@ -311,6 +311,6 @@ def test_old_snapshot(env: Environment) -> None:
         old.rollback()
     env.quiesce()
     pages, done = after[0] - before[0], after[1] - before[1]
-    env.expect("C14", pages <= MOST_PAGES * done, f"{pages / done:.0f} pages are read for each delivery")
+    env.expect("C14", pages <= MAX_PAGES * done, f"{pages / done:.0f} pages are read for each delivery")
     env.figure("pages read for each delivery", round(pages / done))
     env.figure("deliveries a second", done / seconds)

@@ -12,7 +12,7 @@ from tests.guards.documents import ROOT
 SOURCE = ROOT / "src/boathook"
 INVENTED = (
     "ailing", "amiss", "errand", "errands", "haul", "hush", "journal", "letterhead", "mend", "mended", "mends",
-    "premises", "salvage",
+    "premises", "rehearsal", "salvage", "twin", "twins",
 )  # fmt: skip
 """Banned from names, from docstrings and comments, and from all that users read."""
 PROSE = (
@@ -31,6 +31,10 @@ ALLOWED = {
     ("src/boathook/apps", "told"): "a customer's payment is told by a payment provider: the apps' own protocols",
 }
 """Why a word is right in a folder."""
+NO_NOUN = re.compile(
+    r"(?<!there )\b(?:is|are) no (?!longer\b|such\b|known\b|shorter\b|better\b|cheaper\b)\w+", re.IGNORECASE
+)
+"""``is no address``: in English a value *is not* an address."""
 SQL_COMMENT = re.compile(r"--(?! name:)[^\n]*")
 SQL = re.compile(r"\s*(select|insert|update|delete|with|create|alter|from)\b")
 JINJA = re.compile(r"\{#.*?#\}|\{%.*?%\}|\{\{.*?\}\}|<[^>]*>", re.DOTALL)
@@ -86,11 +90,14 @@ def names(tree: ast.Module) -> Iterator[str]:
 
 def complaints(path: str, text: str) -> list[str]:
     """Return which banned words a file has, and where."""
-    if not banned(re.sub(r"(?=[A-Z])|_", " ", f"{path} {text}") + text, EVERY):
+    if not banned(re.sub(r"(?=[A-Z])|_", " ", f"{path} {text}") + text, EVERY) and not NO_NOUN.search(text):
         return []  # parsing every file takes long
     found: list[tuple[str, str]] = []
     if path.endswith(".html"):
         found += [(word, "shown") for word in banned(shown_by_template(text), DIALECT)]
+        found += [(word, "name") for word in banned(path.replace("_", " "), DIALECT)]
+    elif path.endswith((".toml", ".yml")):
+        found += [(word, "shown") for word in banned(text, DIALECT)]
     elif path.endswith(".md"):
         found += [(word, "written") for word in banned(text, IN_DOCUMENTS)]
     elif path.endswith(".sql"):
@@ -98,6 +105,11 @@ def complaints(path: str, text: str) -> list[str]:
     else:
         tree = ast.parse(text)
         found += [(word, f"shown: {one[:60]!r}") for one in messages(tree) for word in banned(one, DIALECT)]
+        found += [
+            (word, f"shown: {one[:60]!r}")
+            for one in (*messages(tree), *prose(tree, text))
+            for word in NO_NOUN.findall(one)
+        ]
         found += [(word, "name") for one in (path.replace("_", " "), *names(tree)) for word in banned(one, INVENTED)]
         found += [(word, f"prose: {one[:60]!r}") for one in prose(tree, text) for word in banned(one, PROSE)]
     allowed = {word for folder, word in ALLOWED if path.startswith(folder)}
@@ -111,7 +123,7 @@ def pages() -> Iterator[Path]:
 
 
 def test_no_word_of_a_private_dialect_is_used() -> None:
-    files = [one for kind in ("py", "sql", "html") for one in sorted(SOURCE.rglob(f"*.{kind}"))]
+    files = [one for kind in ("py", "sql", "html", "toml", "yml") for one in sorted(SOURCE.rglob(f"*.{kind}"))]
     files += pages()
     found = [one for file in files for one in complaints(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))]
     assert found == []
@@ -127,7 +139,10 @@ def test_mutant_a_planted_word_is_seen() -> None:
     planted = {
         "src/boathook/pages/templates/a.html": "<p>Nobody is owed anything.</p>",
         "src/boathook/pages/templates/b.html": '{{ parts.empty("It stands here.") }}',
+        "src/boathook/pages/templates/people/list.html": "",
+        "src/boathook/config/a.toml": 'advice = "Mend it."',
         "src/boathook/cli/a.py": 'raise Misused("somebody must mend it")',
+        "src/boathook/cli/c.py": 'raise Misused(f"{text} is no address")',
         "src/boathook/cli/b.py": '@app.command("x")\ndef x() -> None:\n    """Tell whoever listens."""',
         "src/boathook/delivery/a.py": "class Haul:\n    pass",
         "src/boathook/delivery/b.py": '"""Errands of a process: one each."""',
@@ -142,6 +157,6 @@ def test_mutant_a_planted_word_is_seen() -> None:
 def test_mutant_a_plain_word_is_not_taken_for_a_banned_one() -> None:
     plain = {
         "src/boathook/pages/templates/a.html": "<p>Recommended: understands <b>standards</b>.</p>{# nobody reads #}",
-        "src/boathook/db/a.py": 'QUERY = "select told from notice"\n"""A mention of ``retold`` stories."""',
+        "src/boathook/db/a.py": 'QUERY = "select told from notice"\n"""A mention of ``retold`` stories; there is no other, and none is no longer kept."""',
     }
     assert [complaint for path, text in plain.items() for complaint in complaints(path, text)] == []

@@ -619,7 +619,7 @@ BREAKAGES = {
     "a replay as another type": ("replays refer to original deliveries", "update boathook.delivery set item_type = 'x' where is_replay"),
     "an item without a type": ("open deliveries keep their rules", UNCHECKED + f"update boathook.delivery set item_type = null where {ITEM_5}"),
     "an ended item without a type": ("ended deliveries keep their rules", "update boathook.delivery_archive set item_type = null where item_path is not null"),
-    "the rule itself gone": ("the schema's guards stand", UNCHECKED),
+    "the rule itself gone": ("the schema's guards exist", UNCHECKED),
 }  # fmt: skip
 
 

@@ -321,7 +321,7 @@ async def test_a_window_holds_what_is_of_its_time_and_whole_rules_besides(store:
     assert early.balance.deliveries + late.balance.deliveries == whole.balance.deliveries
     await store.db.execute(f"delete from boathook.delivery_archive where event_id = {GOOD}")
     await store.db.execute("drop index boathook.dedup_replay_key")
-    assert {one.check for one in (await store.verify(since=middle)).violations} == {"the schema's guards stand"}
+    assert {one.check for one in (await store.verify(since=middle)).violations} == {"the schema's guards exist"}
     assert "every delivery exists" in {one.check for one in (await store.verify(until=middle)).violations}
 
 
@@ -560,9 +560,9 @@ BREAKAGES = {
     "the first row of the audit taken out": ("the audit is as it was written", SEALED + "delete from boathook.audit where sealed_as = 1"),
     "a purge not counted": ("purges are counted", "delete from boathook.purge_log"),
     "a purge counted twice": ("purges are counted", "insert into boathook.purge_log (kind, reason, dropped) values ('dead letter', 'purged', 1)"),
-    "a constraint dropped": ("the schema's guards stand", "alter table boathook.delivery drop constraint a_lease_has_holder_and_end"),
-    "an index dropped": ("the schema's guards stand", "drop index boathook.dedup_replay_key"),
-    "a trigger switched off": ("the schema's guards stand", "alter table boathook.route disable trigger route_changed"),
+    "a constraint dropped": ("the schema's guards exist", "alter table boathook.delivery drop constraint a_lease_has_holder_and_end"),
+    "an index dropped": ("the schema's guards exist", "drop index boathook.dedup_replay_key"),
+    "a trigger switched off": ("the schema's guards exist", "alter table boathook.route disable trigger route_changed"),
     "a body changed": ("bodies match their hashes", f"update boathook.event set body = 'x' where id = {GOOD}"),
     "a conflicting body changed": ("conflicting bodies match their hashes", "update boathook.conflict set body = 'x'"),
 }  # fmt: skip
@@ -577,7 +577,7 @@ MESSAGES = {
     "a body lost without a mark": ("bodies match their hashes", f"update boathook.event set body = '' where id = {WAITING}"),
     "a message of its own id forgotten": ("every event is remembered", f"delete from boathook.dedup where event_id = {WAITING}"),
     "overtaken by nothing": ("what is ignored was decided", "delete from boathook.audit where action = 'delivery.overtake'"),
-    "two of one uid": ("the schema's guards stand", "drop index boathook.application_uid"),
+    "two of one uid": ("the schema's guards exist", "drop index boathook.application_uid"),
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ RETENTION = RetentionSettings(
 WORKERS = 4
 OLD_WEEKS = 4
 ROUNDS = 6
-MOST_OPEN = 60
+MAX_OPEN = 60
 PAUSE_S = 0.02
 
 
@@ -64,7 +64,7 @@ class Traffic:
 
     async def accept(self) -> None:
         """Take a batch in, of which some was accepted earlier and waited in a spool, and some repeats or contradicts it."""
-        if await self.db.fetchval(COUNT_OPEN) > MOST_OPEN:
+        if await self.db.fetchval(COUNT_OPEN) > MAX_OPEN:
             await asyncio.sleep(PAUSE_S)
             return
         fresh = [self.event(self.rng.choice([0, 0, 0, 2])) for _ in range(10)]

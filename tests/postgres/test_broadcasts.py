@@ -74,7 +74,7 @@ async def test_nothing_is_heard_before_the_commit(db):
 async def test_a_process_listens_once_however_many_read_and_not_at_all_without_readers(db):
     async def listening() -> int:
         return await db.fetchval(
-            "select count(*) from pg_stat_activity where application_name = 'boathook:test:pulse'"
+            "select count(*) from pg_stat_activity where application_name = 'boathook:test:monitor'"
             " and datname = current_database()"
         )
 
@@ -89,7 +89,7 @@ async def test_a_lost_connection_is_made_again(db):
     hearing = Subscriber(db).subscribe("cars")
     await open_ears(db, hearing)
     ended = await db.fetch(
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:test:pulse'"
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'boathook:test:monitor'"
         " and datname = current_database()"
     )
     assert len(ended) == 1

@@ -333,7 +333,7 @@ class TestBrokerAway:
             with pytest.raises(BrokerUnavailable):
                 await asyncio.wait_for(gateway.accept("a"), 60)
             assert gateway.buffer.is_rejecting
-            assert "no broker takes events" in gateway.buffer.rejection_reason
+            assert "no broker accepts events" in gateway.buffer.rejection_reason
             wire.heal()
             await eventually(lambda: not gateway.buffer.broker.is_away)
             await gateway.accept("b")
@@ -398,7 +398,7 @@ class TestBrokerAway:
         await gateway.intake.start()
         gateway.store.is_away = True
         await gateway.accept("a")
-        assert "no broker takes events" in gateway.buffer.warning
+        assert "no broker accepts events" in gateway.buffer.warning
         gateway.store.is_away = False
         await gateway.direct()
         assert await gateway.stored() == ["a"]

@@ -464,7 +464,7 @@ async def test_once_refuses_what_json_cannot_hold_and_does_not_do_it_again(shop:
         await accept_events(shop, {})
         await wait_for_states(shop, dead=1)
     assert calls == [1]
-    assert "once('thing') can only remember what JSON can hold" in await shop.fetchval(
+    assert "once('thing') can only remember values that are valid as JSON" in await shop.fetchval(
         "select error from boathook.delivery"
     )
 

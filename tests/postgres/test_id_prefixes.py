@@ -51,12 +51,12 @@ async def test_the_beginning_of_several_ids_lists_them(factory: MessageFactory):
     moment = ago(days=1)
     event = ids.show(ids.EVENT, await factory.message(moment, recipients=(endpoint, endpoint)))
     others = [ids.show(ids.EVENT, await factory.message(moment)) for _ in range(6)]
-    with pytest.raises(InvalidValue, match="several ids, give more of it") as raised:
+    with pytest.raises(InvalidValue, match="several ids; use a longer one") as raised:
         await id_prefixes.find_ids(factory.db, ids.EVENT, [event[:10]])
     assert str(raised.value).endswith(" and more")
     assert sum(one in str(raised.value) for one in [event, *others]) == 5
     both = f"{event}_0, {event}_1".replace("evt_", "dlv_")
-    with pytest.raises(InvalidValue, match=f"give more of it: {both}$"):
+    with pytest.raises(InvalidValue, match=f"use a longer one: {both}$"):
         await id_prefixes.find_deliveries(factory.db, [event.replace("evt_", "dlv_")])
 
 

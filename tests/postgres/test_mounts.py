@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from boathook import config
-from boathook.api import auth
+from boathook.api import authentication
 from boathook.db.database import Database
 from boathook.handlers.manifest import Mount
 from boathook.server import mounts
@@ -101,7 +101,7 @@ async def test_a_websocket_ends_soon_after_its_token_was_revoked(db, monkeypatch
 
     async def authenticate(*arguments):
         asked.append(1)
-        return await auth.authenticate(*arguments)
+        return await authentication.authenticate(*arguments)
 
     monkeypatch.setattr(mounts, "authenticate", authenticate)
     context = make_context(db)

@@ -425,5 +425,5 @@ async def test_operational_events_go_to_the_organizations_own_application(db: Da
     await bump_routes_version(db, operations)
     assert await publish_operational("default") is None
     async with db.transaction() as connection:
-        with pytest.raises(ValueError, match="no type of operational"):
+        with pytest.raises(ValueError, match="not a type of operational"):
             await publish_operational_event(outbox, connection, organization="default", type="invoice.paid", data={})

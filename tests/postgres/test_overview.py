@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from boathook import config
-from boathook.console.overview import CHART_RANGES, OverviewState, build_trends, judge_recipient
+from boathook.console.overview import CHART_RANGES, OverviewState, build_trends, recipient_health
 from boathook.console.routes import nav_counts
 from boathook.db.database import Database
 from boathook.db.deliveries import DeliveryStore
@@ -142,7 +142,7 @@ async def test_an_empty_store_is_normal_and_shows_the_first_steps(
 def test_the_health_of_a_recipient_is_one_word(
     succeeded: float, failed: float, backlog: BacklogCounts, word: str, oldest: str
 ) -> None:
-    found = judge_recipient(RecipientActivity("handler:h", succeeded, failed, backlog))
+    found = recipient_health(RecipientActivity("handler:h", succeeded, failed, backlog))
     assert (found.word, found.oldest) == (word, oldest)
 
 

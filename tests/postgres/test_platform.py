@@ -155,7 +155,7 @@ class TestTransaction:
         await db.listen(DUE_CHANNEL, heard.append)
         listening = (
             "select count(*) from pg_stat_activity"
-            " where application_name = 'boathook:test:pulse' and datname = current_database()"
+            " where application_name = 'boathook:test:monitor' and datname = current_database()"
         )
         await eventually(lambda: db.fetchval(listening))
         async with hook.transaction() as tx:

@@ -442,7 +442,7 @@ class TestAStory:
         assert [(one.recipient, one.state) for one in story.deliveries] == [
             ("a", "succeeded"), ("b", "pending"), ("a", "pending"),
         ]  # fmt: skip
-        assert [(one.ordinal, one.number, one.outcome) for one in story.tries] == [
+        assert [(one.ordinal, one.number, one.outcome) for one in story.attempts] == [
             (0, 2, "succeeded"),
             (0, 1, "failed"),
         ]
@@ -460,7 +460,7 @@ class TestAStory:
         await store.end(event)
         pairs = '[["webhook-id","msg_1"],["authorization","[redacted]"]]'
         await store.db.execute("update boathook.attempt set request_headers = $1", pairs)
-        (one,) = (await event_history.read_history(store.db, event)).tries
+        (one,) = (await event_history.read_history(store.db, event)).attempts
         assert one.request_headers == {"webhook-id": "msg_1", "authorization": "[redacted]"}
 
     async def test_of_very_many_deliveries_comes_in_pages(self, store: Store):

@@ -203,8 +203,8 @@ async def test_a_secret_setting_is_never_shown_and_stays_if_its_field_is_empty(c
         ("stripe", {"name": "a", "secret": "x", "schema": "{"}, "schema", "invalid JSON"),
         ("stripe", {"name": "a", "secret": "x", "paths": "/hooks/git"}, "paths", "source &#39;git&#39;"),
         ("stripe", {"name": "a", "secret": "x", "public_url": "env:HOME"}, "public_url", "reference"),
-        ("twilio", {"name": "a", "secret": "x"}, "public_url", "signs the address"),
-        ("unsigned", {"name": "a"}, "unsigned", "no proof"),
+        ("twilio", {"name": "a", "secret": "x"}, "public_url", "signs the URL"),
+        ("unsigned", {"name": "a"}, "unsigned", "not signed"),
     ],
 )  # fmt: skip
 async def test_wrong_forms_come_back_with_the_error_at_the_field(

@@ -180,7 +180,7 @@ async def test_a_hostile_set_up_moves_once_and_then_nothing_changes(side):
         "environment, settings.enforceHttps",
         "environment, connector Slack",
     }
-    assert "only the public half is shown" in left["application acme, endpoint keys, secret"]
+    assert "only the public key of an Ed25519 pair is shown" in left["application acme, endpoint keys, secret"]
     assert "write 1 to 256 letters, digits" in left["application кафе, uid"]
 
     before = await side.rows()
@@ -521,12 +521,12 @@ async def test_an_application_is_imported_whole_or_not_at_all(side, monkeypatch)
 
     async def fail_at_b(work: Any, application: Any, new: Any, **more: Any) -> Any:
         if "b.example.com" in new.url:
-            raise DatabaseError("PostgreSQL is away")
+            raise DatabaseError("PostgreSQL is unavailable")
         return await create(work, application, new, **more)
 
     monkeypatch.setattr(endpoints, "create", fail_at_b)
     report = await side.run()
-    assert failures(report) == {"the import stopped": "PostgreSQL is away"}
+    assert failures(report) == {"the import stopped": "PostgreSQL is unavailable"}
     rows = await side.rows()
     assert rows[:3] == [[], [], []]
     monkeypatch.undo()
@@ -537,7 +537,7 @@ async def test_mutant_without_a_transaction_a_part_of_it_stays(side, monkeypatch
     fill(side.svix)
 
     async def fail(*_: object, **__: object) -> None:
-        raise DatabaseError("PostgreSQL is away")
+        raise DatabaseError("PostgreSQL is unavailable")
 
     monkeypatch.setattr(endpoints, "create", fail)
     commit_each_statement(monkeypatch)

@@ -19,7 +19,7 @@ from tests.support import eventually
 
 
 def maker(db: Database) -> IntegrityRunner:
-    return IntegrityRunner(db, functools.partial(Database.open, db.url, purpose="verify", size=2))
+    return IntegrityRunner(db, functools.partial(Database.open, db.url, purpose="integrity", size=2))
 
 
 async def begin(db: Database, **how: bool) -> str:

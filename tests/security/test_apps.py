@@ -286,7 +286,7 @@ class TestMigrations:
     @pytest.mark.parametrize("end", ["rollback", "commit", "rollback; select 1", "abort", "end"])
     async def test_a_file_that_ends_its_transaction_is_refused(self, pg_url: str, folder: Path, end: str):
         (folder / "0001_first.sql").write_text(f"create schema shelf; {end};")
-        with pytest.raises(DatabaseError, match=r"shelf/0001_first.*leave out"):
+        with pytest.raises(DatabaseError, match=r"shelf/0001_first.*remove commit"):
             await migrate(pg_url, [("shelf", folder)])
         assert await list_pending(pg_url, [("shelf", folder)]) == ["shelf/0001_first"]
 

@@ -328,7 +328,7 @@ async def test_password_guessing_keeps_no_request_from_the_database(target: Atta
         assert {answer.status_code for answer in answers} == {200}
         too_many = await asyncio.wait_for(guess(target.console, "one-more"), 300)
         assert too_many.status_code == 503
-        assert "too many passwords wait" in too_many.text
+        assert "too many sign-ins are in progress" in too_many.text
     assert await _ended(waiting) == [401] * most
 
 

@@ -53,7 +53,7 @@ CORPUS: dict[str, str] = {
 }
 UNSTORABLE = 2
 """How many of them PostgreSQL has no text for."""
-LONGEST = 64_000
+MAX_LENGTH = 64_000
 """Bytes of the longest line: a traceback of 10,000 characters, each written as at most six."""
 # Every event the code logs, so that a busy machine's lines count as known and a forged one does not.
 EVENTS = {"accepted", "duplicate", "conflict", "refused"} | {
@@ -185,7 +185,7 @@ def faults_of_json(log: bytes, expected: Counter[str]) -> list[str]:
     """Return what is wrong with a log of JSON lines."""
     found, seen = [], Counter[str]()
     for line in log.split(b"\n")[:-1]:
-        if len(line) > LONGEST or re.search(rb"[^\x20-\x7e]", line):
+        if len(line) > MAX_LENGTH or re.search(rb"[^\x20-\x7e]", line):
             found.append(f"not plain: {line[:100]!r}")
         record = json.loads(line)
         seen[record["event"]] += 1
@@ -222,7 +222,7 @@ def faults_of_text(log: bytes, expected: Counter[str]) -> list[str]:
     """Return what is wrong with a log in text format, where lines that are indented belong to the record above."""
     found, seen = [], Counter[str]()
     for line in log.split(b"\n")[:-1]:
-        if len(line) > LONGEST or re.search(rb"[^\x20-\x7e]", line):
+        if len(line) > MAX_LENGTH or re.search(rb"[^\x20-\x7e]", line):
             found.append(f"not plain: {line[:100]!r}")
         word = word_of_text(line)
         if word is None and not line.startswith(b"    "):

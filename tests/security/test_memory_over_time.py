@@ -39,7 +39,7 @@ def tell(*_):
 signal.signal(signal.SIGUSR2, tell)
 """
 
-MOST_OPEN: Final = 560
+MAX_OPEN: Final = 560
 """Descriptors of a sender, which keeps up to 512 connections for the next message to the same endpoint."""
 LOOPBACK: Final = """
     [outbound]
@@ -284,7 +284,7 @@ def test_thousands_of_events_and_messages_leave_nothing_behind_in_who_works_them
         for role in roles:
             grown = settled(running, role, before[role], 400)
             assert grown["objects"] < 400, (role, grown)
-            assert Grown(running, role).descriptors < MOST_OPEN, role
+            assert Grown(running, role).descriptors < MAX_OPEN, role
             assert grown["MiB"] < 4, (role, grown)
         server.shutdown()
 

@@ -14,9 +14,9 @@ import pytest
 from tests.security.gateway_client import Gateway, gateway, post, proof, read_all, statuses
 
 MIB = 1 << 20
-MOST_RSS = 32 * MIB
-MOST_BODY = MIB
-MOST_CPU = 20.0
+MAX_RSS = 32 * MIB
+MAX_BODY = MIB
+MAX_CPU = 20.0
 """Times the processor time of a plain request with a body of the largest size."""
 
 
@@ -127,7 +127,7 @@ def sent(bomb: Bomb) -> bytes:
 def shared() -> Iterator[Gateway]:
     with gateway() as one:
         for _ in range(3):  # what a body of the largest size costs once is no bomb's doing
-            body = b'{"id":"evt_large","text":"' + b"x" * (MOST_BODY - 40) + b'"}'
+            body = b'{"id":"evt_large","text":"' + b"x" * (MAX_BODY - 40) + b'"}'
             one.ask(post("/in/packed", body, b"Connection: close\r\n" + proof(body)))
         yield one
 
@@ -141,12 +141,12 @@ def test_there_are_a_hundred_bombs_of_different_bytes():
 def test_each_bomb_is_refused_and_costs_no_memory(shared: Gateway):
     before, wrong = shared.peak, {}
     for bomb in bombs():
-        assert len(bomb.body) <= MOST_BODY, bomb.name
+        assert len(bomb.body) <= MAX_BODY, bomb.name
         found = statuses(shared.ask(sent(bomb)))
         if len(found) != 1 or found[0] not in bomb.statuses:
             wrong[bomb.name] = found
     assert wrong == {}
-    assert shared.peak - before <= MOST_RSS
+    assert shared.peak - before <= MAX_RSS
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
@@ -154,23 +154,23 @@ def test_mutant_without_the_cap_a_bomb_fills_the_memory():
     with gateway(mutant="no cap on decoding") as one:
         before = one.peak
         one.ask(sent(largest()))
-        assert one.peak - before > MOST_RSS
+        assert one.peak - before > MAX_RSS
 
 
 def test_no_bomb_costs_more_time_than_some_plain_requests(shared: Gateway):
     worst = sorted(bombs(), key=lambda bomb: -len(bomb.body))[:20]
-    assert any(_times_plain(shared, worst) <= MOST_CPU for _ in range(3))
+    assert any(_times_plain(shared, worst) <= MAX_CPU for _ in range(3))
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")
 def test_mutant_without_the_cap_a_bomb_costs_far_more_time():
     with gateway(mutant="no cap on decoding") as one:
-        assert any(_times_plain(one, [largest()]) > MOST_CPU for _ in range(3))
+        assert any(_times_plain(one, [largest()]) > MAX_CPU for _ in range(3))
 
 
 def _times_plain(one: Gateway, some: list[Bomb]) -> float:
     """Return how many times the processor time of as many plain requests the bombs take."""
-    body = b'{"id":"evt_unit","text":"' + b"x" * (MOST_BODY - 40) + b'"}'
+    body = b'{"id":"evt_unit","text":"' + b"x" * (MAX_BODY - 40) + b'"}'
     plain = [post("/in/packed", body, b"Connection: close\r\n" + proof(body))] * 20
     return (_cost(one, map(sent, some)) / len(some)) / (_cost(one, plain) / len(plain))
 
@@ -208,7 +208,7 @@ FLOODS = {
 def test_what_never_ends_is_cut_off_and_costs_no_memory(shared: Gateway, name: str):
     before = shared.peak
     assert statuses(shared.ask(FLOODS[name])) in ([400], [413], [431])
-    assert shared.peak - before <= MOST_RSS
+    assert shared.peak - before <= MAX_RSS
 
 
 @pytest.mark.extended("the mutant of a test that stays: it shows that the test can fail")

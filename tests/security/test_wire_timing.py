@@ -21,7 +21,7 @@ from tests.providers.source_factory import NOW, ProviderSource, all_sources
 from tests.unit.verifier_factory import signed, verifier
 
 SOURCE = Path(boathook.__file__).parent
-MOST_T = 4.5
+MAX_T = 4.5
 TELLING = ("signature", "token", "digest", "mac", "expected", "given", "proof", "secret", "fingerprint", "password")
 INNOCENT = {
     "found == secrets": "both are the owner's own: whether a told secret has changed",
@@ -174,7 +174,7 @@ def _early_exit(left: str, right: str) -> bool:
 def test_mutant_a_comparison_that_ends_early_is_found_by_the_clock(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(signing, "equal_constant_time", _early_exit)
     found = [abs(t_of(verifier("github"), PAIRS["first or last character"], 4_000)) for _ in range(3)]
-    assert max(found) > MOST_T
+    assert max(found) > MAX_T
 
 
 @pytest.mark.soak
@@ -183,6 +183,6 @@ def test_the_clock_finds_no_difference_in_a_million_turns(name: str):
     found = []
     for _ in range(3):
         found.append(abs(t_of(verifier("github"), PAIRS[name], 1_000_000)))
-        if found[-1] < MOST_T:
+        if found[-1] < MAX_T:
             return
     raise AssertionError(found)

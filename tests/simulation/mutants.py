@@ -75,7 +75,7 @@ def draining_out_of_order(patch: pytest.MonkeyPatch) -> None:
 def putting_a_segment_aside_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
     """A drained segment is renamed first and committed afterwards."""
 
-    bring_and_finish = Intake._bring
+    bring_and_finish = Intake._drain_segment
 
     async def nothing(_segment: Segment) -> None:
         pass
@@ -88,7 +88,7 @@ def putting_a_segment_aside_before_it_is_stored(patch: pytest.MonkeyPatch) -> No
         finally:
             del spool.finish
 
-    patch.setattr(Intake, "_bring", bring)
+    patch.setattr(Intake, "_drain_segment", bring)
 
 
 def going_direct_past_the_spool(patch: pytest.MonkeyPatch) -> None:

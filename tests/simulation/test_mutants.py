@@ -7,7 +7,7 @@ import pytest
 
 from tests.simulation import mutants, runner
 
-MOST_SEEDS = 400
+MAX_SEEDS = 400
 
 
 SLOW = (mutants.without_fences, mutants.counting_attempts_when_they_fail, mutants.removing_folders_of_the_living)
@@ -31,8 +31,8 @@ def test_the_simulation_finds_what_is_wrong(
 ) -> None:
     mutant(monkeypatch)
     invariants, known = mutants.ALL[mutant]
-    noticed = runner.first_to_notice(runner.run, invariants, [known, *range(1, MOST_SEEDS + 1)])
-    assert noticed is not None, f"{MOST_SEEDS} seeds did not notice it"
+    noticed = runner.first_to_notice(runner.run, invariants, [known, *range(1, MAX_SEEDS + 1)])
+    assert noticed is not None, f"{MAX_SEEDS} seeds did not notice it"
     seed, found = noticed
     with capsys.disabled():
         print(f"\n  {mutant.__name__.replace('_', ' ')}: seed {seed}: {found[:150]}")  # noqa: T201 the seeds are worth reading

@@ -17,9 +17,9 @@ from tests.simulation.sending.world import SendingWorld
 from tests.simulation.server import Rates
 from tests.simulation.sometimes import REACHED, SENDING
 
-COUNT, MOST = 40, 300
+COUNT, MAX = 40, 300
 """How many seeds `make test-all` runs: the fewest, and the most where something worth seeing has not been seen by then."""
-MOST_SEEDS = 200
+MAX_SEEDS = 200
 ROOT = Path(__file__).parents[2]
 
 
@@ -47,13 +47,13 @@ def test_no_seed_of_sending_breaks_an_invariant(seed: int) -> None:
 @pytest.mark.extended("runs as many seeds as it takes to reach every rare state; 20 seeds stay")
 def test_no_seed_of_sending_breaks_an_invariant_and_every_rare_state_is_reached() -> None:
     REACHED.clear()
-    for seed in range(1, MOST + 1):
+    for seed in range(1, MAX + 1):
         judge(runner.run_sending(seed))
         runner.tidy(seed)
         if seed >= COUNT and REACHED.keys() >= SENDING:
             break
     missing = sorted(SENDING - REACHED.keys())
-    assert not missing, f"never reached in {MOST} seeds: {missing}"
+    assert not missing, f"never reached in {MAX} seeds: {missing}"
 
 
 def test_where_nothing_fails_nothing_is_sent_twice_and_nothing_rare_is_reached() -> None:
@@ -80,8 +80,8 @@ def test_the_simulation_of_sending_finds_what_is_wrong(
     def run(seed: int) -> Result:
         return runner.run_sending(seed, expected.plan(draw(seed)))
 
-    noticed = runner.first_to_notice(run, expected.by, [expected.seed, *range(1, MOST_SEEDS + 1)])
-    assert noticed is not None, f"{MOST_SEEDS} seeds did not notice it"
+    noticed = runner.first_to_notice(run, expected.by, [expected.seed, *range(1, MAX_SEEDS + 1)])
+    assert noticed is not None, f"{MAX_SEEDS} seeds did not notice it"
     seed, found = noticed
     with capsys.disabled():
         print(f"\n  {mutant.__name__.replace('_', ' ')}: seed {seed}: {found[:150]}")  # noqa: T201 the seeds are worth reading

@@ -12,7 +12,7 @@ from tests.simulation import runner
 from tests.simulation.runner import Result, kept_seeds, replay_line, simulating
 from tests.simulation.sometimes import EXPECTED, RARE, REACHED
 
-COUNT, MOST = 80, 500
+COUNT, MAX = 80, 500
 """How many seeds `make test-all` runs: the fewest, and the most where something worth seeing has not been seen by then."""
 ROOT = Path(__file__).parents[2]
 
@@ -40,13 +40,13 @@ def test_no_seed_breaks_an_invariant(seed: int) -> None:
 @pytest.mark.extended("runs as many seeds as it takes to reach every rare state; 20 seeds stay")
 def test_no_seed_breaks_an_invariant_and_every_rare_state_is_reached() -> None:
     REACHED.clear()
-    for seed in range(1, MOST + 1):
+    for seed in range(1, MAX + 1):
         judge(runner.run(seed))
         runner.tidy(seed)
         if seed >= COUNT and REACHED.keys() >= EXPECTED:
             break
     missing = sorted(EXPECTED - REACHED.keys())
-    assert not missing, f"never reached in {MOST} seeds: {missing}"
+    assert not missing, f"never reached in {MAX} seeds: {missing}"
 
 
 def test_a_state_that_is_never_reached_fails_the_run() -> None:

@@ -141,7 +141,7 @@ def test_what_is_public_may_be_dialled(address):
 def test_every_spelling_comes_to_a_number_that_is_judged(name):
     with pytest.raises(ValueError, match="address"):
         ip_address(name)
-    assert find_denial(name) == "it is no address"
+    assert find_denial(name) == "it is not an address"
     try:
         found = socket.getaddrinfo(name, 443, type=socket.SOCK_STREAM)
     except OSError:

@@ -36,7 +36,7 @@ def test_a_channel_is_a_plain_name(channel: str):
 
 @pytest.mark.parametrize("message", [object(), {1: object()}, "\ud800"])
 def test_what_json_cannot_hold_is_refused(message: object):
-    with pytest.raises(InvalidMessage, match="live message on c: the message must be what JSON can hold"):
+    with pytest.raises(InvalidMessage, match="live message on c: the message must be valid as JSON"):
         notify_call("c", message)
 
 

@@ -70,7 +70,7 @@ def test_a_file_of_certificates_is_checked(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"buffer.ca_file: cannot read"):
         read_access(settings(tls=True, ca_file=str(tmp_path / "none.pem")))
     (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(ConfigError, match=r"buffer.ca_file: .* holds no certificates"):
+    with pytest.raises(ConfigError, match=r"buffer.ca_file: .* contains no certificates"):
         read_access(settings(tls=True, ca_file=str(tmp_path / "ca.pem")))
     assert read_access(settings(tls=True)).tls is not None
 

@@ -64,9 +64,9 @@ def test_a_spool_that_was_used_is_tried(look: Look, tmp_path: Path, monkeypatch)
 def test_it_warns_of_a_spool_that_is_off_lies_in_memory_or_has_no_room(look: Look, monkeypatch):
     assert "503" in look(enabled=False)["spool"].found
     assert "has room for 0 MiB" not in look()["spool"].found
-    assert look(free=100, max_disk_used=0.9)["spool"].found.startswith("takes nothing")
+    assert look(free=100, max_disk_used=0.9)["spool"].found.startswith("accepts no events")
     assert (
-        "has room for 1,024 MiB of events, and the settings allow 4,096"
+        "has room for 1,024 MiB of events, but the settings allow 4,096"
         in look(free=101, max_bytes=4 * GIB)["spool"].found
     )
     monkeypatch.setattr(spool, "_kind_of", lambda _folder: "tmpfs")

@@ -88,15 +88,15 @@ def test_all_statements_must_be_signed_under_the_same_secret():
     [
         (b"{}", Reason.SIGNATURE_MISSING, "the body is no array"),
         (b"not json", Reason.SIGNATURE_MISSING, "the body is no array"),
-        (b"[]", Reason.SIGNATURE_MISSING, "states nothing"),
+        (b"[]", Reason.SIGNATURE_MISSING, "contains none of the signed parts"),
         (b"[7]", Reason.SIGNATURE_MALFORMED, "cannot be read"),
         (b'[{"sig":"x"}]', Reason.SIGNATURE_MALFORMED, "cannot be read"),
         (b'[{"amount":1}]', Reason.SIGNATURE_MISSING, "no signature in the body's 0.sig"),
         (b'[{"amount":1,"sig":null}]', Reason.SIGNATURE_MISSING, "no signature"),
         (b'[{"amount":1,"sig":{}}]', Reason.SIGNATURE_MISSING, "no signature"),
-        (b'[{"amount":1,"sig":"\\u0416"}]', Reason.SIGNATURE_MISMATCH, "does not fit"),
-        (b'[{"amount":1,"sig":"\\ud800"}]', Reason.SIGNATURE_MISMATCH, "does not fit"),
-        (b'[{"amount":1,"sig":""}]', Reason.SIGNATURE_MISMATCH, "does not fit"),
+        (b'[{"amount":1,"sig":"\\u0416"}]', Reason.SIGNATURE_MISMATCH, "does not match"),
+        (b'[{"amount":1,"sig":"\\ud800"}]', Reason.SIGNATURE_MISMATCH, "does not match"),
+        (b'[{"amount":1,"sig":""}]', Reason.SIGNATURE_MISMATCH, "does not match"),
     ],
 )
 def test_what_states_nothing_or_badly_is_refused(body, reason, words):
@@ -414,7 +414,7 @@ def test_mutant_without_the_fence_any_address_would_do(monkeypatch):
 
 @pytest.mark.parametrize("network", ["", "192.0.2.1/24", "example.com", "192.0.2.0/33", "2001:db8::/129"])
 def test_a_network_that_is_none_is_an_error_of_the_settings(network):
-    with pytest.raises(ConfigError, match=r"sources\.test\.addresses: .* is no address and no network"):
+    with pytest.raises(ConfigError, match=r"sources\.test\.addresses: .* is neither an address nor a network"):
         source(recipe(SIGNED), KEY, addresses=(network,))
 
 

@@ -258,7 +258,7 @@ class TestMail:
             first, second = [await notifier.send("ops", bulletin()) for _ in range(2)]
             notifier.close()
             assert isinstance(first, SendFailed)
-            assert second == SendFailed("127.0.0.1 has neither taken nor refused an earlier message")
+            assert second == SendFailed("127.0.0.1 has not answered an earlier message yet")
             assert sum(thread.name == "boathook-mail" for thread in threading.enumerate()) == 1
             is_over.set()
             await eventually(lambda: all(thread.name != "boathook-mail" for thread in threading.enumerate()))

@@ -98,9 +98,9 @@ async def test_a_dropped_token_is_asked_for_again():
         (token_response(access_token="t", token_type="mac"), "type Bearer"),
         (token_response(access_token="t", token_type=5), "type Bearer"),
         (token_response(access_token="t" * 70_000), "larger than"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "no JSON object"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\ncanary", "no JSON object"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000, "no JSON object"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", "not a JSON object"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\ncanary", "not a JSON object"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 60000\r\n\r\n" + b"[" * 60_000, "not a JSON object"),
         ("reset", "could not be asked"),
     ],
 )

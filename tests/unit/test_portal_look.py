@@ -151,9 +151,9 @@ def test_settings_show_the_beginning_of_a_data_url():
     ("logo", "fault"),
     [
         ("missing.png", "cannot read missing.png: No such file"),
-        ("data:text/html,<svg>", "no data URL of an image"),
+        ("data:text/html,<svg>", "not a data URL of an image"),
         ("data:image/png;base64,@@", "not base64"),
-        ("data:image/png,<script>", "is no image"),
+        ("data:image/png,<script>", "is not an image"),
         ("data:image/svg+xml,<svg>" + "a" * 262_144, "at most 262,144"),
     ],
 )

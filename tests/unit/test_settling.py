@@ -73,7 +73,7 @@ URL_SIGNED = recipe(Hmac(headers=(SignatureHeaders(signature="x-sig"),), templat
 
 @pytest.mark.parametrize("made", [URL_SIGNED, recipe(SIGNED, needs_url=True)])
 def test_a_sender_that_signs_the_address_needs_the_public_one(made):
-    with pytest.raises(ConfigError, match=r"sources\.test\.public_url: Made-up signs the address it sends to; write"):
+    with pytest.raises(ConfigError, match=r"sources\.test\.public_url: Made-up signs the URL; set"):
         source(made, "s")
     assert source(made, "s", public_url="https://hooks.example.com").recipe.signs_url
     assert source(made, unsigned=True).recipe.signs_url

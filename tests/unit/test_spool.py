@@ -291,7 +291,7 @@ class TestFailingDisks:
                 shelf.write([b"x"])
         assert shelf.is_failing
         disk.synced.clear()
-        with pytest.raises(SpoolUnavailable, match="left alone"):
+        with pytest.raises(SpoolUnavailable, match="not used for some seconds"):
             shelf.write([b"x"])
         assert disk.synced == []
         monkeypatch.setattr(shelf, "_backoff_until", 0.0)

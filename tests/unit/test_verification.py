@@ -94,7 +94,7 @@ class TestEverySender:
     @pytest.mark.parametrize("provider_source", ALL, ids=str)
     def test_what_testing_signs_verify_takes(self, provider_source: ProviderSource):
         if isinstance(provider_source.recipe.proof, NoProof):
-            with pytest.raises(ConfigError, match=f"{provider_source.recipe.name} proves nothing"):
+            with pytest.raises(ConfigError, match=f"{provider_source.recipe.name} does not sign"):
                 verify(provider_source.recipe.name, "", {}, b"")
             return
         signed = provider_source.sign_sample()
@@ -245,7 +245,7 @@ class TestSecrets:
 
     @pytest.mark.parametrize("secrets", ["", [], [""], ()])
     def test_none_lets_nobody_in(self, secrets: Any):
-        with pytest.raises(ConfigError, match=r"^secrets: there is none, and stripe proves its requests with one"):
+        with pytest.raises(ConfigError, match=r"^secrets: there is none, but stripe signs its requests with one"):
             verify("stripe", secrets, signature(), BODY)
 
     def test_a_blank_one_is_none(self):
@@ -298,7 +298,7 @@ class TestArguments:
 
     @pytest.mark.parametrize("provider", ["square", "twilio", "hubspot"])
     def test_an_address_that_is_signed_must_be_given(self, provider: str):
-        with pytest.raises(ConfigError, match=r"^url: .* signs the address it sends to"):
+        with pytest.raises(ConfigError, match=r"^url: .* signs the URL"):
             verify(provider, SECRET, {}, BODY)
 
     @pytest.mark.parametrize(
@@ -335,7 +335,9 @@ class TestSign:
     def test_a_proof_that_is_no_header_says_where_it_goes(self):
         for provider, where in (("robokassa", "body"), ("adyen", "body")):
             recipe = find_recipe(provider)
-            with pytest.raises(ValueError, match=f"puts its proof into the {where}; send what signed_request returns"):
+            with pytest.raises(
+                ValueError, match=f"puts its signature into the {where}; send what signed_request returns"
+            ):
                 sign(provider, recipe.sample.secret, recipe.sample.body, content_type=recipe.sample.content_type)
 
     def test_keys_are_only_for_those_who_sign_with_them(self):

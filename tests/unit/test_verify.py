@@ -204,7 +204,7 @@ def test_a_request_signed_with_any_of_the_secrets_is_accepted():
         ("stripe", {"dedup_fields": ("a..b",)}, r"sources\.test\.dedup_fields: 'a\.\.b'"),
         ("stripe", {"header": "x-sig"}, r"sources\.test\.header: the provider stripe has no such setting"),
         ("stripe", {"unsigned": True}, r"sources\.test\.unsigned: there are secrets too"),
-        ("unsigned", {"secrets": ()}, r"sources\.test\.unsigned: requests carry no proof"),
+        ("unsigned", {"secrets": ()}, r"sources\.test\.unsigned: its requests are not signed"),
         ("hmac", {"algorithm": "rot13"}, r"sources\.test\.algorithm: write one of .*\"sha1\""),
         ("hmac", {"encoding": "rot13"}, r"sources\.test\.encoding"),
         ("hmac", {"key_encoding": "whsec"}, r"sources\.test\.key_encoding"),
@@ -231,7 +231,7 @@ def test_a_request_signed_with_any_of_the_secrets_is_accepted():
         ),
         ("hmac", {"id_header": "x", "id_path": "y"}, r"sources\.test\.id_path: id_header is set too"),
         ("hmac", {"id_path": "a..b"}, r"sources\.test\.id_path: 'a\.\.b'"),
-        ("hmac", {"id_header": "Authorization"}, r"sources\.test\.id_header: authorization holds credentials"),
+        ("hmac", {"id_header": "Authorization"}, r"sources\.test\.id_header: authorization contains credentials"),
         (
             "hmac",
             {"colour": "red"},
@@ -411,7 +411,7 @@ def test_a_proven_body_that_is_no_json_is_refused_where_the_sender_always_sends_
     verdict = verifier("stripe").verify(signed("stripe", body), NOW)
     assert isinstance(verdict, Rejected)
     assert (verdict.status, verdict.reason) == (400, Reason.BODY_MALFORMED)
-    assert "the signature is right" in verdict.detail
+    assert "the signature is valid" in verdict.detail
 
 
 @pytest.mark.parametrize("body", BROKEN, ids=lambda body: repr(body[:20]))

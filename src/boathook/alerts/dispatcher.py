@@ -21,7 +21,7 @@ from boathook.observability import meters
 from boathook.observability.log import get_logger
 
 FIRST_PAUSE_S: Final = 10.0
-LONGEST_PAUSE_S: Final = 900.0
+MAX_PAUSE_S: Final = 900.0
 _LEASE_S: Final = 45.0
 """Lease of a message in addition to the send timeout; until it expires, no other process sends the message."""
 _LOG = get_logger("alerts")
@@ -92,7 +92,7 @@ class AlertDispatcher:
                     error,
                     give_up=timedelta(hours=self._settings.notifications.retry_for_h),
                     pause_s=max(FIRST_PAUSE_S, rest_s),
-                    longest_s=max(LONGEST_PAUSE_S, rest_s),
+                    longest_s=max(MAX_PAUSE_S, rest_s),
                 )
                 meters.count("boathook_alert_messages_total", channel=channel, outcome="failed")
                 _LOG.warning("notice_failed", channel=channel, error=error, given_up=given_up)

@@ -117,14 +117,14 @@ class AlertEvaluator:
             if alert is None and status is not None:
                 fresh = _begun(rule, subject, status)
                 saved = await self._save(connection, rule.name, rule.settings, fresh, silences, now, is_new=True)
-                _log_move(saved)
+                _log_change(saved)
             elif alert is not None and status is None:
                 await alert_store.delete(connection, alert)
             elif alert is not None and status is not None:
-                after = _moved(replace(alert, severity=rule.settings.severity), status)
+                after = _updated(replace(alert, severity=rule.settings.severity), status)
                 saved = await self._save(connection, rule.name, rule.settings, after, silences, now)
                 if saved.state is not alert.state:
-                    _log_move(saved)
+                    _log_change(saved)
 
     async def _close_orphans(
         self, connection: Connection, opened: OpenAlerts, silences: Sequence[Silence], now: datetime
@@ -138,7 +138,7 @@ class AlertEvaluator:
             status = transition(replace(alert.status, state=AlertState.FIRING), None, AlertDelays(0, 0), now)
             assert status is not None  # `transition` never drops a firing alert
             settings = self._settings.rules.get(alert.rule, RuleSettings())
-            await self._save(connection, alert.rule, settings, _moved(alert, status), silences, now)
+            await self._save(connection, alert.rule, settings, _updated(alert, status), silences, now)
 
     async def _save(
         self,
@@ -217,7 +217,7 @@ def _begun(rule: Rule, subject: str, status: AlertStatus) -> Alert:
     )
 
 
-def _moved(alert: Alert, status: AlertStatus) -> Alert:
+def _updated(alert: Alert, status: AlertStatus) -> Alert:
     fired_at = alert.fired_at
     if fired_at is None and status.state is AlertState.FIRING:
         fired_at = status.since
@@ -246,7 +246,7 @@ def _shown(seen: Mapping[str, list[Reading]]) -> dict[str, list[dict[str, Any]]]
     }
 
 
-def _log_move(alert: Alert) -> None:
+def _log_change(alert: Alert) -> None:
     words: dict[str, Any] = {"alert": ids.show(ids.ALERT, alert.id), "rule": alert.rule, "subject": alert.subject}
     match alert.state:
         case AlertState.FIRING:

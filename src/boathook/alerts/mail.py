@@ -38,7 +38,7 @@ async def send_mail(server: SmtpServer, message: EmailMessage, *, timeout_s: flo
     """
     key = server, str(message["To"])
     if (left := _LEFT.get(key)) is not None and left.is_alive():
-        return f"{server.host} has neither taken nor refused an earlier message"
+        return f"{server.host} has not answered an earlier message yet"
     loop = asyncio.get_running_loop()
     done: asyncio.Future[str | None] = loop.create_future()
 
@@ -54,7 +54,7 @@ async def send_mail(server: SmtpServer, message: EmailMessage, *, timeout_s: flo
             return await done
     except TimeoutError:
         _LEFT[key] = thread
-        return f"{server.host} did not take the message within {timeout_s:g} s"
+        return f"{server.host} did not accept the message within {timeout_s:g} s"
 
 
 def _attempt(server: SmtpServer, message: EmailMessage, step_s: float) -> str | None:
@@ -70,7 +70,7 @@ def _attempt(server: SmtpServer, message: EmailMessage, step_s: float) -> str | 
     except ssl.SSLCertVerificationError as error:
         return f"{server.host}: its certificate is not trusted: {error.verify_message}"
     except smtplib.SMTPNotSupportedError:
-        return f"{server.host} does not offer what is asked of it: STARTTLS, or the user name and password"
+        return f"{server.host} supports neither STARTTLS nor the login that is configured"
     except (smtplib.SMTPException, OSError, ValueError) as error:
         return f"{server.host}: {_plain(str(error)) or type(error).__name__}"
     return None

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _LOG = get_logger("alerts")
 _JSON: Final = {"Content-Type": "application/json"}
-_MOST_ANSWER: Final = 65_536
-_LONGEST_REST_S: Final = 3_600.0
+_MAX_ANSWER: Final = 65_536
+_MAX_REST_S: Final = 3_600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ class Notifier:
             case TelegramChannel():
                 token = self._secret(name, "token", channel.token)
                 url = f"{channel.api.rstrip('/')}/bot{token}/sendMessage"
-                return _telegram_verdict(await self._post(url, render.telegram(channel, alert_message)), token)
+                return _read_telegram_result(await self._post(url, render.telegram(channel, alert_message)), token)
             case SlackChannel():
                 url = self._secret(name, "url", channel.url)
-                return _verdict(await self._post(url, render.slack(channel, alert_message)))
+                return _read_result(await self._post(url, render.slack(channel, alert_message)))
             case WebhookChannel():
-                return _verdict(await self._post_signed(name, channel, alert_message))
+                return _read_result(await self._post_signed(name, channel, alert_message))
             case EmailChannel():
                 return await self._mail(name, channel, alert_message)
             case _:
@@ -120,7 +120,7 @@ class Notifier:
             headers={**_JSON, **(headers or {})},
             body=body,
             timeout_s=self._settings.notifications.timeout_s,
-            max_bytes=_MOST_ANSWER,
+            max_bytes=_MAX_ANSWER,
         )
 
     async def _mail(self, name: str, channel: EmailChannel, alert_message: AlertMessage) -> Sent | SendFailed:
@@ -147,19 +147,19 @@ def check_channels(settings: Settings) -> None:
                 settings.resolve(reference, f"notifications.channels.{name}.{key}")
 
 
-def _verdict(answer: HttpResponse) -> Sent | SendFailed:
+def _read_result(answer: HttpResponse) -> Sent | SendFailed:
     if answer.is_ok:
         return Sent()
     return SendFailed(f"response status {answer.status}", _rest(answer.headers.get("retry-after")))
 
 
-def _telegram_verdict(answer: HttpResponse, token: str) -> Sent | SendFailed:
+def _read_telegram_result(answer: HttpResponse, token: str) -> Sent | SendFailed:
     try:
         body: Any = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, RecursionError):
         body = None
     if not isinstance(body, dict):
-        return _verdict(answer) if not answer.is_ok else SendFailed("the response is not from Telegram")
+        return _read_result(answer) if not answer.is_ok else SendFailed("the response is not from Telegram")
     if answer.is_ok and body.get("ok") is True:
         return Sent()
     parameters = body.get("parameters")
@@ -170,6 +170,6 @@ def _telegram_verdict(answer: HttpResponse, token: str) -> Sent | SendFailed:
 
 def _rest(value: object) -> float:
     try:
-        return min(max(0.0, float(value)), _LONGEST_REST_S)  # type: ignore[arg-type]  # a value of another type raises
+        return min(max(0.0, float(value)), _MAX_REST_S)  # type: ignore[arg-type]  # a value of another type raises
     except (TypeError, ValueError, OverflowError):
         return 0.0

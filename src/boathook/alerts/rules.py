@@ -98,7 +98,7 @@ def _compile(name: str, rule: RuleSettings) -> Rule:
     if (rule.above is None) == (rule.below is None):
         raise refuse("above", "set either above or below")
     if _is_beyond(rule):
-        raise refuse("clear", "the alert would never hold; set clear to the normal side of the threshold")
+        raise refuse("clear", "the alert would clear while it fires; set clear to the normal side of the threshold")
     if rule.rows:
         return Rule(name, rule, None)
     kinds = {
@@ -139,7 +139,7 @@ def _wrong(
     if metric is None:
         return "metric", f"unknown metric {selection.metric!r}; see the page on metrics and the pages of the apps"
     if metric.kind not in kinds:
-        return "measure", f"{metric.name} is a {metric.kind}, which has no such figure"
+        return "measure", f"{metric.name} is a {metric.kind}, which does not support it"
     for label in (*selection.labels, *by):
         if label not in metric.labels and label != HOST:
             return "labels", f"{metric.name} has the labels {', '.join((*metric.labels, HOST))}, not {label!r}"

@@ -26,9 +26,9 @@ counting = router("Endpoint")
 
 AttemptRef = Annotated[str, Path(description="The attempt's id.", examples=["atmpt_01h455vb4pex5vsknk084sn02q4"])]
 EndpointParam = Annotated[str | None, Query(description="Only attempts at this endpoint: its id or uid.")]
-WithMessage = Annotated[bool, Query(description="Whether each attempt's message is shown too.")]
-Since = Annotated[Timestamp | None, Query(description="From when on; by default 28 days before until.")]
-Until = Annotated[Timestamp | None, Query(description="Until when; by default now.")]
+WithMessage = Annotated[bool, Query(description="Whether to include each attempt's message.")]
+Since = Annotated[Timestamp | None, Query(description="Start of the range; by default 28 days before until.")]
+Until = Annotated[Timestamp | None, Query(description="End of the range; by default now.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class MessageAttemptOut(Output):
 
     id: str = Field(examples=["atmpt_01h455vb4pex5vsknk084sn02q4"])
     url: str = Field(examples=["https://example.com/hook"])
-    response: str = Field(description="What the endpoint answered, or what went wrong.")
-    response_status_code: int = Field(description="0 where there was no answer.")
+    response: str = Field(description="The endpoint's response, or the error.")
+    response_status_code: int = Field(description="0 if there was no response.")
     response_duration_ms: int
     status: int = Field(description="0 success, 2 failed.")
     status_text: str = Field(examples=["success"])
-    trigger_type: int = Field(description="0 as scheduled, 1 by hand.")
+    trigger_type: int = Field(description="0 scheduled, 1 manual.")
     msg_id: str
     endpoint_id: str
     timestamp: Timestamp

@@ -1,117 +1,47 @@
-"""Routes of portal tokens: each is valid for one visitor of one application, for at most seven days."""
+"""Authenticates an API request by its bearer token; the token is read on each request, so revocation is immediate.
 
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Annotated, Final
+Only publishing may use a local copy of the keys, while PostgreSQL is unavailable.
+"""
 
-from fastapi import Request
-from pydantic import Field
+from collections.abc import Mapping
 
-from boathook.api.route import AnyCall, ApplicationCall, ApplicationRef, Call, router
-from boathook.service import applications, keys, portal_sessions
-from boathook.service.applications import Application
-from boathook.service.authorization import Capability, Permission, requires
-from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictBool, Text, null_as
-from boathook.service.schemas.messages import ApplicationIn
-
-routes = router("Authentication")
-
-Session = Annotated[str, Field(pattern=r"^[a-zA-Z0-9@_\-.]{1,64}$")]
-_DEFAULT_EXPIRY_S: Final = 604_800
+from boathook.api.errors import ApiError
+from boathook.service import keys
+from boathook.service.access_copy import AccessCopy
+from boathook.service.authorization import Principal
+from boathook.service.unit_of_work import Connection
 
 
-class AppPortalAccessIn(Input):
-    """The permissions of a portal visitor."""
-
-    feature_flags: Annotated[list[Text], null_as([], list[Text] | None)] = Field(
-        default_factory=list, description="Feature flags of the portal user; they show event types with these flags."
-    )
-    application: ApplicationIn | None = Field(default=None, description="Created first if there is none.")
-    capabilities: list[Capability] | None = Field(default=None, description="Capabilities; null allows everything.")
-    expiry: Annotated[int, Field(strict=True, ge=3_600, le=604_800)] | None = Field(
-        default=None, description="Seconds until the token ends; 604800 unless given."
-    )
-    read_only: StrictBool | None = Field(default=None, json_schema_extra=DEPRECATED)
-    session_id: Session | None = Field(default=None, description="A name by which the token can be ended.")
-
-    def granted(self) -> Sequence[str] | None:
-        """Return the visitor's capabilities; None grants all."""
-        return [Capability.VIEW_BASE] if self.read_only else self.capabilities
+async def authenticate(connection: Connection, headers: Mapping[str, str]) -> Principal:
+    """Return the caller of a request. Raises ApiError 401 without a valid bearer token."""
+    principal = await keys.find_principal(connection, _bearer_token(headers))
+    if principal is None:
+        raise _unauthenticated()
+    return principal
 
 
-class AppPortalAccessOut(Output):
-    """A portal link."""
+async def authenticate_by_copy(access: AccessCopy, headers: Mapping[str, str]) -> Principal:
+    """Return the caller of a request by the local copy of the keys.
 
-    url: str = Field(examples=["https://hooks.example.com/portal#key=bhk_..."])
-    token: str = Field(examples=["bhk_..."])
-
-
-class ExpireAllIn(Input):
-    """The tokens to revoke, and the time of revocation."""
-
-    expiry: Annotated[int, Field(strict=True, ge=0, le=259_200)] | None = Field(
-        default=None, description="Seconds until then; at once unless given."
-    )
-    session_ids: Annotated[list[Session], Field(max_length=1_000)] | None = Field(
-        default=None, description="Only those made with one of these names; null or none is all."
-    )
+    Raises:
+        ApiError: 401: the request has no bearer token.
+        AccessUnknown: the copy cannot decide about its token.
+    """
+    return await access.find_principal(_bearer_token(headers))
 
 
-@routes.post(
-    "/auth/app-portal-access/{app_id}",
-    operation_id="v1.authentication.app-portal-access",
-    summary="Create a portal link",
-)
-@requires(Permission.PORTAL_GRANT)
-async def give_access(
-    call: AnyCall, app_id: ApplicationRef, request: Request, body: AppPortalAccessIn | None = None
-) -> AppPortalAccessOut:
-    """Return a portal URL and token that grant access to one application."""
-    body = body or AppPortalAccessIn()
-    new = None if body.application is None else body.application.value()
-    return await _give(call, request, await applications.ensure(call.work, app_id, new), body)
+def _bearer_token(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
+        raise _unauthenticated()
+    return token
 
 
-@routes.post(
-    "/auth/dashboard-access/{app_id}",
-    operation_id="v1.authentication.dashboard-access",
-    summary="Create a portal link",
-    deprecated=True,
-)
-@requires(Permission.PORTAL_GRANT)
-async def give_dashboard_access(call: ApplicationCall, request: Request) -> AppPortalAccessOut:
-    """Return a portal URL and token, as app-portal-access does, for older clients."""
-    return await _give(call, request, call.application, AppPortalAccessIn())
+def _unauthenticated() -> ApiError:
+    return ApiError(401, "authentication_failed", "Invalid token", {"www-authenticate": "Bearer"})
 
 
-async def _give(call: Call, request: Request, application: Application, body: AppPortalAccessIn) -> AppPortalAccessOut:
-    made = await keys.create_for_portal(
-        call.work,
-        application,
-        lifetime=timedelta(seconds=body.expiry or _DEFAULT_EXPIRY_S),
-        session_id=body.session_id,
-        capabilities=body.granted(),
-        feature_flags=body.feature_flags,
-    )
-    base = call.work.app_context.settings.server.public_url or str(request.base_url).rstrip("/")
-    return AppPortalAccessOut(url=portal_sessions.portal_link(base, made.token), token=made.token)
-
-
-@routes.post("/auth/logout", status_code=204, operation_id="v1.authentication.logout", summary="End the token in use")
-@requires(Permission.TOKEN_END)
-async def log_out(call: AnyCall) -> None:
-    """Revoke the token of this request; organization tokens are rejected, as `boathook keys revoke` ends those."""
-    await keys.revoke(call.work, call.principal.key_id)
-
-
-@routes.post(
-    "/auth/app/{app_id}/expire-all",
-    status_code=204,
-    operation_id="v1.authentication.expire-all",
-    summary="End an application's tokens",
-)
-@requires(Permission.PORTAL_GRANT)
-async def expire_all(call: ApplicationCall, body: ExpireAllIn | None = None) -> None:
-    """Revoke all tokens of an application, or those of some portal sessions."""
-    body = body or ExpireAllIn()
-    await keys.expire_all(call.work, call.application, body.session_ids or None, timedelta(seconds=body.expiry or 0))
+def forbidden() -> ApiError:
+    """Return the error for a token without the required permission."""
+    return ApiError(403, "insufficient access", "this token does not allow it")

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import Query, Response
 from pydantic import Field
 
-from boathook.api.endpoints import EndpointBasicsOut, EndpointRef
+from boathook.api.endpoints import EndpointRef
 from boathook.api.messages import MessageOut, MessageRef, show_message
 from boathook.api.pages import Iterator, Limit, ListOf
 from boathook.api.route import ApplicationCall, router
@@ -14,6 +14,7 @@ from boathook.domain import ids
 from boathook.service import messages
 from boathook.service.authorization import Permission, requires
 from boathook.service.messages import EndpointMessage, MessageDestination, MessageStatus
+from boathook.service.schemas.endpoints import EndpointBasicsOut
 from boathook.service.schemas.fields import DEPRECATED, Timestamp, format_timestamp
 
 routes = router("Message Attempt")

@@ -1,6 +1,7 @@
 """Routes of endpoints: their settings, secrets and headers, and test messages."""
 
 import re
+from dataclasses import fields
 from datetime import timedelta
 from typing import Annotated, Any, Final
 
@@ -15,8 +16,14 @@ from boathook.api.route import ApplicationCall, body_of, router
 from boathook.service import endpoint_secrets, endpoints, messages
 from boathook.service.authorization import Permission, requires
 from boathook.service.endpoints import Endpoint
-from boathook.service.schemas.endpoints import EndpointIn, EndpointPatch, EndpointUpdate
-from boathook.service.schemas.fields import DEPRECATED, Input, Output, StrictInt, Text, Timestamp, TypeName, null_as
+from boathook.service.schemas.endpoints import (
+    EndpointBasicsOut,
+    EndpointIn,
+    EndpointOut,
+    EndpointPatch,
+    EndpointUpdate,
+)
+from boathook.service.schemas.fields import Input, Output, StrictInt, Text, TypeName, null_as
 from boathook.service.unit_of_work import UnitOfWork
 
 routes = router("Endpoint")
@@ -26,64 +33,22 @@ EndpointRef = Annotated[
 ]
 
 
-class EndpointBasicsOut(Output):
-    """The fields of every kind of endpoint."""
-
-    id: str = Field(examples=["ep_01h455vb4pex5vsknk084sn02q4"])
-    uid: str | None = Field(examples=["crm"])
-    url: str = Field(examples=["https://example.com/hook"])
-    description: str
-    disabled: bool
-    throttle_rate: int | None
-    rate_limit: int | None = Field(json_schema_extra=DEPRECATED)
-    event_types: list[str] | None
-    filter_types: list[str] | None = Field(json_schema_extra=DEPRECATED)
-    created_at: Timestamp
-    updated_at: Timestamp
-
-
-class EndpointOut(EndpointBasicsOut):
-    """An endpoint."""
-
-    version: int = Field(json_schema_extra=DEPRECATED)
-    channels: list[str] | None
-    metadata: dict[str, str]
-    filter: dict[str, Any] | None
-    order_by: str | None
-    concurrency: int | None
-    retry_schedule: str | list[float] | None
-    timeout_seconds: float | None
-    auth: list[str] = Field(description="How the endpoint is shown who sends.", examples=[["mtls"]])
-
-
-def basics_of(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the fields of `EndpointBasicsOut`."""
-    types = None if endpoint.event_types is None else list(endpoint.event_types)
-    return {
+def shown_values(model: type[EndpointBasicsOut], endpoint: Endpoint) -> dict[str, Any]:
+    """Return the values of an endpoint's response, without those that only `EndpointOut` has under another name."""
+    stored = model.model_fields.keys() & {column.name for column in fields(endpoint)}
+    return {name: getattr(endpoint, name) for name in stored} | {
         "id": endpoint.shown_id,
-        "uid": endpoint.uid,
-        "url": endpoint.url,
-        "description": endpoint.description,
         "disabled": endpoint.is_disabled,
-        "throttle_rate": endpoint.throttle_rate,
         "rate_limit": endpoint.throttle_rate,
-        "event_types": types,
-        "filter_types": types,
-        "created_at": endpoint.created_at,
-        "updated_at": endpoint.updated_at,
+        "filter_types": endpoint.event_types,
     }
 
 
 def show_endpoint(work: UnitOfWork, endpoint: Endpoint) -> EndpointOut:
     """Return an endpoint as the API shows it."""
     return EndpointOut(
-        **basics_of(endpoint),
+        **shown_values(EndpointOut, endpoint),
         version=endpoint.api_version,
-        channels=None if endpoint.channels is None else list(endpoint.channels),
-        metadata=dict(endpoint.metadata),
-        filter=None if endpoint.filter is None else dict(endpoint.filter),
-        order_by=endpoint.order_by,
-        concurrency=endpoint.concurrency,
         retry_schedule=_show_schedule(endpoint),
         timeout_seconds=endpoint.timeout_s,
         auth=sorted(endpoints.decrypt_auth(work, endpoint)),
@@ -206,7 +171,9 @@ class EndpointHeadersOut(Output):
     """The headers sent with each message."""
 
     headers: dict[str, str]
-    sensitive: list[str] = Field(description="Names of those whose values are not shown.", examples=[["authorization"]])
+    sensitive: list[str] = Field(
+        description="Names of headers whose values are not shown.", examples=[["authorization"]]
+    )
 
 
 def show_headers(headers: endpoint_secrets.Headers) -> EndpointHeadersOut:
@@ -228,7 +195,7 @@ async def get_secret(call: ApplicationCall, endpoint_id: EndpointRef) -> Endpoin
     operation_id="v1.endpoint.rotate-secret",
     summary="Rotate a secret",
     response_model=EndpointSecretOut,
-    responses={204: {"description": "Done, for clients that understand no other answer"}},
+    responses={204: {"description": "Done; for clients that accept no other response"}},
 )
 @requires(Permission.ENDPOINT_SECRET_ROTATE)
 async def rotate_secret(
@@ -286,9 +253,9 @@ class EventExampleIn(Input):
 
     event_type: TypeName = Field(examples=["svix.ping"])
     example_index: Annotated[StrictInt, Field(ge=0), null_as(0, Annotated[int, Field(ge=0)] | None)] = Field(
-        default=0, description="Which of the examples in the event type's schema."
+        default=0, description="Index of the example in the event type's schema."
     )
-    payload: dict[str, Any] | None = Field(default=None, description="Sent in place of an example.")
+    payload: dict[str, Any] | None = Field(default=None, description="Sent instead of an example.")
 
 
 class _Payload(msgspec.Struct):

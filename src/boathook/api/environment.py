@@ -33,7 +33,7 @@ class EnvironmentOut(Output):
     version: int
     created_at: Timestamp
     event_types: list[EventTypeOut]
-    settings: dict[str, Any] = Field(description="boathook has none of an organization; always {}.")
+    settings: dict[str, Any] = Field(description="Always {}; boathook has no settings of an organization.")
     connectors: list[dict[str, Any]]
 
 
@@ -46,7 +46,7 @@ class ImportOpenApiIn(Input):
     )
     dry_run: StrictBoolOrNull = Field(default=False, description="Only report what would change.")
     replace_all: StrictBoolOrNull = Field(
-        default=False, description="Archive event types that the document does not name."
+        default=False, description="Archive event types that are not in the document."
     )
 
 
@@ -67,7 +67,7 @@ class ImportOpenApiData(Output):
     # The only response with a name in snake case.
     model_config = ConfigDict(alias_generator=lambda name: name if name == "to_modify" else to_camel(name))
 
-    modified: list[str] = Field(description="Names of the event types that are new or otherwise than before.")
+    modified: list[str] = Field(description="Names of new and changed event types.")
     to_modify: list[EventTypeFromOpenApi] | None = None
 
 
@@ -108,7 +108,7 @@ async def import_environment(call: AnyCall, body: EnvironmentIn) -> None:
 async def import_openapi(call: AnyCall, body: ImportOpenApiIn) -> ImportOpenApiOut:
     """Create or update event types from the document's webhooks or x-webhooks."""
     if (body.spec is None) is (body.spec_raw is None):
-        raise InvalidValue("write spec or specRaw, one of the two", "spec")
+        raise InvalidValue("set either spec or specRaw", "spec")
     named = await openapi_import.read_openapi((body.spec or {}) if body.spec_raw is None else body.spec_raw)
     changed = await openapi_import.import_openapi(call.work, named, is_dry_run=body.dry_run, is_whole=body.replace_all)
     shown = [

@@ -17,7 +17,7 @@ import msgspec
 from fastapi import Header, Query, Request
 from starlette.responses import Response
 
-from boathook.api.auth import authenticate
+from boathook.api.authentication import authenticate
 from boathook.api.errors import ApiError, invalid, to_response
 from boathook.api.route import AnyCall, router
 from boathook.domain import ids

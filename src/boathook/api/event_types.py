@@ -126,7 +126,7 @@ async def patch_event_type(call: AnyCall, event_type_name: TypeRef, body: EventT
 async def delete_event_type(
     call: AnyCall,
     event_type_name: TypeRef,
-    expunge: Annotated[bool, Query(description="Delete it for good instead of archiving it.")] = False,
+    expunge: Annotated[bool, Query(description="Delete it permanently instead of archiving it.")] = False,
 ) -> None:
     """Archive an event type, so that endpoints can no longer subscribe to it, or delete it."""
     await event_types.delete(call.work, _name(event_type_name), is_expunged=expunge)

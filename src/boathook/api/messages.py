@@ -33,7 +33,7 @@ from boathook.service.schemas.messages import ApplicationIn, MessageIn
 
 routes = router("Message")
 
-_MOST_IDS: Final = 250
+_MAX_IDS: Final = 250
 _EXPIRED: Final = msgspec.Raw(b'{"expired":true}')
 _HIDDEN: Final = msgspec.Raw(b"{}")
 _MISSING: Final = msgspec.Raw(b"")
@@ -73,7 +73,7 @@ class BulkExpungeIn(Input):
     """Messages whose payloads are deleted."""
 
     ids: list[str] = Field(
-        min_length=1, max_length=_MOST_IDS, examples=[["order-17"]], description="Their ids or eventIds."
+        min_length=1, max_length=_MAX_IDS, examples=[["order-17"]], description="Their ids or eventIds."
     )
 
 
@@ -194,7 +194,7 @@ def _body(body: MessageIn, raw: bytes) -> bytes:
         try:
             return given.encode()
         except UnicodeEncodeError:
-            raise InvalidValue("it is no text", "transformationsParams", "rawPayload") from None
+            raise InvalidValue("it is not text", "transformationsParams", "rawPayload") from None
     parts = msgspec.json.decode(raw, type=_Payload)
     return messages.object_of(bytes(parts.payload) or bytes(parts.data))
 

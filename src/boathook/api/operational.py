@@ -9,14 +9,13 @@ from fastapi import Depends, Response
 from pydantic import Field
 
 from boathook.api.endpoints import (
-    EndpointBasicsOut,
     EndpointHeadersIn,
     EndpointHeadersOut,
     EndpointRef,
     EndpointSecretOut,
     EndpointSecretRotateIn,
-    basics_of,
     show_headers,
+    shown_values,
 )
 from boathook.api.errors import not_found
 from boathook.api.pages import EndpointPage, ListOf
@@ -24,7 +23,7 @@ from boathook.api.route import AnyCall, Call, router
 from boathook.service import applications, endpoint_secrets, endpoints
 from boathook.service.authorization import Permission, requires
 from boathook.service.endpoints import Endpoint
-from boathook.service.schemas.endpoints import EndpointBasics
+from boathook.service.schemas.endpoints import EndpointBasics, EndpointBasicsOut
 from boathook.service.schemas.fields import Text, renamed_alias
 
 routes = router("Operational Webhook Endpoint")
@@ -56,7 +55,7 @@ class OperationalEndpointOut(EndpointBasicsOut):
 
 
 def _show(endpoint: Endpoint) -> OperationalEndpointOut:
-    return OperationalEndpointOut(**basics_of(endpoint), metadata=dict(endpoint.metadata))
+    return OperationalEndpointOut(**shown_values(OperationalEndpointOut, endpoint))
 
 
 async def _existing(call: AnyCall) -> Call:
@@ -66,13 +65,13 @@ async def _existing(call: AnyCall) -> Call:
     return call
 
 
-async def _made(call: AnyCall) -> Call:
+async def _ensured(call: AnyCall) -> Call:
     call.found = await applications.ensure_operational(call.work)
     return call
 
 
 OperationalCall = Annotated[Call, Depends(_existing)]
-CreateOperationalCall = Annotated[Call, Depends(_made)]
+CreateOperationalCall = Annotated[Call, Depends(_ensured)]
 
 
 @routes.get(_BASE, operation_id="v1.operational-webhook.endpoint.list", summary="List operational webhook endpoints")

@@ -111,8 +111,10 @@ class IdPage(Page):
 
 
 Limit = Annotated[int, Query(ge=1, le=250, description="Maximum rows per page.")]
-Iterator = Annotated[str | None, Query(description="The iterator of the page before; with a - before it, back again.")]
-OnwardIterator = Annotated[str | None, Query(description="The iterator of the page before.")]
+Iterator = Annotated[
+    str | None, Query(description="The iterator of the previous page; with a - prefix, in the other direction.")
+]
+OnwardIterator = Annotated[str | None, Query(description="The iterator of the previous page.")]
 Order = Annotated[Ordering | None, Query(description="The order of the list.")]
 
 

@@ -208,9 +208,9 @@ def _read_message(body: bytes, request: _PlainRequest, principal: Principal, ide
     given = _BODY.decode(body)
     payload = bytes(given.payload)
     if not payload.startswith(b"{"):
-        raise ValueError("the payload is no object")
+        raise ValueError("the payload is not an object")
     if given.payload_retention_period is not None and given.payload_retention_hours is not None:
-        raise ValueError("the retention is given twice")
+        raise ValueError("the retention is set twice")
     msgspec.json.decode(payload)
     return NewMessage(
         type=check_type(given.event_type),

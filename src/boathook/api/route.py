@@ -41,7 +41,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from boathook.api.auth import authenticate, authenticate_by_copy, forbidden
+from boathook.api.authentication import authenticate, authenticate_by_copy, forbidden
 from boathook.api.errors import RESPONSES, ApiError, invalid, not_found, to_response
 from boathook.api.idempotency import RequestCanonicalizer, read_key, run_once
 from boathook.domain.errors import DatabaseUnavailable

@@ -63,7 +63,7 @@ class BulkReplayIn(SpanIn):
         default=None, description="0 success, 2 failed, 4 canceled."
     )
     status_code_class: Annotated[StrictInt, AfterValidator(check_status_class)] | None = Field(
-        default=None, description="Only messages whose last attempt was answered so; 0: not at all."
+        default=None, description="Only messages whose last attempt had such a status; 0: no response."
     )
 
     def filters(self) -> Mapping[str, Any]:
@@ -107,13 +107,13 @@ class UsageIn(SpanIn):
     """The applications and the time range for which deliveries are counted."""
 
     until: Timestamp
-    app_ids: list[str] | None = Field(default=None, max_length=10_000, description="Ids or uids; all if left out.")
+    app_ids: list[str] | None = Field(default=None, max_length=10_000, description="Ids or uids; by default all.")
 
 
 class UsageOut(TaskOut):
     """A background task that counts deliveries."""
 
-    unresolved_app_ids: list[str] = Field(description="Those of appIds that belong to no application.")
+    unresolved_app_ids: list[str] = Field(description="Entries of appIds that match no application.")
 
 
 def show_task(task: Task) -> dict[str, Any]:
@@ -181,8 +181,8 @@ async def bulk_replay(call: ApplicationCall, endpoint_id: EndpointRef, body: Bul
 async def list_tasks(
     call: AnyCall,
     page: TaskPage,
-    status: Annotated[TaskState | None, Query(description="Only tasks that stand so.")] = None,
-    task: Annotated[TaskKind | None, Query(description="Only tasks that do this.")] = None,
+    status: Annotated[TaskState | None, Query(description="Only tasks in this state.")] = None,
+    task: Annotated[TaskKind | None, Query(description="Only tasks of this kind.")] = None,
 ) -> Response:
     """List the organization's tasks of the last 90 days, newest first."""
     found = await tasks.list_page(

@@ -74,13 +74,13 @@ def _page(page: Page[Row], name: Callable[[Row], str], show: Callable[[Row], Any
     return shown
 
 
-Before = Annotated[Timestamp | None, Query(description="Only what was made before this.")]
+Before = Annotated[Timestamp | None, Query(description="Only rows created before this time.")]
 After = Annotated[
     Timestamp | None,
-    Query(description="Only what was made then or later; without before, the list is walked towards newer rows."),
+    Query(description="Only rows created at this time or later; without before, oldest first."),
 ]
 TimeIterator = Annotated[
-    str | None, Query(description="The iterator of the page before, or its prevIterator to walk back again.")
+    str | None, Query(description="The iterator of the previous page, or its prevIterator to go back.")
 ]
 
 
@@ -145,9 +145,9 @@ StatusParam = Annotated[
 ]
 StatusClassParam = Annotated[
     Annotated[int, AfterValidator(check_status_class)] | None,
-    Query(description="Only attempts answered with such a status; 0: those without an answer."),
+    Query(description="Only attempts with such a response status; 0: without a response."),
 ]
-WithContent = Annotated[bool, Query(description="Whether contents are shown; otherwise they are {}.")]
+WithContent = Annotated[bool, Query(description="Whether to include contents; otherwise they are {}.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ async def send(hook: Boathook, url: str, request: Request) -> tuple[int, bytes]:
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.netloc:
-        raise BoathookError(f"--url: {url!r} is no address; write one such as {HERE}")
+        raise BoathookError(f"--url: {url!r} is not an address; use one such as {HERE}")
     target = url.rstrip("/") + request.path
     try:
         answer = await hook.http.request(

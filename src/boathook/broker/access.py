@@ -39,7 +39,9 @@ def read_access(settings: Settings) -> BrokerAccess:
         try:
             tls = ssl.create_default_context(cafile=settings.broker_ca_file())
         except ssl.SSLError as error:
-            raise ConfigError(f"buffer.ca_file: {buffer.ca_file} holds no certificates in PEM form: {error}") from None
+            raise ConfigError(
+                f"buffer.ca_file: {buffer.ca_file} contains no certificates in PEM form: {error}"
+            ) from None
     return BrokerAccess(
         hosts=tuple(split_address(host) for host in buffer.hosts),
         vhost=buffer.vhost,

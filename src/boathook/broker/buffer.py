@@ -117,7 +117,7 @@ class BrokerBuffer:
         if self.is_away:
             self._hand_back([(payload, done)], BrokerUnavailable(self.problem))
         elif len(payload) > MAX_RECORD_BYTES:
-            size = f"of {len(payload):,} bytes is larger than a broker takes ({MAX_RECORD_BYTES:,})"
+            size = f"of {len(payload):,} bytes is larger than a broker accepts ({MAX_RECORD_BYTES:,})"
             self._hand_back([(payload, done)], BrokerUnavailable(f"an event {size}"))
         elif len(self._pending) >= _MAX_PENDING:
             self._hand_back([(payload, done)], BrokerUnavailable("too many events are waiting to be published"))

@@ -251,8 +251,8 @@ async def _bounded(call: Coroutine[Any, Any, T], within_s: float, what: str) -> 
         if (
             "Connection.OpenOk" in reason or "NOT_ALLOWED" in reason
         ):  # the library hides what the broker says of a vhost
-            fix = "check buffer.vhost, and what buffer.user may do there"
-            raise BrokerMisconfigured(f"before {what}: the broker does not open the vhost; {fix}") from None
+            fix = "check buffer.vhost, and the permissions of buffer.user"
+            raise BrokerMisconfigured(f"before {what}: the broker refused the vhost; {fix}") from None
         raise BrokerUnavailable(f"the connection failed before {what}: {reason}") from None
     except Exception as error:
         raise BrokerUnavailable(f"the connection failed before {what}: {_reason(error)}") from error

@@ -19,7 +19,7 @@ from boathook.service.unit_of_work import UnitOfWork
 applications = typer.Typer(no_args_is_help=True, help="Applications: the tenants that you send webhooks to.")
 
 _DAY: Final = timedelta(days=1)
-_LONGEST: Final = timedelta(days=7)
+_MAX_LIFETIME: Final = timedelta(days=7)
 """Maximum lifetime of a portal link in the API."""
 Reference = Annotated[str, typer.Argument(metavar="APPLICATION", help="Id, the beginning of it, or uid.")]
 _VIEW: Final = View(
@@ -110,7 +110,7 @@ def make_portal_link(
     appearance = portal_sessions.PortalAppearance.read(theme, colour.removeprefix("#"))
     capabilities = _capabilities(may, read_only=read_only)
     lifetime = expires or _DAY
-    if lifetime > _LONGEST:
+    if lifetime > _MAX_LIFETIME:
         raise UsageError("--expires: at most 7d")
 
     async def make(work: UnitOfWork) -> keys.CreatedKey:

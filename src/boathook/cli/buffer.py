@@ -1,4 +1,4 @@
-"""Commands for the brokers that take events while PostgreSQL does not."""
+"""Commands for the brokers that hold events while PostgreSQL is unavailable."""
 
 import typer
 

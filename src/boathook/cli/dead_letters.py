@@ -55,7 +55,7 @@ _VIEW: Final = View(
     (
         ID,
         CODE,
-        Column("tries", "attempts"),
+        Column("attempts"),
         Column("died", output.age_of("ended_at")),
         ITEM,
         Column("type"),
@@ -157,8 +157,8 @@ def replay_dead(
     )
     replay, replay_group = partial(operations.replay_dead, rate=rate), partial(operations.replay_group, rate=rate)
     is_followed = out.is_terminal and not as_json if follow is None else follow
-    move = _Move("replay", "replayed", replay, replay_group, note, dry_run, yes, as_json, is_followed=is_followed)
-    move.run(ctx, chosen, wanted, group, everything=everything)
+    bulk = _Action("replay", "replayed", replay, replay_group, note, dry_run, yes, as_json, is_followed=is_followed)
+    bulk.run(ctx, chosen, wanted, group, everything=everything)
 
 
 @dead.command("ignore", epilog=example(
@@ -175,8 +175,8 @@ def ignore_dead(
     wanted = ListFilter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
-    move = _Move("ignore", "ignored", operations.ignore_dead, operations.ignore_group, note, dry_run, yes, as_json)
-    move.run(ctx, chosen, wanted, group, everything=everything)
+    bulk = _Action("ignore", "ignored", operations.ignore_dead, operations.ignore_group, note, dry_run, yes, as_json)
+    bulk.run(ctx, chosen, wanted, group, everything=everything)
 
 
 @dead.command("purge", epilog=example("boathook dead purge --source test --since 7d --yes"))
@@ -189,12 +189,12 @@ def purge_dead(
     wanted = ListFilter(
         source=source, application=application, type=type, recipient=recipient, code=code, since=since, until=until
     )
-    move = _Move("purge", "purged", operations.purge_dead, operations.purge_group, note, dry_run, yes, as_json)
-    move.run(ctx, chosen, wanted, group, everything=everything)
+    bulk = _Action("purge", "purged", operations.purge_dead, operations.purge_group, note, dry_run, yes, as_json)
+    bulk.run(ctx, chosen, wanted, group, everything=everything)
 
 
 @dataclass(frozen=True, slots=True)
-class _Move:
+class _Action:
     """One action on dead letters: on a selection of them, or on a group."""
 
     verb: str
@@ -224,13 +224,13 @@ class _Move:
         elif chosen or everything or is_filtered:
             raise UsageError("give --group alone, without ids or filters")
 
-        async def move(database: Database) -> bool:
+        async def act(database: Database) -> bool:
             since, key = await operations.read_clock(database), None
             if group is not None:
                 (key,) = await id_prefixes.find_ids(database, ids.DEAD_GROUP, [group])
-                matching, done = await self._move_group(database, key)
+                matching, done = await self._act_on_group(database, key)
             else:
-                matching, done = await self._move_selection(database, chosen, wanted)
+                matching, done = await self._act_on_selection(database, chosen, wanted)
             if done is not None:
                 self._say(f"{self.done} {_format_count(done)}")
             outcome = None
@@ -241,10 +241,10 @@ class _Move:
                 output.print_json(fields | ({} if outcome is None else {"outcome": asdict(outcome)}))
             return outcome is None or not outcome.dead
 
-        if not run_with_database(ctx, move):
+        if not run_with_database(ctx, act):
             raise typer.Exit(1)
 
-    async def _move_selection(
+    async def _act_on_selection(
         self, database: Database, chosen: Sequence[str] | None, wanted: ListFilter
     ) -> tuple[int, int | None]:
         """Return how many dead letters match, and how many were moved; None if the action was not confirmed."""
@@ -264,7 +264,7 @@ class _Move:
         with Progress(self.verb, total) as report:
             return total, await self.on_selection(database, selection, action(self.note), report=report)
 
-    async def _move_group(self, database: Database, key: UUID) -> tuple[int, int | None]:
+    async def _act_on_group(self, database: Database, key: UUID) -> tuple[int, int | None]:
         group = await dead_letters.find_group(database, key)
         if group is None:
             self._say(f"no dead letters are left in {ids.show(ids.DEAD_GROUP, key)}")

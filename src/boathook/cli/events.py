@@ -71,7 +71,7 @@ _DELIVERIES: Final = View(
     (
         ID,
         STATE,
-        Column("tries", "attempts"),
+        Column("attempts"),
         Column("next", output.age_of("due_at")),
         Column("ended", output.age_of("ended_at")),
         ITEM,

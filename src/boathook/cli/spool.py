@@ -241,7 +241,7 @@ def _advice(tallies: Collection[FolderSummary]) -> Iterator[str]:
     """Yield lines with the totals and the required actions."""
     held = sum(one.waiting for one in tallies if one.is_held)
     left = sum(one.waiting for one in tallies if not one.is_held)
-    yield f"waiting for PostgreSQL: {counted(held + left, 'event')}, of which running processes hold {held:,}"
+    yield f"waiting for PostgreSQL: {counted(held + left, 'event')}, of which running processes have {held:,}"
     if left:
         yield (f"left by ended processes: {counted(left, 'event')}; start a gateway here or run `boathook spool drain`")
     if refused := sum(one.refused for one in tallies):

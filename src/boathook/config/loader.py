@@ -166,7 +166,7 @@ class _Layers:
     def _add_sources(self, table: dict[str, Any], path: Path) -> None:
         for name, source in table.items():
             if not isinstance(source, dict):
-                raise ConfigError(f"{path}: sources.{name} must be a table: write [sources.{name}] and its keys below")
+                raise ConfigError(f"{path}: sources.{name} must be a table: use [sources.{name}] and its keys below")
             if not SOURCE_NAME.fullmatch(name):
                 raise ConfigError(
                     f"{path}: sources.{name!r} is part of an address: write letters, digits, . _ and - only"

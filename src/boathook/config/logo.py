@@ -31,7 +31,9 @@ def read_data_url(url: str) -> bytes:
     """Return the content of a data URL of an image. Raises ValueError."""
     found = _DATA.fullmatch(url)
     if found is None:
-        raise ValueError('is no data URL of an image; write one such as "data:image/png;base64,...", or a file\'s path')
+        raise ValueError(
+            'is not a data URL of an image; use one such as "data:image/png;base64,...", or a file\'s path'
+        )
     try:
         return base64.b64decode(found[2], validate=True) if found[1] else unquote_to_bytes(found[2])
     except binascii.Error:
@@ -45,4 +47,4 @@ def read_logo(content: bytes) -> Logo:
     for signature, media_type in _SIGNATURES:
         if signature.match(content):
             return Logo(content, media_type)
-    raise ValueError("is no image; use SVG, PNG, JPEG, WebP or GIF")
+    raise ValueError("is not an image; use SVG, PNG, JPEG, WebP or GIF")

@@ -154,9 +154,9 @@ class EmailChannel(_Channel):
             if "@" not in address or not address.isprintable() or any(char in address for char in "<>, "):
                 raise ValueError(f'invalid address {address!r}; use a form such as "ops@example.com"')
         if self.username and self.security == "none":
-            raise ValueError("a password is not sent in the clear: choose starttls or tls, or leave out username")
+            raise ValueError("a password is not sent unencrypted: choose starttls or tls, or remove username")
         if bool(self.username) != (self.password is not None):
-            raise ValueError("username and password belong together; give both or neither")
+            raise ValueError("username and password belong together; set both or neither")
         return self
 
 

@@ -25,7 +25,7 @@ from boathook.config.types import (
 def _schema(value: Any) -> Any:
     if value is None or isinstance(value, dict) or (isinstance(value, str) and value):
         return value
-    raise ValueError('must be a table that is a JSON Schema, or the path of a file that holds one, "payment.json"')
+    raise ValueError('must be a table that is a JSON Schema, or the path of a file with one, "payment.json"')
 
 
 class SourceSettings(Table):

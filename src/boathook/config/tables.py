@@ -142,7 +142,7 @@ class SpoolSettings(Table):
 
 
 class BufferSettings(Table):
-    """What takes events while PostgreSQL does not: the spool, or RabbitMQ and then the spool."""
+    """Where events wait while PostgreSQL is unavailable: the spool, or RabbitMQ and then the spool."""
 
     kind: Literal["disk", "rabbitmq"]
     then: Literal["disk", "refuse"]
@@ -163,7 +163,7 @@ class BufferSettings(Table):
     def _check_kind(self) -> Self:
         if self.kind == "disk" and self.then == "refuse":
             raise ValueError(
-                'then: "refuse" needs kind = "rabbitmq"; to take nothing on disk, set spool.enabled = false'
+                'then: "refuse" needs kind = "rabbitmq"; to store nothing on disk, set spool.enabled = false'
             )
         if self.kind == "rabbitmq" and not self.hosts:
             raise ValueError('hosts: is empty; list the brokers, such as ["mq1:5672", "mq2:5672", "mq3:5672"]')
@@ -429,7 +429,7 @@ class Settings(Table):
         """Return the portal's logo; None if there is none.
 
         Raises:
-            ConfigError: the file cannot be read, or is no image; the message names the key.
+            ConfigError: the file cannot be read, or is not an image; the message names the key.
         """
         given, key = self.console.portal_logo, "console.portal_logo"
         if not given:

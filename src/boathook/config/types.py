@@ -126,7 +126,7 @@ def _secret(text: str) -> str:
 
 def _path(text: str) -> str:
     if not text.startswith("/") or not text.isascii() or not text.isprintable() or any(char in text for char in "?# %"):
-        raise ValueError('must start with "/" and hold neither "?", "#", "%" nor spaces, such as "/webhooks/stripe"')
+        raise ValueError('must start with "/" and contain neither "?", "#", "%" nor spaces, such as "/webhooks/stripe"')
     if text.startswith(_OWN_PATHS):
         raise ValueError(f"{text} belongs to boathook itself; choose another path")
     return text

@@ -46,7 +46,7 @@ async def list_unhealthy(context: ConsoleContext) -> Response:
         (ids.show(ids.ENDPOINT, row.id), f"{APPLICATIONS_PATH}/{ids.show(ids.APPLICATION, row.application_id)}", row)
         for row in rows
     ]
-    return context.page("endpoints/troubled.html", rows=shown, most=_MAX_UNHEALTHY)
+    return context.page("endpoints/unhealthy.html", rows=shown, most=_MAX_UNHEALTHY)
 
 
 @routes.get("/endpoints/{endpoint}", Permission.ENDPOINT_VIEW)
@@ -67,7 +67,7 @@ async def list_applications(context: ConsoleContext) -> Response:
     except ValueError as error:
         raise InvalidValue(str(error), "before") from None
     if "\x00" in words:
-        raise InvalidValue("it must not hold control characters", "q")
+        raise InvalidValue("it must not contain control characters", "q")
     async with context.work() as work:
         rows = await applications.search(work, words or None, after=before, limit=_PAGE)
         troubled = await endpoint_stats.list_unhealthy(work, limit=_RECENT_LIMIT)

@@ -40,7 +40,7 @@ async def list_runs(context: ConsoleContext) -> Response:
     """Show the latest consistency checks and their results."""
     async with context.work() as work:
         runs = await actions.list_last(work)
-    return context.page("verify/list.html", runs=runs, is_busy=any(run.state == "running" for run in runs))
+    return context.page("integrity/list.html", runs=runs, is_busy=any(run.state == "running" for run in runs))
 
 
 @routes.post("/verify", Permission.VERIFY_RUN)
@@ -61,7 +61,7 @@ async def show_run(context: ConsoleContext) -> Response:
     """Show one check; a live page requests only the inner part."""
     async with context.work() as work:
         run = await actions.get(work, context.path["id"])
-    template = "verify/part.html" if context.is_fragment else "verify/show.html"
+    template = "integrity/part.html" if context.is_fragment else "integrity/show.html"
     return context.page(template, run=run, lines=BALANCE_ROWS, **_progress(run.data if run.state == "running" else {}))
 
 

@@ -74,7 +74,7 @@ async def list_letters(context: ConsoleContext) -> Response:
         error = str(problem)
     cursor = found.place and f"{found.place.dead_at.isoformat()}~{ids.show_delivery(*found.place.key)}"
     return context.page(
-        "dead/letters.html",
+        "dead/list.html",
         letters=_describe_all(found.rows),
         wishes=params,
         more=query_params.build_url(f"{DEAD_LETTERS_PATH}/letters", params, before=cursor) if cursor else "",
@@ -123,7 +123,7 @@ async def _preview_replay(context: ConsoleContext, status: int = 200, **errors: 
         preview = await dead_letters.preview_replay(work.connection, group)
         examples = await dead_letters.list_letters(work.connection, group, limit=_EXAMPLES)
     return context.page(
-        "dead/rehearsal.html",
+        "dead/dry_run.html",
         status,
         group=_describe_group(group),
         foreseen=preview,
@@ -193,7 +193,7 @@ async def _show_letter(context: ConsoleContext, status: int = 200, **errors: str
     found = await listings.get_delivery(context.app_context.database, key)
     row = found.row
     return context.page(
-        "dead/letter.html",
+        "dead/show.html",
         status,
         letter=_describe(row),
         event=found.event,

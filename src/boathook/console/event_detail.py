@@ -198,7 +198,7 @@ async def _history_values(context: ConsoleContext, event: EventRow, event_id: UU
         "only": only,
         "entries": _timeline(event, history),
         "recipients": {_number(one): one for one in history.deliveries},
-        "responses": {(one.ordinal, one.number): _response_of(one) for one in history.tries if one.response},
+        "responses": {(one.ordinal, one.number): _response_of(one) for one in history.attempts if one.response},
         "reply": history.answer and body_view.snippet(history.answer.body, history.answer.size),
         "new_handlers": await _new_handlers(context, event, event_id),
         "is_open": any(one.state in {State.PENDING, State.LEASED} for one in history.deliveries),
@@ -220,7 +220,7 @@ def _timeline(event: EventRow, history: EventHistory) -> list[TimelineEntry]:
 
 def _entries(event: EventRow, history: EventHistory) -> Iterator[TimelineEntry]:
     yield TimelineEntry(event.accepted_at, "accepted", event)
-    yield from (TimelineEntry(one.last.ended_at, "attempts", one) for one in _fold(history.tries))
+    yield from (TimelineEntry(one.last.ended_at, "attempts", one) for one in _fold(history.attempts))
     yield from (TimelineEntry(one.done_at, "effect", one) for one in history.effects)
     yield from (TimelineEntry(one.at, "note", one) for one in history.notes)
     if history.answer is not None:
@@ -241,7 +241,7 @@ def _result_of(one: AttemptDetail) -> tuple[object, ...]:
 def _newest_failure(history: EventHistory) -> AttemptDetail | None:
     """Return the latest attempt that failed, unless its delivery has succeeded since."""
     open_or_dead = {_number(one) for one in history.deliveries if one.state not in {State.SUCCEEDED, State.IGNORED}}
-    failed = (one for one in history.tries if one.ordinal in open_or_dead and (one.error or one.code))
+    failed = (one for one in history.attempts if one.ordinal in open_or_dead and (one.error or one.code))
     return max(failed, key=lambda one: one.ended_at, default=None)
 
 
@@ -258,7 +258,7 @@ async def _curl(context: ConsoleContext, *, has_secrets: bool) -> Response:
     only = context.query.get("delivery", "")
     history = await event_history.read_history(context.app_context, event_id, only=_ordinal(only) if only else None)
     request = await _request_of(context, event, stored, history.deliveries)
-    attempt = _attempt_of(history.tries, context.query.get("attempt", "")) if only else None
+    attempt = _attempt_of(history.attempts, context.query.get("attempt", "")) if only else None
     is_masked = any(body_view.is_sensitive(name) for name in request.headers)
     if attempt is not None:
         hidden = dict(hide_custom(attempt.request_headers.items(), hidden=body_view.MASK))
@@ -296,8 +296,8 @@ async def _request_of(
     return event_history.CurlRequest(url=url, headers=headers, body=stored.body, file=f"{event.id}.bin")
 
 
-def _attempt_of(tries: Sequence[AttemptDetail], number: str) -> AttemptDetail | None:
-    return next((one for one in tries if str(one.number) == number and one.url), None)
+def _attempt_of(attempts: Sequence[AttemptDetail], number: str) -> AttemptDetail | None:
+    return next((one for one in attempts if str(one.number) == number and one.url), None)
 
 
 async def _replay_one(context: ConsoleContext, key: tuple[UUID, int], action: AuditContext) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
-from boathook.console.overview import judge_recipient
+from boathook.console.overview import recipient_health
 from boathook.console.routes import BASE, ConsoleContext, Routes
 from boathook.pages.attempt_charts import attempt_values, format_ms, range_values, read_range
 from boathook.service import recipient_stats
@@ -34,7 +34,7 @@ class HandlerStatus:
 
 def handler_status(one: HandlerSummary) -> HandlerStatus:
     """Return the status of a handler by its circuit breaker, its latest attempts and its backlog."""
-    health = judge_recipient(one.activity)
+    health = recipient_health(one.activity)
     if not one.routes:
         text = "No app declares this handler any more. Its deliveries wait until one does."
         return HandlerStatus("not registered", "warn", text, health.oldest)

@@ -85,7 +85,7 @@ async def create(context: ConsoleContext) -> Response:
     except AdminError as error:
         return await _list(context, 400, error)
     # The response to a form is never cached, so no URL, cookie or cache contains the token.
-    return context.page("keys/made.html", made=made, application=application)
+    return context.page("keys/created.html", made=made, application=application)
 
 
 async def _application(work: UnitOfWork, scope: str, reference: str) -> Application | None:

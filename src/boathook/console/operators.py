@@ -23,7 +23,7 @@ async def list_operators(context: ConsoleContext) -> Response:
 async def _list(context: ConsoleContext, status: int = 200, error: str = "") -> Response:
     async with context.work() as work:
         found = await operators.list_all(work)
-    return context.page("people/list.html", status, people=found, roles=list(Role), error=error)
+    return context.page("operators/list.html", status, people=found, roles=list(Role), error=error)
 
 
 @routes.post("/operators", Permission.OPERATOR_MANAGE)
@@ -85,7 +85,7 @@ async def delete(context: ConsoleContext) -> Response:
 @routes.get("/account", Permission.ACCOUNT)
 async def show_account(context: ConsoleContext) -> Response:
     """Show the operator's own account."""
-    return context.page("people/account.html", error="")
+    return context.page("operators/account.html", error="")
 
 
 @routes.post("/account/password", Permission.ACCOUNT)
@@ -99,7 +99,7 @@ async def change_own_password(context: ConsoleContext) -> Response:
                 work, context.operator.name, str(form.get("password", "")), keep=context.session
             )
     except AdminError as error:
-        return context.page("people/account.html", 400, error=str(error))
+        return context.page("operators/account.html", 400, error=str(error))
     return context.to(f"{BASE}/account", "Password changed. You are signed out of all other sessions.")
 
 

@@ -220,7 +220,7 @@ class RecipientHealth:
     """How long its oldest due delivery has been due; empty if none is due."""
 
 
-def judge_recipient(one: RecipientActivity) -> RecipientHealth:
+def recipient_health(one: RecipientActivity) -> RecipientHealth:
     """Return the health of a recipient by its latest attempts and its due deliveries."""
     attempts = one.succeeded + one.failed
     share = one.failed / attempts if attempts else 0.0
@@ -285,7 +285,7 @@ class OverviewState:
         return self._renderer.render(
             "overview/state.html",
             present=present,
-            recipients=sorted(present.recipients, key=lambda one: _KINDS.index(judge_recipient(one).kind)),
+            recipients=sorted(present.recipients, key=lambda one: _KINDS.index(recipient_health(one).kind)),
             trends=self._drawn[RangeName.HOUR].trends,
             sources=list_sources(present, settings.sources),
             configured=sorted(settings.sources),
@@ -371,6 +371,6 @@ _FORMATTERS: Final = {
     "span": format_duration,
     "size": format_size,
     "title": recipient_title,
-    "health": judge_recipient,
+    "health": recipient_health,
     "capped": show_capped,
 }

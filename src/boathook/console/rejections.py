@@ -218,7 +218,7 @@ async def show_rejection(context: ConsoleContext) -> Response:
     view, content_type = context.query.get("view"), refusal.row.content_type
     shown = await render_body(body[: body_view.MAX_BYTES], len(body), view, content_type)
     return context.page(
-        "rejections/one.html",
+        "rejections/show.html",
         row=refusal.row,
         diagnosis=refusal.diagnosis,
         headers=sorted(body_view.mask(dict(refusal.stored.headers)).items()),
@@ -266,7 +266,7 @@ async def reverify_source(context: ConsoleContext) -> Response:
                 break
     held = [one for one in results if one.event_id is not None]
     return context.page(
-        "rejections/judged.html",
+        "rejections/reverified.html",
         source=source,
         results=results[-_MAX_SHOWN:],
         number=len(results),

@@ -41,7 +41,7 @@ class SourceField:
 
 _COMMON: Final = (
     SourceField("paths", "Other paths", "Besides /in/NAME, such as /hooks/shop; separated by spaces.", FieldKind.WORDS),
-    SourceField("addresses", "Networks", "The only networks that may send, such as 203.0.113.0/24.", FieldKind.WORDS),
+    SourceField("addresses", "Networks", "Networks that may send requests, such as 203.0.113.0/24.", FieldKind.WORDS),
     SourceField("rate", "Rate", "Maximum requests per second.", FieldKind.NUMBER),
     SourceField("burst", "Burst", "Maximum requests at once; by default those of a second.", FieldKind.NUMBER),
     SourceField("max_body", "Largest body", "In bytes.", FieldKind.NUMBER),

@@ -323,7 +323,7 @@ async def add_secret(context: ConsoleContext) -> Response:
         return await _show(context, 400, error)
     if text is None:
         # Only in this response: no URL, cookie or cache contains the secret.
-        return context.page("sources/made.html", name=name, made=made)
+        return context.page("sources/created.html", name=name, made=made)
     return context.to(_page(name), f"Secret added. Every gateway accepts it within {_PROPAGATION_TIME}.")
 
 
@@ -361,7 +361,7 @@ async def show_handshake_secret(context: ConsoleContext) -> Response:
     secret = await source_secrets.show_secret(
         context.app_context.database, context.app_context.settings, name, AuditContext(actor=context.actor)
     )
-    return context.page("sources/told.html", name=name, secret=secret)
+    return context.page("sources/handshake_secret.html", name=name, secret=secret)
 
 
 @routes.post("/sources/{name}/told/forget", Permission.SOURCE_SECRET_MANAGE)

@@ -70,7 +70,7 @@ class Database:
         """Whether the server responds; pools of one process may share it."""
         self._wait_s = wait_s
         self._pool = pool
-        self._made = made
+        self._connections = made
         self._purpose = purpose
         self._owns_monitor = owns_monitor
         self._allow_unsafe = allow_unsafe
@@ -171,7 +171,7 @@ class Database:
                 await self.monitor.close()
 
     def _cut(self) -> None:
-        for connection in list(self._made):
+        for connection in list(self._connections):
             terminate(connection)
 
     @property
@@ -222,7 +222,7 @@ class Database:
                 if wait_s is None:
                     raise
                 raise DatabaseUnavailable(
-                    f"no connection for {self._purpose} was to be had within {wait_s:g} s; what holds them all?"
+                    f"no connection for {self._purpose} was to be had within {wait_s:g} s; find out what holds them"
                 ) from None
 
     @contextlib.asynccontextmanager

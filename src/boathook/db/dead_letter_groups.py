@@ -18,7 +18,7 @@ from boathook.db.queries.listings import DeliveryRow, ListFilter, delivery_row, 
 from boathook.db.statements import load
 from boathook.domain import ids
 
-SQL = load(__file__, fragments_of=listings.__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 
 MAX_GROUPS: Final = 300
 """Groups in one list."""

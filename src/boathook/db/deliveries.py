@@ -16,8 +16,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
+from boathook.db import events
 from boathook.db.database import Connection, Database, Record, translate_errors
-from boathook.db.events import to_event
 from boathook.db.sql_functions import Arguments
 from boathook.db.statements import load
 from boathook.domain.endpoints import RETRY_PRESETS
@@ -35,7 +35,7 @@ from boathook.domain.policy import (
     decide,
 )
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=(events.__file__,))
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """A watermark that includes every due delivery."""
@@ -351,7 +351,7 @@ def _to_claimed_delivery(row: Record) -> ClaimedDelivery:
         item_path=row["item_path"],
         item_type=row["item_type"],
     )
-    event = None if row["id"] is None else to_event(row)
+    event = None if row["id"] is None else events.to_event(row)
     return ClaimedDelivery(claim, event, row["due_at"], row["claimed_at"])
 
 

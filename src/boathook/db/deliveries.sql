@@ -52,7 +52,7 @@ select
     c.crashes, c.free_retries, c.item_path, c.item_type, clock_timestamp() as claimed_at, e.*
 from claimed c
 left join lateral (
-    select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+    select {stored_event}
     from boathook.event where id = c.event_id
     limit 1
 ) as e on true

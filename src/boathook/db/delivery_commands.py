@@ -14,13 +14,14 @@ import asyncpg
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.ordering import unblock
+from boathook.db.queries import listings
 from boathook.db.queries.listings import ListFilter, choose_event_table, like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.errors import InvalidTransition
 from boathook.domain.model import MAX_DELIVERIES
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 _MAX_TRACKED: Final = 10_000
 
 Key = tuple[UUID, int]

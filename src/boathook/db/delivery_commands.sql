@@ -1,10 +1,6 @@
--- name: count_dead
--- Counts the dead letters of a selection, grouped by source, application, type, recipient and code.
-select e.source, e.application, coalesce(d.item_type, e.type) as type, d.recipient, d.code, count(*) as number,
-    min(d.dead_at) as oldest, max(d.dead_at) as newest
-from boathook.delivery d
-join boathook.event e on e.id = d.event_id
-where d.state = 'dead'
+-- fragment: selected_dead
+-- Conditions on dead letters: source, application, type pattern, recipient pattern, code, times of death, keys.
+d.state = 'dead'
     and ($1::text is null or e.source = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3 or d.item_type like $3)
@@ -13,6 +9,28 @@ where d.state = 'dead'
     and ($6::timestamptz is null or d.dead_at >= $6)
     and ($7::timestamptz is null or d.dead_at < $7)
     and ($8::uuid[] is null or (d.event_id, d.ordinal) in (select * from unnest($8::uuid[], $9::integer[])))
+
+-- fragment: add_planned
+-- Inserts the deliveries of "planned", which are ordered by event and ordinal.
+(
+    select array_agg(event_id order by event_id, ordinal) as events,
+        array_agg(ordinal order by event_id, ordinal) as ordinals,
+        array_agg(recipient order by event_id, ordinal) as recipients,
+        array_agg(order_key order by event_id, ordinal) as order_keys,
+        array_agg(due_at order by event_id, ordinal) as due,
+        array_agg(item_path order by event_id, ordinal) as paths,
+        array_agg(item_type order by event_id, ordinal) as types
+    from planned
+) as p, boathook.add_deliveries(
+    p.events, p.ordinals, p.recipients, p.order_keys, p.due, p.paths, p.types, false) as d
+
+-- name: count_dead
+-- Counts the dead letters of a selection, grouped by source, application, type, recipient and code.
+select e.source, e.application, coalesce(d.item_type, e.type) as type, d.recipient, d.code, count(*) as number,
+    min(d.dead_at) as oldest, max(d.dead_at) as newest
+from boathook.delivery d
+join boathook.event e on e.id = d.event_id
+where {selected_dead}
 group by 1, 2, 3, 4, 5
 order by number desc, 3, 4, 5
 
@@ -22,15 +40,7 @@ order by number desc, 3, 4, 5
 select d.event_id, d.ordinal::integer as ordinal
 from boathook.delivery d
 join boathook.event e on e.id = d.event_id
-where d.state = 'dead'
-    and ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
-    and ($3::text is null or e.type like $3 or d.item_type like $3)
-    and ($4::text is null or d.recipient like $4)
-    and ($5::text is null or d.code = $5)
-    and ($6::timestamptz is null or d.dead_at >= $6)
-    and ($7::timestamptz is null or d.dead_at < $7)
-    and ($8::uuid[] is null or (d.event_id, d.ordinal) in (select * from unnest($8::uuid[], $9::integer[])))
+where {selected_dead}
     and (not $11::boolean or (e.expunged_at is null and boathook.accepts_deliveries(d.recipient)))
 order by d.event_id, d.ordinal
 limit $10
@@ -181,30 +191,13 @@ planned as (
     from recipients r join next n on n.event_id = r.event_id
 )
 select d.recipient, d.order_key
-from (
-        select array_agg(event_id order by event_id, ordinal) as events,
-            array_agg(ordinal order by event_id, ordinal) as ordinals,
-            array_agg(recipient order by event_id, ordinal) as recipients,
-            array_agg(order_key order by event_id, ordinal) as order_keys,
-            array_agg(due_at order by event_id, ordinal) as due,
-            array_agg(item_path order by event_id, ordinal) as paths,
-            array_agg(item_type order by event_id, ordinal) as types
-        from planned
-    ) as p, boathook.add_deliveries(
-        p.events, p.ordinals, p.recipients, p.order_keys, p.due, p.paths, p.types, false) as d
+from {add_planned}
 
 -- name: page_events
 -- Reads the next events of a selection, oldest first.
 select e.id
 from boathook.event e
-where ($1::text is null or e.source = $1)
-    and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
-    and ($3::text is null or e.type like $3
-        or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
-        or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.item_type like $3)
-        or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
-    and ($4::uuid is null or e.id >= $4)
-    and ($5::uuid is null or e.id < $5)
+where {selected_event}
     and ($6::uuid is null or e.id > $6)
 order by e.id
 limit $7
@@ -213,14 +206,7 @@ limit $7
 -- Counts the events of a selection, up to $6 unless it is null.
 select count(*) from (
     select from boathook.event e
-    where ($1::text is null or e.source = $1)
-        and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
-        and ($3::text is null or e.type like $3
-            or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
-            or exists (select from boathook.delivery_archive o where o.event_id = e.id and o.item_type like $3)
-            or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
-        and ($4::uuid is null or e.id >= $4)
-        and ($5::uuid is null or e.id < $5)
+    where {selected_event}
     limit $6::bigint
 ) as those
 

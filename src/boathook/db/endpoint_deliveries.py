@@ -26,7 +26,7 @@ from boathook.domain.endpoints import recipient_of
 from boathook.domain.errors import SecretUnreadable
 from boathook.domain.policy import Complete, DeadLetter, RetryAt, RetryPolicy
 
-SQL = load(__file__, fragments_of=deliveries.__file__)
+SQL = load(__file__, fragments_of=(deliveries.__file__,))
 
 SUPERSEDED: Final = "delivery.overtake"
 """Audit action for a scheduled delivery that a successful manual resend replaced."""

@@ -4,7 +4,7 @@ Each change increases the endpoint's revision. A change of the messages that it 
 application's `routes_version` in the same transaction, so that neither senders nor publishers use outdated settings.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,25 +19,22 @@ from boathook.domain import ids
 from boathook.domain.endpoints import parse_reference, recipient_of
 from boathook.domain.policy import RetryPolicy
 
-SQL = load(__file__)
 _UID_TAKEN: Final = "another endpoint of the application has this uid"
 _ROUTING_FIELDS: Final = ("event_types", "channels", "filter", "order_by", "is_disabled")
 _RETRY = msgspec.json.Decoder(RetryPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """A destination of an application's messages."""
+class EndpointSettings:
+    """The settings of an endpoint that are stored as they are given."""
 
-    id: UUID
-    application_id: UUID
-    uid: str | None = None
-    """The application's own id for it, unique there."""
     url: str
     description: str = ""
-    event_types: tuple[str, ...] | None = None
+    uid: str | None = None
+    """The application's own id for it, unique there."""
+    event_types: Sequence[str] | None = None
     """Names of event types, or patterns with ``*``; None: all."""
-    channels: tuple[str, ...] | None = None
+    channels: Sequence[str] | None = None
     """Only messages that share one of them; None: all."""
     filter: Mapping[str, Any] | None = None
     """See `boathook.domain.filters`."""
@@ -47,16 +44,24 @@ class Endpoint:
     """Most messages a second; None: the application's setting."""
     concurrency: int | None = None
     """Most concurrent requests; None: the configured default."""
+    timeout_s: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    api_version: int = 1
+    is_disabled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint(EndpointSettings):
+    """A destination of an application's messages."""
+
+    id: UUID
+    application_id: UUID
     retry_name: str | None = None
     """The name of the preset in `retry`, if it is one."""
     retry: RetryPolicy | None = None
     """None: the configured default."""
-    timeout_s: float | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    api_version: int = 1
     encrypted_headers: bytes | None = None
     encrypted_auth: bytes | None = None
-    is_disabled: bool = False
     disabled_because: str | None = None
     """``manual``, ``gone`` or ``failing``."""
     disabled_at: datetime | None = None
@@ -73,6 +78,20 @@ class Endpoint:
     def recipient(self) -> str:
         """The recipient of its deliveries."""
         return recipient_of(self.shown_id)
+
+
+_WRITTEN: Final = [one.name for one in fields(Endpoint) if one.name not in {"revision", "created_at", "updated_at"}]
+_KEYS: Final = ("id", "application_id")
+_COLUMNS: Final = (*_KEYS, *(name for name in _WRITTEN if name not in _KEYS))
+_JSON_COLUMNS: Final = frozenset({"filter", "retry", "metadata"})
+
+
+def _fill(statement: str) -> str:
+    parameters = ", ".join(f"${number}" for number in range(1, len(_COLUMNS) + 1))
+    return statement.replace("{columns}", ", ".join(_COLUMNS)).replace("{parameters}", parameters)
+
+
+SQL = {name: _fill(statement) for name, statement in load(__file__).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,29 +209,8 @@ async def count_old_secrets(connection: Connection, endpoint_id: UUID) -> tuple[
 
 
 def _columns(endpoint: Endpoint) -> tuple[Any, ...]:
-    return (
-        endpoint.id,
-        endpoint.application_id,
-        endpoint.uid,
-        endpoint.url,
-        endpoint.description,
-        endpoint.event_types,
-        endpoint.channels,
-        _dump(endpoint.filter),
-        endpoint.order_by,
-        endpoint.throttle_rate,
-        endpoint.concurrency,
-        endpoint.retry_name,
-        _dump(endpoint.retry),
-        endpoint.timeout_s,
-        _dump(endpoint.metadata),
-        endpoint.api_version,
-        endpoint.encrypted_headers,
-        endpoint.encrypted_auth,
-        endpoint.is_disabled,
-        endpoint.disabled_because,
-        endpoint.disabled_at,
-    )
+    values = ((name, getattr(endpoint, name)) for name in _COLUMNS)
+    return tuple(_dump(value) if name in _JSON_COLUMNS else value for name, value in values)
 
 
 def _dump(value: object) -> str | None:
@@ -220,9 +218,7 @@ def _dump(value: object) -> str | None:
 
 
 _PLAIN_COLUMNS: Final = [
-    column.name
-    for column in fields(Endpoint)
-    if column.name not in {"event_types", "channels", "filter", "retry", "metadata"}
+    column.name for column in fields(Endpoint) if column.name not in {"event_types", "channels"} | _JSON_COLUMNS
 ]
 
 

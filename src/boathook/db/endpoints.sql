@@ -1,10 +1,6 @@
 -- name: insert_endpoint
 -- Stores an endpoint.
-insert into boathook.endpoint (id, application_id, uid, url, description, event_types, channels, filter, order_by,
-    throttle_rate, concurrency, retry_name, retry, timeout_s, metadata, api_version, encrypted_headers, encrypted_auth,
-    is_disabled, disabled_because, disabled_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21)
-returning *
+insert into boathook.endpoint ({columns}) values ({parameters}) returning *
 
 -- name: measure_endpoints
 -- Returns the number of an application's endpoints, and the bytes of their event types, channels and filters.
@@ -27,10 +23,7 @@ for no key update
 -- name: save_endpoint
 -- Stores an endpoint's changed fields as its next revision.
 update boathook.endpoint
-set uid = $3, url = $4, description = $5, event_types = $6, channels = $7, filter = $8, order_by = $9,
-    throttle_rate = $10, concurrency = $11, retry_name = $12, retry = $13, timeout_s = $14, metadata = $15,
-    api_version = $16, encrypted_headers = $17, encrypted_auth = $18, is_disabled = $19, disabled_because = $20,
-    disabled_at = $21, revision = revision + 1, updated_at = now()
+set ({columns}) = ({parameters}), revision = revision + 1, updated_at = now()
 where id = $1 and application_id = $2
 returning *
 

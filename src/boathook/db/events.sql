@@ -1,3 +1,7 @@
+-- fragment: stored_event
+-- The columns that to_event reads.
+id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+
 -- name: append_events
 -- Stores a batch of events with their deliveries, unless the routes have changed; returns the new ones.
 -- The guard locks the routes' version against a change until this commits. Keys are inserted in order, so that the
@@ -65,7 +69,7 @@ where not exists (select from boathook.dedup d where d.key = offered.key)
 
 -- name: get_event
 -- Reads one event with its bytes.
-select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+select {stored_event}
 from boathook.event where id = $1
 
 -- name: get_body

@@ -159,7 +159,7 @@ EVENTS: Final = Scan(
             "find_strangers",
             "endpoints get their own application's events",
             "An endpoint was sent, or will be, what belongs to another application.",
-            "Disable the endpoint with `boathook endpoints disable` before more is sent, and tell whose event it was.",
+            "Disable the endpoint with `boathook endpoints disable` before more is sent; inform the event's owner.",
         ),
         Invariant(
             "find_unknown_applications",
@@ -203,7 +203,7 @@ DEDUP_MEMORY: Final = Scan(
             "find_shared_keys",
             "one dedup key an event",
             "Two keys claim one event or item.",
-            f"Another event may have been turned away as a duplicate. {_REPORT_BUG}",
+            f"Another event may have been rejected as a duplicate. {_REPORT_BUG}",
         ),
         Invariant(
             "find_wrong_key_bodies",
@@ -321,7 +321,7 @@ GLOBAL_INVARIANTS: Final = (
     ),
     Invariant(
         "find_missing_guards",
-        "the schema's guards stand",
+        "the schema's guards exist",
         "Without these guards the database would accept rows that cannot be.",
         "Restore what is named as `boathook migrate` made it, on a schema dumped from a new database; "
         "then check again, as the rows may be wrong by now.",

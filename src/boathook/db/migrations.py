@@ -186,8 +186,8 @@ async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migra
                 await connection.execute(migration.sql)
                 if not connection.is_in_transaction():
                     raise DatabaseError(
-                        f"migration {title} ends the transaction that it is applied in, so nothing takes back the half"
-                        " of it that may stand: look what does, and leave out commit and rollback"
+                        f"migration {title} ends the transaction that it is applied in, so a part of it may be"
+                        " committed; find out which, and remove commit and rollback from the file"
                     )
                 await _record_applied(connection, migration)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
@@ -196,7 +196,7 @@ async def _apply_in_transaction(connection: asyncpg.Connection, migration: Migra
         except asyncpg.ActiveSQLTransactionError as error:
             raise DatabaseError(
                 f"migration {title} was refused: {error}; one that builds or drops indexes `concurrently` has the first"
-                " line `-- concurrently`, and holds nothing else"
+                " line `-- concurrently`, and contains nothing else"
             ) from error
         except asyncpg.PostgresError as error:
             raise DatabaseError(f"migration {title} was refused: {error}") from error

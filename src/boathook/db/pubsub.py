@@ -46,7 +46,7 @@ def notify_call(channel: str, message: Any) -> SqlCall:
     try:
         text = msgspec.json.encode(_Envelope(_check_channel(channel), message))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidMessage(f"live message on {channel}: the message must be what JSON can hold: {error}") from None
+        raise InvalidMessage(f"live message on {channel}: the message must be valid as JSON: {error}") from None
     if len(text) > MAX_BYTES:
         raise InvalidMessage(
             f"live message on {channel}: the message is {len(text):,} bytes of JSON, more than {MAX_BYTES:,}; "

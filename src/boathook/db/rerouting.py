@@ -23,7 +23,7 @@ from boathook.domain.errors import InvalidTransition, NotFound
 from boathook.domain.filters import Pattern, Router
 from boathook.domain.model import DEFAULT_ORGANIZATION, MAX_DELIVERIES
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=(delivery_commands.__file__,))
 
 MAX_COUNTED: Final = 10_000
 """Most unhandled events that are counted."""

@@ -74,17 +74,7 @@ planned as (
     where not s.is_left
 ),
 added as (
-    select d.* from (
-            select array_agg(event_id order by event_id, ordinal) as events,
-                array_agg(ordinal order by event_id, ordinal) as ordinals,
-                array_agg(recipient order by event_id, ordinal) as recipients,
-                array_agg(order_key order by event_id, ordinal) as order_keys,
-                array_agg(due_at order by event_id, ordinal) as due,
-                array_agg(item_path order by event_id, ordinal) as paths,
-                array_agg(item_type order by event_id, ordinal) as types
-            from planned
-        ) as p, boathook.add_deliveries(
-            p.events, p.ordinals, p.recipients, p.order_keys, p.due, p.paths, p.types, false) as d
+    select d.* from {add_planned}
 ),
 handled as (
     delete from boathook.unhandled where event_id in (select event_id from added)

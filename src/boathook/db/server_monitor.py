@@ -39,7 +39,7 @@ _READ: Final = SQL["read_safety"]
 
 def heartbeat_name(purpose: str) -> str:
     """Return the application name of the dedicated connection of a pool with a purpose."""
-    return f"boathook:{purpose}:pulse"
+    return f"boathook:{purpose}:monitor"
 
 
 class ServerMonitor:
@@ -74,7 +74,7 @@ class ServerMonitor:
 
     def start(self) -> None:
         """Start the heartbeat task."""
-        self._task = asyncio.create_task(self._run(), name="pulse")
+        self._task = asyncio.create_task(self._run(), name="server-monitor")
 
     async def close(self) -> None:
         """Stop the heartbeats and close the connection."""
@@ -137,7 +137,7 @@ class ServerMonitor:
             except asyncpg.PostgresError as error:
                 # The server responds, but rejects the connection; callers that use the pool get that error themselves.
                 self._mark_available()
-                self._log.debug("pulse_refused", error=first_line(error))
+                self._log.debug("heartbeat_refused", error=first_line(error))
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
                 continue
             except (DatabaseUnavailable, *CONNECTION_ERRORS) as error:
@@ -149,7 +149,7 @@ class ServerMonitor:
             try:
                 await self._send_heartbeats(line)
             except (DatabaseUnavailable, *DRIVER_ERRORS) as error:
-                self._log.debug("pulse_interrupted", error=first_line(error))
+                self._log.debug("heartbeat_interrupted", error=first_line(error))
             finally:
                 terminate(line)
                 self._call_reconnect_callbacks()

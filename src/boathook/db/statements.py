@@ -6,20 +6,20 @@ from pathlib import Path
 _HEAD = re.compile(r"^-- (name|fragment): *([a-z_]+) *$", re.MULTILINE)
 
 
-def load(module_file: str, *, fragments_of: str | None = None) -> dict[str, str]:
+def load(module_file: str, *, fragments_of: tuple[str, ...] = ()) -> dict[str, str]:
     """Return the statements of the `.sql` file next to *module_file*, by name.
 
     A statement begins with the line ``-- name: verb_noun`` and ends where the next one begins. A part that several
     statements share begins with ``-- fragment: name`` and replaces ``{name}`` in these statements.
 
     Args:
-        fragments_of: another module, whose fragments may be used too.
+        fragments_of: other modules, whose fragments may be used too.
 
     Raises:
         ValueError: two statements have the same name.
     """
     statements = _read(module_file, "name")
-    fragments = _read(module_file, "fragment") | ({} if fragments_of is None else _read(fragments_of, "fragment"))
+    fragments = {name: text for file in (module_file, *fragments_of) for name, text in _read(file, "fragment").items()}
     for name in statements:
         for fragment, text in fragments.items():
             statements[name] = statements[name].replace(f"{{{fragment}}}", text)

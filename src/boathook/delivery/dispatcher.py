@@ -429,7 +429,7 @@ class Dispatcher(Generic[A]):
             self._lost(attempt)
         elif isinstance(result, NotStarted):
             self._put_back([attempt])
-            self._log.warning("attempt_not_begun", **attempt.fields(), reason="PostgreSQL is away")
+            self._log.warning("attempt_not_begun", **attempt.fields(), reason="PostgreSQL is unavailable")
         elif isinstance(result, Stopped):
             self._put_back([attempt])
             self._log.info("attempt_stopped", **attempt.fields(), took_s=round(attempt.took_s, 4))

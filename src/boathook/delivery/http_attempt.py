@@ -31,12 +31,12 @@ ABORTED: Final = "ABORTED"
 UNREADABLE: Final = "SECRET_UNREADABLE"
 """Failure code of an attempt for which a stored secret could not be used."""
 _CONTROL: Final = "webhook-delivery"
-_SHORTEST: Final = 4
+_MIN_LENGTH: Final = 4
 """A shorter text is not treated as a secret; redacting it would garble responses."""
-_SHORTEST_CUSTOM: Final = 8
+_MIN_CUSTOM: Final = 8
 """A custom header may contain a secret despite a harmless name; a shorter value is a plain word such as north."""
-_SHORTEST_PART: Final = 8
-_MOST_PLACES: Final = 64
+_MIN_PART: Final = 8
+_MAX_PLACES: Final = 64
 _SECRETIVE: Final = ("auth", "cookie", "credential", "key", "password", "secret", "token")
 
 
@@ -214,7 +214,7 @@ def collect_secrets(target: RequestTarget) -> tuple[bytes, ...]:
     """Return the texts to redact from an endpoint's responses, longest first; compute it once per endpoint."""
     plain = [signer.public for signer in target.signers if isinstance(signer, SymmetricSigner)]
     plain += [secret.partition("_")[2] for secret in plain]
-    plain += [value for name, value in target.headers.items() if _is_secret(name) or len(value) >= _SHORTEST_CUSTOM]
+    plain += [value for name, value in target.headers.items() if _is_secret(name) or len(value) >= _MIN_CUSTOM]
     plain += [value.partition(" ")[2] for name, value in target.headers.items() if name.lower() == "authorization"]
     plain += [target.bearer] if target.bearer is not None else []
     for pair in (target.basic, _user_of(target.url)):
@@ -223,7 +223,7 @@ def collect_secrets(target: RequestTarget) -> tuple[bytes, ...]:
     if target.client_certificate is not None:
         plain += [line for line in target.client_certificate[1].splitlines() if not line.startswith("-----")]
     forms = {form.encode("utf-8", "replace") for text in plain for form in _forms(text)}
-    return tuple(sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True))
+    return tuple(sorted((form for form in forms if len(form) >= _MIN_LENGTH), key=len, reverse=True))
 
 
 def _user_of(url: str) -> tuple[str, str] | None:
@@ -253,14 +253,14 @@ def redact(response: bytes, secrets: Iterable[bytes]) -> bytes:
 def _cut_off(response: bytes, secret: bytes) -> int | None:
     """Return the offset of a secret that is cut off at the end of the response, or None.
 
-    A receiver that knows the secret can repeat its first bytes many times. After `_MOST_PLACES` matches, the first
+    A receiver that knows the secret can repeat its first bytes many times. After `_MAX_PLACES` matches, the first
     match is returned, which redacts too much.
     """
-    first = offset = response.find(secret[:_SHORTEST_PART], max(0, len(response) - len(secret) + 1))
-    for _ in range(_MOST_PLACES):
+    first = offset = response.find(secret[:_MIN_PART], max(0, len(response) - len(secret) + 1))
+    for _ in range(_MAX_PLACES):
         if offset < 0 or secret.startswith(response[offset:]):
             return offset if offset >= 0 else None
-        offset = response.find(secret[:_SHORTEST_PART], offset + 1)
+        offset = response.find(secret[:_MIN_PART], offset + 1)
     return first
 
 
@@ -272,9 +272,9 @@ def classify_response(answer: RequestResult) -> Success | Failure:
         return Failure(code=str(answer.failure), error=answer.error)
     control = answer.headers.get(_CONTROL, "").strip().lower()
     if answer.status == 410 or control == "disable":
-        return Failure(code=GONE, error=f"{_describe(answer)}: it wants no more messages", is_final=True)
+        return Failure(code=GONE, error=f"{_describe(answer)}: it asked for no more messages", is_final=True)
     if control == "abort-message":
-        return Failure(code=ABORTED, error=f"{_describe(answer)}: it does not want this message", is_final=True)
+        return Failure(code=ABORTED, error=f"{_describe(answer)}: it declined this message", is_final=True)
     return Failure(
         code=f"HTTP_{answer.status}",
         error=_describe(answer) + ("; redirects are not followed" if 300 <= answer.status < 400 else ""),

@@ -242,7 +242,7 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
 async def _dial_verify(database: Database, settings: Settings) -> Database:
     return await Database.open(
         database.url,
-        purpose="verify",
+        purpose="integrity",
         size=2,
         connect_timeout_s=settings.database.connect_timeout_s,
         statement_timeout_s=QUERY_TIMEOUT_S,

@@ -167,7 +167,7 @@ def compare(receiver: Receiver, sent: dict[str, set[str]]) -> Iterator[str]:
     for path, record in receiver.records.items():
         delivered = sent.get(path, set())
         if record.forged:
-            yield f"{record.forged} requests to {path} had a signature that does not hold"
+            yield f"{record.forged} requests to {path} had an invalid signature"
         for message in sorted(delivered - record.taken.keys()):
             yield f"{message} is delivered to {path}, says the store, but never came"
         for message in sorted(record.taken.keys() - delivered):

@@ -193,13 +193,13 @@ def transition(
         case AlertState.PENDING:
             if reading is None or not reading.is_raised:
                 return None
-            return _moved(seen, AlertState.FIRING, now) if _has_lasted(status, delays.for_s, now) else seen
+            return _transition(seen, AlertState.FIRING, now) if _has_lasted(status, delays.for_s, now) else seen
         case AlertState.FIRING:
             return seen if reading is not None and reading.is_held else _cease(seen, delays, now)
         case AlertState.CLEARING:
             if reading is not None and reading.is_held:
-                return _moved(seen, AlertState.FIRING, now)
-            return _moved(seen, AlertState.RECOVERED, now) if _has_lasted(status, delays.clear_s, now) else seen
+                return _transition(seen, AlertState.FIRING, now)
+            return _transition(seen, AlertState.RECOVERED, now) if _has_lasted(status, delays.clear_s, now) else seen
         case AlertState.RECOVERED:
             return status
 
@@ -210,10 +210,10 @@ def _begin(reading: Reading, delays: AlertDelays, now: datetime) -> AlertStatus:
 
 
 def _cease(status: AlertStatus, delays: AlertDelays, now: datetime) -> AlertStatus:
-    return _moved(status, AlertState.CLEARING if delays.clear_s else AlertState.RECOVERED, now)
+    return _transition(status, AlertState.CLEARING if delays.clear_s else AlertState.RECOVERED, now)
 
 
-def _moved(status: AlertStatus, state: AlertState, now: datetime) -> AlertStatus:
+def _transition(status: AlertStatus, state: AlertState, now: datetime) -> AlertStatus:
     return replace(status, state=state, since=now)
 
 

@@ -48,8 +48,8 @@ RETRY_PRESETS: Final[Mapping[str, RetryPolicy]] = {
     "none": _schedule(jitter=0.0),
 }
 """Retry schedules by name: the delays between attempts. The first attempt is made immediately."""
-_MOST_DELAYS: Final = 50
-_LONGEST_DELAY_S: Final = 30 * _DAY
+_MAX_DELAYS: Final = 50
+_MAX_DELAY_S: Final = 30 * _DAY
 
 
 def read_retry(schedule: str | Sequence[float]) -> RetryPolicy:
@@ -66,11 +66,11 @@ def read_retry(schedule: str | Sequence[float]) -> RetryPolicy:
         except ValueError:
             names = ", ".join(RETRY_PRESETS)
             raise ValueError(f"write one of {names}, or seconds such as 5, 60, 3600; not {schedule!r}") from None
-    if len(schedule) > _MOST_DELAYS:
-        raise ValueError(f"a retry schedule has at most {_MOST_DELAYS} waits, not {len(schedule)}")
+    if len(schedule) > _MAX_DELAYS:
+        raise ValueError(f"a retry schedule has at most {_MAX_DELAYS} waits, not {len(schedule)}")
     for delay in schedule:
-        if not 0 <= delay <= _LONGEST_DELAY_S:
-            raise ValueError(f"a wait is 0 to {_LONGEST_DELAY_S:.0f} seconds, not {delay}")
+        if not 0 <= delay <= _MAX_DELAY_S:
+            raise ValueError(f"a wait is 0 to {_MAX_DELAY_S:.0f} seconds, not {delay}")
     return _schedule(*map(float, schedule), jitter=0.1)
 
 

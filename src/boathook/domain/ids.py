@@ -13,7 +13,7 @@ _VALUES = {char: value for value, char in enumerate(_ALPHABET)}
 _TRIPLES = tuple(a + b + c for a in _ALPHABET for b in _ALPHABET for c in _ALPHABET)
 _LENGTH = 27
 _MIN_LENGTH = 4
-_MOST_ORDINAL = 32_767
+_MAX_ORDINAL = 32_767
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 EVENT = "evt"
@@ -148,6 +148,6 @@ def read_delivery(text: str) -> tuple[UUID, int]:
     if not ordinal.isascii() or not ordinal.isdigit() or len(ordinal) > 5 or "_" not in head:
         shape = f"dlv_ and {_LENGTH} letters and digits, _ and a number"
         raise ValueError(f"expected a delivery's id like {shape}, got {text[:100]!r}")
-    if int(ordinal) > _MOST_ORDINAL:
+    if int(ordinal) > _MAX_ORDINAL:
         raise ValueError(f"no delivery has a number as high as {ordinal}")
     return read(DELIVERY, head), int(ordinal)

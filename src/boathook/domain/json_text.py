@@ -13,8 +13,8 @@ MAX_DEPTH: Final = 32
 """Levels that are indented. Deeper values stay on one line, as their indentation alone could fill gigabytes."""
 MAX_LENGTH: Final = 1 << 20
 """Maximum number of characters in the output."""
-_MOST_DOUBLED: Final = 20
-_LONGEST_PATH: Final = 200
+_MAX_DOUBLED: Final = 20
+_MAX_PATH: Final = 200
 _INDENT: Final = "  "
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _TOKEN: Final = re.compile(
@@ -161,7 +161,7 @@ class _Writer:
         level = self._levels[-1]
         key = json.loads(word) if "\\" in word else word[1:-1]
         level.key = key
-        if key in level.keys and len(self.doubled) < _MOST_DOUBLED:
+        if key in level.keys and len(self.doubled) < _MAX_DOUBLED:
             self._note_doubled()
         level.keys.add(key)
         self._write(self._line() + word)
@@ -171,7 +171,7 @@ class _Writer:
     def _note_doubled(self) -> None:
         steps = (one.key if one.opened == "{" else str(one.number - 1) for one in self._levels)
         path = ".".join(steps)
-        path = path if len(path) <= _LONGEST_PATH else f"…{path[-_LONGEST_PATH:]}"
+        path = path if len(path) <= _MAX_PATH else f"…{path[-_MAX_PATH:]}"
         if path not in self.doubled:
             self.doubled.append(path)
 

@@ -16,8 +16,8 @@ CONNECTION_LOST = "CONNECTION_LOST"
 MAX_FREE_RETRIES = 20
 """Maximum number of free retries after lost connections. A payload that always breaks its connection is
 dead-lettered."""
-_LONGEST_STRETCH = 2.0
-_LEAST_STRETCH_S = 3_600.0
+_MAX_STRETCH = 2.0
+_MIN_STRETCH_S = 3_600.0
 _OUTAGE_FIRST_S = 1.0
 _OUTAGE_LONGEST_S = 60.0
 
@@ -167,7 +167,7 @@ class RetryPolicy:
             if getattr(self, name) < 0:
                 raise ValueError(f"RetryPolicy.{name} must not be negative")
         if self.delays_s is not None and any(delay < 0 for delay in self.delays_s):
-            raise ValueError("RetryPolicy.delays_s must not hold a negative delay")
+            raise ValueError("RetryPolicy.delays_s must not contain a negative delay")
         if self.max_attempts < 1:
             raise ValueError("RetryPolicy.max_attempts must be at least 1")
         if not 0 <= self.jitter < 1:
@@ -266,7 +266,7 @@ def _stretch(
         return move
     planned_s = (move.due_at - now).total_seconds()
     left_s = policy.max_age_s - (now - standing.enqueued_at).total_seconds()
-    wait_s = min(asked_s, max(_LONGEST_STRETCH * planned_s, _LEAST_STRETCH_S), left_s)
+    wait_s = min(asked_s, max(_MAX_STRETCH * planned_s, _MIN_STRETCH_S), left_s)
     return move if wait_s <= planned_s else replace(move, due_at=now + timedelta(seconds=wait_s))
 
 

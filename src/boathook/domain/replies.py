@@ -32,18 +32,18 @@ def check_status(status: int, forbidden_statuses: frozenset[int] = STOP_STATUSES
             to write.
     """
     if status not in range(200, 600):
-        raise ValueError(f"the status {status!r} is no final one; write one from 200 to 599, such as 200")
+        raise ValueError(f"the status {status!r} is not a final status; use one from 200 to 599, such as 200")
     if status in range(300, 400):
         raise ValueError(f"the status {status} would send the sender elsewhere; write another, such as 200")
     if status in forbidden_statuses:
-        raise ValueError(f"the status {status} tells this sender to stop sending; write another, such as 422 or 500")
+        raise ValueError(f"the status {status} makes this sender stop sending; use another, such as 422 or 500")
     return status
 
 
 def check_media_type(text: str) -> str:
     """Return *text* if it is a media type. Raises ValueError with an example."""
     if not _MEDIA_TYPE.fullmatch(text):
-        raise ValueError(f'{text!r} is no media type such as "application/json" or "text/plain; charset=utf-8"')
+        raise ValueError(f'{text!r} is not a media type such as "application/json" or "text/plain; charset=utf-8"')
     return text
 
 
@@ -74,5 +74,5 @@ def _encode(body: object) -> tuple[bytes, str]:
             try:
                 text = json.dumps(body, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
             except (TypeError, ValueError, RecursionError) as error:
-                raise ValueError(f"the body is neither text nor bytes nor what JSON can hold: {error}") from None
+                raise ValueError(f"the body is neither text nor bytes nor valid as JSON: {error}") from None
             return text.encode("utf-8", "replace"), "application/json"

@@ -155,7 +155,7 @@ def sign_standard(secrets: Iterable[str], message_id: str, timestamp: int, body:
         ValueError: a secret is not base64, or *message_id* contains a dot, which would make the signed bytes ambiguous.
     """
     if not message_id or "." in message_id:
-        raise ValueError(f"a message id is not empty and holds no dot, got {message_id!r}")
+        raise ValueError(f"a message id is not empty and contains no dot, got {message_id!r}")
     head = f"{message_id}.{timestamp}.".encode()
     return " ".join(
         "v1," + encode_base64(HmacKey(decode_key(secret, KeyFormat.STANDARD)).digest((head, body)))

@@ -16,7 +16,7 @@ from boathook.domain.errors import InvalidValue
 
 _AGO: Final = re.compile(r"(\d{1,9})\s*([smhdw])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_LONGEST_AGO_S: Final = 50 * 365 * 86_400
+_MAX_AGO_S: Final = 50 * 365 * 86_400
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9000
 _BEGINNING: Final = datetime(_FIRST_YEAR, 1, 1, tzinfo=UTC)
@@ -33,7 +33,7 @@ def parse_time(text: str, now: datetime, *where: str) -> datetime:
         InvalidValue: *text* is not a time, or an id cannot represent it.
     """
     if found := _AGO.fullmatch(text):
-        return now - timedelta(seconds=min(int(found[1]) * _UNITS[found[2]], _LONGEST_AGO_S))
+        return now - timedelta(seconds=min(int(found[1]) * _UNITS[found[2]], _MAX_AGO_S))
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -69,7 +69,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST: Final = _EPOCH + MAX_WINDOW
 _LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
-_MOST_MS: Final = (_LAST - _EPOCH) // _MILLISECOND
+_MAX_MS: Final = (_LAST - _EPOCH) // _MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def first_from(moment: datetime) -> UUID:
 
 def _created_at(identifier: UUID) -> datetime:
     # A cursor is untrusted input: its time may be outside of the calendar's range.
-    return clamp(_EPOCH + min(identifier.int >> 80, _MOST_MS) * _MILLISECOND)
+    return clamp(_EPOCH + min(identifier.int >> 80, _MAX_MS) * _MILLISECOND)
 
 
 def clamp(moment: datetime) -> datetime:

@@ -118,7 +118,7 @@ class Boathook:
         Source paths take precedence over mounted paths, and longer mounted paths over shorter ones.
 
         Raises:
-            ConfigError: *path* does not start with a slash, is no plain path, or is mounted already.
+            ConfigError: *path* does not start with a slash, is not a plain path, or is already mounted.
         """
         if not path.startswith("/"):
             raise ConfigError(f'hook.mount: {path!r} must start with "/"')

@@ -64,7 +64,7 @@ def _encode(name: str, result: object) -> str:
         return json.dumps(result, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise HandlerMisuse(
-            f"once({name!r}) can only remember what JSON can hold, but its function returned "
+            f"once({name!r}) can only remember values that are valid as JSON, but its function returned "
             f"{type(result).__name__}: {error}. It has been done and is not remembered."
         ) from None
 

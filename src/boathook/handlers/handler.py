@@ -13,7 +13,7 @@ from boathook.domain.policy import Breaker, RetryDefaults, RetryPolicy
 from boathook.domain.windows import parse_duration
 from boathook.handlers.sessions import AsyncSessions, SyncSessions
 
-_MOST_SINCE_S: Final = 3_650 * 86_400.0
+_MAX_SINCE_S: Final = 3_650 * 86_400.0
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -115,7 +115,7 @@ def _read_since(origin: str | None, since: str | timedelta) -> float:
         seconds = since.total_seconds() if isinstance(since, timedelta) else parse_duration(str(since))
     except InvalidValue as error:
         raise ConfigError(f"hook.on({origin!r}): since: {error}") from None
-    if not 0 < seconds <= _MOST_SINCE_S:
+    if not 0 < seconds <= _MAX_SINCE_S:
         raise ConfigError(f"hook.on({origin!r}): since: more than nothing and at most 3650d, not {since!r}")
     return seconds
 
@@ -131,9 +131,7 @@ def make_handler(function: Callable[..., Any], name: str | None, line: RouteSpec
         raise ConfigError(f"handler {name}: {error}") from None
     needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
     if len(needed) not in (1, 2) and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
-        raise ConfigError(
-            f"handler {name} must take the event and, if it wants one, a transaction: ({name}(event, tx))"
-        )
+        raise ConfigError(f"handler {name} must take the event and optionally a transaction: ({name}(event, tx))")
     name = f"{app}.{name}" if app else name
     call = getattr(function, "__call__", function)  # noqa: B004 an object may be a handler by its async __call__
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -34,7 +34,7 @@ async def publish_operational_event(
         ValueError: there are no operational events of this type.
     """
     if type not in OPERATIONAL_TYPES:
-        raise ValueError(f"{type!r} is no type of operational events")
+        raise ValueError(f"{type!r} is not a type of operational event")
     application = await find_operational(connection, organization)
     if application is None:
         return None

@@ -51,7 +51,7 @@ _MEMORY_DAYS: Final = 90.0
 """The default retention of events in days."""
 _ONE_DAY: Final = 1.0
 """Days for which the idempotency key of a message without its own id is stored."""
-_MOST_ROUNDS: Final = 5
+_MAX_ROUNDS: Final = 5
 _MAX_ROUTES: Final = 100_000
 """Maximum number of compiled routes in memory, over all applications."""
 
@@ -234,7 +234,7 @@ class Outbox:
         draft = self.draft(message)
         key = message.organization, message.application
         compiled = self._route_cache.get(key)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             if compiled is None:
                 compiled = self.cache_routes(*key, decode_routing((yield ROUTES_FOR, key)))
             answer: str = yield PUBLISH_MESSAGE, compiled.arguments(draft)

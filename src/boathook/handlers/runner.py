@@ -62,7 +62,7 @@ from boathook.observability.log import get_logger
 MAX_TRACEBACK: Final = 8_192
 CONFLICT: Final = "CONFLICT"
 """Code of an attempt whose transaction PostgreSQL aborted in every run because of conflicts with others."""
-_MOST_RUNS: Final = 4
+_MAX_RUNS: Final = 4
 _OUR_FRAMES: Final = (__name__.rpartition(".")[0], "boathook.testing")
 """Modules whose frames precede those of the user's code."""
 
@@ -256,7 +256,7 @@ class Runner:
         work = running.work
         if work.event is None:
             return Dead("EVENT_MISSING", "the event of this delivery is not in the database")
-        for _ in range(_MOST_RUNS):
+        for _ in range(_MAX_RUNS):
             slot = self._slot(work.event.source)
             event = make_event(work.event, work.claim, self._store, slot)
             completion = Completion(transaction_mark(work.claim), functools.partial(self._conclude, running, slot))

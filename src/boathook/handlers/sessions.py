@@ -287,6 +287,6 @@ def _first(row: Any) -> Any:
 
 def _unknown(session: Any, library: str) -> TypeError:
     return TypeError(
-        f"{type(session).__qualname__} of {library} is no session boathook knows here: use a handler's transaction, "
+        f"{type(session).__qualname__} of {library} is not a supported session: use a handler's transaction, "
         "asyncpg, psycopg, SQLAlchemy or Django, with publish for async ones and publish_sync for sync ones"
     )

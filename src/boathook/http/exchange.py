@@ -201,7 +201,7 @@ class Exchange:
         pieces = [STATUS_LINE[status], self._connection.registry.date_line]
         for name, value in self._start.get("headers", ()):
             if b"\n" in value or b"\r" in value:
-                raise RuntimeError(f"the application's header {name!r} holds a line break")
+                raise RuntimeError(f"the application's header {name!r} contains a line break")
             if name == b"content-length":
                 has_length, self._left = True, int(value)
             elif name == b"connection":

@@ -211,7 +211,7 @@ class WebSocketConnection(asyncio.Protocol):
             self._frames.send_ping(b"")
             self._write()
         elif self._pinged_at is not None and now - self._pinged_at > _PONG_TIMEOUT_S:
-            meters.count("boathook_connections_refused_total", reason="no_pulse")
+            meters.count("boathook_connections_refused_total", reason="no_pong")
             self.transport.abort()
 
     def shutdown(self) -> None:
@@ -395,7 +395,7 @@ def _socket_scope(scope: Message) -> Message:
 
 def _header(name: bytes, value: bytes) -> bytes:
     if b"\n" in name + value or b"\r" in name + value:
-        raise RuntimeError(f"the application's header {name!r} holds a line break")
+        raise RuntimeError(f"the application's header {name!r} contains a line break")
     return b"%s: %s\r\n" % (name, value)
 
 

@@ -126,9 +126,11 @@ def read_address(url: str, *, ports: frozenset[int] = frozenset(), require_https
     if len(url) > MAX_URL:
         raise ValueError(f"the address is longer than {MAX_URL} characters")
     if not url.isascii():
-        raise ValueError("the address holds characters that are not ASCII; write the name as xn--..., the rest as %..")
+        raise ValueError(
+            "the address contains characters that are not ASCII; write the name as xn--..., the rest as %.."
+        )
     if not _PATH.fullmatch(url):
-        raise ValueError("the address holds a space, a control character or a backslash")
+        raise ValueError("the address contains a space, a control character or a backslash")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -158,7 +160,7 @@ def _read_authority(authority: str) -> tuple[str, tuple[str, str] | None]:
     """Return the host as written, and user name and password."""
     info, at, location = authority.rpartition("@")
     if "@" in info:
-        raise ValueError("the address holds more than one @ before its path")
+        raise ValueError("the address contains more than one @ before its path")
     host = re.sub(r":[0-9]*\Z", "", location)
     if not _HOST.fullmatch(host):
         raise ValueError("the address has no plain host: a name of letters, digits, - and ., or an IP address")
@@ -172,7 +174,9 @@ def _check_port(port: int, ports: frozenset[int]) -> None:
     if ports and port not in ports:
         raise ValueError(f"port {port} is none of outbound.ports")
     if not ports and port in _NO_WEB:
-        raise ValueError(f"port {port} belongs to a service that is no web server; outbound.ports may list it")
+        raise ValueError(
+            f"port {port} belongs to a service that is not a web server; add it to outbound.ports to allow it"
+        )
 
 
 def find_denial(address: str, allow: Sequence[Network] = ()) -> str | None:
@@ -185,7 +189,7 @@ def find_denial(address: str, allow: Sequence[Network] = ()) -> str | None:
     try:
         number = ip_address(address)
     except ValueError:
-        return "it is no address"
+        return "it is not an address"
     if _is_allowed(number, allow):
         return None
     if isinstance(number, IPv4Address):

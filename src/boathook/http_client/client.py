@@ -233,16 +233,16 @@ class Client:
         if method not in METHODS:
             raise FetchFailed(f"the method {method[:20]!r} is none of {', '.join(sorted(METHODS))}")
         if body and method == "HEAD":
-            raise FetchFailed("a HEAD request carries no body")
+            raise FetchFailed("a HEAD request has no body")
         if not timeout_s > 0:
             raise FetchFailed("timeout_s must be more than 0")
         for name, value in headers.items():
             if not _NAME.fullmatch(name):
-                raise FetchFailed("a header's name holds characters that no name holds")
+                raise FetchFailed("a header's name contains invalid characters")
             if name.lower() in _OURS:
                 raise FetchFailed(f"the header {name} is boathook's own to write; leave it out")
             if _CONTROL.search(value):
-                raise FetchFailed(f"the header {name} holds a line break or another control character")
+                raise FetchFailed(f"the header {name} contains a line break or another control character")
         given = {name.lower() for name in headers}
         usual = {"Accept-Encoding": "identity", "User-Agent": self._settings.user_agent or "boathook"}
         return OutgoingRequest(

@@ -27,8 +27,8 @@ from boathook.observability.log import get_logger
 _LOOK_S: Final = 0.5
 _KEPT_OPEN: Final = 512
 """Minimum number of connections kept for the next request, so that a low concurrency can still serve many endpoints."""
-_MOST_EVENTS: Final = 1_024
-_MOST_PINNED: Final = 10_000
+_MAX_EVENTS: Final = 1_024
+_MAX_PINNED: Final = 10_000
 _MASKS: Final = {
     pycurl.POLL_IN: select.EPOLLIN,
     pycurl.POLL_OUT: select.EPOLLOUT,
@@ -148,7 +148,7 @@ class CurlMultiClient:
 
     def wait(self) -> list[Event]:
         """Return the next socket events; an empty list if something else is due."""
-        events = self._poll.poll(self._pause_s(), _MOST_EVENTS)
+        events = self._poll.poll(self._pause_s(), _MAX_EVENTS)
         # If it were cleared later, a wake-up for a request added after the inbox was read could be lost.
         woken = (self.waker.descriptor, select.EPOLLIN)
         if woken in events:
@@ -261,7 +261,7 @@ class CurlMultiClient:
         key = address.host, address.port
         if self._pinned.get(key) is found:
             return [], False
-        if len(self._pinned) >= _MOST_PINNED:
+        if len(self._pinned) >= _MAX_PINNED:
             self._pinned.clear()
         self._pinned[key] = found
         return resolve_options(address, found.addresses), False

@@ -28,7 +28,7 @@ from boathook.http_client.response import ResponseStream
 STALL_S: Final = 30
 """Seconds below 1 KiB/s after which a download fails."""
 _OURS: Final = frozenset({"range", "if-range", "accept-encoding"})
-_LONGEST: Final = 30
+_MAX_DIGITS: Final = 30
 """Maximum digits of a Content-Length that are read."""
 OpenResponse = Callable[[Mapping[str, str], float, int], ResponseStream]
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
@@ -36,7 +36,7 @@ LOCK_S: Final = 5.0
 """Seconds to wait for another download of the same file, which may be about to end."""
 _LOOK_S: Final = 0.02
 _PIECE: Final = 1_048_576
-_MOST_NOTE: Final = 262_144
+_MAX_NOTE: Final = 262_144
 _PRINTED: Final = re.compile(r"[ -~]*")
 
 
@@ -169,7 +169,7 @@ def _check_size(size: int, spec: DownloadSpec) -> None:
 def _read_length(headers: Mapping[str, str]) -> int | None:
     """Return the announced size; libcurl ignores a number that is too large for it."""
     text = headers.get("content-length", "")
-    return int(text[:_LONGEST]) if re.fullmatch(r"[0-9]+", text) else None
+    return int(text[:_MAX_DIGITS]) if re.fullmatch(r"[0-9]+", text) else None
 
 
 def _validator(headers: Mapping[str, str]) -> str:
@@ -294,7 +294,7 @@ class PartialDownload:
             # Opening a pipe could block forever, and a symbolic link could point elsewhere.
             descriptor = os.open(self._note_path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             with FileIO(descriptor) as opened:
-                note = msgspec.json.decode(opened.read(_MOST_NOTE) or b"", type=PartialMetadata)
+                note = msgspec.json.decode(opened.read(_MAX_NOTE) or b"", type=PartialMetadata)
         except (OSError, ValueError, RecursionError):
             return None
         return note if _PRINTED.fullmatch(note.validator) else None

@@ -82,7 +82,7 @@ class Fetcher:
 
     def _begin(self, url: str, max_bytes: int, timeout_s: float) -> Future[bytes]:
         if not _ODD.isdisjoint(url):
-            raise FetchFailed("the address holds what no plain address holds")
+            raise FetchFailed("the address contains invalid characters")
         key = (url, max_bytes)
         with self._lock:
             running = self._running.get(key)

@@ -24,12 +24,12 @@ FAILED_S: Final = 10.0
 """Seconds a failure is cached, so that a broken token server is not called for every message."""
 _MAX_CONCURRENT: Final = 1_000
 """Maximum concurrent token requests; servers that do not respond must not block the others."""
-_MOST_BODY: Final = 65_536
-_MOST_TOKEN: Final = 16_384
-_MOST_KEPT: Final = 10_000
+_MAX_BODY: Final = 65_536
+_MAX_TOKEN: Final = 16_384
+_MAX_KEPT: Final = 10_000
 _USUAL_S: Final = 300.0
 """Seconds a token is used if its server sends no lifetime."""
-_LONGEST_S: Final = 86_400.0
+_MAX_S: Final = 86_400.0
 _EARLY_S: Final = 30.0
 """Seconds before its expiry when a token is no longer used, so that it does not expire in transit."""
 
@@ -76,7 +76,7 @@ class TokenCache:
             return kept.token
         asking = self._asking.get(key)
         if asking is None:
-            asking = asyncio.create_task(self._ask(key, client_secret))
+            asking = asyncio.create_task(self._request_token(key, client_secret))
             self._asking[key] = asking
             asking.add_done_callback(lambda task: self._forget(key, task))
         # A caller that stops waiting must not cancel the request of the others.
@@ -96,7 +96,7 @@ class TokenCache:
         if not task.cancelled():
             task.exception()  # callers receive it; retrieving it here avoids asyncio's warning if there is none
 
-    async def _ask(self, key: _Key, client_secret: str) -> str:
+    async def _request_token(self, key: _Key, client_secret: str) -> str:
         token_url, client_id, _, scope = key
         form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
         try:
@@ -116,14 +116,14 @@ class TokenCache:
         body = urlencode(form).encode()
         try:
             return await self._client.request(
-                "POST", token_url, headers=headers, body=body, timeout_s=self._timeout_s, max_bytes=_MOST_BODY
+                "POST", token_url, headers=headers, body=body, timeout_s=self._timeout_s, max_bytes=_MAX_BODY
             )
         except FetchFailed as error:
             raise FetchFailed(f"the token server could not be asked: {error}") from None
 
     def _keep(self, key: _Key, kept: _Kept) -> None:
         self._kept.pop(key, None)
-        if len(self._kept) >= _MOST_KEPT:
+        if len(self._kept) >= _MAX_KEPT:
             self._kept.popitem(last=False)
         self._kept[key] = kept
 
@@ -139,13 +139,8 @@ def _read_answer(answer: HttpResponse) -> tuple[str, float]:
         raise FetchFailed(f"the token server answered with status {answer.status}")
     fields = _read_object(answer.body)
     token, kind = fields.get("access_token"), fields.get("token_type", "Bearer")
-    if (
-        not isinstance(token, str)
-        or not 0 < len(token) <= _MOST_TOKEN
-        or not token.isascii()
-        or not token.isprintable()
-    ):
-        raise FetchFailed("the token server's answer holds no access_token that can be sent")
+    if not isinstance(token, str) or not 0 < len(token) <= _MAX_TOKEN or not token.isascii() or not token.isprintable():
+        raise FetchFailed("the token server's answer contains no access_token that can be used")
     if not isinstance(kind, str) or kind.lower() != "bearer":
         raise FetchFailed("the token server's token is not of type Bearer")
     return token, _read_life(fields.get("expires_in"))
@@ -157,7 +152,7 @@ def _read_object(body: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
-        raise FetchFailed("the token server's answer is no JSON object")
+        raise FetchFailed("the token server's answer is not a JSON object")
     return fields
 
 
@@ -167,4 +162,4 @@ def _read_life(value: object) -> float:
         seconds = float(value) if isinstance(value, int | float | str) else _USUAL_S
     except (ValueError, OverflowError):
         return _USUAL_S
-    return min(seconds, _LONGEST_S) if math.isfinite(seconds) and seconds > 0 else _USUAL_S
+    return min(seconds, _MAX_S) if math.isfinite(seconds) and seconds > 0 else _USUAL_S

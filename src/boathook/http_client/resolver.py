@@ -20,7 +20,7 @@ from boathook.observability.log import get_logger
 FRESH_S: Final = 30.0
 """Seconds a name's addresses are cached."""
 _THREADS: Final = 64
-_MOST_KEPT: Final = 10_000
+_MAX_KEPT: Final = 10_000
 _LOG: Final = get_logger("http_client")
 
 
@@ -81,7 +81,7 @@ class Resolver:
 
     def _remember(self, name: str, found: Resolution) -> None:
         self._known.pop(name, None)
-        if len(self._known) >= _MOST_KEPT:
+        if len(self._known) >= _MAX_KEPT:
             del self._known[next(iter(self._known))]
         self._known[name] = (time.monotonic() + FRESH_S, found)
 

@@ -63,7 +63,7 @@ class ResponseFuture(Future[HttpResponse]):
         error = make_error(self._origin, result)
         if self._size > self._max_bytes:
             error = FetchFailed(
-                f"{self._origin}: the answer is larger than {self._max_bytes:,} bytes", status=self._status
+                f"{self._origin}: the response is larger than {self._max_bytes:,} bytes", status=self._status
             )
         with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
             if error is None:

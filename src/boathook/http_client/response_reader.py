@@ -16,9 +16,9 @@ _STATUS: Final = re.compile(rb"HTTP/(1\.[01]|2\.0)[ \t]([0-9]{3})(?![0-9])", re.
 _FOLD: Final = re.compile(rb"\n[ \t]+")
 _NO_BODY: Final = frozenset({204, 304})
 _FRAMING: Final = frozenset({"connection", "content-length", "transfer-encoding"})
-_MOST_DIGITS: Final = 19
+_MAX_DIGITS: Final = 19
 """Digits of a Content-Length; a longer one is ignored, and the body ends with the connection."""
-_MOST_ENCODED: Final = 8 * MAX_BODY_READ
+_MAX_ENCODED: Final = 8 * MAX_BODY_READ
 """Bytes of a chunked body before decoding, after which the connection is closed."""
 _CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -166,7 +166,7 @@ class ResponseReader:
             length = "" if others else length
         if not length.isdecimal():
             raise InvalidResponse("Invalid Content-Length: value")
-        if len(length) <= _MOST_DIGITS:
+        if len(length) <= _MAX_DIGITS:
             self.has_length, self._left = True, int(length)
 
     def _read_body(self, data: bytes) -> None:
@@ -183,7 +183,7 @@ class ResponseReader:
             if self._left == 0:
                 self.is_complete = True
                 self.keeps_alive = self.keeps_alive and len(wanted) == len(data)
-        if self._body_size > MAX_BODY_READ or (self._chunks is not None and self._left > _MOST_ENCODED):
+        if self._body_size > MAX_BODY_READ or (self._chunks is not None and self._left > _MAX_ENCODED):
             self._break_off()
 
     def _decode(self, chunks: httptools.HttpResponseParser, data: bytes) -> None:

@@ -361,7 +361,7 @@ def authorization_line(basic: tuple[str, str]) -> str:
 def encode_line(line: str) -> bytes:
     """Encode a header line that is not plain ASCII. Raises ValueError for a control character."""
     if any(char < " " and char != "\t" for char in line) or "\x7f" in line:
-        raise ValueError(f"the header {line.partition(':')[0]!r} holds a control character")
+        raise ValueError(f"the header {line.partition(':')[0]!r} contains a control character")
     try:
         return line.encode("latin-1")
     except UnicodeEncodeError:

@@ -57,7 +57,7 @@ class BrokerFirstBuffer:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the spool's disk does not answer while it is needed."""
+        """Whether the spool's disk does not respond while it is needed."""
         return self.broker.is_away and self.spool is not None and self.spool.is_stuck
 
     @property
@@ -69,12 +69,12 @@ class BrokerFirstBuffer:
     def rejection_reason(self) -> str:
         """Why neither brokers nor the spool accept events, in one sentence."""
         then = "" if self.spool is None else f", and {self.spool.rejection_reason}"
-        return f"no broker takes events: {self.broker.problem}{then}"
+        return f"no broker accepts events: {self.broker.problem}{then}"
 
     @property
     def warning(self) -> str:
         """Why no broker accepts events, in one sentence; empty if one does."""
-        return f"no broker takes events: {self.broker.problem}" if self.broker.is_away else ""
+        return f"no broker accepts events: {self.broker.problem}" if self.broker.is_away else ""
 
     @property
     def waiting_events(self) -> int:

@@ -34,7 +34,7 @@ class Decoder:
                 if not piece and not rest:
                     break
         except zlib.error:
-            return _refuse(400, Reason.BODY_MALFORMED, f"is no valid {self._encoding}")
+            return _refuse(400, Reason.BODY_MALFORMED, f"is not valid {self._encoding}")
         if not decompressor.eof or decompressor.unused_data:
             return _refuse(400, Reason.BODY_MALFORMED, f"is cut short or followed by other data, as {self._encoding}")
         self.decoded = b"".join(pieces)
@@ -42,4 +42,6 @@ class Decoder:
 
 
 def _refuse(status: int, reason: Reason, problem: str) -> Rejected:
-    return Rejected(status=status, reason=reason, detail=f"the proof holds, but the body {problem}", may_reverify=False)
+    return Rejected(
+        status=status, reason=reason, detail=f"the signature is valid, but the body {problem}", may_reverify=False
+    )

@@ -30,7 +30,7 @@ from boathook.verification.verifier import Rejected, Reply, Verified
 
 
 class EventSink(Protocol):
-    """Takes events in; `boathook.ingest.intake.Intake` is the real one."""
+    """Accepts events; `boathook.ingest.intake.Intake` is the real one."""
 
     def put(self, event: NewEvent, waiter: ReceiptWaiter) -> None:
         """Take an event in for *waiter*, which gets its receipt or the reason why there is none."""

@@ -320,7 +320,7 @@ class Intake:
             try:
                 written = self.buffer.append(encode(event))
             except ValueError as error:
-                _fail([entry], ValueRejected(f"the event holds text that cannot be stored: {error}"))
+                _fail([entry], ValueRejected(f"the event contains text that cannot be stored: {error}"))
             except Exception as error:  # noqa: BLE001 - the entries behind it must not wait forever
                 _fail([entry], error)
             else:
@@ -392,7 +392,7 @@ class Intake:
                 await buffer.flush()
             segment = await buffer.oldest()
             if segment is not None:
-                total += await self._bring(buffer, segment, timeout_s)
+                total += await self._drain_segment(buffer, segment, timeout_s)
                 del segment  # frees its memory before the next one is read
             elif buffer.is_empty:
                 break
@@ -408,7 +408,7 @@ class Intake:
         """Return the timeout of a batch: events in memory wait for the last ones, and for no longer than any others."""
         return self._within_s if self.mode is Mode.CATCHING_UP else timeout_s
 
-    async def _bring(self, buffer: Buffer, segment: Segment, timeout_s: float) -> int:
+    async def _drain_segment(self, buffer: Buffer, segment: Segment, timeout_s: float) -> int:
         """Store the events of one segment in order and mark it as finished; return how many it held."""
         records = segment.contents.records
         for start in range(0, len(records), self._batch):

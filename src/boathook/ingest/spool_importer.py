@@ -142,7 +142,7 @@ class SpoolImporter:
             await spool.adopt()
             while (segment := await spool.oldest()) is not None:
                 import_report.add_segment(segment.contents)
-                for refused in await self._bring(segment.contents.records, import_report):
+                for refused in await self._import(segment.contents.records, import_report):
                     await spool.refuse(segment, refused.record.sequence, refused.record.payload)
                 await spool.finish(segment)
         finally:
@@ -159,10 +159,10 @@ class SpoolImporter:
         if contents is None:
             return False
         import_report.add_segment(contents)
-        refused = await self._bring(contents.records, import_report)
+        refused = await self._import(contents.records, import_report)
         return contents.is_readable and not refused
 
-    async def _bring(self, records: Sequence[Record], import_report: ImportReport) -> Collection[Refused]:
+    async def _import(self, records: Sequence[Record], import_report: ImportReport) -> Collection[Refused]:
         refused: list[Refused] = []
         for start in range(0, len(records), self._batch):
             batch = records[start : start + self._batch]

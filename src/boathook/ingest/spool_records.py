@@ -1,16 +1,17 @@
 """Encodes events for the spool: everything but their deliveries, which are decided when the spool is drained.
 
-A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org). Format 1 is a
-received event. Format 2 is a published message: an array of its event and of what only messages have.
+A record is one byte with the number of its format, followed by a MessagePack array (https://msgpack.org) of the fields
+of `NewEvent` in their order: another order or set of fields is another format. Format 1 is a received event.
+Format 2 is a published message: an array of its event, and of the fields of `Publication`.
 """
 
-from datetime import datetime
-from typing import Final
-from uuid import UUID
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from boathook.domain.model import NewBatchItem, NewEvent, Origin, ProofStrength, Publication
+from boathook.domain.model import NewBatchItem, NewEvent, Publication
 
 _RECEIVED: Final = b"\x01"
 _PUBLISHED: Final = b"\x02"
@@ -22,45 +23,20 @@ class UnreadableRecord(ValueError):
     """A record is invalid, or has the format of a later version."""
 
 
-class _Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    path: str
-    type: str
-    dedup_key: str
-    key_hash: bytes
-    digest: bytes
+def _array_of(model: type, *, without: Collection[str] = (), **types: Any) -> type[msgspec.Struct]:
+    """Return a struct with the fields of a dataclass, in order, that is encoded as an array."""
+    hints = get_type_hints(model) | types
+    columns = [(one.name, hints[one.name]) for one in fields(model) if one.name not in without]
+    return msgspec.defstruct(f"_{model.__name__}", columns, frozen=True, array_like=True, gc=False)
 
 
-class _Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    id: bytes
-    source: str | None
-    application: str | None
-    type: str
-    dedup_key: str
-    key_hash: bytes
-    replay_hash: bytes | None
-    grade: str
-    origin: str
-    headers: str
-    content_type: str
-    body: bytes
-    body_sha256: bytes
-    volatile: tuple[str, ...]
-    items: tuple[_Item, ...]
-
-
-class _Publication(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    application_id: bytes
-    organization: str
-    memory_days: float
-    channels: tuple[str, ...]
-    tags: tuple[str, ...]
-    deliver_at: datetime | None
-    content_until: datetime | None
-    fingerprint: bytes | None
-    canonical: bytes | None
-
-
-_write = msgspec.msgpack.Encoder().encode
+_Item: Any = _array_of(NewBatchItem)
+_Record: Any = _array_of(NewEvent, without=("deliveries", "routes_version", "publication"), items=tuple[_Item, ...])
+_Publication: Any = _array_of(Publication)
+_ITEM_FIELDS: Final = _Item.__struct_fields__
+_EVENT_FIELDS: Final = tuple(name for name in _Record.__struct_fields__ if name != "items")
+_PUBLICATION_FIELDS: Final = _Publication.__struct_fields__
+_write = msgspec.msgpack.Encoder(uuid_format="bytes").encode
 _read = msgspec.msgpack.Decoder(_Record).decode
 _read_message = msgspec.msgpack.Decoder(tuple[_Record, _Publication]).decode
 
@@ -73,43 +49,13 @@ def encode(event: NewEvent) -> bytes:
     """
     texts = (event.type, event.dedup_key, event.content_type, *(item.dedup_key + item.type for item in event.items))
     if any("\0" in text for text in texts):
-        raise ValueError("it holds a NUL, which PostgreSQL does not store in text")
-    record = _Record(
-        id=event.id.bytes,
-        source=event.source,
-        application=event.application,
-        type=event.type,
-        dedup_key=event.dedup_key,
-        key_hash=event.key_hash.bytes,
-        replay_hash=None if event.replay_hash is None else event.replay_hash.bytes,
-        grade=event.grade,
-        origin=event.origin,
-        headers=event.headers,
-        content_type=event.content_type,
-        body=event.body,
-        body_sha256=event.body_sha256,
-        volatile=event.volatile,
-        items=tuple(
-            _Item(item.path, item.type, item.dedup_key, item.key_hash.bytes, item.digest) for item in event.items
-        ),
-    )
+        raise ValueError("it contains a NUL, which PostgreSQL cannot store in text")
+    items = tuple([_Item(*[getattr(item, name) for name in _ITEM_FIELDS]) for item in event.items])
+    record = _Record(**{name: getattr(event, name) for name in _EVENT_FIELDS}, items=items)
     if event.publication is None:
         return _RECEIVED + _write(record)
-    return _PUBLISHED + _write((record, _publication_record(event.publication)))
-
-
-def _publication_record(publication: Publication) -> _Publication:
-    return _Publication(
-        application_id=publication.application_id.bytes,
-        organization=publication.organization,
-        memory_days=publication.memory_days,
-        channels=publication.channels,
-        tags=publication.tags,
-        deliver_at=publication.deliver_at,
-        content_until=publication.content_until,
-        fingerprint=publication.fingerprint,
-        canonical=publication.canonical,
-    )
+    publication = _Publication(*[getattr(event.publication, name) for name in _PUBLICATION_FIELDS])
+    return _PUBLISHED + _write((record, publication))
 
 
 def decode(record: bytes) -> NewEvent:
@@ -123,52 +69,18 @@ def decode(record: bytes) -> NewEvent:
             case b"\x01":
                 return _event(_read(record[1:]), None)
             case b"\x02":
-                return _event(*_read_message(record[1:]))
+                found, publication = _read_message(record[1:])
+                values = {name: getattr(publication, name) for name in _PUBLICATION_FIELDS}
+                return _event(found, Publication(**values))
     except (msgspec.DecodeError, ValueError) as error:
         raise UnreadableRecord(str(error)) from error
     raise UnreadableRecord(f"format {record[:1].hex()} is not known here; a later boathook may know it")
 
 
-def _event(found: _Record, publication: _Publication | None) -> NewEvent:
+def _event(found: Any, publication: Publication | None) -> NewEvent:
     return NewEvent(
-        id=UUID(bytes=found.id),
-        source=found.source,
-        application=found.application,
-        type=found.type,
-        dedup_key=found.dedup_key,
-        key_hash=UUID(bytes=found.key_hash),
-        replay_hash=None if found.replay_hash is None else UUID(bytes=found.replay_hash),
-        grade=ProofStrength(found.grade),
-        origin=Origin(found.origin),
-        headers=found.headers,
-        content_type=found.content_type,
-        body=found.body,
-        body_sha256=found.body_sha256,
+        **{name: getattr(found, name) for name in _EVENT_FIELDS},
+        items=tuple([NewBatchItem(**{name: getattr(item, name) for name in _ITEM_FIELDS}) for item in found.items]),
         routes_version=UNROUTED,
-        volatile=found.volatile,
-        items=tuple(
-            NewBatchItem(
-                path=item.path,
-                type=item.type,
-                dedup_key=item.dedup_key,
-                key_hash=UUID(bytes=item.key_hash),
-                digest=item.digest,
-            )
-            for item in found.items
-        ),
-        publication=None if publication is None else _publication(publication),
-    )
-
-
-def _publication(found: _Publication) -> Publication:
-    return Publication(
-        application_id=UUID(bytes=found.application_id),
-        organization=found.organization,
-        memory_days=found.memory_days,
-        channels=found.channels,
-        tags=found.tags,
-        deliver_at=found.deliver_at,
-        content_until=found.content_until,
-        fingerprint=found.fingerprint,
-        canonical=found.canonical,
+        publication=publication,
     )

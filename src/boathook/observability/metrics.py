@@ -135,14 +135,14 @@ TABLE: Final = (
            merge=Merge.MAX),
     Metric("boathook_spool_oldest_seconds", _GAUGE, "About how long the oldest event has been waiting in the spool.",
            merge=Merge.MAX),
-    Metric("boathook_spool_set_aside", _GAUGE, "What an operator has to look at in the spool: events that PostgreSQL "
-           "refused, segments that are damaged.", ("kind",), (), Merge.MAX),
+    Metric("boathook_spool_set_aside", _GAUGE, "Refused events and damaged segments in the spool, which need an "
+           "operator.", ("kind",), (), Merge.MAX),
     Metric("boathook_spool_failing", _GAUGE, "1 while the spool's disk fails to make events durable.",
            merge=Merge.MAX),
     Metric("boathook_spool_appended_total", _COUNTER, "Events made durable in the spool."),
     Metric("boathook_spool_drained_total", _COUNTER, "Events moved from the spool to PostgreSQL, by outcome.",
            ("outcome",)),
-    Metric("boathook_spool_rejected_total", _COUNTER, "Events the spool could not take: full, or its disk failed."),
+    Metric("boathook_spool_rejected_total", _COUNTER, "Events that the spool did not store: full, or its disk failed."),
     Metric("boathook_spool_damaged_segments_total", _COUNTER,
            "Segments of which durable events could not be read any more."),
     Metric("boathook_spool_sync_seconds", _HISTOGRAM, "Duration of making a group of events durable in the spool.",
@@ -160,7 +160,7 @@ TABLE: Final = (
     Metric("boathook_buffer_lost_total", _COUNTER, "Events that brokers had confirmed and that never arrived."),
     Metric("boathook_buffer_damaged_total", _COUNTER, "Messages of brokers that cannot be read, or only in part."),
     Metric("boathook_database_unavailable", _GAUGE,
-           "1 while a gateway takes events into the spool, as PostgreSQL does not.",
+           "1 while a gateway writes events to the spool because PostgreSQL does not accept them.",
            merge=Merge.MAX),
     Metric("boathook_database_unsafe", _GAUGE, "1 while PostgreSQL could lose what it has committed: its settings say "
            "so, or commits wait for a synchronous standby.", merge=Merge.MAX),

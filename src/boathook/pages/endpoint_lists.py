@@ -122,7 +122,7 @@ def _read_cursor(scope: ApplicationScope, prefix: str) -> UUID | None:
 def _query_text(scope: ApplicationScope, name: str) -> str | None:
     text = scope.context.query.get(name, "").strip()
     if "\x00" in text:
-        raise InvalidValue("it must not hold control characters", name)
+        raise InvalidValue("it must not contain control characters", name)
     return text or None
 
 

@@ -177,7 +177,7 @@ VK = Recipe(
     settings=(
         Setting(
             name="confirmation",
-            help="the text VK wants to be answered when it confirms the address, from the group's Callback API page",
+            help="the text that VK expects as the answer to its confirmation, from the group's Callback API page",
             is_required=True,
         ),
     ),

@@ -81,15 +81,15 @@ def state_sns(reader: RequestReader, _secret: str) -> SignedParts | str:
     kind, topic = message.get("Type"), message.get("TopicArn")
     keys = _SNS_KEYS.get(kind) if isinstance(kind, str) else None
     if keys is None:
-        return "the body is no Amazon SNS message; if raw message delivery is on, switch it off: it goes unsigned"
+        return "the body is not an Amazon SNS message; if raw message delivery is on, switch it off: it goes unsigned"
     if topic not in reader.settings.get("topic_arn", "").replace(",", " ").split():
         return f"the message is of the topic {str(topic)[:300]!r}, which topic_arn does not name"
     for key in keys:
         text = message.get(key)
         if not isinstance(text, str) and (text is not None or key != "Subject"):
-            return f"{key} is no text"
+            return f"{key} is not text"
         if text is not None and "\n" in text and key != "Message":
-            return f"{key} holds a line break, so what is signed could be cut in two ways"
+            return f"{key} contains a line break, so what is signed could be cut in two ways"
     signed = "".join(f"{key}\n{message[key]}\n" for key in keys if message.get(key) is not None)
     return (SignedPart(Json("Signature"), signed.encode("utf-8", "surrogatepass")),)
 
@@ -153,7 +153,7 @@ OKTA = Recipe(
         id=EventId(selectors=(Json("uuid"),)),
         type=EventType(selectors=(Json("eventType"),)),
     ),
-    settings=(Setting(name="header", help="The header that holds the authentication secret", default="authorization"),),
+    settings=(Setting(name="header", help="The header with the authentication secret", default="authorization"),),
     configure=configure_okta,
     handshakes=(
         # Sent once, when the hook is verified; the echo reveals nothing, with or without the token.

@@ -126,7 +126,7 @@ def _twilio_state(reader: RequestReader, _secret: str) -> SignedParts | str:
     digest = reader.text(Query("bodySHA256"))
     is_hashed = digest is not None and digest.isascii() and equal_constant_time(_sha256(reader), digest.lower())
     if not is_hashed and not reader.form:
-        return "the body is no form, and its hash is not what the address says in bodySHA256, so nothing covers it"
+        return "the body is not a form, and its hash is not the bodySHA256, so nothing covers it"
     fields = "" if is_hashed else "".join(name + value for name, value in sorted(set(reader.form)))
     signed = [(url + fields).encode("utf-8", "surrogatepass") for url in _with_and_without_port(reader.request.url)]
     return (SignedPart(Header("x-twilio-signature"), signed[0], tuple(signed[1:])),)
@@ -247,7 +247,7 @@ def _mailgun_state(selector: Json) -> FieldMac:
     def read_signed_parts(reader: RequestReader, _secret: str) -> SignedParts | str:
         timestamp, token = reader.text(Json("signature.timestamp")), reader.text(Json("signature.token"))
         if timestamp is None or token is None:
-            return "the body holds no signature with its timestamp and token"
+            return "the body contains no signature with its timestamp and token"
         return (SignedPart(selector, (timestamp + token).encode("utf-8", "surrogatepass")),)
 
     return FieldMac(
@@ -321,9 +321,9 @@ POSTMARK: Final = Recipe(
     settings=(
         Setting(name="username", help="User name in the address given to Postmark; postmark where left out"),
         Setting(name="password", help="The password in that address, instead of secrets", is_secret=True),
-        Setting(name="header", help="Header given to Postmark that holds a token, instead of a user name"),
+        Setting(name="header", help="Header with a token, as given to Postmark, instead of a user name"),
         Setting(name="prefix", help="Prefix of the token in that header"),
-        Setting(name="query", help="Parameter of the address given to Postmark that holds a token"),
+        Setting(name="query", help="Parameter with a token in the address given to Postmark"),
     ),
     configure=configure_default_token,
     keep=("x-pm-retries-remaining",),

@@ -25,29 +25,29 @@ class KeyEncoding(StrEnum):
 
 
 ID_AND_TYPE_SETTINGS: Final = (
-    Setting(name="id_header", help="Header that holds the event id"),
+    Setting(name="id_header", help="Header with the event id"),
     Setting(name="id_path", help="Path of the event id in a JSON body, such as data.id"),
-    Setting(name="type_header", help="Header that holds the event type"),
+    Setting(name="type_header", help="Header with the event type"),
     Setting(name="type_path", help="Path of the event type in a JSON body"),
-    Setting(name="reply_status", help="Status the sender wants for an accepted request, 200 to 299"),
-    Setting(name="reply_body", help="Text the sender wants for an accepted request, such as OK"),
+    Setting(name="reply_status", help="Status the sender expects for an accepted request, 200 to 299"),
+    Setting(name="reply_body", help="Text the sender expects for an accepted request, such as OK"),
     Setting(name="reply_content_type", help="Content type of reply_body"),
 )
 HMAC_SETTINGS: Final = (
-    Setting(name="header", help="Header that holds the signature; X-Signature where left out"),
+    Setting(name="header", help="Header with the signature; X-Signature where left out"),
     Setting(name="prefix", help="Prefix of the signature, such as sha256="),
     Setting(name="algorithm", help="Hash of the HMAC: sha1, sha256 (the default), sha384 or sha512"),
     Setting(name="encoding", help="How the signature is written: hex (the default) or base64"),
     Setting(name="key_encoding", help="How the secret is written: text (the default), hex or base64"),
     Setting(name="template", help="The signed bytes, from {body} {timestamp} {id} {url} {path} {method} and text"),
-    Setting(name="timestamp_header", help="Header that holds the signed timestamp"),
+    Setting(name="timestamp_header", help="Header with the signed timestamp"),
     Setting(name="timestamp_unit", help="How the timestamp is written: s (the default), ms or iso"),
     *ID_AND_TYPE_SETTINGS,
 )
 TOKEN_SETTINGS: Final = (
-    Setting(name="header", help="Header that holds the token"),
+    Setting(name="header", help="Header with the token"),
     Setting(name="prefix", help="Prefix of the token in its header, such as Bearer and a space"),
-    Setting(name="query", help="Parameter of the address that holds the token"),
+    Setting(name="query", help="Parameter of the address with the token"),
     Setting(name="username", help="User name of HTTP Basic authentication, whose password is the token"),
     Setting(name="password", help="The password, instead of secrets", is_secret=True),
     *ID_AND_TYPE_SETTINGS,
@@ -98,7 +98,7 @@ def _check_template(options: Options, proof: Hmac) -> frozenset[str]:
         ("id", proof.headers[0].id, "id_header"),
     ):
         if field in fields and not value:
-            raise options.error(key, f"the template signs {{{field}}}; name the header that holds it")
+            raise options.error(key, f"the template signs {{{field}}}; name the header that contains it")
     if proof.headers[0].timestamp and "timestamp" not in fields:
         raise options.error(
             "template",

@@ -82,7 +82,9 @@ class Options:
         if header and path:
             raise self.error(f"{what}_path", f"{what}_header is set too; keep one of them")
         if header and header.name in CREDENTIAL_HEADERS:
-            raise self.error(f"{what}_header", f"{header.name} holds credentials, which are never stored; name another")
+            raise self.error(
+                f"{what}_header", f"{header.name} contains credentials, which are never stored; name another"
+            )
         return header or path
 
     def closest_unread(self, key: str) -> str | None:

@@ -71,7 +71,7 @@ STRIPE: Final = Recipe(
     ),
     volatile=("pending_webhooks",),
     answer_within_s=30.0,
-    retries="for up to 3 days with growing pauses, each signed anew",
+    retries="for up to 3 days with growing pauses, each signed again",
     retries_for_days=3.0,
     checked=("stripe (Python), both ways",),
     confidence={"answer_within_s": Confidence.SECONDARY},
@@ -214,7 +214,7 @@ def _state_items(reader: RequestReader, _secret: str) -> SignedParts | str:
     paths = [f"notificationItems.{index}.NotificationRequestItem" for index in range(len(items))]
     for path in paths:
         if any(not _is_plain(reader.value(Json(f"{path}.{name}"))) for name in _ADYEN_PLAIN):
-            return f"in {path}, one of {', '.join(_ADYEN_PLAIN)} is no text or holds a colon"
+            return f"in {path}, one of {', '.join(_ADYEN_PLAIN)} is not text or contains a colon"
     return tuple(_state_item(reader, path) for path in paths)
 
 
@@ -497,7 +497,7 @@ PADDLE: Final = Recipe(
     # A requested replay is a new notification about the same event.
     volatile=("notification_id",),
     answer_within_s=5.0,
-    retries="up to 60 times in 3 days, each signed anew; in the sandbox 3 times in 15 minutes",
+    retries="up to 60 times in 3 days, each signed again; in the sandbox 3 times in 15 minutes",
     retries_for_days=3.0,
     checked=("paddle-python-sdk (Python), both ways",),
 )

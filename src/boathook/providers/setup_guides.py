@@ -32,13 +32,13 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "secret; boathook fetches PayPal's certificate by itself."
         ),
         (
-            "The signature binds the body by a checksum only: where money is concerned, fetch the resource again. "
-            "Requests of PayPal's webhook simulator carry no verifiable signature and are refused."
+            "The signature covers only a checksum of the body: if money is involved, fetch the resource again. "
+            "Requests of PayPal's webhook simulator have no valid signature and are rejected."
         ),
     ),
     "square": (
         "In Square's Developer Console open the application, then Webhooks, Subscriptions, and add a subscription.",
-        ("Enter {url} exactly as shown here, and write its beginning into public_url: Square signs the address too."),
+        ("Enter {url} exactly as shown here, and write its beginning into public_url: Square signs the URL too."),
         "Choose the events, then copy the signature key into the source's secrets.",
     ),
     "adyen": (
@@ -48,7 +48,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "Under Security generate an HMAC key and copy it, which is hexadecimal, into the source's secrets. "
             'Webhooks of Platforms, Management and Banking sign otherwise: for them write scheme = "platforms".'
         ),
-        "Adyen tries only the oldest failed item again and holds back the later ones, so a refusal stops the line.",
+        "Adyen tries only the oldest failed item again and delays the later ones, so one rejection blocks all of them.",
     ),
     "braintree": (
         "In Braintree's Control Panel open API, then Webhooks, and create a webhook.",
@@ -61,7 +61,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "gocardless": (
         "In the GoCardless dashboard open Developers, Create, and add a webhook endpoint.",
         "Enter {url} and a secret, or let GoCardless make one, and put the same into the source's secrets.",
-        "One request brings many events; each is handled by itself.",
+        "One request contains many events; each is handled separately.",
     ),
     "mollie": (
         (
@@ -94,7 +94,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In YooKassa's account open Integration, then HTTP notifications.",
         "Enter {url} and choose the events, such as payment.succeeded and refund.succeeded.",
         (
-            "There is no signature: boathook lets in YooKassa's networks only, so behind a proxy set "
+            "There is no signature: boathook accepts requests from YooKassa's networks only, so behind a proxy set "
             "server.trusted_proxies. Let the handler fetch the payment from YooKassa's API before it acts."
         ),
     ),
@@ -103,7 +103,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "Enter {url} with ?kind= and the notification's name for each, such as {url}?kind=pay, with the method POST.",
         "Copy the site's API Secret into the source's secrets.",
         (
-            'Check asks whether the payment may happen while the buyer waits: use mode = "inline" for it, and '
+            'Check asks whether the payment may proceed while the buyer waits: use mode = "inline" for it, and '
             "answer with its code."
         ),
     ),
@@ -137,7 +137,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "For an app, subscribe in its shopify.app.toml or through the Admin API; for one shop, open Settings, "
             "Notifications, Webhooks."
         ),
-        "Enter {url}, the format JSON, and the topic. One subscription brings one topic.",
+        "Enter {url}, the format JSON, and the topic. A subscription covers one topic.",
         (
             "Put the app's client secret into the source's secrets; for a shop's own webhooks it is the key shown "
             "below their list."
@@ -148,13 +148,13 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In WordPress open WooCommerce, Settings, Advanced, Webhooks, and add one.",
         "Enter {url} as delivery URL, choose the topic, and set the status to Active.",
         "Choose a long random secret, and put the same into the source's secrets.",
-        "WooCommerce never tries again, and disables the webhook after five failures in a row.",
+        "WooCommerce never retries, and disables the webhook after five failures in a row.",
     ),
     "twilio": (
         "In Twilio's Console open the phone number or messaging service.",
         (
             "Enter {url} as its webhook, with the method POST, exactly as shown here, and write its beginning "
-            "into public_url: Twilio signs the address too."
+            "into public_url: Twilio signs the URL too."
         ),
         "Put the account's Auth Token into the source's secrets. To rotate it, promote the secondary token.",
         'Answers that Twilio is to act on (TwiML) come from the handler: use mode = "inline".',
@@ -171,7 +171,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In Mailgun open Sending, then Webhooks, choose the domain, and add a webhook.",
         "Enter {url} for each event type.",
         "Copy the HTTP webhook signing key, under API Security, into the source's secrets.",
-        "Mailgun signs a moment and a token, not the body: treat what the body says as hearsay.",
+        "Mailgun signs a timestamp and a token, not the body: do not trust the body.",
     ),
     "postmark": (
         "In Postmark open the server, the message stream, then Webhooks, and add one.",
@@ -183,7 +183,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In the repository, organization or app open Settings, then Webhooks, and add a webhook.",
         "Enter {url} as payload URL, the content type application/json, and choose the events.",
         "Choose a long random secret, and put the same into the source's secrets.",
-        "GitHub never tries again by itself: what failed is sent anew by Redeliver under Recent Deliveries.",
+        "GitHub never retries by itself: failed deliveries are sent again by Redeliver under Recent Deliveries.",
     ),
     "gitlab": (
         "In the project or group open Settings, then Webhooks, and add one.",
@@ -197,11 +197,11 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In the repository open Repository settings, then Webhooks, and add one.",
         "Enter {url} and choose the triggers.",
         "Choose a long random secret, and put the same into the source's secrets.",
-        "Bitbucket silently drops what is larger than 256 KB.",
+        "Bitbucket silently drops bodies above 256 KB.",
     ),
     "jira": (
         "In Jira open Settings, System, WebHooks, and create one.",
-        "Enter {url}, choose the events, and narrow them with JQL if you like.",
+        "Enter {url}, choose the events, and optionally narrow them with JQL.",
         (
             "Choose a long random secret, and put the same into the source's secrets. Connect apps prove "
             'themselves otherwise: write scheme = "connect" and put their shared secret there.'
@@ -234,7 +234,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In Sentry open Settings, Developer Settings, and create an internal integration.",
         "Enter {url} as webhook URL and switch on the resources.",
         "Copy the integration's client secret into the source's secrets.",
-        "Sentry waits one second and never tries again.",
+        "Sentry waits one second and never retries.",
     ),
     "pagerduty": (
         "In PagerDuty open Integrations, then Generic Webhooks (v3), and add one.",
@@ -282,7 +282,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "subscription is made."
         ),
         "POST to /subscriptions with notificationUrl {url}, and the same text as clientState.",
-        "A subscription expires within days: let a program of yours renew it.",
+        "A subscription expires within days: renew it from a program.",
     ),
     # Chat and people
     "slack": (
@@ -291,7 +291,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "source's secrets. Start boathook."
         ),
         "Under Event Subscriptions switch on events and enter {url} as Request URL; Slack verifies it at once.",
-        "Subscribe to the events, then install the app anew.",
+        "Subscribe to the events, then install the app again.",
     ),
     "discord": (
         (
@@ -302,7 +302,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
             "Under Webhooks enter {url} as endpoint URL and switch on the events; or enter it as Interactions "
             "Endpoint URL."
         ),
-        "Discord keeps probing with wrong signatures, so some refusals are normal and must be there.",
+        "Discord keeps testing with invalid signatures, so some rejections are expected.",
     ),
     "telegram": (
         "Choose a long random text of letters, digits, _ and -, and put it into the source's secrets.",
@@ -348,12 +348,12 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "dropbox": (
         "In the Dropbox App Console open the app, put its App secret into the source's secrets, and start boathook.",
         "Under Webhooks enter {url}; Dropbox asks once.",
-        "A notification only tells whose files have changed: let the handler ask Dropbox's API what did.",
+        "A notification only says whose files have changed: let the handler ask Dropbox's API what did.",
     ),
     "notion": (
         (
             "At notion.so/my-integrations open the integration, then Webhooks, and create a subscription for "
-            "{url}. The source needs no secrets: Notion tells one."
+            "{url}. The source needs no secrets: Notion sends one."
         ),
         "Then run `boathook sources secret` with the source's name, and paste what it prints into Notion.",
     ),
@@ -373,7 +373,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
         "In HubSpot's developer account open the app, then Webhooks.",
         (
             "Enter {url} as target URL exactly as shown here, write its beginning into public_url, and create "
-            "the subscriptions: HubSpot signs the address too."
+            "the subscriptions: HubSpot signs the URL too."
         ),
         "Put the app's client secret into the source's secrets.",
     ),
@@ -452,7 +452,7 @@ SETUP_STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "hmac": (
         "Where the sender lets you enter a webhook's address, enter {url}.",
         (
-            "Look up in its documentation which header holds the signature and what is signed, and write header, "
+            "Look up in its documentation which header contains the signature and what is signed, and write header, "
             "prefix, encoding and template into the source accordingly."
         ),
         "Put the secret that you share with it into the source's secrets.",

@@ -40,7 +40,7 @@ def _ed25519_state(reader: RequestReader, _secret: str) -> SignedParts | str:
     if not identifier:
         return "there is no header webhook-id, and the signature covers it"
     if "." in identifier:
-        return "the id in webhook-id holds a dot, so the signed bytes are ambiguous"
+        return "the id in webhook-id contains a dot, so the signed bytes are ambiguous"
     head = f"{identifier}.{headers.get('webhook-timestamp', '')}.".encode("latin-1", "replace")
     return (SignedPart(Header("webhook-signature"), head + reader.request.body),)
 

@@ -60,7 +60,7 @@ class RunningServer:
 async def run_in_process(
     settings: Settings, apps: Sequence[Boathook], *, delivers: bool
 ) -> AsyncIterator[RunningServer]:
-    """Run boathook for the duration of the block; without PostgreSQL, it starts and takes events into the spool.
+    """Run boathook for the duration of the block; without PostgreSQL, it starts and writes events to the spool.
 
     Args:
         settings: the settings, extended by the sources of *apps*.

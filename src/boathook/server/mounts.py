@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, count, repeat
 from typing import Any, Final, cast
 
-from boathook.api.auth import authenticate, forbidden
+from boathook.api.authentication import authenticate, forbidden
 from boathook.api.errors import ApiError, to_response
 from boathook.config import Settings
 from boathook.db.database import Database, translate_errors

@@ -155,7 +155,7 @@ def _bind(settings: Settings) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ConfigError(f"server.bind: {host!r} is no address of this machine: {error.strerror}") from None
+        raise ConfigError(f"server.bind: {host!r} is not an address of this machine: {error.strerror}") from None
     deadline = time.monotonic() + _BIND_S
     while True:
         bound = socket.socket(family, kind, protocol)
@@ -281,7 +281,7 @@ async def try_prepare(prepare: Prepare, *, can_wait: bool) -> bool:
         if not can_wait or isinstance(error, DatabaseUrlRejected):
             raise
         _LOG.warning(
-            "database_unavailable", error=str(error), note="only gateways start, and take events into the spool"
+            "database_unavailable", error=str(error), note="only gateways start, and write events to the spool"
         )
         return False
     return True

@@ -191,7 +191,7 @@ async def test_channel(settings: Settings, channel: str, actor: str) -> Sent | S
         rule="test",
         subject="",
         severity="warning",
-        summary=f"{actor} tries whether messages arrive at {channel}; nothing is the matter",
+        summary=f"{actor} tests whether messages arrive at {channel}; this is a test",
         advice="",
         page="/console/alerts",
         value=0.0,

@@ -88,7 +88,7 @@ def compare_bodies(
         event=event,
         first=first,
         item_path=item_path,
-        verdict=_verdict(conflict, event, how),
+        verdict=_explain(conflict, event, how),
         lines=None if lines is None else collapse_equal(lines),
         is_cut=max(len(left), len(right)) > body_view.MAX_BYTES,
     )
@@ -139,7 +139,7 @@ async def _item_of(database: Database | Connection, conflict: ConflictDetail, ev
     return next((one.item_path for one in known if one.event_id == event_id and one.item_path), None)
 
 
-def _verdict(conflict: ConflictDetail, event: EventRow, how: str) -> str:
+def _explain(conflict: ConflictDetail, event: EventRow, how: str) -> str:
     if event.expunged_at is not None:
         return "The event's content was deleted, so the bodies cannot be compared."
     if conflict.row.differs == "key":

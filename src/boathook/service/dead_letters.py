@@ -29,7 +29,7 @@ from boathook.service import bulk_jobs, operations
 from boathook.service.listings import find_delivery
 from boathook.service.unit_of_work import AppContext, UnitOfWork
 
-_LONGEST: Final = 300
+_MAX_LENGTH: Final = 300
 _NOT_DEAD: Final = "not_dead"
 _STATUS: Final = re.compile(r"HTTP_(\d{3})")
 
@@ -46,7 +46,7 @@ _ENDS: Final = {
     "URL": "as the endpoint's address cannot be dialled",
     "SEND": "as the connection to the endpoint broke",
     "READ": "as the endpoint broke off before it answered",
-    "GONE": "as the endpoint said that it wants no more messages",
+    "GONE": "because the endpoint asked for no more messages",
     "ABORTED": "as the endpoint said that it does not want this message",
 }
 
@@ -82,7 +82,7 @@ def describe_failure(recipient: str, attempts: int, code: str | None, error: str
 def _end(code: str, attempts: int, error: str) -> str:
     last = "last " if attempts > 1 else ""
     words = " ".join(error.split())
-    words = words if len(words) <= _LONGEST else f"{words[: _LONGEST - 1]}…"
+    words = words if len(words) <= _MAX_LENGTH else f"{words[: _MAX_LENGTH - 1]}…"
     if found := _STATUS.fullmatch(code):
         return f"{last}with the answer HTTP {found[1]}"
     if code in _ENDS:
@@ -268,7 +268,7 @@ async def replay_one(work: UnitOfWork, key: Key, *, note: str = "") -> DeliveryR
 
     Raises:
         NotFound: the organization has no such delivery.
-        InvalidState: it is no dead letter, its endpoint is deleted or disabled, or its event's content was deleted.
+        InvalidState: it is not a dead letter, its endpoint is deleted or disabled, or its event's content was deleted.
         InvalidValue: the note is invalid.
     """
     action = AuditContext(actor=work.actor, note=bulk_jobs.check_note(note) or None)

@@ -96,8 +96,8 @@ async def _diagnose_request(
         case Verified() as verified:
             return Diagnosis(
                 outcome="holds",
-                seen=f"With the secrets of this moment it holds: it is an event {verified.type}.",
-                cause="A secret or a setting of the source was wrong when it came, and was corrected since.",
+                seen=f"With the current secrets it is valid: it is an event {verified.type}.",
+                cause="A secret or setting of the source was wrong when it arrived, and has been corrected since.",
                 remedy="Verify it again to accept it, and all other rejections of its source.",
             )
         case Rejected() as refused:
@@ -105,7 +105,7 @@ async def _diagnose_request(
             cause, remedy = explain(refused.reason, hint)
             return Diagnosis(outcome="refused", seen=_sentence(refused.detail), hint=hint, cause=cause, remedy=remedy)
         case KeyRequired():
-            return _undetermined(row, "its sender's public key cannot be had at the moment")
+            return _undetermined(row, "its sender's public key is not available now")
         case Challenge():
             return _undetermined(row, "it is a handshake, not an event")
 
@@ -120,7 +120,7 @@ def explain(reason: str, hint: str) -> tuple[str, str]:
     for words, explanation in _HINTED:
         if words in hint:
             return explanation
-    return _CAUSES.get(reason, ("Verification does not know this reason.", "Look into boathook's log at that moment."))
+    return _CAUSES.get(reason, ("The reason is unknown.", "Look into boathook's log at that time."))
 
 
 def _sentence(text: str) -> str:
@@ -130,53 +130,53 @@ def _sentence(text: str) -> str:
 
 _BODY_CHANGED: Final = (
     "Something between the sender and boathook changed the body: a proxy, a firewall or a framework that parses JSON.",
-    "Let the body pass as it was sent, byte for byte; whatever has to change it belongs behind boathook.",
+    "Pass the body on byte for byte; change it behind boathook, if at all.",
 )
 _SECRET_WRITTEN: Final = (
-    "The secret is right, but is read in another form than the sender uses.",
-    "Set the provider or the secret's form of this source as the hint says, then verify its requests again.",
+    "The secret is right, but its encoding is not the one that the sender uses.",
+    "Set the provider, or the encoding of the secret, as the hint says, then verify its requests again.",
 )
 _WRONG_ADDRESS: Final = (
     "It was sent to the wrong address, or the secrets of two sources were swapped.",
     "Compare the URL in the sender's settings with the source's path, and the secrets of both sources.",
 )
 _LATE: Final = (
-    "It came later than the source's tolerance lets it: it was queued or replayed on its way, or clocks differ.",
-    "Synchronize this machine's clock (NTP). If the sender repeats requests for long, raise the source's tolerance_s.",
+    "It arrived later than the source's tolerance allows: it was delayed or replayed, or clocks differ.",
+    "Synchronize this machine's clock (NTP). If the sender retries for a long time, raise the source's tolerance_s.",
 )
 _OTHER_SCHEME: Final = (
-    "The sender signs by another scheme than this source expects.",
-    "Set provider, or the setting scheme of the source, as the header that was found says.",
+    "The sender signs with another scheme than this source expects.",
+    "Set the source's provider, or its scheme, according to the header that was found.",
 )
 _HINTED: Final = (
-    ("on the way", _BODY_CHANGED),
+    (": a proxy ", _BODY_CHANGED),
     ("if the secret were", _SECRET_WRITTEN),
-    ("it would fit as", _OTHER_SCHEME),
+    ("it would match as", _OTHER_SCHEME),
     ("would have accepted it", _WRONG_ADDRESS),
     ("there is a header", _OTHER_SCHEME),
     ("the clocks differ", _LATE),
 )
 _WRONG_SECRET: Final = (
     "Most likely the secret of this source is not the one that the sender signs with; or it is a forgery.",
-    "Copy the signing secret from the sender's settings into the source, then judge its requests again.",
+    "Copy the signing secret from the sender's settings into the source, then verify its requests again.",
 )
 _NO_SIGNATURE: Final = (
     "The signature's header is missing: the sender does not sign yet, a proxy drops it, or this is not the sender.",
-    "Switch signing on in the sender's settings, and let proxies pass its headers on.",
+    "Enable signing in the sender's settings, and let proxies pass its headers on.",
 )
 _BAD_TIMESTAMP: Final = (
-    "The moment of sending is missing or cannot be read, so a replay cannot be distinguished from the original.",
-    "Compare the source's provider with who sends; let proxies pass headers on.",
+    "The timestamp is missing or cannot be read, so a replay cannot be distinguished from the original.",
+    "Check that the source's provider is the sender's; let proxies pass headers on.",
 )
 _BAD_ID: Final = (
-    "The request names no id in the form that its sender uses.",
-    "Compare the source's provider with who sends.",
+    "The request has no id in the format that its sender uses.",
+    "Check that the source's provider is the sender's.",
 )
 _CAUSES: Final[dict[str, tuple[str, str]]] = {
     Reason.SIGNATURE_MISSING: _NO_SIGNATURE,
     Reason.SIGNATURE_MALFORMED: (
-        "The signature is not in the form that this sender uses.",
-        "Compare the source's provider, and its setting scheme, with who sends.",
+        "The signature is not in the format that this sender uses.",
+        "Check that the source's provider and scheme are the sender's.",
     ),
     Reason.SIGNATURE_MISMATCH: _WRONG_SECRET,
     Reason.UNKNOWN_SCHEME: _OTHER_SCHEME,
@@ -195,30 +195,30 @@ _CAUSES: Final[dict[str, tuple[str, str]]] = {
     ),
     Reason.TOKEN_MISMATCH: (
         "The token at the sender is not that of this source; or a client is guessing tokens.",
-        "Copy the source's token to the sender's settings. Tokens are never kept: have the sender send it once more.",
+        "Copy the source's token to the sender's settings. Tokens are never stored: ask the sender to send it again.",
     ),
     Reason.KEY_UNAVAILABLE: (
-        "The sender's public key could not be fetched when it came; that is on our side.",
-        "Let boathook reach the sender's key address, then verify the request again.",
+        "The sender's public key could not be fetched when it arrived; the cause is on this host or its network.",
+        "Let boathook reach the URL of the sender's keys, then verify the request again.",
     ),
     Reason.ADDRESS_NOT_ALLOWED: (
-        "It came from an address that is not among those the source allows; behind a proxy, that may be the proxy's.",
-        "Add the sender's addresses to the source, or name the proxy in the server's settings so that it is believed.",
+        "It came from an address that the source does not allow; behind a proxy, that may be the proxy's.",
+        "Add the sender's addresses to the source, or add the proxy to server.trusted_proxies.",
     ),
     Reason.CHALLENGE_REFUSED: (
-        "The sender's handshake did not fit the source's settings.",
-        "Enter the address once more at the sender, with the secret or token that the source has.",
+        "The sender's handshake did not match the source's settings.",
+        "Set up the webhook at the sender again, with the source's secret or token.",
     ),
     Reason.BODY_MALFORMED: (
-        "The proof holds, but the body cannot be read as what the sender should send.",
+        "The signature is valid, but the body does not have the sender's format.",
         "Look at the bytes below. If they are right, the source has the wrong provider.",
     ),
     Reason.BODY_TOO_LARGE: (
-        "The body is larger than boathook takes.",
-        "Raise the limit for this source if such bodies are wanted; the sender has to send it once more.",
+        "The body is larger than boathook accepts.",
+        "Raise the limit for this source if needed; the sender must send the request again.",
     ),
     Reason.BODY_INVALID: (
-        "The proof holds, but the body does not fit the source's schema.",
-        "Correct the schema of the source, or have the sender correct what it sends; then verify it again.",
+        "The signature is valid, but the body does not fit the source's schema.",
+        "Correct the schema of the source, or ask the sender to correct the body; then verify it again.",
     ),
 }

@@ -146,9 +146,7 @@ async def rotate_secret(
     endpoint = await lock(work, application, reference)
     number, next_end = await endpoints.count_old_secrets(work.connection, endpoint.id)
     if number >= MAX_OLD_SECRETS and next_end is not None:
-        raise LimitReached(
-            f"{number} former secrets still sign, and no more may; the first ends at {next_end.isoformat()}"
-        )
+        raise LimitReached(f"{number} old secrets still sign, the maximum; the first expires at {next_end.isoformat()}")
     encrypted = work.app_context.secret_box.encrypt(secret, f"endpoint_secret:{endpoint.shown_id}")
     await endpoints.replace_secret(work.connection, endpoint.id, encrypted, grace)
     await publish_updated(work, application, await endpoints.save(work.connection, endpoint, endpoint))

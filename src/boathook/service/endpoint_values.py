@@ -97,7 +97,7 @@ def read_url(settings: Settings, url: str, *where: str) -> tuple[str, tuple[str,
         address_number = _number_of(address.host)
         if address_number is not None and (why := find_denial(address_number, outbound.allow)) is not None:
             raise ValueError(
-                f"the address {address_number} may not be reached: {why}; outbound.allow may list its network"
+                f"the address {address_number} may not be reached: {why}; add its network to outbound.allow to allow it"
             )
     parts = urlsplit(address.url)
     return urlunsplit(parts._replace(netloc=parts.netloc.lower())), address.user
@@ -115,7 +115,7 @@ def _read_types(names: Sequence[str] | None) -> tuple[str, ...] | None:
     with field("eventTypes"):
         for name in names or ():
             if not 1 <= len(name) <= _MAX_TYPE_LENGTH or not _is_pattern(name):
-                raise ValueError(f"{name!r} is no event type: letters, digits, - _ . and * for any run of them")
+                raise ValueError(f"{name!r} is not an event type: use letters, digits, - _ . and * for any characters")
         if names and len(names) > _MAX_TYPES:
             raise ValueError(f"write at most {_MAX_TYPES} of them, or a pattern such as invoice.*")
     return tuple(dict.fromkeys(names)) if names else None
@@ -147,7 +147,7 @@ def _read_order(path: str) -> str:
     if path != WHOLE:
         split_path(path)
         if len(path) > _MAX_TYPE_LENGTH or "\x00" in path:
-            raise ValueError("it is too long, or holds control characters")
+            raise ValueError("it is too long, or contains control characters")
     return path
 
 
@@ -189,7 +189,7 @@ def read_auth(settings: Settings, auth: Mapping[str, Any]) -> dict[str, Any]:
         "mtls": _read_pair,
     }
     if "basic" in auth and "oauth2" in auth:
-        raise InvalidValue("write basic or oauth2, not both: they set the same header", "auth")
+        raise InvalidValue("set basic or oauth2, not both: they use the same header", "auth")
     return {kind: dict(check(auth[kind])) for kind, check in checks.items() if kind in auth}
 
 
@@ -210,11 +210,11 @@ def _read_pair(value: Mapping[str, str]) -> Mapping[str, str]:
         # Primality tests of a large key take a minute. The key must match the certificate anyway.
         key = load_pem_private_key(value["key"].encode(), None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError) as error:
-        message = f"write the certificate and its key, not encrypted, as PEM texts: {_first_line(error)}"
+        message = f"use unencrypted PEM texts for the certificate and its key: {_first_line(error)}"
         raise InvalidValue(message, "auth", "mtls") from None
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if certificate.public_key().public_bytes(*form) != key.public_key().public_bytes(*form):
-        raise InvalidValue("the key is not the certificate's", "auth", "mtls", "key")
+        raise InvalidValue("the key does not belong to the certificate", "auth", "mtls", "key")
     return value
 
 

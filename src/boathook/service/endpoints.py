@@ -5,7 +5,7 @@ Each change publishes an operational webhook to the organization, in the same tr
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -14,6 +14,7 @@ from boathook.db import endpoints
 from boathook.db.applications import Application, PageRequest
 from boathook.db.audit import record
 from boathook.db.endpoints import Endpoint as Endpoint  # noqa: PLC0414 - re-exported
+from boathook.db.endpoints import EndpointSettings
 from boathook.db.queries import endpoint_stats
 from boathook.delivery.signer import make_secret
 from boathook.domain import ids
@@ -33,25 +34,11 @@ class Backlog(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewEndpoint:
+class NewEndpoint(EndpointSettings):
     """The values of an endpoint to create or replace."""
 
-    url: str
-    description: str = ""
-    uid: str | None = None
-    event_types: Sequence[str] | None = None
-    """Names, or patterns with ``*``; None or empty means all."""
-    channels: Sequence[str] | None = None
-    filter: Mapping[str, Any] | None = None
-    order_by: str | None = None
-    throttle_rate: int | None = None
-    concurrency: int | None = None
     retry: str | Sequence[float] | None = None
     """A preset's name, or delays in seconds."""
-    timeout_s: float | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    api_version: int = 1
-    is_disabled: bool = False
     auth: Mapping[str, Any] | None = None
     """Any of ``basic``, ``oauth2`` and ``mtls``."""
 
@@ -258,7 +245,7 @@ def _encrypt_auth(work: UnitOfWork, endpoint: Endpoint, values: Mapping[str, Any
         return endpoint
     if user is not None:
         if "basic" in given or "oauth2" in given:
-            raise InvalidValue("the address holds a user name already; write it there or here", "auth")
+            raise InvalidValue("the address already contains a user name; set it in one place only", "auth")
         given["basic"] = {"username": user[0], "password": user[1]}
     auth = read_auth(work.app_context.settings, given)
     context = f"endpoint_auth:{endpoint.shown_id}"

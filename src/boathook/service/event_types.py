@@ -172,7 +172,7 @@ def check_schemas(schemas: Mapping[str, Any], *where: str) -> None:
 async def _checked(columns: dict[str, Any]) -> dict[str, Any]:
     schemas = columns.get("schemas") or {}
     if len(schemas) > MAX_VERSIONS:
-        raise InvalidValue(f"an event type has at most {MAX_VERSIONS} versions; leave out old ones", "schemas")
+        raise InvalidValue(f"an event type has at most {MAX_VERSIONS} versions; remove old ones", "schemas")
     if schemas:
         # Compiling patterns takes up to half a second; keep it off the event loop.
         await asyncio.to_thread(check_schemas, schemas, "schemas")

@@ -1,6 +1,6 @@
 """Looks up ids that users give by their beginning, such as ``evt_01h455vb4p``; the API takes whole ids only.
 
-All functions raise InvalidValue if a text is no id of the kind or the beginning of several, and NotFound if it is that
+All functions raise InvalidValue if a text is not an id of the kind or begins several, and NotFound if it is that
 of none. A whole id is returned as it is, without a look at the database.
 """
 
@@ -85,4 +85,4 @@ def check_unique(text: str, found: Sequence[str]) -> None:
     """Raise InvalidValue if *text* begins several ids; the message lists the first of them."""
     if len(found) > 1:
         candidates = ", ".join(found[:MAX_CANDIDATES]) + (" and more" if len(found) > MAX_CANDIDATES else "")
-        raise InvalidValue(f"{text} is the beginning of several ids, give more of it: {candidates}")
+        raise InvalidValue(f"{text} is the beginning of several ids; use a longer one: {candidates}")

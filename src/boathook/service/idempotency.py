@@ -79,4 +79,4 @@ async def save(work: UnitOfWork, key: IdempotencyKey, response: StoredResponse) 
 
 def key_reused() -> AlreadyExists:
     """Return the error for a key that was used with a different request."""
-    return AlreadyExists("this Idempotency-Key came with another request before", kind=KEY_REUSED_CODE)
+    return AlreadyExists("this Idempotency-Key was used with another request", kind=KEY_REUSED_CODE)

@@ -41,7 +41,7 @@ async def start(work: UnitOfWork, *, is_deep: bool = False, is_gentle: bool = Fa
     }
     run = await integrity_runs.start(work.connection, new_id(), request)
     if run is None:
-        raise InvalidState("a check is under way; wait for its end, or stop it", "verify_running")
+        raise InvalidState("a check is running; wait until it ends, or stop it", "verify_running")
     await record(work.connection, work.actor, "store.verify", run.shown_id)
     return run
 

@@ -136,7 +136,7 @@ def _parsed(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise InvalidMessage("payload: it is not JSON, and the event type's schema wants JSON") from None
+        raise InvalidMessage("payload: it is not JSON, and the event type's schema requires JSON") from None
 
 
 def to_row(new: NewMessage, identifier: UUID) -> MessageRow:
@@ -265,7 +265,7 @@ async def resend(work: UnitOfWork, application: Application, message: str, endpo
             work.connection, target.recipient, one, ResendKind.ALL, is_manual=True, action=action
         )
     if number == 0:
-        raise InvalidState("the message's content is gone, so it cannot be sent again", "missing_payload")
+        raise InvalidState("the message's content was deleted, so it cannot be sent again", "missing_payload")
 
 
 async def send_example(

@@ -156,11 +156,11 @@ class OidcProvider:
                 options={"require": ["exp", "iat", "aud", "iss", "sub"]},
             )
         except jwt.PyJWTError as error:
-            raise OidcRejected(f"the identity provider's token does not hold: {error}") from None
+            raise OidcRejected(f"the identity provider's token is invalid: {error}") from None
         if not secrets.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
             raise OidcRejected("the identity provider's token belongs to another attempt; sign in again")
         if claims.get("azp", self._console.oidc_client_id) != self._console.oidc_client_id:
-            raise OidcRejected("the identity provider's token was made for another application")
+            raise OidcRejected("the identity provider's token was issued for another application")
         return claims
 
     async def _key_of(self, token: str) -> jwt.PyJWK:
@@ -209,11 +209,11 @@ class OidcProvider:
         found = _object(answer, "read its configuration")
         if str(found.get("issuer", "")).rstrip("/") != issuer:
             raise OidcRejected(
-                f"console.oidc_issuer is {issuer}, but the provider calls itself {found.get('issuer')!r:.200}"
+                f"console.oidc_issuer is {issuer}, but the provider's issuer is {found.get('issuer')!r:.200}"
             )
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
             if not isinstance(found.get(name), str):
-                raise OidcRejected(f"the identity provider's configuration names no {name}")
+                raise OidcRejected(f"the identity provider's configuration has no {name}")
         self._metadata, self._metadata_until = found, time.monotonic() + _KEPT_S
         return found
 
@@ -222,7 +222,7 @@ class OidcProvider:
         name = claims.get(console.oidc_name_claim)
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_CLAIM_LENGTH:
             raise OidcRejected(
-                f"the identity provider does not say the claim {console.oidc_name_claim!r}; see console.oidc_name_claim"
+                f"the identity provider's token lacks the claim of console.oidc_name_claim, {console.oidc_name_claim!r}"
             )
         is_proven = console.oidc_name_claim != "email" or claims.get("email_verified") is True
         return OidcIdentity(
@@ -245,13 +245,11 @@ class OidcProvider:
 def _object(answer: HttpResponse, action: str) -> Mapping[str, Any]:
     """Return the JSON object of a response. Raises FetchFailed, whose message never contains the provider's text."""
     if answer.status != 200:
-        raise FetchFailed(
-            f"the identity provider would not let us {action}: status {answer.status}", status=answer.status
-        )
+        raise FetchFailed(f"the identity provider refused to {action}: status {answer.status}", status=answer.status)
     try:
         found = msgspec.json.decode(answer.body)
     except (msgspec.DecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise FetchFailed(f"the identity provider's answer is no JSON object: it was asked to {action}")
+        raise FetchFailed(f"the identity provider's answer is not a JSON object: it was asked to {action}")
     return found

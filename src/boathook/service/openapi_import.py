@@ -94,7 +94,7 @@ def check_yaml(text: str) -> None:
     for count, event in enumerate(yaml.parse(text, _LOADER)):
         if isinstance(event, yaml.AliasEvent):
             # A few nested aliases could expand to more than the available memory.
-            raise InvalidValue("write it without aliases such as *name", "specRaw")
+            raise InvalidValue("remove aliases such as *name", "specRaw")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise _too_deep()
@@ -234,14 +234,14 @@ class _ReferenceResolver:
         for part in name.removeprefix("#/").split("/") if name.startswith("#/") else [name]:
             key = part.replace("~1", "/").replace("~0", "~")
             if not isinstance(value, Mapping) or key not in value:
-                raise InvalidValue(f"the reference {name} leads nowhere within the document", "spec")
+                raise InvalidValue(f"the reference {name} does not exist in the document", "spec")
             value = value[key]
         return value
 
     def _count(self, steps: int = 1) -> None:
         self._steps += steps
         if self._steps > _MAX_STEPS:
-            raise InvalidValue("the document's webhooks are too large, or their references go round", "spec")
+            raise InvalidValue("the document's webhooks are too large, or their references are circular", "spec")
 
 
 def _key(name: str) -> str:

@@ -194,10 +194,10 @@ async def replay_group(
     start = await delivery_commands.read_clock(database)
     gap_s = 1 / rate if rate else 0.0
 
-    async def move(connection: Connection, keys: Sequence[Key], done: int) -> None:
+    async def act(connection: Connection, keys: Sequence[Key], done: int) -> None:
         await delivery_commands.replay_locked(connection, keys, action, pace=ReplaySchedule(start, gap_s, done))
 
-    return await _move_group(database, key, action, dead_letter_groups.REPLAY_GROUP, move, report)
+    return await _act_on_group(database, key, action, dead_letter_groups.REPLAY_GROUP, act, report)
 
 
 async def ignore_group(
@@ -207,10 +207,10 @@ async def ignore_group(
     if not (action.note or "").strip():
         raise InvalidTransition("ignoring dead letters needs a note that says why")
 
-    async def move(connection: Connection, keys: Sequence[Key], _done: int) -> None:
+    async def act(connection: Connection, keys: Sequence[Key], _done: int) -> None:
         await delivery_commands.ignore_locked(connection, keys, action)
 
-    return await _move_group(database, key, action, dead_letter_groups.IGNORE_GROUP, move, report)
+    return await _act_on_group(database, key, action, dead_letter_groups.IGNORE_GROUP, act, report)
 
 
 async def purge_group(
@@ -218,18 +218,18 @@ async def purge_group(
 ) -> int:
     """Delete a group's dead letters with their attempts, counted as dropped; return how many."""
 
-    async def move(connection: Connection, keys: Sequence[Key], _done: int) -> None:
+    async def act(connection: Connection, keys: Sequence[Key], _done: int) -> None:
         await delivery_commands.purge_locked(connection, keys, action)
 
-    return await _move_group(database, key, action, dead_letter_groups.PURGE_GROUP, move, report)
+    return await _act_on_group(database, key, action, dead_letter_groups.PURGE_GROUP, act, report)
 
 
-async def _move_group(
+async def _act_on_group(
     database: Database,
     key: UUID,
     action: AuditContext,
     name: str,
-    move: Callable[[Connection, Sequence[Key], int], Awaitable[None]],
+    act: Callable[[Connection, Sequence[Key], int], Awaitable[None]],
     report: ProgressCallback | None,
 ) -> int:
     start = await delivery_commands.read_clock(database)
@@ -241,7 +241,7 @@ async def _move_group(
             keys = await dead_letter_groups.lock_group(
                 connection, key, start, limit=BATCH, is_to_revive=name == dead_letter_groups.REPLAY_GROUP
             )
-            await move(connection, keys, done)
+            await act(connection, keys, done)
             return len(keys)
 
     return await _in_batches(step, report)

@@ -154,7 +154,7 @@ async def delete(work: UnitOfWork, name: str) -> None:
 async def _keep_an_admin(work: UnitOfWork, operator: Operator) -> None:
     others = [id for id in await operators.lock_admins(work.connection) if id != operator.id]
     if operator.role == Role.ADMIN and operator.disabled_at is None and not others:
-        raise InvalidState(f"{operator.name} is the only admin; make another one first", "last_admin")
+        raise InvalidState(f"{operator.name} is the only admin; create another one first", "last_admin")
 
 
 async def sign_in(
@@ -199,7 +199,7 @@ async def sign_in_with_oidc(
     if operator is None:
         operator = await _link_or_create(work, person)
     if operator.disabled_at is not None:
-        raise InvalidState(f"{operator.name} is kept out; an admin can let them in again", "operator_disabled")
+        raise InvalidState(f"{operator.name} is disabled; an admin can enable it", "operator_disabled")
     if person.role is None and person.is_role_managed:
         raise _roleless(person)
     if person.role is not None and person.role != operator.role:
@@ -290,14 +290,14 @@ async def sign_out_everywhere(work: UnitOfWork, operator: Operator, *, but: str 
 def _checked_name(name: str) -> str:
     name = name.strip()
     if not name or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
-        raise InvalidValue(f"a name has 1 to {_MAX_NAME_LENGTH} characters that can be printed", "name")
+        raise InvalidValue(f"a name has 1 to {_MAX_NAME_LENGTH} printable characters", "name")
     return name
 
 
 async def _hashed(password: str) -> str:
     if not MIN_PASSWORD_LENGTH <= len(password) <= _MAX_PASSWORD_LENGTH:
         raise InvalidValue(
-            f"a password has at least {MIN_PASSWORD_LENGTH} characters, and no more than {_MAX_PASSWORD_LENGTH}",
+            f"a password has at least {MIN_PASSWORD_LENGTH} characters and at most {_MAX_PASSWORD_LENGTH}",
             "password",
         )
     return await _hash(password)
@@ -317,7 +317,7 @@ async def _is_password(password_hash: str, password: str) -> bool:
 async def _run_in_pool(work: Callable[..., Result], *values: str) -> Result:
     global _waiting  # noqa: PLW0603 - like the thread pool, it is one per process
     if _waiting > _MAX_WAITING:
-        raise LimitReached("too many passwords wait to be compared; try again in a few seconds")
+        raise LimitReached("too many sign-ins are in progress; try again in a few seconds")
     _waiting += 1
     try:
         return await asyncio.get_running_loop().run_in_executor(_PASSWORD_POOL, work, *values)

@@ -30,7 +30,7 @@ class PortalAppearance:
     def read(cls, theme: str, colour: str) -> Self:
         """Return the appearance with this theme and colour. Raises InvalidValue."""
         if theme and theme not in THEMES:
-            raise InvalidValue("write light, dark or nothing", "theme")
+            raise InvalidValue("use light, dark or nothing", "theme")
         if colour and not _COLOUR.fullmatch(colour.lower()):
             raise InvalidValue("write six hexadecimal digits, such as 0f6ca8", "colour")
         return cls(theme, colour.lower())
@@ -44,7 +44,7 @@ class PortalAppearance:
             theme=theme if theme in THEMES else "",
             colour=colour if _COLOUR.fullmatch(colour) else "",
             icon=icon if _is_icon(icon) else "",
-            font=font if len(font) <= _LONGEST and _FONTS.fullmatch(font) else "",
+            font=font if len(font) <= _MAX_LENGTH and _FONTS.fullmatch(font) else "",
         )
 
     @classmethod
@@ -70,7 +70,7 @@ class PortalAppearance:
 
 _SHORT: Final = 3
 """Digits of a colour in its short form, such as #f80."""
-_LONGEST: Final = 1_024
+_MAX_LENGTH: Final = 1_024
 _PARAMETERS: Final = frozenset({"theme", "colour", "icon", "font", "darkMode", "primaryColor", "fontFamily"})
 _DARK_MODES: Final = {"true": "dark", "false": "light"}
 # Excludes quotes and directive separators: the icon is used in an attribute, and its origin in a header.
@@ -87,7 +87,7 @@ _GENERIC: Final = frozenset(
 
 
 def _is_icon(address: str) -> bool:
-    return len(address) <= _LONGEST and _ICON.fullmatch(address) is not None
+    return len(address) <= _MAX_LENGTH and _ICON.fullmatch(address) is not None
 
 
 def portal_link(base: str, token: str, look: PortalAppearance | None = None) -> str:

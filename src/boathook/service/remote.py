@@ -64,7 +64,9 @@ class RemoteClient:
                 async for chunk in response.aiter_raw():
                     size += len(chunk)
                     if size > max_bytes:
-                        raise FetchFailed(f"the answer is larger than {max_bytes:,} bytes", status=response.status_code)
+                        raise FetchFailed(
+                            f"the response is larger than {max_bytes:,} bytes", status=response.status_code
+                        )
                     chunks.append(chunk)
                 return HttpResponse(response.status_code, dict(response.headers), b"".join(chunks))
         except TimeoutError:

@@ -119,7 +119,7 @@ async def _reverify_request(
     decoder = reverifier.decoder(request)
     match await reverifier.verify(request, row.refused_at.timestamp(), decoder):
         case KeyRequired():
-            detail = "its sender's public key cannot be had at the moment; try again later"
+            detail = "its sender's public key is not available now; try again later"
             return ReverifyResult(rejection_id=row.id, outcome="impossible", detail=detail)
         case Rejected() as refused:
             detail = reverifier.explain(request, refused, row.refused_at.timestamp())
@@ -151,18 +151,18 @@ class ReverifierCache:
         self._database = database
         self._settings = settings
         self._verification_io = verification_io
-        self._made: dict[str, SourceReverifier] = {}
+        self._reverifiers: dict[str, SourceReverifier] = {}
         self._added: SecretsCache | None = None
 
     async def get(self, source: str) -> "SourceReverifier":
         """Return the reverifier of a configured source. Raises ConfigError if its settings are wrong."""
-        if source not in self._made:
+        if source not in self._reverifiers:
             if self._added is None:
                 self._added = SecretsCache(self._settings, await source_secrets.list_all(self._database))
-            self._made[source] = SourceReverifier(
+            self._reverifiers[source] = SourceReverifier(
                 self._database, self._settings, source, self._verification_io, self._added
             )
-        return self._made[source]
+        return self._reverifiers[source]
 
 
 class SourceReverifier:

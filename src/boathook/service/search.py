@@ -30,7 +30,7 @@ UNHANDLED: Final = "unhandled"
 """Used instead of a delivery's state: events of sources that no handler matched."""
 MAX_TEXT_LENGTH: Final = 200
 """Maximum characters of a search text."""
-_MOST_KNOWN: Final = 50
+_MAX_KNOWN: Final = 50
 _BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """Ids hold no earlier times."""
 _MAX_SUGGESTIONS: Final = 50
@@ -204,7 +204,7 @@ async def _find_known(database: Database, question: SearchQuery, sources: Iterab
         known |= dict.fromkeys(await event_search.find_keys(database, keys))
     if not question.source:
         known |= dict.fromkeys(await event_search.find_messages(database, question.words, question.application or None))
-    return list(known)[:_MOST_KNOWN]
+    return list(known)[:_MAX_KNOWN]
 
 
 def _key_variants(key: str) -> list[str]:
@@ -228,7 +228,7 @@ def check(question: SearchQuery) -> None:
     named = texts | {"source": question.source, "application": question.application, "type": question.type}
     for name, text in named.items():
         if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):
-            raise InvalidValue("it holds a character that no text can hold", name)
+            raise InvalidValue("it contains an invalid character", name)
     if question.where and parse_condition(question.where) is None:
         raise InvalidValue("write a path and a value, such as data.object.customer = cus_123", "where")
     if question.state and question.state not in {*State, UNHANDLED}:

@@ -196,25 +196,25 @@ def read_secret(text: str) -> str:
             f"paste the secret itself: printable text of at most {MAX_SECRET_LENGTH:,} characters", "secret"
         )
     if text.startswith(("env:", "file:")):
-        raise InvalidValue("such a reference belongs into boathook.toml; here goes the secret itself", "secret")
+        raise InvalidValue("references are for boathook.toml; enter the secret itself", "secret")
     return text
 
 
 def _refuse(work: UnitOfWork, settings: Settings, source: str, text: str, known: tuple[SourceSecret, ...]) -> None:
     """Reject a secret that cannot verify anything, or is in use already."""
     if settings.sources[source].unsigned:
-        raise InvalidState(f"sources.{source} says unsigned = true, so nothing is proven there", "unsigned_source")
+        raise InvalidState(f"sources.{source} has unsigned = true, so its requests are not verified", "unsigned_source")
     now = datetime.now(UTC)
     holding = [one for one in known if one.is_valid_at(now)]
     if len(holding) >= MAX_SECRETS:
-        raise LimitReached(f"{source} has {MAX_SECRETS} added secrets; remove those that are used no more")
+        raise LimitReached(f"{source} has {MAX_SECRETS} added secrets; remove unused ones")
     try:
         Verifier(replace(source_spec(settings, source, SecretsCache(settings, ())), secrets=(text,)))
     except ConfigError as error:
         raise InvalidValue(str(error).partition(": ")[2] or str(error), "secret") from None
     taken = {*settings.secrets_of(source), *_opened(work, holding)}
     if text in taken:
-        raise InvalidValue("it is one of this source's secrets already", "secret")
+        raise InvalidValue("it is already one of this source's secrets", "secret")
 
 
 def _opened(work: UnitOfWork, known: list[SourceSecret]) -> set[str]:
@@ -283,7 +283,7 @@ async def _last_checked(work: UnitOfWork, source: str, shown_id: str, *, is_endi
     is_last = not has_others
     if is_ending and is_last and any(one.id == id for one in known):
         raise InvalidState(
-            f"it is the last secret of {source} that has no end; add another one first, or nothing would be accepted",
+            f"it is the last secret of {source} that does not expire; add another one first",
             "last_secret",
         )
     return id

@@ -283,22 +283,20 @@ async def _send_genuine(gateway: str, signed: Signed, *, has_schema: bool) -> So
     document = _read_json(answer)
     if has_schema and answer.status == 400 and "detail" in document:
         # Only a verified sender gets the reason why its body is invalid.
-        description = "a genuine sample is proven, though its body does not fit the source's schema"
+        description = "a valid sample is verified, but its body does not fit the source's schema"
         return SourceTestStep(
             what=description, ok=True, found=f"{answer.status}, {document['detail']}", sent=_line(signed)
         )
     ok = 200 <= answer.status < 300
     event_id = document.get("event_id")
     found = f"{answer.status}, stored as {event_id}" if event_id else f"{answer.status} {_shown(answer)}"
-    return SourceTestStep(
-        what="a genuine sample is accepted", ok=ok, found=found, sent=_line(signed), event_id=event_id
-    )
+    return SourceTestStep(what="a valid sample is accepted", ok=ok, found=found, sent=_line(signed), event_id=event_id)
 
 
 async def _send_forged(gateway: str, signed: Signed) -> SourceTestStep:
     answer = await send_request(gateway, signed)
     found = f"{answer.status} {_shown(answer)}"
-    return SourceTestStep(what="a forged sample is refused", ok=answer.status == 401, found=found, sent=_line(signed))
+    return SourceTestStep(what="a forged sample is rejected", ok=answer.status == 401, found=found, sent=_line(signed))
 
 
 async def _send_unsigned(gateway: str, resolved: ResolvedSource, name: str) -> SourceTestStep:
@@ -310,7 +308,7 @@ async def _send_unsigned(gateway: str, resolved: ResolvedSource, name: str) -> S
         recipe.sample.body,
     )
     answer = await send_request(gateway, request)
-    description = f"a sample without proof is refused (only {recipe.title} itself can make a genuine one)"
+    description = f"an unverified sample is rejected (only {recipe.title} itself can sign a valid one)"
     return SourceTestStep(
         what=description, ok=answer.status == 401, found=f"{answer.status} {_shown(answer)}", sent=_line(request)
     )

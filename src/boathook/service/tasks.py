@@ -166,7 +166,7 @@ async def start(
     application_id = None if application is None else application.id
     of_organization, of_application = await tasks.count_running(work.connection, work.organization, application_id)
     if of_organization >= MAX_PER_ORGANIZATION or of_application >= MAX_PER_APPLICATION:
-        raise LimitReached(f"{of_application or of_organization} tasks are running; wait until one of them has ended")
+        raise LimitReached(f"{of_application or of_organization} tasks are running; wait until one of them ends")
     task = await tasks.insert(
         work.connection,
         new_id(),

@@ -164,7 +164,7 @@ class SegmentStore:
                 may be found later.
         """
         if self.is_failing and time.monotonic() < self._backoff_until:
-            raise SpoolUnavailable("the spool's disk has failed twice, and is left alone for some seconds")
+            raise SpoolUnavailable("the spool's disk has failed twice, and is not used for some seconds")
         try:
             index = 0
             while index < len(payloads):

@@ -110,7 +110,7 @@ class Spool:
     @property
     def rejection_reason(self) -> str:
         """Why it accepts no events, in one sentence."""
-        return "the spool takes no events: its disk is full, fails or does not answer"
+        return "the spool accepts no events: its disk is full, fails or does not respond"
 
     @property
     def warning(self) -> str:
@@ -150,7 +150,7 @@ class Spool:
             done.set_exception(SpoolUnavailable("too many events are waiting to be written to the spool"))
             return done
         if self.is_stuck:
-            done.set_exception(SpoolUnavailable("the spool's disk does not answer"))
+            done.set_exception(SpoolUnavailable("the spool's disk does not respond"))
             return done
         self._pending.append((payload, done))
         self._is_idle.clear()

@@ -107,7 +107,7 @@ def event(
     request = to_request(sample_request(resolved, source, id=id, type=type, fields=fields, body=body, headers=given))
     verified = Verifier(spec).verify(request, time.time())
     if not isinstance(verified, Verified):
-        detail = getattr(verified, "detail", "it is a handshake, which is no event")
+        detail = getattr(verified, "detail", "it is a handshake, not an event")
         raise ConfigError(f"event({source!r}): {resolved.recipe.title} sends no such request: {detail}")
     chosen = verified.items[item] if item < len(verified.items) else None
     found = verified.type if chosen is None else chosen.type

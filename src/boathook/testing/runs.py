@@ -144,7 +144,7 @@ class _RecordingOutbox(Outbox):
 @contextmanager
 def _recording(hook: Boathook) -> Iterator[_RecordingOutbox]:
     recorder = _RecordingOutbox()
-    previous, hook._outbox = hook._outbox, recorder  # noqa: SLF001 the outbox is no part of the public API
+    previous, hook._outbox = hook._outbox, recorder  # noqa: SLF001 the outbox is not part of the public API
     try:
         yield recorder
     finally:

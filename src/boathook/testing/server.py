@@ -185,7 +185,7 @@ class BoathookServer:
         database, source = await self._open(), resolved.spec.name
         verified = Verifier(replace(resolved.spec, secrets=(), unsigned=True)).verify(to_request(signed), time.time())
         if not isinstance(verified, Verified):
-            raise NotFound(f"the request to {source} was answered as a handshake, which is no event")
+            raise NotFound(f"the request to {source} was answered as a handshake, not an event")
         deadline = time.monotonic() + timeout_s
         while True:
             for row in await listings.list_events(database, ListFilter(source=source, limit=_MAX_MESSAGES)):

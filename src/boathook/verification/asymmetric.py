@@ -128,7 +128,7 @@ class AsymmetricCheck:
         try:
             return read_pem(content)
         except ValueError as error:
-            return reject(Reason.KEY_UNAVAILABLE, f"what lies at the address in {where} is no key: {error}")
+            return reject(Reason.KEY_UNAVAILABLE, f"what lies at the address in {where} is not a key: {error}")
 
     def _check_keys(
         self, claims: Sequence[SignedMessage], keys: Sequence[PublicKey], scheme: SignatureAlgorithm

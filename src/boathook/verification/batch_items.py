@@ -255,6 +255,6 @@ def _too_many() -> Rejected:
     return Rejected(
         status=413,
         reason=Reason.BODY_TOO_LARGE,
-        detail=f"the proof is right, but the request holds more than {MAX_ITEMS} items",
+        detail=f"the signature is valid, but the request contains more than {MAX_ITEMS} items",
         may_reverify=False,
     )

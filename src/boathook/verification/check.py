@@ -61,7 +61,7 @@ class NoSecretYet:
         """Reject one request."""
         return reject(
             Reason.SIGNATURE_MISSING,
-            f"sources.{self._source} has no secret yet: the sender tells it once, when its webhook is set up",
+            f"sources.{self._source} has no secret yet: the sender sends it once, when its webhook is set up",
             may_reverify=True,
         )
 
@@ -115,7 +115,7 @@ def make_check(recipe: Recipe, spec: SourceSpec, settings: Mapping[str, str], ri
             return AddressCheck(spec, networks)
         case NoProof():
             raise ConfigError(
-                f"sources.{spec.name}.unsigned: requests carry no proof; write unsigned = true if anybody may send"
+                f"sources.{spec.name}.unsigned: its requests are not signed; set unsigned = true if anyone may send"
             )
         case _ as never:
             assert_never(never)

@@ -96,8 +96,8 @@ def explain(case: RejectedRequest, reason: Reason, others: Mapping[str, Check]) 
 
 def _explain_time(case: RejectedRequest) -> str:
     if _proof_holds(case, case.recipe.proof, replace(case.spec, tolerance_s=MAX_TOLERANCE_S), case.request):
-        return "its signature is right: it is a late copy of a genuine request, or the clocks differ"
-    return "its signature would not have been right either"
+        return "its signature is valid: it is a late copy of a valid request, or the clocks differ"
+    return "its signature would not have been valid either"
 
 
 def _explain_mismatch(case: RejectedRequest) -> str | None:
@@ -126,12 +126,12 @@ def _variations(case: RejectedRequest) -> Iterator[_Variation]:
     for candidates, aside in ((secrets, ""), (stripped, ", without the spaces around it")):
         for form, words in _FORMS.items():
             if form is not proof.key_form or candidates != secrets:
-                hint = f"it would fit if the secret were {words}{aside}"
+                hint = f"it would match if the secret were {words}{aside}"
                 yield _Variation(hint, replace(proof, key_form=form), candidates, case.request.body)
     for algorithm in Algorithm:
         for encoding in Encoding:
             if (algorithm, encoding) != (proof.algorithm, proof.encoding):
-                hint = f"it would fit as {algorithm.value} written in {encoding.value}"
+                hint = f"it would match as {algorithm.value} written in {encoding.value}"
                 yield _Variation(
                     hint, replace(proof, algorithm=algorithm, encoding=encoding), secrets, case.request.body
                 )
@@ -141,26 +141,26 @@ def _bodies(case: RejectedRequest) -> Iterator[tuple[str, bytes]]:
     body = case.request.body
     stripped = body.rstrip(b"\r\n")
     if stripped != body:
-        yield "it would fit without the newline at the body's end: something added one on the way", stripped
-    yield "it would fit with a newline at the body's end: something removed one on the way", body + b"\n"
+        yield "it would match without the newline at the body's end: a proxy added one", stripped
+    yield "it would match with a newline at the body's end: a proxy removed one", body + b"\n"
     if case.decoded is not None and len(case.decoded) <= MAX_DECODED:
-        yield "it would fit the body without its Content-Encoding: something compressed it on the way", case.decoded
+        yield "it would match the body without its Content-Encoding: a proxy compressed it", case.decoded
     document = parse(body)
     if document is UNREADABLE:
         return
     for words, how in _JSON_STYLES:
         for is_ascii in (True, False):
             text = json.dumps(document, ensure_ascii=is_ascii, **how)
-            hint = f"it would fit the body's JSON written {words}: something parsed it and wrote it anew on the way"
+            hint = f"it would match the body's JSON written {words}: a proxy parsed and rewrote it"
             yield hint, text.encode("utf-8", "surrogatepass")
 
 
 def _find_other(case: RejectedRequest, others: Mapping[str, Check]) -> str | None:
-    # Sources that are unsigned or checked by address only would accept the request anyway, so they are no evidence.
+    # Sources that are unsigned or checked by address only would accept the request anyway, so they prove nothing.
     sources = [name for name in sorted(others) if not isinstance(others[name], NoCheck | AddressCheck)]
     for name in sources[:MAX_OTHERS]:
         if isinstance(others[name].check(case.request, case.now), ValidProof):
-            return f"the source {name!r} would have accepted it: it came to the wrong address, or secrets were swapped"
+            return f"the source {name!r} would have accepted it: it was sent to the wrong URL, or secrets were swapped"
     return None
 
 

@@ -172,9 +172,9 @@ def _answer_text(
     def answer(request: Request, extracted: ExtractedFields) -> HandshakeResult:
         text = read(request, extracted)
         if not isinstance(text, str):
-            return _refuse(400, "it brings no text to answer")
+            return _refuse(400, "it contains no text to answer")
         if len(text) > MAX_TEXT or allowed.fullmatch(text) is None:
-            return _refuse(400, "its text is not such as this sender asks with, so nothing was answered")
+            return _refuse(400, "its text is not one that this sender sends, so nothing was answered")
         return write(text)
 
     return answer
@@ -195,7 +195,7 @@ def _static_answer(
 ) -> Callable[[Request, ExtractedFields], HandshakeResult]:
     body = settings.get(say.setting, "") if say.setting else say.body
     if say.setting and not body:
-        refusal = _refuse(400, f"sources.{spec.name}.{say.setting} is not set; it holds the answer")
+        refusal = _refuse(400, f"sources.{spec.name}.{say.setting} is not set; it is the answer")
         return lambda _request, _picked: refusal
     answer = Challenge(status=status, body=body.encode(), content_type=say.content_type)
     return lambda _request, _picked: answer

@@ -58,7 +58,7 @@ class FieldCheck:
         sent_at = read_signed_timestamp(self._proof.timestamp, self._window, reader, now)
         if isinstance(sent_at, Rejected):
             return sent_at
-        refused = reject(Reason.SIGNATURE_MISSING, "there is no secret to check it with")
+        refused = reject(Reason.SIGNATURE_MISSING, "there is no secret to verify it with")
         for key in self._keys:
             claims = read_signed_messages(
                 self._proof.read_signed_parts, self._proof.form, reader, key.secret, most=MAX_STATEMENTS
@@ -95,7 +95,7 @@ class FieldCheck:
         for selector, claim in enumerate(claims, 1):
             if not self._fits(key, claim):
                 which = "the signature" if len(claims) == 1 else f"signature {selector} of {len(claims)}"
-                detail = f"{which} does not fit what is signed under {describe_secrets(len(self._keys))}"
+                detail = f"{which} does not match what is signed under {describe_secrets(len(self._keys))}"
                 return reject(Reason.SIGNATURE_MISMATCH, detail, may_reverify=True)
         return None
 
@@ -223,7 +223,7 @@ class HmacCheck:
         tried = "the signature" if count == 1 else f"none of {count} signatures"
         verb = "does not fit" if count == 1 else "fits"
         detail = f"{tried} {verb} the body under {describe_secrets(len(self._macs))}"
-        detail += ": another secret signed it, or something changed the body on the way"
+        detail += ": it was signed with another secret, or a proxy changed the body"
         if count == MAX_SIGNATURES:
             detail += f"; only the first {MAX_SIGNATURES} were tried"
         return reject(Reason.SIGNATURE_MISMATCH, detail, may_reverify=True)
@@ -247,7 +247,7 @@ def _unreadable(names: SignatureHeaders, form: SignatureFormat, parsed: ParsedSi
     if parsed.problem:
         return reject(Reason.SIGNATURE_MALFORMED, f"{names.signature} cannot be read: {parsed.problem}")
     if parsed.signatures:
-        return reject(Reason.SIGNATURE_MALFORMED, f"{names.signature} holds characters outside ASCII")
+        return reject(Reason.SIGNATURE_MALFORMED, f"{names.signature} contains characters outside ASCII")
     there = ", ".join(dict.fromkeys(parsed.seen)) or "nothing"
     return reject(
         Reason.UNKNOWN_SCHEME,

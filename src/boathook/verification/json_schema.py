@@ -73,7 +73,7 @@ def _check_time(schema: Any) -> None:
         with contextlib.suppress(ValueError):
             _regex(pattern)
         if time.thread_time() - began > MAX_PATTERNS_S:
-            raise ValueError("the schema's patterns take too long to make ready; write fewer or simpler ones")
+            raise ValueError("the schema's patterns take too long to compile; use fewer or simpler ones")
 
 
 def _patterns(schema: Any) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _validator(document: bytes) -> Any:
         resource = DRAFT7.create_resource(schema)
         _check_parts(resource, EMPTY_REGISTRY.resolver_with_root(resource))
     except RecursionError:
-        raise ValueError("the schema nests too deep") from None
+        raise ValueError("the schema is nested too deeply") from None
     return _Metered(schema, registry=EMPTY_REGISTRY)
 
 

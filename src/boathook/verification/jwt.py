@@ -57,7 +57,7 @@ class JwtCheck:
     def __init__(self, proof: Jwt, spec: SourceSpec, settings: Mapping[str, str], ring: KeyRing) -> None:
         allowed = _PUBLIC if proof.key_set else frozenset(_SHARED)
         if not proof.algorithms or not allowed.issuperset(proof.algorithms):
-            raise ConfigError(f"sources.{spec.name}.provider: {proof.algorithms} do not go with the keys it has")
+            raise ConfigError(f"sources.{spec.name}.provider: {proof.algorithms} do not match the source's keys")
         self._proof = proof
         self._settings = settings
         self._ring = ring
@@ -109,7 +109,7 @@ class JwtCheck:
         try:
             header = self._jws.get_unverified_header(token)
         except (PyJWTError, ValueError, TypeError, RecursionError):
-            return reject(Reason.SIGNATURE_MALFORMED, "the token is no JSON Web Token")
+            return reject(Reason.SIGNATURE_MALFORMED, "the token is not a JSON Web Token")
         if header.get("alg") not in self._algorithms:
             wanted = " or ".join(self._algorithms)
             return reject(Reason.UNKNOWN_SCHEME, f"the token is not signed with {wanted}")
@@ -121,7 +121,7 @@ class JwtCheck:
             return KeyRequired(url=url)
         keys = read_key_set(content)
         if not keys:
-            return reject(Reason.KEY_UNAVAILABLE, "the issuer's key set holds no key that can be used")
+            return reject(Reason.KEY_UNAVAILABLE, "the issuer's key set contains no usable key")
         kid = header.get("kid")
         named = tuple(one.key for one in keys if kid is None or one.kid == kid)
         if named:
@@ -138,22 +138,24 @@ class JwtCheck:
                 continue
             claims = parse(payload)
             if claims is UNREADABLE or not isinstance(claims, dict):
-                return reject(Reason.SIGNATURE_MALFORMED, "the token is signed right, but claims nothing readable")
+                return reject(
+                    Reason.SIGNATURE_MALFORMED, "the token's signature is valid, but its claims cannot be read"
+                )
             return claims
         return reject(Reason.SIGNATURE_MISMATCH, f"the token fits none of {len(keys)} keys", may_reverify=True)
 
     def _check_times(self, claims: Mapping[str, Any], now: float) -> Rejected | None:
         for name in ("exp", "nbf", "iat"):
             if name in claims and _numeric_date(claims, name) is None:
-                return reject(Reason.TIMESTAMP_MALFORMED, f"the token's {name} is no number of seconds since 1970")
+                return reject(Reason.TIMESTAMP_MALFORMED, f"the token's {name} is not a number of seconds since 1970")
         expires, starts, made = (_numeric_date(claims, name) for name in ("exp", "nbf", "iat"))
         if expires is None and self._proof.must_expire:
-            return reject(Reason.TIMESTAMP_MISSING, "the token has no exp, so it would hold for ever")
+            return reject(Reason.TIMESTAMP_MISSING, "the token has no exp, so it would never expire")
         if expires is not None and now > expires + self._leeway_s:
             detail = f"the token expired {now - expires:.0f} s ago"
             return reject(Reason.TIMESTAMP_TOO_OLD, detail, may_reverify=True)
         if max(starts or 0.0, made or 0.0) > now + self._leeway_s:
-            detail = "the token was made, or becomes valid, after this machine's clock"
+            detail = "the token was issued, or becomes valid, after this machine's clock"
             return reject(Reason.TIMESTAMP_IN_FUTURE, detail, may_reverify=True)
         return None
 

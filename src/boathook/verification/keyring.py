@@ -43,7 +43,7 @@ class KeyRing:
             ValueError: it is larger than `MAX_BYTES`.
         """
         if len(content) > MAX_BYTES:
-            raise ValueError(f"{len(content)} bytes are too many for a key; the most is {MAX_BYTES}")
+            raise ValueError(f"{len(content)} bytes are too many for a key; the maximum is {MAX_BYTES}")
         held = self._entries.pop(url, None)
         # Identical bytes keep the same object, so that the cache of parsed keys still matches.
         content = held.content if held is not None and held.content == content else content

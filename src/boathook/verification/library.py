@@ -107,7 +107,7 @@ def verify(
     spec = provider, _secrets(secrets), tolerance_s, chosen, _written(schema)
     verifier = _compile(*spec) if keys is None else _make(*spec, _ring_of(keys, received_at))
     if verifier.recipe.signs_url and not url:
-        raise ConfigError(f"url: {verifier.recipe.title} signs the address it sends to; pass it whole, query included")
+        raise ConfigError(f"url: {verifier.recipe.title} signs the URL; pass all of it, with its query")
     path, query = _split(url)
     request = Request(
         method=method.upper(),
@@ -165,9 +165,9 @@ def _reword_for_library(complaint: str, provider: str, secrets: tuple[str, ...])
     message = complaint.removeprefix(f"sources.{provider}.")
     match message.partition(":")[0]:
         case "unsigned" if isinstance(find_recipe(provider).proof, NoProof):
-            return f"provider: {provider} proves nothing, so there is nothing to verify; ask its API what is true"
+            return f"provider: {provider} does not sign, so there is nothing to verify; fetch the data from its API"
         case "secrets" if not secrets:
-            return f"secrets: there is none, and {provider} proves its requests with one; pass its text"
+            return f"secrets: there is none, but {provider} signs its requests with one; pass its text"
         case _:
             return message
 
@@ -198,7 +198,7 @@ def _hashable(name: str, value: Any) -> Any:
 def _read(headers: Headers) -> dict[str, str]:
     read: dict[str, str] = {}
     if isinstance(headers, str | bytes | None):
-        raise TypeError("headers: pass a mapping, or pairs of name and value, not text or nothing")
+        raise TypeError("headers: pass a mapping, or pairs of name and value")
     for raw_name, raw_value in headers.items() if isinstance(headers, _Items) else headers:
         name = _text(raw_name).lower()
         value = _text(raw_value, name)
@@ -240,7 +240,7 @@ def _verify_request(verifier: "Verifier", request: Request, now: float) -> Verif
                 return _refused(verdict)
             case _:
                 assert_never(verdict)
-    return _key_unavailable("the sender's keys, fetched anew, do not hold the one this request names")
+    return _key_unavailable("the sender's keys, fetched again, do not include the one that this request names")
 
 
 def _fetch_key(ring: KeyRing, url: str, now: float) -> str | None:

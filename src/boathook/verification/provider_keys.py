@@ -75,7 +75,7 @@ def _load(pem: str) -> object:
     try:
         return serialization.load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError):
-        raise ValueError("the secret is not a private key in PEM; boathook.testing.make_keys makes one") from None
+        raise ValueError("the secret is not a private key in PEM; create one with boathook.testing.make_keys") from None
 
 
 def _generate(scheme: SignatureAlgorithm) -> _Private:

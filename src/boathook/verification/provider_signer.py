@@ -115,7 +115,7 @@ def sign(
     )
     if signed.body != body or signed.url != url:
         where = "body" if signed.body != body else "address"
-        raise ValueError(f"{provider} puts its proof into the {where}; send what signed_request returns")
+        raise ValueError(f"{provider} puts its signature into the {where}; send what signed_request returns")
     return dict(signed.headers)
 
 
@@ -198,7 +198,7 @@ def find_id(recipe: Recipe, request: Signed) -> str | None:
 def _set_id(recipe: Recipe, request: Request, id: str) -> Request:
     selector = next(_flat(recipe.id.selectors), None)
     if selector is None:
-        raise ConfigError(f"requests of {recipe.title} state no event id; another body is another event")
+        raise ConfigError(f"requests of {recipe.title} contain no event id; another body is another event")
     try:
         return _put(request, selector, id)
     except (AttributeError, IndexError, TypeError, ValueError):

@@ -82,7 +82,7 @@ def read_pem(content: bytes) -> PublicKey:
         ValueError: there is no key, or a weak one.
     """
     if len(content) > MAX_TEXT:
-        raise ValueError("it is too long for a public key")
+        raise ValueError("it is too long to be a public key")
     try:
         if _CERTIFICATE in content:
             certificate = x509.load_pem_x509_certificate(content)
@@ -92,7 +92,7 @@ def read_pem(content: bytes) -> PublicKey:
         if _BEGIN in content:
             return PublicKey(_checked(serialization.load_pem_public_key(content)))
     except (UnsupportedAlgorithm, TypeError, OverflowError):
-        raise ValueError("it is of a kind that cannot be used") from None
+        raise ValueError("its type is not supported") from None
     raise ValueError("it is not PEM, which begins with -----BEGIN PUBLIC KEY----- or -----BEGIN CERTIFICATE-----")
 
 

@@ -15,7 +15,7 @@ _MAX_LENGTHS: Final = {TimestampFormat.SECONDS: 11, TimestampFormat.MILLISECONDS
 _UNITS: Final = {
     TimestampFormat.SECONDS: "a whole number of seconds since 1970",
     TimestampFormat.MILLISECONDS: "a whole number of milliseconds since 1970",
-    TimestampFormat.ISO: "an ISO 8601 moment with its zone",
+    TimestampFormat.ISO: "an ISO 8601 time with its zone",
 }
 
 
@@ -46,8 +46,8 @@ class TimestampWindow:
         self._unit = unit
         if not 0 < self.tolerance_s <= MAX_TOLERANCE_S:
             raise ConfigError(
-                f"sources.{spec.name}.tolerance_s: {self.tolerance_s:g} would accept no request or replays for ever; "
-                f"write seconds above 0 and up to {MAX_TOLERANCE_S:.0f}, such as 300"
+                f"sources.{spec.name}.tolerance_s: {self.tolerance_s:g} would accept no request, or replays forever; "
+                f"use seconds above 0 and up to {MAX_TOLERANCE_S:.0f}, such as 300"
             )
 
     def check(self, text: str, now: float) -> float | Rejected:
@@ -96,11 +96,11 @@ def read_signed_messages(
     try:
         statements = read_signed_parts(reader, secret)
     except Exception as error:  # noqa: BLE001 - whatever was sent, it is rejected
-        return reject(Reason.SIGNATURE_MALFORMED, f"what is signed cannot be read ({type(error).__name__})")
+        return reject(Reason.SIGNATURE_MALFORMED, f"the signed parts cannot be read ({type(error).__name__})")
     if isinstance(statements, str):
         return reject(Reason.SIGNATURE_MISSING, statements)
     if not statements:
-        return reject(Reason.SIGNATURE_MISSING, "the request states nothing that is signed")
+        return reject(Reason.SIGNATURE_MISSING, "the request contains none of the signed parts")
     if len(statements) > most:
         return reject(Reason.SIGNATURE_MALFORMED, f"there are {len(statements)} signed parts; at most {most} are read")
     claims = []

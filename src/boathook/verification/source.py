@@ -53,8 +53,7 @@ def resolve_source(spec: SourceSpec) -> ResolvedSource:
     if recipe.signs_url and not (spec.public_url or spec.unsigned):
         raise options.error(
             "public_url",
-            f"{recipe.title} signs the address it sends to; "
-            'write public_url = "https://hooks.example.com", the address it knows',
+            f'{recipe.title} signs the URL; set public_url = "https://hooks.example.com", the base URL that it uses',
         )
     return ResolvedSource(recipe, spec, settings)
 

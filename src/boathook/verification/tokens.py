@@ -55,12 +55,12 @@ def required_secrets(spec: SourceSpec) -> tuple[str, ...]:
     """
     if not spec.secrets:
         raise ConfigError(
-            f"sources.{spec.name}.secrets: there is none, and {spec.provider} proves its requests with one; "
-            'write secrets = ["env:NAME"], or unsigned = true to take in whatever anybody sends'
+            f"sources.{spec.name}.secrets: there is none, but {spec.provider} signs its requests with one; "
+            'write secrets = ["env:NAME"], or unsigned = true to accept every request'
         )
     for position, secret in enumerate(spec.secrets):
         if _is_blank(secret):
-            raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set it or remove it")
+            raise ConfigError(f"sources.{spec.name}.secrets[{position}]: the secret is empty; set or remove it")
     return spec.secrets
 
 
@@ -177,8 +177,8 @@ class AddressCheck:
         shown = ascii(request.client[:60])
         return reject(
             Reason.ADDRESS_NOT_ALLOWED,
-            f"the sender's address {shown} lies in none of the {len(self._networks)} networks it may come from; "
-            "behind a proxy, server.trusted_proxies must name the proxy",
+            f"the sender's address {shown} is in none of the {len(self._networks)} networks that are allowed; "
+            "behind a proxy, add the proxy to server.trusted_proxies",
             may_reverify=True,
         )
 
@@ -188,6 +188,6 @@ def _network(spec: SourceSpec, text: str) -> Network:
         return ip_network(text.strip())
     except ValueError:
         raise ConfigError(
-            f"sources.{spec.name}.addresses: {text!r} is no address and no network; "
-            "write such as 192.0.2.7, 192.0.2.0/24 or 2001:db8::/32, with no bits set behind the slash's count"
+            f"sources.{spec.name}.addresses: {text!r} is neither an address nor a network; "
+            "use one such as 192.0.2.7, 192.0.2.0/24 or 2001:db8::/32, without host bits"
         ) from None

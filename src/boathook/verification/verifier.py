@@ -326,7 +326,7 @@ def _not_json(recipe: Recipe) -> Rejected:
     return Rejected(
         status=400,
         reason=Reason.BODY_MALFORMED,
-        detail=f"the signature is right, but the body is not JSON, and {recipe.title} always sends JSON",
+        detail=f"the signature is valid, but the body is not JSON, and {recipe.title} always sends JSON",
         may_reverify=False,
     )
 
@@ -335,6 +335,6 @@ def _no_event(recipe: Recipe, method: str) -> Rejected:
     return Rejected(
         status=400,
         reason=Reason.CHALLENGE_REFUSED,
-        detail=f"the proof is right, but {recipe.title} sends no events by {method[:20]}, and asks nothing known by it",
+        detail=f"the signature is valid, but {recipe.title} sends neither events nor such handshakes by {method[:20]}",
         may_reverify=False,
     )

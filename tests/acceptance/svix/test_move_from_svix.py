@@ -124,7 +124,7 @@ def test_what_the_command_says(move, svix):
     ]
     assert lines[6] == "cannot move (1):"
     assert lines[7].startswith(
-        "  application acme, endpoint keys, secret: of an Ed25519 key only the public half is shown"
+        "  application acme, endpoint keys, secret: only the public key of an Ed25519 pair is shown"
     )
     assert lines[8] == "failed (1):"
     assert lines[9].startswith("  application acme, endpoint bad, url: the address must start with https://")

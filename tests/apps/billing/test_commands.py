@@ -42,7 +42,7 @@ def test_a_user_is_added_once_whatever_the_capitals(server):
 def test_a_user_without_a_real_email_is_refused(server, wrong):
     done = server.cli("billing", "users", "add", wrong, check=False)
     assert done.returncode == 1
-    assert "is no e-mail" in done.stderr
+    assert "is not an e-mail" in done.stderr
 
 
 def test_payments_are_listed_by_status_problem_and_whether_they_wait(server):
@@ -144,7 +144,7 @@ def test_simulate_names_the_fix_where_nobody_answers(server):
     assert "is `boathook serve` running there" in refused(
         server, "simulate", "--url", "http://127.0.0.1:1", "--count", "1"
     )
-    assert "is no address" in refused(server, "simulate", "--url", "here", "--count", "1")
+    assert "is not an address" in refused(server, "simulate", "--url", "here", "--count", "1")
 
 
 def test_every_command_has_help_with_an_example(server):

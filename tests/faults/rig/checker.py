@@ -19,7 +19,7 @@ from tests.faults.rig.invariants import CHECKS, Case, Violation, is_ok, is_refus
 from tests.faults.rig.store_state import Limits, Spooled, Store
 
 _SHOWN = 12
-_LONGEST_TIMELINE = 60
+_MAX_TIMELINE = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ def _timeline(case: Case, subject: str) -> Iterator[str]:
     messages = {event.message for event in case.store.events if event.id in ids and event.message}
     numbers = {number for number, (_, sent) in case.sent.items() if sent.key in keys}
     outside = [fact for fact in case.history if _concerns(fact, numbers, messages | {subject})]
-    for fact in outside[:_LONGEST_TIMELINE]:
+    for fact in outside[:_MAX_TIMELINE]:
         yield f"    {_clock(fact.at)}  {_tell(fact)}"
     for edge in sorted(case.store.edges, key=lambda edge: edge.number):
         if edge.event in ids:

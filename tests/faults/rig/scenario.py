@@ -96,7 +96,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _LOG_LINES = 30
-_MOST_S = {"quick": 1200, "extended": 1200, "soak": 2400}
+_MAX_S = {"quick": 1200, "extended": 1200, "soak": 2400}
 """A busy machine takes several times as long."""
 MUTANT_ATTEMPTS = 3
 EXTENDED_REASON = "one scenario of each family of faults stays, with its mutant"
@@ -158,7 +158,7 @@ def scenario(
 
         test.__name__, test.__doc__, test.__module__ = one.name, body.__doc__, body.__module__
         marked = pytest.mark.parametrize("run", ["sound", "mutant"])(pytest.mark.fault(test))
-        marked = pytest.mark.timeout(_MOST_S[tier])(marked)
+        marked = pytest.mark.timeout(_MAX_S[tier])(marked)
         if tier == "extended":
             return pytest.mark.extended(EXTENDED_REASON)(marked)
         return pytest.mark.soak(marked) if tier == "soak" else marked

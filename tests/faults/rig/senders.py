@@ -20,7 +20,7 @@ from tests.faults.rig.history import Answered, Fact, Sent, Silent
 
 SECRET = "whsec_faults"
 PATH = "/in/stripe"
-_MOST_IDLE = 128
+_MAX_IDLE = 128
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +209,7 @@ class Senders:
         is_fine = False
         try:
             status, is_open = await wire.post(host, event, signature(load, event))
-            is_fine = is_open and load.is_keeping and len(idle) < _MOST_IDLE
+            is_fine = is_open and load.is_keeping and len(idle) < _MAX_IDLE
         finally:
             if is_fine:
                 idle.append(wire)

@@ -97,7 +97,7 @@ def _state(row: Mapping[str, Any]) -> str:
     if row["status"] != Status.SUCCEEDED:
         return f"and is {row['status']}: there is nothing to apply"
     if row["problem"] is not None and not Problem(row["problem"]).is_waiting:
-        return f"but is not applied: {row['problem']}; `boathook dead list --source payments` tells why"
+        return f"but is not applied: {row['problem']}; `boathook dead list --source payments` shows why"
     return "and goes on"
 
 

@@ -61,7 +61,7 @@ async def add_user(tx: Transaction, email: str) -> Mapping[str, Any]:
     email = check_email(email)
     is_new = await tx.fetchval(ADD_USER, email) is not None
     user = await tx.fetchrow(FIND_USER, email)
-    assert user is not None, "a user who was just inserted or found cannot be gone"
+    assert user is not None, "a user who was just inserted or found must exist"
     waiting = await tx.fetch(WAITING_FOR, email)
     for row in waiting:
         await wake(tx, row["id"])
@@ -73,7 +73,7 @@ def check_email(text: str) -> str:
     email = text.strip()
     name, at, domain = email.rpartition("@")
     if not (name and at and domain) or not email.isprintable() or " " in email or len(email) > 300:
-        raise BoathookError(f"{text!r} is no e-mail; write one such as anna@example.com")
+        raise BoathookError(f"{text!r} is not an e-mail address; use one such as anna@example.com")
     return email
 
 

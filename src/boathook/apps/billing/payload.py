@@ -77,7 +77,7 @@ def read_notice(body: bytes) -> Notice:
     """
     fields = json.loads(body, parse_float=Decimal)
     if not isinstance(fields, dict):
-        raise ValueError("the body is no JSON object")  # noqa: TRY004 - one error type for all invalid payloads
+        raise ValueError("the body is not a JSON object")  # noqa: TRY004 - one error type for all invalid payloads
     return notice_of(fields)
 
 
@@ -107,7 +107,7 @@ def _text(fields: Mapping[str, Any], key: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise ValueError(f"{key} is no text")  # noqa: TRY004 - the same
+        raise ValueError(f"{key} is not text")  # noqa: TRY004 - the same
     # PostgreSQL stores neither NUL nor lone surrogates.
     text = value.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode().strip()
     return text[:MAX_TEXT] or None
@@ -119,9 +119,9 @@ def _amount(value: Any) -> Decimal | None:
     try:
         amount = Decimal(value.strip().replace(",", ".") if isinstance(value, str) else value)
     except (InvalidOperation, TypeError, ValueError):
-        raise ValueError("amount is no number") from None
+        raise ValueError("amount is not a number") from None
     if isinstance(value, bool) or not amount.is_finite() or amount < 0 or amount.adjusted() > 15:
-        raise ValueError("amount is no amount of money")
+        raise ValueError("amount is not an amount of money")
     is_endless = int(amount.as_tuple().exponent) < int(_FINEST.as_tuple().exponent)
     return _EXACT.quantize(amount, _FINEST) if is_endless else amount
 

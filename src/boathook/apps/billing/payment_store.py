@@ -120,7 +120,7 @@ async def _lock(tx: Transaction, provider: str, notice: Notice) -> tuple[Mapping
         return dict(row), False
     is_new = await tx.fetchval(ADD_PAYMENT, provider, notice.external_payment_id, notice.status) is not None
     row = await tx.fetchrow(LOCK_PAYMENT, provider, notice.external_payment_id)
-    assert row is not None, "a payment that was just inserted or found cannot be gone"
+    assert row is not None, "a payment that was just inserted or found must exist"
     return dict(row), is_new
 
 

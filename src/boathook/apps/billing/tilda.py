@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from boathook.apps.billing.payload import Notice, notice_of
 
-_MOST_FIELDS: Final = 1_000
+_MAX_FIELDS: Final = 1_000
 
 
 def read_order(body: bytes) -> Notice:
@@ -21,11 +21,11 @@ def read_order(body: bytes) -> Notice:
         ValueError: it is not an order; the message names the field.
     """
     text = body.decode("utf-8", "replace")
-    fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
+    fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     payment = _payment(fields)
     order, amount = payment.get("orderid"), payment.get("amount")
     if not order or amount in (None, ""):
-        raise ValueError("payment.orderid and payment.amount must be there: the form is no order")
+        raise ValueError("payment.orderid and payment.amount must be there: the form is not an order")
     # The payment's number is 0 until it is paid.
     is_paid = str(payment.get("systranid") or "0").strip() != "0"
     return notice_of(
@@ -45,6 +45,6 @@ def _payment(fields: Mapping[str, str]) -> Mapping[str, Any]:
     except RecursionError:
         raise ValueError("payment nests too deep") from None
     if not isinstance(nested, dict):
-        raise ValueError("payment is no JSON object")  # noqa: TRY004 - one error type for all invalid payloads
+        raise ValueError("payment is not a JSON object")  # noqa: TRY004 - one error type for all invalid payloads
     flat = {name[8:-1]: value for name, value in fields.items() if name.startswith("payment[") and name.endswith("]")}
     return {**nested, **flat}

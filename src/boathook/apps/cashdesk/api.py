@@ -35,8 +35,8 @@ from boathook.apps.cashdesk.forms import (
 from boathook.apps.cashdesk.users import User
 from boathook.apps.cashdesk.web import guarded, path_id, read_body, read_number
 
-MOST_ROWS: Final = 200
-_LARGEST_ID: Final = 2**63 - 1
+MAX_ROWS: Final = 200
+_MAX_ID: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def _routes_of(resource: Resource) -> list[Route]:
     entity = resource.entity
 
     async def list_some(asked: ApiCall) -> Reply:
-        after = read_number(asked.request, "after", usual=0, most=_LARGEST_ID)
+        after = read_number(asked.request, "after", usual=0, most=_MAX_ID)
         return 200, {"data": await ledger.page(asked.tx, asked.user, entity, after, _limit(asked))}
 
     async def get(asked: ApiCall) -> Reply:
@@ -220,7 +220,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 
 def _limit(asked: ApiCall) -> int:
-    return max(1, read_number(asked.request, "limit", usual=50, most=MOST_ROWS))
+    return max(1, read_number(asked.request, "limit", usual=50, most=MAX_ROWS))
 
 
 async def _show_user(asked: ApiCall) -> Reply:

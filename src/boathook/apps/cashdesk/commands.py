@@ -12,15 +12,13 @@ from boathook.apps.terminal import Json, ask, print_rows
 
 commands = typer.Typer(no_args_is_help=True, help="The cash-register cabinet.")
 _users = typer.Typer(no_args_is_help=True, help="Shops and integrators who have a cabinet.")
-_webhooks = typer.Typer(no_args_is_help=True, help="Where they want to hear of what.")
+_webhooks = typer.Typer(no_args_is_help=True, help="Their webhooks, with the events that each receives.")
 commands.add_typer(_users, name="users")
 commands.add_typer(_webhooks, name="webhooks")
 
 
 @_users.command("add", epilog='Example: boathook cashdesk users add "Tea & Co" --json')
-def add_user(
-    name: Annotated[str, typer.Argument(help="What the cabinet is called.")], *, as_json: Json = False
-) -> None:
+def add_user(name: Annotated[str, typer.Argument(help="The cabinet's name.")], *, as_json: Json = False) -> None:
     """Create a user, and print the token of their cabinet once."""
     user, token = ask(hook, lambda tx: users.add(tx, name))
     print_rows([{"id": user.id, "name": user.name, "token": token}], as_json=as_json)

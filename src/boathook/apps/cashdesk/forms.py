@@ -10,13 +10,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from boathook.apps.cashdesk.cabinet_errors import BadField
 from boathook.apps.cashdesk.entities import Entity
 
-_LARGEST_ID: Final = 2**63 - 1
+_MAX_ID: Final = 2**63 - 1
 _JOINERS: Final = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"
 
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("it must not hold control characters")
+        raise ValueError("it must not contain control characters")
     return text
 
 
@@ -24,7 +24,7 @@ def _readable(text: str) -> str:
     # PostgreSQL stores no NUL, and control characters do not belong on a receipt; zero-width joiners are parts of
     # words.
     if not all(char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs" for char in text):
-        raise ValueError("it must not hold control characters")
+        raise ValueError("it must not contain control characters")
     return text
 
 
@@ -38,7 +38,7 @@ def _without_password(url: str) -> str:
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
 Amount = Annotated[int, Field(ge=0, le=10**10)]
 """Money in minor units."""
-Id = Annotated[int, Field(ge=1, le=_LARGEST_ID)]
+Id = Annotated[int, Field(ge=1, le=_MAX_ID)]
 
 
 class Form(BaseModel):

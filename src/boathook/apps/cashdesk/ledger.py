@@ -38,18 +38,18 @@ _UPDATE: Final = """
     returning (to_jsonb(t) - 'user_id')::text"""
 _DELETE: Final = """
     delete from cashdesk.{table} t where t.user_id = $1 and t.id = $2 returning (to_jsonb(t) - 'user_id')::text"""
-_LARGEST: Final = 2**63 - 1
+_MAX_ID: Final = 2**63 - 1
 
 
 async def get(tx: Transaction, user: User, entity: Entity, id: int, lock: Lock = "") -> Object:
     """Return an object of the user; with *lock* it cannot change until the transaction ends. Raises Missing."""
-    found = id <= _LARGEST and await tx.fetchval(_FIND.format(table=entity, lock=lock), user.id, id)
+    found = id <= _MAX_ID and await tx.fetchval(_FIND.format(table=entity, lock=lock), user.id, id)
     return _object(found or None, entity, id)
 
 
 async def page(tx: Transaction, user: User, entity: Entity, after: int, limit: int) -> list[Object]:
     """Return the user's objects of one kind with ids above *after*, oldest first."""
-    rows = await tx.fetch(_PAGE.format(table=entity), user.id, min(after, _LARGEST), limit)
+    rows = await tx.fetch(_PAGE.format(table=entity), user.id, min(after, _MAX_ID), limit)
     return [msgspec.json.decode(row["object"]) for row in rows]
 
 
@@ -67,7 +67,7 @@ async def create(tx: Transaction, user: User, entity: Entity, values: Object) ->
 async def change(tx: Transaction, user: User, entity: Entity, id: int, values: Object) -> Object:
     """Change an object and publish its UPDATE with the new state. Raises Missing."""
     statement = _UPDATE.format(table=entity, columns=_columns(values))
-    stored = id <= _LARGEST and await tx.fetchval(statement, user.id, id, msgspec.json.encode(values).decode())
+    stored = id <= _MAX_ID and await tx.fetchval(statement, user.id, id, msgspec.json.encode(values).decode())
     changed = _object(stored or None, entity, id)
     await _publish(tx, user, entity, Action.UPDATE, changed)
     return changed
@@ -75,7 +75,7 @@ async def change(tx: Transaction, user: User, entity: Entity, id: int, values: O
 
 async def remove(tx: Transaction, user: User, entity: Entity, id: int) -> Object:
     """Delete an object and publish its DELETE with its last state. Raises Missing."""
-    gone = id <= _LARGEST and await tx.fetchval(_DELETE.format(table=entity), user.id, id)
+    gone = id <= _MAX_ID and await tx.fetchval(_DELETE.format(table=entity), user.id, id)
     removed = _object(gone or None, entity, id)
     await _publish(tx, user, entity, Action.DELETE, removed)
     return removed

@@ -10,7 +10,7 @@ from typing import Final
 from boathook import verify
 from boathook.apps.cashdesk.simulator import Change, read_change
 
-_LARGEST: Final = 1_048_576
+_MAX_ID: Final = 1_048_576
 _ENDINGS: Final = (
     ConnectionError, asyncio.CancelledError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError,
 )  # fmt: skip
@@ -59,7 +59,7 @@ class Receiver:
             while True:
                 path, headers = _head(await reader.readuntil(b"\r\n\r\n"))
                 length = int(headers.get("content-length", "0"))
-                if length > _LARGEST:
+                if length > _MAX_ID:
                     break
                 status = self._take(path, headers, await reader.readexactly(length))
                 empty = "" if status == 204 else "content-length: 0\r\n"

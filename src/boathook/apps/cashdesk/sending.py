@@ -102,7 +102,7 @@ def _differences(receiver: Receiver, shop_run: ShopRun) -> Iterator[str]:
     for change in sorted(set(receiver.heard[shop_run.path]) - shop_run.expected(), key=str):
         yield f"{shop_run.path} was sent {_named(change)}, which did not happen"
     if forged := receiver.forged[shop_run.path]:
-        yield f"{shop_run.path} got {forged} requests whose signature does not hold"
+        yield f"{shop_run.path} got {forged} requests with an invalid signature"
 
 
 def _named(change: Change) -> str:

@@ -12,7 +12,7 @@ from boathook.apps.cashdesk.cabinet_errors import BadField, Conflict, Missing
 from boathook.apps.cashdesk.entities import EVENT_TYPES
 
 _PREFIX: Final = "cdk_"
-_LONGEST_NAME: Final = 200
+_MAX_NAME: Final = 200
 _ID: Final = re.compile("[0-9]{1,18}")
 
 
@@ -35,8 +35,8 @@ async def add(tx: Transaction, name: str) -> tuple[User, str]:
     Raises:
         BadField: the name is empty, too long or not printable.
     """
-    if not name.strip() or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise BadField("name", f"write 1 to {_LONGEST_NAME} printable characters")
+    if not name.strip() or len(name) > _MAX_NAME or not name.isprintable():
+        raise BadField("name", f"write 1 to {_MAX_NAME} printable characters")
     token = _new_token()
     id = await tx.fetchval(
         "insert into cashdesk.users (name, token_sha256) values ($1, $2) returning id", name, _hash(token)

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from boathook.apps.cashdesk.cabinet_errors import BadField, TooLarge
 
 MOUNT: Final = "/cabinet"
-_LARGEST_BODY: Final = 262_144
-_MOST_FIELDS: Final = 50
+_MAX_BODY: Final = 262_144
+_MAX_FIELDS: Final = 50
 _SAFE: Final[Mapping[str, str]] = {
     "cache-control": "no-store",
     "content-security-policy": (
@@ -51,8 +51,8 @@ async def read_body(request: Request) -> bytes:
     pieces, size = [], 0
     async for piece in request.stream():
         size += len(piece)
-        if size > _LARGEST_BODY:
-            raise TooLarge(f"a body has at most {_LARGEST_BODY:,} bytes")
+        if size > _MAX_BODY:
+            raise TooLarge(f"a body has at most {_MAX_BODY:,} bytes")
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -61,7 +61,7 @@ async def read_form(request: Request) -> dict[str, str]:
     """Return the fields of a page's form; of repeated names the last. Raises TooLarge, BadField."""
     body = await read_body(request)
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict"))
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict"))
     except ValueError:
         raise BadField("", "the body is not a form") from None
 

@@ -18,7 +18,7 @@ RETRY: Final = "cashdesk"
 TIMEOUT_S: Final = 20.0
 """Seconds within which a receiver must respond with a 2xx."""
 
-_LARGEST: Final = 2**63 - 1
+_MAX_ID: Final = 2**63 - 1
 _COLUMNS: Final = "w.id, w.url, w.types, w.is_active, w.created_at, w.updated_at"
 
 
@@ -84,7 +84,7 @@ async def get(tx: Transaction, user: User, id: int) -> Webhook:
     """Return a webhook of the user. Raises Missing."""
     row = await tx.fetchrow(
         f"select {_COLUMNS} from cashdesk.webhooks w where w.user_id = $1 and w.id = $2",  # noqa: S608 a constant
-        user.id, min(id, _LARGEST),
+        user.id, min(id, _MAX_ID),
     )  # fmt: skip
     if row is None:
         raise Missing(f"you have no webhook with the id {id}")
@@ -115,7 +115,7 @@ async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Web
     tag = await tx.execute(
         "update cashdesk.webhooks set url = $3, types = $4, is_active = $5, updated_at = now()"
         " where user_id = $1 and id = $2",
-        user.id, min(id, _LARGEST), form.url, mask_of(form.types.wanted()), form.active,
+        user.id, min(id, _MAX_ID), form.url, mask_of(form.types.wanted()), form.active,
     )  # fmt: skip
     if tag != "UPDATE 1":
         raise Missing(f"you have no webhook with the id {id}")
@@ -126,7 +126,7 @@ async def change(tx: Transaction, user: User, id: int, form: WebhookForm) -> Web
 async def remove(tx: Transaction, user: User, id: int) -> None:
     """Delete a webhook and its endpoint; pending deliveries are not sent. Raises Missing."""
     await users.lock(tx, user)
-    tag = await tx.execute("delete from cashdesk.webhooks where user_id = $1 and id = $2", user.id, min(id, _LARGEST))
+    tag = await tx.execute("delete from cashdesk.webhooks where user_id = $1 and id = $2", user.id, min(id, _MAX_ID))
     if tag != "DELETE 1":
         raise Missing(f"you have no webhook with the id {id}")
     await hook.operations.delete_endpoint(tx, user.application, _uid(id))

@@ -80,7 +80,7 @@ def _unknown(hook: Boathook) -> typer.Typer:
 
 
 def _dead(hook: Boathook) -> typer.Typer:
-    dead = typer.Typer(no_args_is_help=True, help="Events that were given up, and what is planned for them.")
+    dead = typer.Typer(no_args_is_help=True, help="Dead letters, and when each is retried.")
 
     @dead.command("list", epilog="Example: boathook fleet dead list --json")
     def list_dead(limit: Limit = 50, as_json: Json = False) -> None:
@@ -134,7 +134,7 @@ def _telegram(hook: Boathook) -> typer.Typer:
             case alarms.Sent():
                 say("sent")
             case alarms.Busy(after_s):
-                raise BoathookError(f"Telegram wants to be left alone for {after_s:g} s")
+                raise BoathookError(f"Telegram asks to wait for {after_s:g} s")
             case alarms.Unsent(kind, because):
                 raise BoathookError(f"{kind}: {because}")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from boathook import Boathook, BoathookError, Transaction
 
-MOST: Final = 5_000
+MAX_RETRIED: Final = 5_000
 """Maximum dead letters processed in one run."""
 _OLDEST_DAYS: Final = 7_300.0
 """An upper bound; no id can contain a time before 1970."""
@@ -118,7 +118,7 @@ def _ours(hook: Boathook) -> str:
 
 async def _all_dead(hook: Boathook, until: datetime | None = None) -> AsyncIterator[Any]:
     after, seen = None, 0
-    while seen < MOST:
+    while seen < MAX_RETRIED:
         page = await hook.operations.deliveries(
             recipient=_ours(hook), state="dead", until=until, after=after, limit=_PAGE
         )

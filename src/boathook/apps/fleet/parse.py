@@ -77,13 +77,13 @@ def parse(document: Any) -> Change | Unknown:
     except RecursionError:
         return Unknown(f"it nests deeper than {MAX_DEPTH}")
     if not isinstance(document, dict) or not document:
-        return Unknown("it is no JSON object with fields")
+        return Unknown("it is not a JSON object with fields")
     entity = _entity(document)
     if entity is None:
         return Unknown("it names no car, client, booking, branch, employee or message")
     data = _data(document, entity)
     if data is None:
-        return Unknown(f"it carries no fields of the {entity}")
+        return Unknown(f"it has no fields of the {entity}")
     action = _action(document, data) or (Action.CREATE if entity is Entity.MESSAGE else None)
     if action is None:
         return Unknown(f"it does not say what was done to the {entity}")
@@ -111,14 +111,14 @@ def clean(value: Any, depth: int = 0) -> Any:
         case bool() | None:
             return value
         case int():
-            return value if -_MOST < value < _MOST else None
+            return value if -_MAX_NUMBER < value < _MAX_NUMBER else None
         case float():
             return value if math.isfinite(value) else None
         case _:
             return clean(str(value))
 
 
-_MOST: Final = 10**300
+_MAX_NUMBER: Final = 10**300
 
 
 def _change(document: dict[str, Any], data: dict[str, Any], entity: Entity, action: Action, identifier: str) -> Change:

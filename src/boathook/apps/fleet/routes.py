@@ -21,7 +21,7 @@ _DEAD: Final = "/webhook/dead"
 """The path of dead letters, below `BASE`."""
 SELFTEST: Final = "/webhooks/_selftest"
 LIVE_PAGE: Final = f"{BASE}/live/page"
-MOST: Final = 500
+MAX_LIMIT: Final = 500
 _EXAMPLE: Final = {"event": "car_update", "payload": {"id": 1, "state": "free", "updated_at": "2026-11-21T10:00:00Z"}}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -66,7 +66,7 @@ class Desk:
 
     async def list_dead(self, request: Request) -> Response:
         """List dead letters, newest events first."""
-        limit = _whole(request, "limit", 50, 1, MOST)
+        limit = _whole(request, "limit", 50, 1, MAX_LIMIT)
         asked = {key: _text(request, key) for key in ("source", "type", "after")}
         if asked["after"] is not None and not dead_letters.is_id(asked["after"]):
             raise BadRequest("after must be the id of a dead letter, such as the `next` of the page before")
@@ -104,7 +104,7 @@ class Desk:
 
     async def errors(self, request: Request) -> Response:
         """List the error log, newest first, with the counts of the last hour."""
-        limit, phase, kind = _whole(request, "limit", 50, 1, MOST), _text(request, "phase"), _text(request, "kind")
+        limit, phase, kind = _whole(request, "limit", 50, 1, MAX_LIMIT), _text(request, "phase"), _text(request, "kind")
         async with self._hook.transaction() as tx:
             rows = await list_errors(tx, phase=phase, kind=kind, limit=limit)
             return _json({"data": rows, "last_hour": await count_errors(tx, minutes=60)})
@@ -112,7 +112,7 @@ class Desk:
     async def unknown(self, request: Request) -> Response:
         """List requests that were not understood."""
         async with self._hook.transaction() as tx:
-            return _json({"data": await records.list_unknown(tx, limit=_whole(request, "limit", 50, 1, MOST))})
+            return _json({"data": await records.list_unknown(tx, limit=_whole(request, "limit", 50, 1, MAX_LIMIT))})
 
     async def selftest(self, _request: Request) -> Response:
         """Return whether the app works, with metrics but without secrets; needs no authentication."""
@@ -138,7 +138,7 @@ class Desk:
 
     def _lister(self, entity: Any) -> Endpoint:
         async def list_them(request: Request) -> Response:
-            limit, after = _whole(request, "limit", 50, 1, MOST), _text(request, "after") or ""
+            limit, after = _whole(request, "limit", 50, 1, MAX_LIMIT), _text(request, "after") or ""
             async with self._hook.transaction() as tx:
                 rows = await records.list_things(tx, entity, limit=limit, after=after)
             return _json({"data": rows, "next": rows[-1]["id"] if len(rows) == limit else None})
@@ -181,7 +181,7 @@ async def _say_away(_request: Request, error: Exception) -> Response:
 def _text(request: Request, name: str) -> str | None:
     text = request.query_params.get(name)
     if text is not None and "\0" in text:
-        raise BadRequest(f"{name} must be text without NUL, which nothing here holds")
+        raise BadRequest(f"{name} must be text without NUL")
     return text
 
 

@@ -25,7 +25,7 @@ _CONTROLS: Final = {"n": "\n", "t": "\t", "r": "\r", "e": "\x1b", "0": "\0", "a"
 
 
 def read_hash(text: str) -> dict[str, Any] | None:
-    """Return the hash in *text*, with keys as strings, or None if it is no hash or nested too deep."""
+    """Return the hash in *text*, with keys as strings, or None if it is not a hash or is nested too deeply."""
     reader = _Reader(text)
     try:
         value = reader.value(0)

@@ -10,8 +10,8 @@ from boathook.apps.fleet.timestamp_formats import read_timestamp
 from boathook.apps.fleet.words import Entity
 
 MAX_TEXT: Final = 2_000
-_MOST: Final = 2**63 - 1
-_MOST_MONEY: Final = Decimal(10) ** 12
+_MAX_NUMBER: Final = 2**63 - 1
+_MAX_MONEY: Final = Decimal(10) ** 12
 
 Value = Any
 Read = Callable[[Any], Value]
@@ -69,12 +69,12 @@ def _id(value: Any) -> str | None:
 
 def _whole(value: Any) -> int | None:
     number = _number(value)
-    return int(number) if number is not None and abs(number) <= _MOST else None
+    return int(number) if number is not None and abs(number) <= _MAX_NUMBER else None
 
 
 def _money(value: Any) -> Decimal | None:
     number = _number(value)
-    return number.quantize(Decimal("0.01")) if number is not None and abs(number) < _MOST_MONEY else None
+    return number.quantize(Decimal("0.01")) if number is not None and abs(number) < _MAX_MONEY else None
 
 
 def _number(value: Any) -> Decimal | None:

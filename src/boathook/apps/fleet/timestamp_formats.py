@@ -6,7 +6,7 @@ from typing import Any, Final
 
 _FIRST: Final = datetime(1990, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime(2200, 1, 1, tzinfo=UTC)
-_LONGEST: Final = 64
+_MAX_LENGTH: Final = 64
 _NUMBER: Final = re.compile(r"\d{9,16}(?:\.\d{1,9})?")
 _RUSSIAN: Final = re.compile(r"(\d\d)\.(\d\d)\.(\d{4})(.*)", re.ASCII)
 _ZONE: Final = re.compile(r"\s*(?:[A-Z]{1,5})?\s*([+-]\d\d):?(\d\d)$")
@@ -31,7 +31,7 @@ def _read(value: Any) -> datetime | None:
             return _since_1970(float(value))
         case str() if _NUMBER.fullmatch(value.strip()):
             return _since_1970(float(value))
-        case str() if 8 <= len(value) <= _LONGEST:
+        case str() if 8 <= len(value) <= _MAX_LENGTH:
             at = datetime.fromisoformat(_as_iso(value.strip()))
             return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
         case _:

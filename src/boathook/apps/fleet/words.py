@@ -42,12 +42,12 @@ _ACTIONS: Final = {
 _CAMEL: Final = re.compile(r"(?<=[a-zа-яё])(?=[A-ZА-ЯЁ])")  # noqa: RUF001 Russian letters
 _WORD: Final = re.compile(r"[a-zа-яё]+")  # noqa: RUF001 the same
 _NUMBER: Final = re.compile(r"(?:№|#|\bid\b[:= ]*)\s*(\d{1,18})\b|\b(\d{1,18})\b", re.IGNORECASE)
-_LONGEST: Final = 500
+_MAX_LENGTH: Final = 500
 
 
 def split_words(text: str) -> list[str]:
     """Return the lower-case words of a name or a sentence: ``bookingUpdated`` has two."""
-    return _WORD.findall(_CAMEL.sub(" ", text[:_LONGEST]).lower())
+    return _WORD.findall(_CAMEL.sub(" ", text[:_MAX_LENGTH]).lower())
 
 
 def find_entity(text: str) -> Entity | None:
@@ -66,7 +66,7 @@ def find_action(text: str) -> Action | None:
 
 def find_number(text: str) -> str | None:
     """Return the number of an object in a sentence: after ``№``, ``#`` or ``id`` if there is one, else the first."""
-    found = list(_NUMBER.finditer(text[:_LONGEST]))
+    found = list(_NUMBER.finditer(text[:_MAX_LENGTH]))
     marked = next((match[1] for match in found if match[1]), None)
     return marked or next((match[2] for match in found), None)
 

@@ -37,7 +37,7 @@ hook.commands(app)
 def add_track(
     task: Task,
     owner: Annotated[str, typer.Option(help="Whose song it is, in words of yours.")] = "",
-    title: Annotated[str, typer.Option(help="What it is called.")] = "",
+    title: Annotated[str, typer.Option(help="Its title.")] = "",
     prompt: Annotated[str, typer.Option(help="What was asked for, as JSON.")] = "{}",
     as_json: Json = False,
 ) -> None:
@@ -45,7 +45,7 @@ def add_track(
     try:
         wish = json.loads(prompt)
     except (ValueError, RecursionError):
-        raise BoathookError('--prompt: this is no JSON; write an object such as \'{"style": "rock"}\'') from None
+        raise BoathookError('--prompt: this is not JSON; write an object such as \'{"style": "rock"}\'') from None
     track = NewTrack(task_id=task, owner=owner, title=title, prompt=wish)
     if problem := tracks.problem_of(track):
         raise BoathookError(problem)
@@ -117,7 +117,7 @@ def retry_file(
 
 @deliveries_app.command("list", epilog="Example: boathook music deliveries list --status failed")
 def list_deliveries(
-    status: Annotated[DeliveryStatus | None, typer.Option(help="Only those that stand so.")] = None,
+    status: Annotated[DeliveryStatus | None, typer.Option(help="Only those in this state.")] = None,
     kind: Annotated[Kind, typer.Option(help="Callbacks that came, or files to be stored.")] = Kind.CALLBACK,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most rows.")] = 50,
     as_json: Json = False,

@@ -71,7 +71,9 @@ async def _keep(work: Download) -> StoredFile:
     found = format_of(work.kind, head)
     if found is None:
         await asyncio.to_thread(path.unlink, missing_ok=True)
-        raise DownloadFailed(f"what lies at the address is no {work.kind}", f"NOT_{work.kind.upper()}", is_final=True)
+        raise DownloadFailed(
+            f"the content at the address is not {work.kind}", f"NOT_{work.kind.upper()}", is_final=True
+        )
     kept = StoredFile(key=f"{work.stem}.{found.extension}", size=size, sha256=sha256, content_type=found.content_type)
     try:
         await work.storage.put(path, kept.key, content_type=kept.content_type, sha256=sha256)

@@ -25,7 +25,7 @@ from boathook.apps.music.tracks import Delivery
 DAY_S: Final = 86_400.0
 PATIENT: Final = RetryPolicy(first_s=2, factor=4, longest_s=6 * 3_600, max_attempts=16, max_age_s=3 * DAY_S)
 """Files are retried for as long as their URLs are likely to work."""
-LONGEST_S: Final = 900.0
+MAX_S: Final = 900.0
 
 
 @hook.on(SOURCE, "*", retry=RetryPolicy(max_attempts=12, longest_s=900, max_age_s=DAY_S))
@@ -54,7 +54,7 @@ async def receive(event: Event, tx: Transaction) -> Ignore | None:
     files.WANTED,
     application=APPLICATION,
     retry=PATIENT,
-    timeout=LONGEST_S,
+    timeout=MAX_S,
     # A limit, so that slow servers cannot occupy all worker slots and delay callbacks.
     concurrency=lambda: settings().files_at_once,
 )

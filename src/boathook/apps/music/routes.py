@@ -19,8 +19,8 @@ from boathook.apps.music.stages import Status
 from boathook.apps.music.tracks import NewTrack
 from boathook.apps.terminal import plain
 
-_MOST_BODY: Final = 262_144
-_MOST_LISTED: Final = 250
+_MAX_BODY: Final = 262_144
+_MAX_LISTED: Final = 250
 
 
 class TrackBody(BaseModel):
@@ -132,8 +132,8 @@ async def _read(request: Request, kind: type[Any]) -> Any:
     raw = b""
     async for piece in request.stream():
         raw += piece
-        if len(raw) > _MOST_BODY:
-            raise HTTPException(413, f"the body is larger than {_MOST_BODY} bytes")
+        if len(raw) > _MAX_BODY:
+            raise HTTPException(413, f"the body is larger than {_MAX_BODY} bytes")
     try:
         return kind.model_validate(msgspec.json.decode(raw))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -158,7 +158,7 @@ def _word(request: Request, key: str, kind: type[Any]) -> Any:
 def _text(request: Request, key: str) -> str | None:
     text = request.query_params.get(key)
     if text is not None and "\x00" in text:
-        raise HTTPException(422, f"{key}: it must not hold a NUL")
+        raise HTTPException(422, f"{key}: it must not contain NUL")
     return text
 
 
@@ -171,8 +171,8 @@ def _task(request: Request) -> str:
 
 def _limit(request: Request) -> int:
     text = request.query_params.get("limit", "50")
-    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= _MOST_LISTED):
-        raise HTTPException(422, f"limit: write a whole number from 1 to {_MOST_LISTED}")
+    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= _MAX_LISTED):
+        raise HTTPException(422, f"limit: write a whole number from 1 to {_MAX_LISTED}")
     return int(text)
 
 

@@ -22,7 +22,7 @@ from boathook.apps.music.storage import PAGE, StorageFailed, Stored
 
 _TRIES: Final = 3
 _FIRST_WAIT_S: Final = 0.2
-_MOST_LISTED: Final = 8_388_608
+_MAX_LISTED: Final = 8_388_608
 _TRYING_HELPS: Final = frozenset({429, 500, 502, 503, 504})
 
 
@@ -143,7 +143,7 @@ class S3:
             at=self._clock(),
         )
         return await self._http.request(
-            method, url, headers=signed, body=body, timeout_s=bucket.timeout_s, max_bytes=_MOST_LISTED
+            method, url, headers=signed, body=body, timeout_s=bucket.timeout_s, max_bytes=_MAX_LISTED
         )
 
     def _url(self, key: str, query: Mapping[str, str] | None) -> str:
@@ -166,11 +166,11 @@ def _check(answer: Any, what: str) -> None:
 def _read(body: bytes) -> ET.Element:
     # S3 responses contain no declarations, and entity declarations can make a small document huge.
     if b"<!" in body:
-        raise StorageFailed("the storage answered with a document that declares things", "BAD_ANSWER")
+        raise StorageFailed("the storage answered with a document that contains declarations", "BAD_ANSWER")
     try:
         return ET.fromstring(body)  # noqa: S314 - no declarations, and its size is limited
     except (ET.ParseError, ValueError):
-        raise StorageFailed("the storage answered with something that is no XML", "BAD_ANSWER") from None
+        raise StorageFailed("the storage did not answer with XML", "BAD_ANSWER") from None
 
 
 def _objects(root: ET.Element) -> Iterator[Stored]:

@@ -123,7 +123,7 @@ class LocalFolder:
         root = self._root.resolve()
         target = root / key
         if _KEY.fullmatch(key) is None or not target.parent.resolve().is_relative_to(root):
-            raise StorageFailed(f"{key!r} is no key of an object in {self._root}", "BAD_KEY")
+            raise StorageFailed(f"{key!r} is not the key of an object in {self._root}", "BAD_KEY")
         return target
 
     def _walk(self, folder: Path, path: str, prefix: str) -> Iterator[Stored]:

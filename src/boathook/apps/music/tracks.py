@@ -58,7 +58,7 @@ _KNOWN_WAITING: Final = """
 """
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """NUL as JSON writes it."""
-_LONGEST: Final = {"owner": 200, "title": 500}
+_MAX_LENGTH: Final = {"owner": 200, "title": 500}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +75,13 @@ class NewTrack:
 def problem_of(track: NewTrack) -> str | None:
     """Return why a track cannot be registered, naming the field, or None if it can."""
     if read_id(track.task_id) != track.task_id or not track.task_id:
-        return f"task_id: {track.task_id[:100]!r} is no task's id; write 1 to {MAX_ID} printable characters"
-    for name, longest in _LONGEST.items():
+        return f"task_id: {track.task_id[:100]!r} is not a task id; use 1 to {MAX_ID} printable characters"
+    for name, longest in _MAX_LENGTH.items():
         text = getattr(track, name)
         if len(text) > longest or not _is_storable(text):
             return f"{name}: write at most {longest} characters, and no NUL"
     if not _is_storable(track.prompt):
-        return "prompt: it holds something that is no JSON, or a NUL, which PostgreSQL does not store"
+        return "prompt: it contains a value that is not JSON, or a NUL, which PostgreSQL cannot store"
     return None
 
 

@@ -6,15 +6,15 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from boathook.db import events
 from boathook.db.database import Database
-from boathook.db.events import to_event
 from boathook.db.queries import listings
 from boathook.db.queries.listings import like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.model import DEFAULT_ORGANIZATION, Event
 
-SQL = load(__file__, fragments_of=listings.__file__)
+SQL = load(__file__, fragments_of=(events.__file__, listings.__file__))
 _LAST: Final = UUID(int=(1 << 128) - 1)
 
 
@@ -61,6 +61,6 @@ async def find_ids(
     return [EventRef(row["id"], row["size"]) for row in rows]
 
 
-async def read_events(database: Database, events: Sequence[UUID]) -> list[Event]:
+async def read_events(database: Database, event_ids: Sequence[UUID]) -> list[Event]:
     """Return events with their bodies, oldest first; those that retention has deleted meanwhile are left out."""
-    return [to_event(row) for row in await database.fetch(SQL["read_heard"], list(events))]
+    return [events.to_event(row) for row in await database.fetch(SQL["read_events"], list(event_ids))]

@@ -13,9 +13,9 @@ where e.id >= $1 and e.id <= $2 and e.expunged_at is null
 order by e.id
 limit $7
 
--- name: read_heard
+-- name: read_events
 -- Reads events with their bodies, oldest first.
-select id, source, application, type, dedup_key, grade, origin, accepted_at, headers, content_type, body
+select {stored_event}
 from boathook.event
 where id = any ($1::uuid[])
 order by id

@@ -3,18 +3,29 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
 
 from boathook.db.database import Connection, Database, Record
-from boathook.db.queries.listings import AuditRow, ConflictRow, DeliveryRow, EventRow, StoredRequest
+from boathook.db.queries import listings
+from boathook.db.queries.listings import (
+    AuditRow,
+    ConflictRow,
+    DeliveryRow,
+    EventRow,
+    StoredRequest,
+    conflict_row,
+    delivery_row,
+    event_row,
+    stored_request,
+)
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.errors import NotFound
 
-SQL = load(__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 
 MAX_DELIVERIES_SHOWN: Final = 100
 """Deliveries shown on a page."""
@@ -90,9 +101,9 @@ class EventHistory:
     deliveries: Sequence[DeliveryRow]
     next_ordinal: int | None
     """The ordinal of the first delivery that is not included."""
-    tries: Sequence[AttemptDetail]
+    attempts: Sequence[AttemptDetail]
     """Attempts at these deliveries, latest first."""
-    has_more_tries: bool
+    has_more_attempts: bool
     effects: Sequence[RecipientSideEffect]
     answer: StoredReply | None
     notes: Sequence[AuditRow]
@@ -116,8 +127,7 @@ async def read_event_preview(
     row = await database.fetchrow(SQL["read_head"], event_id, most)
     if row is None:
         raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}; retention may have dropped it")
-    values = {name: row[name] for name in EventRow.__slots__}
-    return EventRow(**values | {"id": ids.show(ids.EVENT, event_id)}), _stored(row, "head")
+    return event_row(row), stored_request(row, "head")
 
 
 async def read_history(database: Database, event_id: UUID, *, first: int = 0, only: int | None = None) -> EventHistory:
@@ -131,7 +141,7 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
     rows = await database.fetch(SQL["list_some"], event_id, start, most + 1)
     rows = [row for row in rows if only is None or row["ordinal"] == only]
     shown = [row["ordinal"] for row in rows[:most]]
-    tries = await database.fetch(SQL["list_tries"], event_id, shown, MAX_ATTEMPTS_SHOWN + 1, MAX_RESPONSE_BYTES)
+    attempts = await database.fetch(SQL["list_attempts"], event_id, shown, MAX_ATTEMPTS_SHOWN + 1, MAX_RESPONSE_BYTES)
     effects = await database.fetch(SQL["list_done"], event_id, _MAX_SIDE_EFFECTS)
     answer = await database.fetchrow(SQL["get_reply"], event_id, MAX_RESPONSE_BYTES)
     subjects = [
@@ -140,16 +150,16 @@ async def read_history(database: Database, event_id: UUID, *, first: int = 0, on
         *(ids.show_delivery(event_id, ordinal) for ordinal in shown),
     ]
     notes = await database.fetch(SQL["list_notes"], subjects, _MAX_NOTES)
-    twins = await database.fetch(SQL["list_twins"], event_id, _MAX_CONFLICTS)
+    conflicts = await database.fetch(SQL["list_conflicts"], event_id, _MAX_CONFLICTS)
     return EventHistory(
-        deliveries=[_delivery(row) for row in rows[:most]],
+        deliveries=[delivery_row(row) for row in rows[:most]],
         next_ordinal=rows[most]["ordinal"] if len(rows) > most else None,
-        tries=[_try(row) for row in tries[:MAX_ATTEMPTS_SHOWN]],
-        has_more_tries=len(tries) > MAX_ATTEMPTS_SHOWN,
+        attempts=[_attempt(row) for row in attempts[:MAX_ATTEMPTS_SHOWN]],
+        has_more_attempts=len(attempts) > MAX_ATTEMPTS_SHOWN,
         effects=[RecipientSideEffect(**dict(row)) for row in effects],
         answer=None if answer is None else StoredReply(**dict(answer)),
         notes=[AuditRow(**dict(row)) for row in notes],
-        conflicts=[_conflict(row) for row in twins],
+        conflicts=[conflict_row(row) for row in conflicts],
     )
 
 
@@ -159,7 +169,9 @@ async def get_conflict(database: Database | Connection, conflict_id: UUID) -> Co
     if row is None:
         raise NotFound(f"there is no conflict {ids.show(ids.CONFLICT, conflict_id)}; retention may have dropped it")
     values = {name: row[name] for name in row.keys() if name not in {"headers", "body", "content_type"}}  # noqa: SIM118
-    return ConflictDetail(row=_conflict(values), stored=_stored(row, "body"), content_type=row["content_type"])
+    return ConflictDetail(
+        row=conflict_row(values), stored=stored_request(row, "body"), content_type=row["content_type"]
+    )
 
 
 async def find_url(database: Database, recipient: str) -> str | None:
@@ -168,25 +180,9 @@ async def find_url(database: Database, recipient: str) -> str | None:
     return url
 
 
-def _delivery(row: Record) -> DeliveryRow:
-    values = dict(row)
-    ordinal = values.pop("ordinal")
-    values["id"] = ids.show_delivery(row["event_id"], ordinal)
-    return DeliveryRow(**values | {"event_id": ids.show(ids.EVENT, row["event_id"])})
-
-
-def _try(row: Record) -> AttemptDetail:
+def _attempt(row: Record) -> AttemptDetail:
     # The headers are stored as pairs, in the order in which they were sent.
     headers = row["request_headers"]
     return AttemptDetail(
         **dict(row) | {"request_headers": {} if headers is None else dict(msgspec.json.decode(headers))}
     )
-
-
-def _conflict(row: Record | Mapping[str, Any]) -> ConflictRow:
-    names = {"id": ids.show(ids.CONFLICT, row["id"]), "event_id": ids.show(ids.EVENT, row["event_id"])}
-    return ConflictRow(**dict(row) | names, first_seen_at=ids.created_at(row["id"]))
-
-
-def _stored(row: Record, column: str) -> StoredRequest:
-    return StoredRequest(msgspec.json.decode(row["headers"]), row[column])

@@ -2,30 +2,25 @@
 
 -- name: read_head
 -- Reads an event with the first bytes of its body.
-select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
-    octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at, e.headers,
+select {event_columns}, e.headers,
     substring(e.body from 1 for $2) as head
 from boathook.event e where e.id = $1
 
 -- name: list_some
 -- Lists some of the event's deliveries, in order, starting at an ordinal.
-select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
-    d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
-    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+select {delivery_columns}
 from (
-    (select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, dead_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
+    (select {open_delivery}
     from boathook.delivery where event_id = $1 and ordinal >= $2 order by ordinal limit $3)
     union all
-    (select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay,
-        is_manual, item_path, item_type
+    (select {ended_delivery}
     from boathook.delivery_archive where event_id = $1 and ordinal >= $2 order by ordinal limit $3)
 ) as d
 join boathook.event e on e.id = d.event_id
 order by d.ordinal
 limit $3
 
--- name: list_tries
+-- name: list_attempts
 -- Lists the attempts at some of its deliveries, latest first, with the first bytes of the response.
 select a.ordinal::integer as ordinal, a.number, a.outcome, a.code, a.error, a.traceback, a.worker, a.started_at, a.ended_at, a.url,
     a.status::integer as status, a.duration_ms, a.request_headers, substring(a.response from 1 for $4) as response,
@@ -50,7 +45,7 @@ from boathook.reply where event_id = $1
 select id, at, actor, action, subject, note
 from boathook.audit where subject = any ($1::text[]) order by id desc limit $2
 
--- name: list_twins
+-- name: list_conflicts
 -- Lists the conflicts with the event, latest first.
 select c.id, c.event_id, c.source, c.application, c.dedup_key, c.differs, c.seen, c.last_seen_at, octet_length(c.body) as size
 from boathook.conflict c where c.event_id = $1 order by c.id desc limit $2

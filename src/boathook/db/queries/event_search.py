@@ -18,13 +18,13 @@ from uuid import UUID
 
 from boathook.db.database import Connection, Database, Record
 from boathook.db.queries import listings
-from boathook.db.queries.listings import EventRow, like_pattern
+from boathook.db.queries.listings import EventRow, event_row, like_pattern
 from boathook.db.statements import load
 from boathook.domain import ids
 from boathook.domain.content_filter import EVERYTHING, ContentFilter
 from boathook.domain.model import State
 
-SQL = load(__file__, fragments_of=listings.__file__)
+SQL = load(__file__, fragments_of=(listings.__file__,))
 
 BUDGET_S: Final = 0.11
 """How long a search starts new steps."""
@@ -341,6 +341,4 @@ async def _read(connection: Connection, event_ids: Sequence[UUID]) -> list[Found
 
 
 def _found(row: Record) -> FoundEvent:
-    values = {name: row[name] for name in EventRow.__slots__}
-    event = EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
-    return FoundEvent(event=event, states={state: row[state] for state in State if row[state]})
+    return FoundEvent(event=event_row(row), states={state: row[state] for state in State if row[state]})

@@ -109,8 +109,7 @@ select set_config('statement_timeout', $1, true)
 -- name: read_rows
 -- Reads these events without their bytes, newest first, and the number of their deliveries by state; of an event with
 -- very many deliveries, the first thousand are counted.
-select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
-    octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at,
+select {event_columns},
     s.pending, s.leased, s.succeeded, s.ignored, s.dead
 from boathook.event e
 cross join lateral (

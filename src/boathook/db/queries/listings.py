@@ -188,7 +188,7 @@ async def list_events(database: Database, wanted: ListFilter) -> list[EventRow]:
         *_id_range(wanted),
         _after(ids.EVENT, wanted), wanted.limit,
     )  # fmt: skip
-    return [_event(row) for row in rows]
+    return [event_row(row) for row in rows]
 
 
 async def get_event(database: Database | Connection, event_id: UUID) -> tuple[EventRow, StoredRequest]:
@@ -200,7 +200,7 @@ async def get_event(database: Database | Connection, event_id: UUID) -> tuple[Ev
     row = await database.fetchrow(SQL["get_event"], event_id)
     if row is None:
         raise NotFound(f"there is no event {ids.show(ids.EVENT, event_id)}; retention may have dropped it")
-    return _event(row), _stored(row)
+    return event_row(row), stored_request(row)
 
 
 async def list_deliveries(database: Database, wanted: ListFilter) -> list[DeliveryRow]:
@@ -329,7 +329,7 @@ async def get_rejection(database: Database | Connection, rejection_id: UUID) -> 
     if row is None:
         name = ids.show(ids.REJECTION, rejection_id)
         raise NotFound(f"there is no rejection {name}; the quarantine may have dropped it")
-    return _rejection(row), _stored(row)
+    return _rejection(row), stored_request(row)
 
 
 async def list_conflicts(
@@ -340,7 +340,7 @@ async def list_conflicts(
         with_direction(SQL["list_conflicts"], is_ascending=is_upward), wanted.source, wanted.application,
         *_id_range(wanted), _after(ids.CONFLICT, wanted), wanted.limit, wanted.code, organization,
     )  # fmt: skip
-    return [_conflict(row) for row in rows]
+    return [conflict_row(row) for row in rows]
 
 
 async def find_owner(connection: Connection, application: str | None) -> str:
@@ -391,7 +391,8 @@ def _after_delivery(wanted: ListFilter) -> tuple[UUID | None, int | None]:
     return (None, None) if wanted.after is None else ids.read_delivery(wanted.after)
 
 
-def _event(row: Record) -> EventRow:
+def event_row(row: Record) -> EventRow:
+    """Build an event from a row with all listing columns."""
     values = {name: row[name] for name in EventRow.__slots__}
     return EventRow(**values | {"id": ids.show(ids.EVENT, row["id"])})
 
@@ -411,12 +412,14 @@ def _rejection(row: Record) -> RejectionRow:
     return RejectionRow(**values, refused_at=ids.created_at(row["id"]))
 
 
-def _conflict(row: Record) -> ConflictRow:
+def conflict_row(row: Record | Mapping[str, Any]) -> ConflictRow:
+    """Build a conflict from a row with all listing columns."""
     values = dict(row)
     values["id"] = ids.show(ids.CONFLICT, row["id"])
     values["event_id"] = ids.show(ids.EVENT, row["event_id"])
     return ConflictRow(**values, first_seen_at=ids.created_at(row["id"]))
 
 
-def _stored(row: Record) -> StoredRequest:
-    return StoredRequest(cast("Mapping[str, str]", msgspec.json.decode(row["headers"])), row["body"])
+def stored_request(row: Record, column: str = "body") -> StoredRequest:
+    """Build a stored request from a row with its headers as JSON text, and its bytes in *column*."""
+    return StoredRequest(cast("Mapping[str, str]", msgspec.json.decode(row["headers"])), row[column])

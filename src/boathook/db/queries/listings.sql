@@ -6,12 +6,30 @@
 coalesce(
     (select a.organization from boathook.application a where a.id = boathook.read_id('app', e.application)), 'default')
 
--- name: list_events
--- Lists events: source, application, type pattern, first id, id before.
-select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
+-- fragment: event_columns
+-- The columns of EventRow.
+e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
     octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at
-from boathook.event e
-where ($1::text is null or e.source = $1)
+
+-- fragment: delivery_columns
+-- The columns of DeliveryRow.
+d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
+    d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
+    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+
+-- fragment: open_delivery
+-- The columns of an open delivery, for a union with those of an ended one.
+event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
+    error as note, dead_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
+
+-- fragment: ended_delivery
+-- The columns of an ended delivery.
+event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
+    item_path, item_type
+
+-- fragment: selected_event
+-- Conditions on an event: source, application, type pattern, first id, id before.
+($1::text is null or e.source = $1)
     and ($2::text is null or e.application = any ((select boathook.application_names($2))::text[]))
     and ($3::text is null or e.type like $3
         or exists (select from boathook.delivery d where d.event_id = e.id and d.item_type like $3)
@@ -19,28 +37,29 @@ where ($1::text is null or e.source = $1)
         or exists (select from json_array_elements(e.items) as i (item) where i.item ->> 1 like $3))
     and ($4::uuid is null or e.id >= $4)
     and ($5::uuid is null or e.id < $5)
+
+-- name: list_events
+-- Lists events: source, application, type pattern, first id, id before.
+select {event_columns}
+from boathook.event e
+where {selected_event}
     and ($6::uuid is null or e.id < $6)
 order by e.id desc
 limit $7
 
 -- name: get_event
 -- Reads one event with its bytes.
-select e.id, e.source, e.application, e.type, e.dedup_key, e.grade, e.origin, e.accepted_at, e.content_type,
-    octet_length(e.body) as size, e.fanout::integer as fanout, e.channels, e.tags, e.expunged_at, e.headers, e.body
+select {event_columns}, e.headers, e.body
 from boathook.event e where e.id = $1
 
 -- name: list_deliveries
 -- Lists deliveries, open and ended, by the age of their event.
-select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
-    d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
-    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+select {delivery_columns}
 from (
-    select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, dead_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
+    select {open_delivery}
     from boathook.delivery
     union all
-    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
-        item_path, item_type
+    select {ended_delivery}
     from boathook.delivery_archive
 ) as d
 join boathook.event e on e.id = d.event_id
@@ -118,16 +137,12 @@ order by number
 
 -- name: list_deliveries_of_event
 -- Lists the deliveries of one event, in order.
-select d.event_id, d.ordinal::integer as ordinal, d.recipient, d.state, d.attempts, d.due_at, d.code, d.note, d.ended_at,
-    d.order_key, d.replays::integer as replays, d.is_replay, d.is_manual, d.item_path,
-    e.source, e.application, e.grade, coalesce(d.item_type, e.type) as type
+select {delivery_columns}
 from (
-    select event_id, ordinal, recipient, state, attempts, case when state = 'pending' then due_at end as due_at, code,
-        error as note, dead_at as ended_at, order_key, replays, is_replay, is_manual, item_path, item_type
+    select {open_delivery}
     from boathook.delivery where event_id = $1
     union all
-    select event_id, ordinal, recipient, state, attempts, null, null, note, ended_at, order_key, replays, is_replay, is_manual,
-        item_path, item_type
+    select {ended_delivery}
     from boathook.delivery_archive where event_id = $1
 ) as d
 join boathook.event e on e.id = d.event_id

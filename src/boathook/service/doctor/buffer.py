@@ -76,10 +76,10 @@ async def _copies(settings: Settings) -> Finding:
     except FetchFailed as error:
         fix = "see that buffer.management_url is right, and that buffer.user has the tag `monitoring` or `management`"
         return Finding(_MEMBERS, CheckStatus.WARN, f"not checked: {error}", fix)
-    return judge_copies(queues)
+    return check_copies(queues)
 
 
-def judge_copies(queues: Sequence[QueueMembers]) -> Finding:
+def check_copies(queues: Sequence[QueueMembers]) -> Finding:
     """Return the finding about the copies of each queue."""
     fewest = min(queues, key=lambda queue: len(queue.members))
     if len(fewest.members) < REPLICAS:

@@ -89,7 +89,7 @@ async def examine(
     """
     yield _settings(settings)
     if database is None:
-        yield Finding("database", CheckStatus.FAIL, trouble, "see that boathook can connect to PostgreSQL")
+        yield Finding("database", CheckStatus.FAIL, trouble, "make sure that boathook can connect to PostgreSQL")
     else:
         async for finding in _database(settings, database, migrations):
             yield finding
@@ -176,10 +176,10 @@ async def _standbys(database: Database) -> Finding:
         found, _, fix = describe_stall(standbys.stalled).partition(". ")
         return Finding("standbys", CheckStatus.WARN, found, fix)
     if not standbys.connected:
-        return Finding("standbys", CheckStatus.OK, "none is connected; what is committed is on the primary alone")
+        return Finding("standbys", CheckStatus.OK, "none is connected; commits are on the primary only")
     if standbys.names and not (standbys.is_hidden or standbys.synchronous):
         found = f"none of the {standbys.connected} connected is one of synchronous_standby_names ({standbys.names})"
-        return Finding("standbys", CheckStatus.WARN, found, "start the one that is named: commits wait for it")
+        return Finding("standbys", CheckStatus.WARN, found, "start the standby that is named: commits wait for it")
     if standbys.names:
         return Finding(
             "standbys", CheckStatus.OK, f"{standbys.connected} connected, and commits wait for {standbys.names}"
@@ -224,7 +224,7 @@ def _partitions(vitals: DatabaseHealth) -> Finding:
     ahead = (vitals.latest_partition - vitals.now.date()).days
     if ahead < 0 or vitals.unpartitioned_events:
         found = (
-            f"the last is for the week of {vitals.latest_partition}; {vitals.unpartitioned_events} events are in none"
+            f"the last is of the week of {vitals.latest_partition}; {vitals.unpartitioned_events} events are in none"
         )
         return Finding("partitions", CheckStatus.FAIL if ahead < -7 else CheckStatus.WARN, found, fix)
     return Finding("partitions", CheckStatus.OK, f"are made up to the week of {vitals.latest_partition}")
@@ -244,7 +244,9 @@ def _routes(vitals: DatabaseHealth) -> Finding:
     if vitals.unrouted:
         names = ", ".join(f"{one.recipient} ({one.number})" for one in vitals.unrouted[:5])
         fix = "load the app that handles them (server.app or apps.load), or ignore them when they are dead letters"
-        return Finding("routes", CheckStatus.WARN, f"pending for recipients without an active route: {names}", fix)
+        return Finding(
+            "routes", CheckStatus.WARN, f"pending deliveries to recipients without an active route: {names}", fix
+        )
     return Finding("routes", CheckStatus.OK, "every pending delivery has an active recipient")
 
 
@@ -272,11 +274,11 @@ def _dead(vitals: DatabaseHealth) -> Finding:
 def _snapshot(vitals: DatabaseHealth) -> Finding:
     if vitals.vacuum_blockers:
         names = ", ".join(vitals.vacuum_blockers[:5])
-        return Finding("snapshots", CheckStatus.WARN, f"cleaning up is held up by {names}", "end or drop them")
+        return Finding("snapshots", CheckStatus.WARN, f"vacuum is blocked by {names}", "end or drop them")
     since = vitals.snapshot_since
     if since is not None and vitals.now - since > timedelta(minutes=5):
-        found = f"{vitals.snapshot_by} has held one for {_ago(vitals.now, since)}, so the queue cannot be cleaned up"
-        return Finding("snapshots", CheckStatus.WARN, found, "end that session, or its transaction")
+        found = f"{vitals.snapshot_by} has held one for {_ago(vitals.now, since)}, so vacuum cannot remove dead rows"
+        return Finding("snapshots", CheckStatus.WARN, found, "end that session or its transaction")
     return Finding("snapshots", CheckStatus.OK, "none is old")
 
 
@@ -357,7 +359,7 @@ def _source(known: KnownSources, name: str) -> Finding:
         fix = fix if isinstance(recipe.proof, NoProof) else "give it a secret"
         return Finding(check, CheckStatus.WARN, "accepts unverified requests (unsigned = true)", fix)
     if source.dedup_days is not None and source.dedup_days < (recipe.retries_for_days or 0.0):
-        found = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may send one again after more"
+        found = f"forgets events after {source.dedup_days:g} days, but {recipe.title} may resend after that"
         fix = f"set sources.{name}.dedup_days to {math.ceil(recipe.retries_for_days or 0.0) + 1} or remove it"
         return Finding(check, CheckStatus.WARN, found, fix)
     secrets = f", {counted(len(source.secrets), 'secret')}" if source.secrets else ""

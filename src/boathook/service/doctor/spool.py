@@ -25,21 +25,21 @@ _IN_MEMORY: Final = {"tmpfs", "ramfs"}
 _LOCATION_CHECK: Final = "spool"
 _PENDING_CHECK: Final = "spooled"
 _DRAINED_CHECK: Final = "drained"
-_MOST_COMPARED: Final = 1_000
+_MAX_COMPARED: Final = 1_000
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
     """Yield the findings about the spool of this host."""
     root = root_of(settings)
     if not settings.spool.enabled:
-        found = "is off: while PostgreSQL is away, every request is answered 503"
+        found = "is off: while PostgreSQL is unavailable, every request is answered 503"
         yield Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set spool.enabled = true")
     else:
         yield _place(settings, root)
     try:
         summaries = [summarize_folder(folder) for folder in list_folders(root)]
     except OSError as error:
-        fix = "give it back to the user that runs boathook"
+        fix = "change its owner to the user that runs boathook"
         yield Finding(_PENDING_CHECK, CheckStatus.FAIL, f"{error.filename} cannot be read: {error.strerror}", fix)
     else:
         yield _contents(summaries)
@@ -73,7 +73,7 @@ def _drained_last(folders: Sequence[SpoolFolder]) -> list[NewEvent]:
         last = events([replace(folder, segments=tuple(done[-1:]))], {SegmentState.DONE})
         # Items of a batch have keys; the batch itself has none.
         known = [one.event for one in last if one.event is not None and not one.event.items]
-        found += known[-_MOST_COMPARED:]
+        found += known[-_MAX_COMPARED:]
     return [event for event in found if event.id not in refused]
 
 
@@ -87,23 +87,23 @@ def _place(settings: Settings, root: Path) -> Finding:
     except (OSError, BoathookError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         fix = "change server.data_dir, or the folder's owner"
-        return Finding(_LOCATION_CHECK, CheckStatus.FAIL, f"{root} does not make events durable: {reason}", fix)
+        return Finding(_LOCATION_CHECK, CheckStatus.FAIL, f"{root} does not sync events: {reason}", fix)
     if (kind := _kind_of(nearest)) in _IN_MEMORY:
-        found = f"{nearest} lies in memory ({kind}): a power cut loses what waits there"
+        found = f"{nearest} lies in memory ({kind}): a power cut loses the events in it"
         return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "set server.data_dir to a folder on a disk")
     usage = shutil.disk_usage(nearest)
     free_bytes = max(0, int(usage.total * spool.max_disk_used) - (usage.total - usage.free))
     max_bytes = spool.max_bytes * settings.server.gateways
     if free_bytes < min(max_bytes, spool.segment_bytes):
-        found = f"takes nothing: the disk of {nearest} is as full as spool.max_disk_used allows"
-        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "make room, or raise spool.max_disk_used")
+        found = f"accepts no events: the disk of {nearest} is as full as spool.max_disk_used allows"
+        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "free space, or raise spool.max_disk_used")
     if free_bytes < max_bytes:
-        found = f"has room for {free_bytes // _MIB:,} MiB of events, and the settings allow {max_bytes // _MIB:,}"
-        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "make room, or lower spool.max_bytes")
+        found = f"has room for {free_bytes // _MIB:,} MiB of events, but the settings allow {max_bytes // _MIB:,}"
+        return Finding(_LOCATION_CHECK, CheckStatus.WARN, found, "free space, or lower spool.max_bytes")
     return Finding(
         _LOCATION_CHECK,
         CheckStatus.OK,
-        f"{nearest} makes events durable, and has room for {max_bytes // _MIB:,} MiB of them",
+        f"{nearest} syncs events, and has room for {max_bytes // _MIB:,} MiB of them",
     )
 
 

@@ -1,4 +1,4 @@
-"""Request models of endpoints."""
+"""Request and response models of endpoints."""
 
 from dataclasses import fields, replace
 from typing import Annotated, Any
@@ -13,12 +13,14 @@ from boathook.service.schemas.fields import (
     Input,
     Metadata,
     Name,
+    Output,
     Part,
     Rate,
     StrictBool,
     StrictBoolOrNull,
     StrictInt,
     Text,
+    Timestamp,
     not_null_field,
     null_as,
     renamed_alias,
@@ -169,3 +171,35 @@ class EndpointPatch(Input):
         if self.auth is not None:
             values["auth"] = self.auth.value()
         return values
+
+
+class EndpointBasicsOut(Output):
+    """The fields of every kind of endpoint."""
+
+    id: str = Field(examples=["ep_01h455vb4pex5vsknk084sn02q4"])
+    uid: str | None = Field(examples=["crm"])
+    url: str = Field(examples=["https://example.com/hook"])
+    description: str
+    disabled: bool
+    throttle_rate: int | None
+    rate_limit: int | None = Field(json_schema_extra=DEPRECATED)
+    event_types: list[str] | None
+    filter_types: list[str] | None = Field(json_schema_extra=DEPRECATED)
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class EndpointOut(EndpointBasicsOut):
+    """An endpoint."""
+
+    version: int = Field(json_schema_extra=DEPRECATED)
+    channels: list[str] | None
+    metadata: dict[str, str]
+    filter: dict[str, Any] | None
+    order_by: str | None
+    concurrency: int | None
+    retry_schedule: str | list[float] | None
+    timeout_seconds: float | None
+    auth: list[str] = Field(
+        description="Kinds of authentication that requests to the endpoint use.", examples=[["mtls"]]
+    )

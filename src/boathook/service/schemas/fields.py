@@ -148,7 +148,7 @@ Timestamp = Annotated[
 
 def _plain(text: str) -> str:
     if any(char <= "\x08" for char in text):
-        raise ValueError("it must not hold control characters")
+        raise ValueError("it must not contain control characters")
     return text
 
 
@@ -169,7 +169,7 @@ def _small(metadata: Mapping[str, str]) -> Mapping[str, str]:
     if len(msgspec.json.encode(metadata)) > _MAX_METADATA_BYTES:
         raise ValueError(f"metadata has at most {_MAX_METADATA_BYTES} bytes as JSON")
     if any("\x00" in key or "\x00" in value for key, value in metadata.items()):
-        raise ValueError("it must not hold control characters")
+        raise ValueError("it must not contain control characters")
     return metadata
 
 

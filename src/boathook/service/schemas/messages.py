@@ -119,7 +119,7 @@ class ApplicationPatch(Input):
 
 
 _FURTHEST: Final = timedelta(hours=24, minutes=1)
-_LONGEST_MEDIA_TYPE: Final = 256
+_MAX_MEDIA_TYPE: Final = 256
 _WORD: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 _MEDIA_TYPE: Final = re.compile(rf'{_WORD}/{_WORD}(?: *; *{_WORD}=(?:{_WORD}|"[ !#-\[\]-~]*"))*', re.ASCII)
 MessageUid = Annotated[str, AfterValidator(lambda uid: check_uid(uid, ids.MESSAGE))]
@@ -132,7 +132,7 @@ def _content_type(headers: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in headers.items():
         if name.lower() != "content-type":
             raise ValueError(f"only content-type may be given, not {name}; other headers belong to the endpoint")
-        if len(value) > _LONGEST_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(value):
+        if len(value) > _MAX_MEDIA_TYPE or not _MEDIA_TYPE.fullmatch(value):
             raise ValueError("write a content type such as text/plain; charset=utf-8")
     if len(headers) > 1:
         raise ValueError("content-type is given twice")
@@ -180,7 +180,7 @@ class MessageIn(Input):
         if self.payload_retention_hours is not None and self.payload_retention_period is not None:
             raise ValueError("write payloadRetentionPeriod or payloadRetentionHours, not both")
         if self.deliver_at is not None and self.deliver_at > datetime.now(UTC) + _FURTHEST:
-            raise ValueError("deliverAt lies more than 24 hours ahead")
+            raise ValueError("deliverAt is more than 24 hours ahead")
         return self
 
     @property

@@ -24,9 +24,9 @@ _NEW_KEY: Final = (
     "{}: the endpoint is created disabled, with a new key; "
     "give the old one by --secrets, or the new one to the receiver, and enable it"
 )
-_NO_CODE: Final = "boathook runs no code in the sender"
+_NO_CODE: Final = "boathook does not support transformations"
 _NO_CODE_ON: Final = (
-    _NO_CODE + ": the endpoint is created disabled; enable it once its receiver takes the plain payload"
+    _NO_CODE + ": the endpoint is created disabled; enable it once its receiver accepts the plain payload"
 )
 _HIDDEN: Final = "its value is not shown; set it with `boathook endpoints headers`"
 

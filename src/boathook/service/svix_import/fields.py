@@ -34,12 +34,14 @@ _EVENT_TYPE: Final = frozenset(
 )
 _APPLICATION: Final = frozenset({"name", "uid", "metadata"})
 _ENDPOINT: Final = frozenset({"url", "description", "uid", "disabled", "channels", "metadata", "version"})
+_SVIX_NAMES: Final = frozenset(
+    {"url", "description", "uid", "event_types", "channels", "throttle_rate", "metadata", "api_version"}
+)
+_NOT_MOVED: Final = frozenset({"is_disabled", "auth", "backlog"})
 _BOATHOOK: Final = {
-    "filter": "filter",
-    "orderBy": "order_by",
-    "concurrency": "concurrency",
-    "retrySchedule": "retry",
-    "timeoutSeconds": "timeout_s",
+    str(one.validation_alias or one.alias): name
+    for name, one in EndpointUpdate.model_fields.items()
+    if name not in _SVIX_NAMES | _NOT_MOVED
 }
 """Fields of endpoints that only boathook has, with their names in `NewEndpoint`."""
 
@@ -97,8 +99,7 @@ def read_endpoint(wire: JsonObject) -> Converted[tuple[NewEndpoint, list[str]]]:
         given.pop("channels", None)
     read, dropped = _validate(EndpointUpdate, given, {"uid", "metadata", "version"})
     value = read.value()
-    own = {name for field, name in _BOATHOOK.items() if field in wire}
-    names = {"url", "description", "uid", "event_types", "channels", "throttle_rate", "metadata", "api_version"} | own
+    names = _SVIX_NAMES | {name for field, name in _BOATHOOK.items() if field in wire}
     known = _ENDPOINT | _BOATHOOK.keys() | {*_RATES, *_TYPES}
     unknown = _unknown(wire, known)
     if "auth" in unknown:
@@ -138,7 +139,7 @@ def why_no_secret(shown: str | None) -> str:
     if shown is None:
         return "it is not shown"
     if shown.startswith(PUBLIC_PREFIX):
-        return "of an Ed25519 key only the public half is shown"
+        return "only the public key of an Ed25519 pair is shown"
     return "it is neither whsec_ and base64 of 24 to 75 bytes nor whsk_ and base64 of an Ed25519 key"
 
 

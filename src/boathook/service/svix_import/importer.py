@@ -216,7 +216,7 @@ class SvixImporter:
             if earlier not in {None, id} and not self._options.deletes:
                 raise InvalidValue(
                     f"the application of this uid was imported as {earlier} before, and is {id} on the server; "
-                    "is this another environment? If it was created anew there, add --delete",
+                    "is this another environment? If it was created again there, add --delete",
                     "uid",
                 )
         return found

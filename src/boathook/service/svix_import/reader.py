@@ -167,7 +167,7 @@ class SvixClient:
         iterators: set[str] = set()
         params = {"limit": str(_PAGE), **params}
         while True:
-            page = _object(path, await self._ask("GET", f"{api}{path}?{urlencode(params)}"))
+            page = _object(path, await self._request("GET", f"{api}{path}?{urlencode(params)}"))
             for row in _rows(path, page, key):
                 if row[key] not in seen:
                     seen.add(row[key])
@@ -184,12 +184,12 @@ class SvixClient:
         return await _none_if_absent(self._read(path))
 
     async def _read(self, path: str, *, method: str = "GET") -> JsonObject:
-        return _object(path, await self._ask(method, f"/api/v1{path}"))
+        return _object(path, await self._request(method, f"/api/v1{path}"))
 
     async def _read_all(self, path: str, key: str, *, api: str = "/api/v1", **params: str) -> list[JsonObject]:
         return [row async for row in self._list(path, key, api=api, **params)]
 
-    async def _ask(self, method: str, path: str) -> bytes:
+    async def _request(self, method: str, path: str) -> bytes:
         for attempt in range(_TRIES):
             try:
                 answer = await self._client.request(
@@ -259,7 +259,7 @@ def _member(path: str, wire: JsonObject, name: str, type: type[Found]) -> Found:
     if value is None:
         return type()
     if not isinstance(value, type):
-        raise FetchFailed(f"{path}: {name} is not of the form that Svix's API has", status=200)
+        raise FetchFailed(f"{path}: {name} is not in the format of Svix's API", status=200)
     return value
 
 
