@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -44,9 +44,7 @@ class Cluster:
         """Return the name of a new virtual host."""
         name = f"test-{secrets.token_hex(4)}"
         request(self.nodes[0], "PUT", f"/vhosts/{name}", {})
-        request(
-            self.nodes[0], "PUT", f"/permissions/{name}/{USER}", {"configure": ".*", "write": ".*", "read": ".*"}
-        )
+        request(self.nodes[0], "PUT", f"/permissions/{name}/{USER}", {"configure": ".*", "write": ".*", "read": ".*"})
         return name
 
     def queue(self, vhost: str, name: str) -> dict:

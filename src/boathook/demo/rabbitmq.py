@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -108,7 +109,18 @@ def server_program() -> Path:
         return _PACKAGED
     if found := shutil.which("rabbitmq-server"):
         return Path(found)
-    raise ConfigError("rabbitmq-server is not installed; install it, as with: apt-get install rabbitmq-server")
+    raise ConfigError("rabbitmq-server is not installed; install it, for example by: apt-get install rabbitmq-server")
+
+
+def require() -> None:
+    """Check that a broker can be started and used.
+
+    Raises:
+        ConfigError: RabbitMQ, or boathook's extra for it, is not installed.
+    """
+    server_program()
+    if find_spec("aio_pika") is None:
+        raise ConfigError("RabbitMQ needs more: pip install 'boathook[rabbitmq]'")
 
 
 @contextlib.contextmanager
