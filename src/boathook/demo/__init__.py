@@ -83,9 +83,12 @@ class _Resources:
     screen: Screen
     receiver: Receiver
     systems: AppSimulators | None
+    """None if PostgreSQL is stopped in the middle."""
     outage: Outage | None
     recipients: dict[str, str]
     """The recipients of the customer's endpoints, by path; empty if the run was stopped before it began."""
+    secrets: dict[str, str]
+    """The secrets of the demo's own senders, by source."""
 
 
 class _Demo:
@@ -109,7 +112,7 @@ class _Demo:
             port = folder.find_port(self._wanted_port)
             if self._wanted_port not in {0, port}:
                 self._say(f"port {self._wanted_port} is taken, so this demo uses {port}")
-            async with self._broker() as broker, self._set_up(port, broker) as (resources, secrets):
+            async with self._broker() as broker, self._set_up(port, broker) as resources:
                 if self._stop_requested.is_set():
                     self._say("stopped before anything was sent")
                     return 0
@@ -117,7 +120,7 @@ class _Demo:
                 await self._play(resources)
                 is_consistent = await self._check(resources)
                 is_serving = self._seconds is None and not self._stop_requested.is_set()
-                self._advise(port, secrets["github"], is_serving=is_serving)
+                self._advise(port, resources.secrets["github"], is_serving=is_serving)
                 if is_serving:
                     await self._wait_for_end(resources, None)
                 self._say("stopping")
@@ -157,8 +160,7 @@ class _Demo:
             await asyncio.to_thread(running.__exit__, None, None, None)
 
     @contextlib.asynccontextmanager
-    async def _set_up(self, port: int, broker: str) -> AsyncIterator[tuple[_Resources, dict[str, str]]]:
-        """Yield what the demo runs with, and the secrets of its senders by source."""
+    async def _set_up(self, port: int, broker: str) -> AsyncIterator[_Resources]:
         secrets = self._folder.write_files(port, broker)
         server = await EmbeddedServer.start(self._folder.data, progress=self._say)
         outage = None
@@ -184,11 +186,8 @@ class _Demo:
                     traffic = Traffic(port, secrets, sender_log, rng)
                     shown = Screen(self._console, database, sender_log)
                     systems = None if outage else AppSimulators(self._folder, port, self._length_s, self._say)
-                    yield (
-                        _Resources(
-                            database, process, traffic, sender_log, shown, receiver, systems, outage, recipients
-                        ),
-                        secrets,
+                    yield _Resources(
+                        database, process, traffic, sender_log, shown, receiver, systems, outage, recipients, secrets
                     )
             finally:
                 await database.close()

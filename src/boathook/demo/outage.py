@@ -11,6 +11,8 @@ from boathook.db.embedded import EmbeddedServer
 from boathook.demo.folder import ServerProcess
 from boathook.demo.sample_events import SenderLog, SendResult
 
+_MIN_S: Final = 3.0
+"""Longer than metrics are old, so that those of the time before are not taken for those of the end."""
 _MAX_S: Final = 20.0
 _RECOVERY_S: Final = 120.0
 _POLL_S: Final = 0.1
@@ -22,7 +24,7 @@ class Outage:
     Args:
         server: the demo's PostgreSQL, which nothing else uses through its data folder.
         data_dir: its data folder.
-        length_s: how long the senders send; the outage is the second third of it, or shorter.
+        length_s: how long the senders send; the outage is the second third of it, or 20 s.
         stop_requested: ends the outage early.
         say: prints a line.
     """
@@ -64,7 +66,7 @@ class Outage:
         began = time.monotonic()
         self._say("stopping PostgreSQL; the senders go on, and RabbitMQ takes their events")
         await self._server.stop()
-        await self._pause(min(third_s, _MAX_S))
+        await self._pause(min(max(third_s, _MIN_S), _MAX_S))
         self.buffered = round(await process.read_metric("boathook_buffer_appended_total") or 0)
         self._server = await EmbeddedServer.start(self._data_dir, progress=self._say)
         self.seconds = time.monotonic() - began
